@@ -1,0 +1,41 @@
+# The two commands of the README: `make demo` and `make test`. Everything else is for those who work on Plesio.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-all check format bench clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt "torch==2.13.0"
+	$(BIN)/pip install --quiet -c constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/plesio compare recipes/demo.toml --out runs/demo --overwrite
+
+test: $(STAMP)
+	$(BIN)/pytest -W error
+
+test-all: $(STAMP)
+	$(BIN)/pytest -W error -m "slow or not slow"
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) runs build dist

@@ -1,0 +1,78 @@
+"""Time as an argument: whoever needs the time is given a clock, so that a test or a virtual world can give another."""
+
+import time
+from typing import Protocol
+
+__all__ = ["Clock", "MonotonicClock", "TrainingClock"]
+
+
+class Clock(Protocol):
+    """Seconds on a scale that never goes back."""
+
+    def now_s(self) -> float:
+        """Seconds since an arbitrary origin."""
+        ...
+
+    def sleep_s(self, duration_s: float) -> None:
+        """Let ``duration_s`` seconds pass; zero or less returns at once."""
+        ...
+
+
+class MonotonicClock:
+    """The machine's monotonic clock, the same for every process of one host."""
+
+    __slots__ = ()
+
+    def now_s(self) -> float:
+        """Seconds since the host started."""
+        return time.perf_counter()
+
+    def sleep_s(self, duration_s: float) -> None:
+        """Sleep; zero or less returns at once."""
+        if duration_s > 0:
+            time.sleep(duration_s)
+
+
+class TrainingClock:
+    """Seconds spent training: starts at the first step and stands still while the run is evaluated.
+
+    >>> class Fake:
+    ...     t = 10.0
+    ...     def now_s(self): return self.t
+    ...     def sleep_s(self, duration_s): self.t += duration_s
+    >>> fake = Fake()
+    >>> clock = TrainingClock(fake)
+    >>> clock.start(); fake.sleep_s(2.0); clock.pause(); fake.sleep_s(5.0); clock.resume(); fake.sleep_s(1.0)
+    >>> clock.elapsed_s()
+    3.0
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._started_s: float | None = None
+        self._paused_at_s: float | None = None
+        self._paused_s = 0.0
+
+    def start(self) -> None:
+        """Start counting; later calls change nothing."""
+        if self._started_s is None:
+            self._started_s = self._clock.now_s()
+
+    def pause(self) -> None:
+        """Stop counting until `resume`."""
+        assert self._paused_at_s is None, "the training clock is paused already"
+        self._paused_at_s = self._clock.now_s()
+
+    def resume(self) -> None:
+        """Go on counting after `pause`."""
+        assert self._paused_at_s is not None, "the training clock is not paused"
+        if self._started_s is not None:
+            self._paused_s += self._clock.now_s() - max(self._paused_at_s, self._started_s)
+        self._paused_at_s = None
+
+    def elapsed_s(self) -> float:
+        """Seconds of training so far; 0 before the start."""
+        if self._started_s is None:
+            return 0.0
+        until_s = self._clock.now_s() if self._paused_at_s is None else self._paused_at_s
+        return max(0.0, until_s - self._started_s - self._paused_s)

@@ -1,0 +1,233 @@
+"""The result schema: what every run yields, in every world, also when it crashed.
+
+A *run* is one training under one policy and one seed. `results.json` holds a list of them under a schema version; the
+fields below are the schema, and `docs/results.md` explains each for readers. Derived numbers (speed-ups, p values) are
+never stored: a report computes them from these.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from plesio.core.errors import DataError
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Environment",
+    "Evaluation",
+    "LossPoint",
+    "RunResult",
+    "Staleness",
+    "WorkerTimes",
+    "read_results",
+    "write_results",
+]
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The metric of the shared parameters after ``samples`` samples, ``at_s`` seconds of training."""
+
+    samples: int
+    at_s: float
+    metric: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossPoint:
+    """Mean training loss over the workers around one clock (thinned to a few hundred points a run)."""
+
+    clock: int
+    at_s: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staleness:
+    """Staleness τ of the applied updates, in versions.
+
+    Attributes:
+        counts: ``counts[τ]`` updates had staleness τ; the other fields are of this histogram.
+    """
+
+    mean: float
+    p50: int
+    p95: int
+    max: int
+    counts: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, counts: Mapping[int, int]) -> "Staleness":
+        """Summarise a histogram {τ: updates}.
+
+        >>> Staleness.of({0: 3, 2: 1})
+        Staleness(mean=0.5, p50=0, p95=2, max=2, counts=(3, 0, 1))
+        """
+        total = sum(counts.values())
+        if total == 0:
+            return cls(mean=0.0, p50=0, p95=0, max=0)
+        top = max(counts)
+        dense = tuple(counts.get(tau, 0) for tau in range(top + 1))
+
+        def quantile(share: float) -> int:
+            seen = 0
+            for tau, number in enumerate(dense):
+                seen += number
+                if seen >= share * total:
+                    return tau
+            return top
+
+        mean = sum(tau * number for tau, number in enumerate(dense)) / total
+        return cls(mean=mean, p50=quantile(0.5), p95=quantile(0.95), max=top, counts=dense)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTimes:
+    """Where one worker's training time went, in seconds, and what it did."""
+
+    worker: int
+    compute_s: float
+    wait_s: float
+    communicate_s: float
+    steps: int
+    samples: int
+    peak_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Where a run took place."""
+
+    plesio: str
+    python: str
+    torch: str
+    numpy: str
+    platform: str
+    cpu: str
+    num_cpus: int
+    commit: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One run. See `docs/results.md` for each field; times in seconds, sizes in bytes.
+
+    Attributes:
+        status: ``finished``; ``interrupted`` (Ctrl-C); or ``failed`` (the figures are those up to then, ``error`` says why).
+        wall_s: Training time: from the first step to the last worker's last, without evaluation.
+        virtual_s: The same in virtual time; None outside the virtual world.
+        steps: Optimizer steps, summed over workers.
+        time_to_target_s: Training time at the first evaluation that reached ``target``; None if none did.
+        bytes_sent: Payload and framing on the wire by link class (``ipc``, ``tcp``, ``collective``).
+        decisions: The policy's decisions that changed how the run went on, each with inputs and reason.
+        refused_updates: Updates that never reached the parameters, by worker and reason.
+        refused_peers: Connections and messages turned away (strangers, other jobs), by reason.
+        fallbacks: What was given up and why, one line each.
+        parameters_sha256: Of the final shared parameters, in name order.
+    """
+
+    policy: str
+    task: str
+    world: Literal["process", "virtual", "testbed"]
+    seed: int
+    num_workers: int
+    status: Literal["finished", "interrupted", "failed"]
+    steps: int
+    samples: int
+    wall_s: float
+    virtual_s: float | None = None
+    samples_per_s: float = 0.0
+    metric_name: str = "metric"
+    metric_goal: Literal["max", "min"] = "max"
+    final_metric: float | None = None
+    target: float | None = None
+    time_to_target_s: float | None = None
+    bytes_sent_total: int = 0
+    bytes_sent_cross_rack: int = 0
+    bytes_sent: dict[str, int] = field(default_factory=dict)
+    workers: tuple[WorkerTimes, ...] = ()
+    staleness: Staleness = field(default_factory=lambda: Staleness.of({}))
+    max_lead: int = 0
+    decisions: tuple[dict[str, Any], ...] = ()
+    lost_workers: tuple[int, ...] = ()
+    refused_updates: dict[str, dict[str, int]] = field(default_factory=dict)
+    refused_peers: dict[str, int] = field(default_factory=dict)
+    fallbacks: tuple[str, ...] = ()
+    error: str | None = None
+    parameters_sha256: str | None = None
+    evaluations: tuple[Evaluation, ...] = ()
+    losses: tuple[LossPoint, ...] = ()
+    environment: Environment | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of JSON values (NaN and infinities become None: JSON has none)."""
+        plain: dict[str, Any] = _finite(dataclasses.asdict(self))
+        return plain
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "RunResult":
+        """The run that `to_json` wrote.
+
+        Raises:
+            DataError: A field is missing, unknown or has the wrong shape.
+        """
+        try:
+            values = dict(data)
+            values["workers"] = tuple(WorkerTimes(**worker) for worker in values.get("workers", ()))
+            staleness = dict(values.get("staleness") or dataclasses.asdict(Staleness.of({})))
+            values["staleness"] = Staleness(**{**staleness, "counts": tuple(staleness.get("counts", ()))})
+            values["evaluations"] = tuple(Evaluation(**_floats(point)) for point in values.get("evaluations", ()))
+            values["losses"] = tuple(LossPoint(**_floats(point)) for point in values.get("losses", ()))
+            for name in ("decisions", "lost_workers", "fallbacks"):
+                values[name] = tuple(values.get(name, ()))
+            if values.get("environment") is not None:
+                values["environment"] = Environment(**values["environment"])
+            return cls(**values)
+        except (TypeError, AttributeError, ValueError) as error:
+            raise DataError(f"not a run of schema version {SCHEMA_VERSION}: {error}") from error
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if abs(value) != float("inf") and value == value else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _floats(point: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: float("nan") if item is None else item for key, item in point.items()}
+
+
+def write_results(path: Path, runs: Iterable[RunResult]) -> None:
+    """Write runs to ``path`` so that a reader sees the old file or the new one, never half of one."""
+    text = json.dumps({"schema_version": SCHEMA_VERSION, "runs": [run.to_json() for run in runs]}, indent=1)
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(text + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def read_results(path: Path) -> list[RunResult]:
+    """The runs in a file written by `write_results`.
+
+    Raises:
+        DataError: The file is missing, is not JSON, or has another schema version.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; `plesio compare RECIPE --out DIR` writes DIR/results.json") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not a results file: {error}") from error
+    if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
+        found = data.get("schema_version") if isinstance(data, dict) else None
+        raise DataError(f"{path} has schema version {found}; this Plesio reads {SCHEMA_VERSION}")
+    return [RunResult.from_json(run) for run in data["runs"]]

@@ -1,0 +1,181 @@
+"""Traces: what happened, when, per worker; cheap enough to leave on.
+
+One file per writer, JSON lines. The first line is a header; every other line is a span (``"d"`` is there) or an event:
+
+    {"schema": 1, "worker": 2, "policy": "ssp:4", "origin_s": 1763686184.1}
+    {"k": "compute", "t": 0.0213, "d": 0.0186, "c": 7}
+    {"k": "push", "t": 0.0402, "c": 7, "bytes": 181432}
+
+``t`` and ``d`` are seconds on the writer's monotonic clock since the header's origin (its ``origin_s`` in Unix time),
+``c`` is the worker's clock. Span kinds: ``compute``, ``wait``, ``communicate``, ``evaluate`` and ``blocked``. A blocked
+span is waiting and communicating in one, as a collective shows it; `split_blocked` takes them apart.
+
+Recording appends a tuple to a list; encoding and writing happen every `FLUSH_RECORDS` records or `FLUSH_S` seconds, so
+that a killed worker's file holds all but its last moments. A disk that fills up ends the tracing, not the training.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from plesio.core.errors import DataError
+
+__all__ = ["FLUSH_RECORDS", "FLUSH_S", "TRACE_SCHEMA_VERSION", "Record", "Trace", "TraceWriter", "read_trace", "split_blocked"]
+
+TRACE_SCHEMA_VERSION = 1
+FLUSH_RECORDS = 2048
+FLUSH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A span, or an event when ``duration_s`` is None."""
+
+    kind: str
+    at_s: float
+    duration_s: float | None
+    clock: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One trace file, read back."""
+
+    header: Mapping[str, Any]
+    records: tuple[Record, ...]
+
+
+class TraceWriter:
+    """Records one worker's spans and events; never raises on a full disk.
+
+    Args:
+        path: The file to write; None records nothing and costs nothing.
+        header: Goes into the first line (worker, policy ...).
+        on_failure: Called once with a sentence when the file can no longer be written.
+    """
+
+    def __init__(self, path: Path | None, *, header: Mapping[str, Any], on_failure: Any = None) -> None:
+        self._file: IO[str] | None = None
+        self._pending: list[tuple[str, float, float | None, int, Mapping[str, Any] | None]] = []
+        self._on_failure = on_failure
+        self.origin_s = time.perf_counter()
+        self._next_flush_s = self.origin_s + FLUSH_S
+        if path is None:
+            return
+        line = {"schema": TRACE_SCHEMA_VERSION, **header, "origin_s": time.time()}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("w", encoding="utf-8")
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            self._fail(error)
+
+    @property
+    def recording(self) -> bool:
+        """Whether records still reach the file."""
+        return self._file is not None
+
+    def span(self, kind: str, *, start_s: float, end_s: float, clock: int) -> None:
+        """Record that the worker did ``kind`` from ``start_s`` to ``end_s`` (`time.perf_counter` seconds)."""
+        if self._file is not None:
+            self._pending.append((kind, start_s, end_s - start_s, clock, None))
+            if len(self._pending) >= FLUSH_RECORDS or end_s >= self._next_flush_s:
+                self.flush()
+
+    def event(self, kind: str, *, at_s: float, clock: int, **fields: Any) -> None:
+        """Record that ``kind`` happened at ``at_s`` (`time.perf_counter` seconds)."""
+        if self._file is not None:
+            self._pending.append((kind, at_s, None, clock, fields))
+
+    def flush(self) -> None:
+        """Write what is pending."""
+        if self._file is None:
+            return
+        pending, self._pending = self._pending, []
+        self._next_flush_s = time.perf_counter() + FLUSH_S
+        try:
+            self._file.write("".join(map(self._encode, pending)))
+            self._file.flush()
+        except OSError as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Write what is pending and close the file; harmless when repeated."""
+        self.flush()
+        if self._file is not None:
+            file, self._file = self._file, None
+            try:
+                file.close()
+            except OSError as error:
+                self._fail(error)
+
+    def _encode(self, record: tuple[str, float, float | None, int, Mapping[str, Any] | None]) -> str:
+        kind, at_s, duration_s, clock, fields = record
+        head = f'{{"k":"{kind}","t":{at_s - self.origin_s:.6f}'
+        if duration_s is not None:
+            return f'{head},"d":{duration_s:.6f},"c":{clock}}}\n'
+        if fields:
+            return f'{head},"c":{clock},{json.dumps(fields, separators=(",", ":"))[1:]}\n'
+        return f'{head},"c":{clock}}}\n'
+
+    def _fail(self, error: OSError) -> None:
+        file, self._file = self._file, None
+        self._pending.clear()
+        if file is not None:
+            try:
+                file.close()
+            except OSError:
+                pass  # the same full disk again: it was reported below
+        if self._on_failure is not None:
+            self._on_failure(f"tracing stopped, training goes on: {error}")
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a trace file; a last line that a crash cut short is left out.
+
+    Raises:
+        DataError: The file is missing, empty, or not a trace of this schema version.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise DataError(f"cannot read the trace {path}: {error}") from error
+    try:
+        header = json.loads(lines[0])
+        version = header.pop("schema")
+    except (IndexError, ValueError, KeyError, AttributeError):
+        raise DataError(f"{path} is not a trace: its first line is no header") from None
+    if version != TRACE_SCHEMA_VERSION:
+        raise DataError(f"{path} has trace schema version {version}; this Plesio reads {TRACE_SCHEMA_VERSION}")
+    return Trace(header=header, records=tuple(_records(path, lines[1:])))
+
+
+def _records(path: Path, lines: list[str]) -> Iterator[Record]:
+    for number, line in enumerate(lines, start=2):
+        try:
+            data = json.loads(line)
+        except ValueError:
+            if number == len(lines) + 1:
+                return
+            raise DataError(f"{path}, line {number}: not a trace record") from None
+        yield Record(data.pop("k"), data.pop("t"), data.pop("d", None), data.pop("c"), data)
+
+
+def split_blocked(blocked_s: Mapping[int, float]) -> dict[int, tuple[float, float]]:
+    """Take one collective apart: {worker: time blocked} to {worker: (waited, communicated)}, seconds.
+
+    The worker that arrives last waits for nobody, so the shortest time blocked is the communication itself and the rest
+    is waiting. This needs no common clock.
+
+    >>> split_blocked({0: 0.040, 1: 0.010})
+    {0: (0.03, 0.01), 1: (0.0, 0.01)}
+    """
+    if not blocked_s:
+        return {}
+    communicate_s = min(blocked_s.values())
+    return {worker: (round(span_s - communicate_s, 9), communicate_s) for worker, span_s in blocked_s.items()}

@@ -1,0 +1,76 @@
+"""Quantities that people write with a unit: durations and sizes. A bare number is refused, so nobody has to guess.
+
+Decimal prefixes are powers of 1000 (kB, MB, GB), binary ones of 1024 (KiB, MiB, GiB).
+"""
+
+import re
+
+from plesio.core.errors import ConfigError
+
+__all__ = ["format_bytes", "format_seconds", "parse_bytes", "parse_seconds"]
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+
+
+def _parse(text: str, units: dict[str, float] | dict[str, int], *, what: str, example: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] not in units:
+        raise ConfigError(f'"{text}" is not a {what}: write a number and a unit of {", ".join(units)}, as in "{example}"')
+    value = float(match[1]) * units[match[2]]
+    if value < 0:
+        raise ConfigError(f'"{text}" is negative; a {what} is zero or more, as in "{example}"')
+    return value
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds in a duration with its unit.
+
+    >>> parse_seconds("20 ms"), parse_seconds("1.5min")
+    (0.02, 90.0)
+
+    Raises:
+        ConfigError: No unit, an unknown one, or a negative duration.
+    """
+    return _parse(text, _SECONDS, what="duration", example="20 ms")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in a size with its unit.
+
+    >>> parse_bytes("2 MiB"), parse_bytes("20 MB")
+    (2097152, 20000000)
+
+    Raises:
+        ConfigError: No unit, an unknown one, or a negative size.
+    """
+    return round(_parse(text, _BYTES, what="size", example="20 MB"))
+
+
+def format_seconds(value_s: float) -> str:
+    """A duration for people, with three significant digits.
+
+    >>> format_seconds(0.0123), format_seconds(7.5), format_seconds(125)
+    ('12.3 ms', '7.5 s', '2 min 5 s')
+    """
+    if value_s >= 3600:
+        return f"{int(value_s // 3600)} h {int(value_s % 3600 // 60)} min"
+    if value_s >= 60:
+        return f"{int(value_s // 60)} min {round(value_s % 60)} s"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value_s >= scale:
+            return f"{value_s / scale:.3g} {unit}"
+    return f"{value_s / 1e-9:.3g} ns" if value_s else "0 s"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """A size for people, in decimal units with three significant digits.
+
+    >>> format_bytes(20_000_000), format_bytes(512)
+    ('20 MB', '512 B')
+    """
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.3g} {unit}"
+    return f"{num_bytes:.0f} B"

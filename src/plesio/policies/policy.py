@@ -1,0 +1,83 @@
+"""What every policy is: a frozen description that starts a fresh machine.
+
+The description (`Policy`) is what users write, compare and store; the machine (`Machine`) is what a world runs. A machine
+has no clock, no random numbers, no tensors and no sockets: it is a function of the events it has seen.
+
+Two rules are needed by a worker on its own, without hearing of the others, so they are functions of its clock alone and
+therefore the same on every rank: `Policy.exchanges_at` and `Policy.merges_at`.
+"""
+
+from typing import ClassVar, Literal, Protocol, runtime_checkable
+
+from plesio.policies.events import Action, Event
+from plesio.policies.weighting import Weighting
+
+__all__ = ["ExchangeKind", "Machine", "Policy", "UpdateKind"]
+
+ExchangeKind = Literal["collective", "store"]
+UpdateKind = Literal["gradient", "delta"]
+
+
+@runtime_checkable
+class Machine(Protocol):
+    """A policy at work."""
+
+    def handle(self, event: Event) -> tuple[Action, ...]:
+        """Take one event; return what the world must do, in this order."""
+        ...
+
+    def validate(self) -> None:
+        """Raise AssertionError when the machine's own invariants do not hold (tests call this after every event)."""
+        ...
+
+
+class Policy(Protocol):
+    """A consistency policy, as a user writes it.
+
+    Attributes:
+        name: The name in a spec.
+        exchange: How workers share updates.
+        update: What a worker contributes: ``gradient`` (the shared optimizer steps) or ``delta`` (the worker's own
+            optimizer has stepped; parameters are averaged or deltas added).
+        bound: Largest lead allowed, in steps; ``math.inf`` for none.
+        period: H, local steps between two exchanges.
+        delay: d, steps between starting an exchange and merging its result.
+        weighting: Weight of an update by its staleness.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def exchange(self) -> ExchangeKind: ...
+    @property
+    def update(self) -> UpdateKind: ...
+    @property
+    def bound(self) -> float: ...
+    @property
+    def period(self) -> int: ...
+    @property
+    def delay(self) -> int: ...
+    @property
+    def weighting(self) -> Weighting: ...
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether every exchange waits for all live workers, so that data can be dealt in a fixed order."""
+        ...
+
+    @property
+    def spec(self) -> str:
+        """The shortest text that `plesio.policies.parse_policy` turns into an equal policy."""
+        ...
+
+    def start(self) -> Machine:
+        """A fresh machine that has seen no event."""
+        ...
+
+    def exchanges_at(self, clock: int) -> bool:
+        """Whether a worker contributes its update when it has finished step ``clock``."""
+        ...
+
+    def merges_at(self, clock: int) -> int | None:
+        """The clock of the exchange whose result is merged after step ``clock``, or None."""
+        ...
