@@ -1,0 +1,26 @@
+"""Tasks: a model with its data, loss, metric and optimizer, ready for any harness.
+
+Importing this package does not import torch; `Task` and `check_task` do so when they are first asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from plesio.tasks.load import TASK_NAMES, load_task
+
+if TYPE_CHECKING:
+    from plesio.tasks.check import check_task
+    from plesio.tasks.task import Task
+
+__all__ = ["TASK_NAMES", "Task", "check_task", "load_task"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Task":
+        from plesio.tasks.task import Task
+
+        return Task
+    if name == "check_task":
+        from plesio.tasks.check import check_task
+
+        return check_task
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

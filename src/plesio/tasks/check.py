@@ -1,0 +1,92 @@
+"""Try a task on one batch before any worker starts, and say in one line what is wrong with it."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from plesio.core.errors import PlesioError, TaskError
+from plesio.tasks.task import Task, seeded, take_batch
+
+__all__ = ["check_task"]
+
+Result = TypeVar("Result")
+
+
+def check_task(task: Task) -> None:
+    """Pass when ``task`` can be built, takes one gradient and yields a metric; leaves torch's random state as it was.
+
+    Costs one batch forward and backward, and one evaluation.
+
+    Raises:
+        TaskError: What is wrong, in one line: a callable that raises or returns something else than `Task` says, a
+            model with no trainable parameters, an optimizer of another model, an empty training set.
+    """
+    with seeded(0):
+        model, optimizer = _check_build(task)
+        _check_loss(task, model)
+        metric = _call(task, "metric(model)", lambda: task.metric(model))
+        if metric != metric:
+            raise TaskError(f'task "{task.name}": metric(model) is NaN for a freshly built model; return a number')
+        schedule = _call(task, "schedule(optimizer, num_steps)", lambda: task.schedule(optimizer, 10))
+        if schedule is not None and not isinstance(schedule, LRScheduler):
+            raise _wrong_type(task, "schedule(optimizer, num_steps)", schedule, wanted="an LRScheduler or None")
+
+
+def _check_build(task: Task) -> tuple[nn.Module, Optimizer]:
+    built: Any = _call(task, "build(seed)", lambda: task.build(0))
+    if not isinstance(built, tuple) or len(built) != 2:
+        raise _wrong_type(task, "build(seed)", built, wanted="(model, optimizer)")
+    model, optimizer = built
+    if not isinstance(model, nn.Module):
+        raise _wrong_type(task, "build(seed)", model, wanted="a torch.nn.Module first")
+    if not isinstance(optimizer, Optimizer):
+        raise _wrong_type(task, "build(seed)", optimizer, wanted="a torch.optim.Optimizer second")
+    trainable = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    if not trainable:
+        raise TaskError(
+            f'task "{task.name}": the model has no trainable parameters; give it one with requires_grad=True'
+        )
+    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not stepped & trainable:
+        raise TaskError(
+            f'task "{task.name}": the optimizer steps none of the model\'s trainable parameters; '
+            "make it from model.parameters() of the same model"
+        )
+    return model, optimizer
+
+
+def _check_loss(task: Task, model: nn.Module) -> None:
+    train_set = _call(task, "train_set()", task.train_set)
+    if not hasattr(train_set, "__getitem__") or not hasattr(train_set, "__len__"):
+        raise _wrong_type(task, "train_set()", train_set, wanted="a map-style Dataset (with a length and items)")
+    if len(train_set) == 0:
+        raise TaskError(f'task "{task.name}": the training set is empty; train_set() must hold one sample or more')
+    indices = range(min(task.batch_size, len(train_set)))
+    batch = _call(task, "an item of train_set()", lambda: take_batch(train_set, indices))
+    loss: Any = _call(task, "loss(model, batch)", lambda: task.loss(model, batch))
+    if not isinstance(loss, Tensor):
+        raise _wrong_type(task, "loss(model, batch)", loss, wanted="a scalar tensor")
+    if loss.ndim != 0:
+        raise TaskError(f'task "{task.name}": loss(model, batch) has shape {tuple(loss.shape)}; reduce it to a scalar')
+    if not loss.requires_grad:
+        raise TaskError(f'task "{task.name}": loss(model, batch) does not depend on the model\'s trainable parameters')
+    if not torch.isfinite(loss):
+        raise TaskError(f'task "{task.name}": loss(model, batch) is {loss.item()} for a freshly built model')
+
+
+def _call(task: Task, what: str, function: Callable[[], Result]) -> Result:
+    """Run a callable of the task's; what it raises becomes a `TaskError` that keeps the cause."""
+    try:
+        return function()
+    except PlesioError:
+        raise
+    except Exception as error:
+        raise TaskError(f'task "{task.name}": {what} raised {type(error).__name__}: {error}') from error
+
+
+def _wrong_type(task: Task, what: str, value: object, *, wanted: str) -> TaskError:
+    return TaskError(f'task "{task.name}": {what} returned {type(value).__name__}; return {wanted}')

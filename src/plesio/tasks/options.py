@@ -1,0 +1,36 @@
+"""Checks of a task's options: what a recipe or a user wrote, before anything is built from it."""
+
+import math
+
+from plesio.core.errors import TaskError
+
+__all__ = ["check_integer", "check_number"]
+
+
+def check_integer(value: object, *, task: str, option: str, minimum: int = 1) -> None:
+    """Pass when ``value`` is a whole number of at least ``minimum``.
+
+    >>> check_integer(32, task="digits", option="batch_size")
+
+    Raises:
+        TaskError: It is another type (a bool is no number here), or too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise TaskError(f'task "{task}": {option} = {value!r}; write a whole number of {minimum} or more')
+
+
+def check_number(
+    value: object, *, task: str, option: str, minimum: float = -math.inf, above: float = -math.inf
+) -> None:
+    """Pass when ``value`` is a finite number with ``value >= minimum`` and ``value > above``.
+
+    >>> check_number(0.05, task="digits", option="learning_rate", above=0.0)
+
+    Raises:
+        TaskError: It is another type, infinite, NaN, or too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TaskError(f'task "{task}": {option} = {value!r}; write a finite number')
+    if value < minimum or value <= above:
+        wanted = f"of {minimum:g} or more" if value < minimum else f"above {above:g}"
+        raise TaskError(f'task "{task}": {option} = {value!r}; write a number {wanted}')

@@ -1,0 +1,162 @@
+"""What a task is: a model, its data, its loss, its metric and its optimizer, as plain callables.
+
+A harness trains any `Task` without knowing what it is about. Two promises are kept here for every task, so that the
+callables inside need not care: building is seeded and leaves torch's random state as it was, and the metric is taken
+in evaluation mode without gradients and leaves the model's modes as they were.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from plesio.core.errors import TaskError
+from plesio.tasks.options import check_integer
+
+__all__ = ["Task", "evaluation_mode", "no_schedule", "seeded", "take_batch"]
+
+Build = Callable[[int], tuple[nn.Module, Optimizer]]
+
+
+def no_schedule(optimizer: Optimizer, num_steps: int) -> LRScheduler | None:
+    """The schedule of a task that has none: the learning rate stays as the optimizer was made."""
+    del optimizer, num_steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Everything a harness needs to train one model, and nothing about how it is trained.
+
+    Attributes:
+        name: What results and reports call it.
+        build: ``build(seed)`` gives a fresh ``(model, optimizer)``. Called with torch seeded by ``seed``; equal seeds
+            give equal parameters, and torch's global random state is afterwards what it was before.
+        train_set: ``train_set()`` gives the map-style training data; a `TensorDataset` is the fastest. Items are
+            addressed by index, and equal calls give equal items in equal order.
+        loss: ``loss(model, batch)`` gives the scalar mean loss of a batch, as `take_batch` makes them.
+        metric: ``metric(model)`` gives the figure of merit on held-out data as a float. Called in evaluation mode
+            without gradients; each module's mode is afterwards what it was before.
+        metric_name: What the metric is: ``accuracy``, ``perplexity``, ``suboptimality`` ...
+        metric_goal: Whether a larger (``max``) or a smaller (``min``) metric is better.
+        batch_size: Samples in one step of one worker.
+        num_epochs: Passes over the training data, all workers together, in an ordinary run.
+        target: The metric whose first reaching is timed, or None.
+        schedule: ``schedule(optimizer, num_steps)`` gives the learning-rate schedule over that many steps, or None.
+        per_worker: ``per_worker(worker, num_workers)`` gives the task as one worker sees it, when workers differ in
+            their data; used through `for_worker`.
+
+    Raises:
+        TaskError: A size below one, an unknown goal, an empty name, or a field that should be callable and is not.
+    """
+
+    name: str
+    build: Build
+    train_set: Callable[[], Dataset[Any]]
+    loss: Callable[[nn.Module, Any], Tensor]
+    metric: Callable[[nn.Module], float]
+    metric_name: str
+    metric_goal: Literal["max", "min"]
+    batch_size: int
+    num_epochs: int
+    target: float | None = None
+    schedule: Callable[[Optimizer, int], LRScheduler | None] = no_schedule
+    per_worker: "Callable[[int, int], Task] | None" = None
+
+    def __post_init__(self) -> None:
+        if not self.name or not isinstance(self.name, str):
+            raise TaskError(f"a task's name is a text that is not empty; this one is {self.name!r}")
+        for field in ("build", "train_set", "loss", "metric", "schedule"):
+            if not callable(getattr(self, field)):
+                given = type(getattr(self, field)).__name__
+                raise TaskError(f'task "{self.name}": {field} is of type {given}; give a function')
+        check_integer(self.batch_size, task=self.name, option="batch_size")
+        check_integer(self.num_epochs, task=self.name, option="num_epochs")
+        if self.metric_goal not in ("max", "min"):
+            raise TaskError(f'task "{self.name}": metric_goal = {self.metric_goal!r}; write "max" or "min"')
+        # dataclasses.replace() comes here again with the guards already on; a second one would be harmless but slow.
+        if not isinstance(self.build, _SeededBuild):
+            object.__setattr__(self, "build", _SeededBuild(self.build))
+        if not isinstance(self.metric, _GuardedMetric):
+            object.__setattr__(self, "metric", _GuardedMetric(self.metric))
+
+    def for_worker(self, worker: int, num_workers: int) -> "Task":
+        """The task as worker ``worker`` of ``num_workers`` sees it: this one, unless its workers differ.
+
+        Raises:
+            TaskError: ``worker`` is not in ``range(num_workers)``.
+        """
+        if not 0 <= worker < num_workers:
+            raise TaskError(f'task "{self.name}": there is no worker {worker} among {num_workers} (0 is the first)')
+        return self if self.per_worker is None else self.per_worker(worker, num_workers)
+
+
+@dataclass(frozen=True, slots=True)
+class _SeededBuild:
+    """``build`` inside `seeded`."""
+
+    build: Build
+
+    def __call__(self, seed: int) -> tuple[nn.Module, Optimizer]:
+        with seeded(seed):
+            return self.build(seed)
+
+
+@dataclass(frozen=True, slots=True)
+class _GuardedMetric:
+    """``metric`` inside `evaluation_mode`."""
+
+    metric: Callable[[nn.Module], float]
+
+    def __call__(self, model: nn.Module) -> float:
+        with evaluation_mode(model):
+            return float(self.metric(model))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Within, torch's random numbers start from ``seed``; afterwards they go on as if nothing had been drawn.
+
+    A GPU that has not been used yet stays untouched: asking for its random state would start it.
+    """
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        yield
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Within, ``model`` is in evaluation mode and no gradient is recorded; afterwards each module's mode is back.
+
+    Modules that the user froze by ``module.eval()`` inside a training model are still frozen afterwards.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def take_batch(dataset: Dataset[Any], indices: Sequence[int]) -> Any:
+    """The samples at ``indices`` as one batch, equal to what a `DataLoader` would collate from them.
+
+    A `TensorDataset` is indexed once for the whole batch, which is some ten times faster than item by item.
+
+    >>> squares = TensorDataset(torch.arange(4), torch.arange(4) ** 2)
+    >>> take_batch(squares, [3, 1])
+    [tensor([3, 1]), tensor([9, 1])]
+    """
+    if type(dataset) is TensorDataset:  # a subclass may change what an item is
+        return list(dataset[torch.as_tensor(indices, dtype=torch.long)])
+    return default_collate([dataset[index] for index in indices])
