@@ -1,0 +1,79 @@
+"""Consistency policies: how far workers may drift apart, and how their updates count. Pure: events in, actions out.
+
+=============  ========================================================================  ==========================
+file           concept                                                                   machine it starts
+=============  ========================================================================  ==========================
+bsp            every step waits for everyone                                             barrier
+local_sgd      train alone for H steps, then average; with a delay, behind the steps     barrier
+ssp            never more than s steps ahead of the slowest                              barrier (s = 0), asynchronous
+asp            nobody waits                                                              asynchronous
+=============  ========================================================================  ==========================
+
+`events` and `policy` are the interface to the worlds, `schedule` is what a worker decides by its clock alone,
+`weighting` counts updates by staleness, `spec` is the text form, and `replay` records a machine and checks a record.
+"""
+
+from plesio.policies.asp import ASP
+from plesio.policies.asynchronous import UNLIMITED
+from plesio.policies.bsp import BSP
+from plesio.policies.events import (
+    Action,
+    Admit,
+    Apply,
+    Arrived,
+    Event,
+    Grant,
+    Joined,
+    LeaveReason,
+    Left,
+    Refuse,
+    RefuseReason,
+)
+from plesio.policies.local_sgd import LocalSGD
+from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
+from plesio.policies.spec import POLICY_HELP, describe, parse_policy
+from plesio.policies.ssp import SSP
+from plesio.policies.weighting import (
+    UNWEIGHTED,
+    Cap,
+    Exponential,
+    Inverse,
+    Product,
+    Unweighted,
+    Weighting,
+    parse_weighting,
+)
+
+__all__ = [
+    "ASP",
+    "BSP",
+    "POLICY_HELP",
+    "SSP",
+    "UNLIMITED",
+    "UNWEIGHTED",
+    "Action",
+    "Admit",
+    "Apply",
+    "Arrived",
+    "Cap",
+    "Event",
+    "ExchangeKind",
+    "Exponential",
+    "Grant",
+    "Inverse",
+    "Joined",
+    "LeaveReason",
+    "Left",
+    "LocalSGD",
+    "Machine",
+    "Policy",
+    "Product",
+    "Refuse",
+    "RefuseReason",
+    "Unweighted",
+    "UpdateKind",
+    "Weighting",
+    "describe",
+    "parse_policy",
+    "parse_weighting",
+]

@@ -1,7 +1,7 @@
 """What every policy is: a frozen description that starts a fresh machine.
 
-The description (`Policy`) is what users write, compare and store; the machine (`Machine`) is what a world runs. A machine
-has no clock, no random numbers, no tensors and no sockets: it is a function of the events it has seen.
+The description (`Policy`) is what users write, compare and store; the machine (`Machine`) is what a world runs. A
+machine has no clock, no random numbers, no tensors and no sockets: it is a function of the events it has seen.
 
 Two rules are needed by a worker on its own, without hearing of the others, so they are functions of its clock alone and
 therefore the same on every rank: `Policy.exchanges_at` and `Policy.merges_at`.
@@ -12,10 +12,12 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 from plesio.policies.events import Action, Event
 from plesio.policies.weighting import Weighting
 
-__all__ = ["ExchangeKind", "Machine", "Policy", "UpdateKind"]
+__all__ = ["EXCHANGES", "UPDATES", "ExchangeKind", "Machine", "Policy", "UpdateKind"]
 
 ExchangeKind = Literal["collective", "store"]
 UpdateKind = Literal["gradient", "delta"]
+EXCHANGES: tuple[ExchangeKind, ...] = ("collective", "store")
+UPDATES: tuple[UpdateKind, ...] = ("gradient", "delta")
 
 
 @runtime_checkable
@@ -32,33 +34,47 @@ class Machine(Protocol):
 
 
 class Policy(Protocol):
-    """A consistency policy, as a user writes it.
+    """A consistency policy, as a user writes it: a frozen value, equal to another with the same fields.
 
     Attributes:
         name: The name in a spec.
-        exchange: How workers share updates.
-        update: What a worker contributes: ``gradient`` (the shared optimizer steps) or ``delta`` (the worker's own
-            optimizer has stepped; parameters are averaged or deltas added).
-        bound: Largest lead allowed, in steps; ``math.inf`` for none.
-        period: H, local steps between two exchanges.
-        delay: d, steps between starting an exchange and merging its result.
-        weighting: Weight of an update by its staleness.
     """
 
     name: ClassVar[str]
 
     @property
-    def exchange(self) -> ExchangeKind: ...
+    def exchange(self) -> ExchangeKind:
+        """How workers share updates."""
+        ...
+
     @property
-    def update(self) -> UpdateKind: ...
+    def update(self) -> UpdateKind:
+        """What a worker contributes.
+
+        ``gradient``: the mean gradient of the steps since its last exchange; the shared optimizer steps with it.
+        ``delta``: how far the worker's own optimizer has moved its parameters since; deltas are averaged or added.
+        """
+        ...
+
     @property
-    def bound(self) -> float: ...
+    def bound(self) -> float:
+        """Largest lead allowed, in steps; ``math.inf`` for none."""
+        ...
+
     @property
-    def period(self) -> int: ...
+    def period(self) -> int:
+        """H, local steps between two exchanges."""
+        ...
+
     @property
-    def delay(self) -> int: ...
+    def delay(self) -> int:
+        """d, steps between starting an exchange and merging its result."""
+        ...
+
     @property
-    def weighting(self) -> Weighting: ...
+    def weighting(self) -> Weighting:
+        """Weight of an update by its staleness."""
+        ...
 
     @property
     def synchronous(self) -> bool:

@@ -1,0 +1,66 @@
+"""Asynchronous parallel: nobody waits for anybody.
+
+Dean et al. 2012, "Large Scale Distributed Deep Networks" (Downpour SGD). A worker sends its update, pulls what
+the store holds, and goes on. Throughput is the sum of the workers' own, whatever the slowest does; the price is
+staleness, which no rule limits: with N workers of equal speed an update is about N - 1 versions old when it is applied,
+and one of a worker that is k times slower about k times as many. `Weighting` counts old updates less, or refuses them.
+
+It is SSP without a bound, and runs the same machine.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from plesio.policies.asynchronous import AsynchronousMachine
+from plesio.policies.fields import require_one_of, require_whole, write_spec
+from plesio.policies.policy import UPDATES, ExchangeKind, Machine, UpdateKind
+from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.weighting import UNWEIGHTED, Weighting
+
+__all__ = ["ASP"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ASP(PeriodicSchedule):
+    """No worker ever waits for another; updates are applied as they arrive.
+
+    Args:
+        period: Steps between two exchanges of a worker.
+        update: ``gradient`` (the store's optimizer steps) or ``delta`` (the worker's does, and the store adds).
+        weighting: Weight of an update by its staleness.
+
+    Raises:
+        PolicySpecError: A value that is out of range.
+
+    >>> ASP(period=2).spec
+    'asp,period=2'
+    """
+
+    name: ClassVar[str] = "asp"
+    exchange: ClassVar[ExchangeKind] = "store"
+    bound: ClassVar[float] = math.inf
+    delay: ClassVar[int] = 0
+    synchronous: ClassVar[bool] = False
+
+    period: int = 1
+    update: UpdateKind = "gradient"
+    weighting: Weighting = UNWEIGHTED
+
+    def __post_init__(self) -> None:
+        require_whole("asp", "period", self.period, minimum=1)
+        require_one_of("asp", "update", self.update, known=UPDATES)
+
+    @property
+    def spec(self) -> str:
+        """``asp`` and what differs from the defaults."""
+        options = {
+            "period": None if self.period == 1 else str(self.period),
+            "update": None if self.update == "gradient" else self.update,
+            "weight": None if self.weighting == UNWEIGHTED else self.weighting.spec,
+        }
+        return write_spec("asp", options=options)
+
+    def start(self) -> Machine:
+        """Updates as they arrive, without a bound."""
+        return AsynchronousMachine(bound=math.inf, update=self.update, weighting=self.weighting)

@@ -1,0 +1,127 @@
+"""The machine of SSP with a bound above zero, and of ASP: every update is applied as it arrives.
+
+Theory of operation. The machine hears a worker's clock only when an update of it arrives; the *floor* is the smallest
+clock heard of among the live workers. Everyone may run until clock floor + s + 1: a step that begins at clock k needs
+k <= floor + s.
+
+    floor                              floor + s     floor + s + 1
+      | slowest worker's last arrival      | last step that may begin
+      |------------- runs on credit -------|-------------| credit
+
+Invariants:
+
+- The floor never falls: workers are admitted at the floor, and a worker's clock only grows. So credit never shrinks.
+- A worker's true clock is at least the one it was last heard at, so the true lead is at most s when a step begins.
+- The slowest worker sends at the next multiple of the period p, at most p clocks above the floor, and p <= s + 1, so it
+  always has the credit to get there: no schedule stops everyone.
+- A worker that leaves no longer holds the floor.
+
+Without a bound, credit is the constant `UNLIMITED`, given once, and the floor only says where a newcomer starts.
+
+How an update counts. Its staleness is τ = (version now) - (version it was computed from), and its step is multiplied by
+
+    weighting(τ) · num_steps / num_live      for a gradient, which is the mean over its num_steps steps
+    weighting(τ) / num_live                  for a delta, which is the sum over them already
+
+so that N workers which have made one step each have together moved the parameters by the weight of one synchronous
+step: the learning rate a user writes is that of the synchronous step, whatever the policy.
+"""
+
+import math
+
+from plesio.policies.events import (
+    Action,
+    Admit,
+    Apply,
+    Arrived,
+    Event,
+    Grant,
+    Joined,
+    Left,
+    Refuse,
+    RefuseReason,
+)
+from plesio.policies.policy import UpdateKind
+from plesio.policies.weighting import Weighting
+
+__all__ = ["UNLIMITED", "AsynchronousMachine"]
+
+UNLIMITED = 2**62
+"""Credit that no run uses up; fits a signed 64-bit integer with room to add to it."""
+
+
+class AsynchronousMachine:
+    """Applies each update on arrival and keeps everyone within ``bound`` steps of the slowest.
+
+    Args:
+        bound: s, the largest lead; ``math.inf`` for none.
+        update: What an update is; decides how the steps it covers count.
+        weighting: Weight by staleness.
+    """
+
+    __slots__ = ("_bound", "_clocks", "_floor", "_update", "_version", "_weighting")
+
+    def __init__(self, *, bound: float, update: UpdateKind, weighting: Weighting) -> None:
+        assert bound > 0, "a bound of 0 is a barrier"
+        self._bound = bound
+        self._update: UpdateKind = update
+        self._weighting = weighting
+        self._clocks: dict[int, int] = {}
+        """Of each live worker, the clock it was last heard at."""
+        self._floor = 0
+        self._version = 0
+
+    def handle(self, event: Event) -> tuple[Action, ...]:
+        """Take one event; return what the world must do, in this order."""
+        match event:
+            case Joined(worker=worker):
+                return self._join(worker)
+            case Left(worker=worker):
+                assert worker in self._clocks, f"worker {worker} has not joined"
+                del self._clocks[worker]
+                return self._raise_floor()
+            case Arrived():
+                return (self._judge(event), *self._raise_floor())
+
+    def _join(self, worker: int) -> tuple[Action, ...]:
+        assert worker not in self._clocks, f"worker {worker} has joined already"
+        self._clocks[worker] = self._floor
+        return (Admit(worker=worker, clock=self._floor), Grant(worker=worker, clock=self._credit))
+
+    def _judge(self, event: Arrived) -> Action:
+        worker, clock = event.worker, event.clock
+        assert worker in self._clocks, f"worker {worker} has not joined"
+        ran = clock - self._clocks[worker]
+        assert 1 <= event.num_steps <= ran, (
+            f"an update of {event.num_steps} steps from worker {worker}, which ran {ran}"
+        )
+        assert clock <= self._credit, f"worker {worker} ran to clock {clock} on credit {self._credit}"
+        tau = self._version - event.base_version
+        assert tau >= 0, f"worker {worker} began from version {event.base_version}, the last is {self._version}"
+        self._clocks[worker] = clock
+        if not event.finite:
+            return Refuse(worker=worker, clock=clock, reason=RefuseReason.NOT_FINITE)
+        if self._weighting.discards(tau):
+            return Refuse(worker=worker, clock=clock, reason=RefuseReason.TOO_STALE)
+        self._version += 1
+        steps = event.num_steps if self._update == "gradient" else 1
+        weight = self._weighting(tau) * steps / len(self._clocks)
+        return Apply(updates=((worker, clock),), weight=weight, version=self._version, staleness=(tau,))
+
+    @property
+    def _credit(self) -> int:
+        return UNLIMITED if math.isinf(self._bound) else self._floor + int(self._bound) + 1
+
+    def _raise_floor(self) -> tuple[Action, ...]:
+        """Follow the slowest live worker; return the credit that this gives the others."""
+        before = self._credit
+        # With nobody left the floor stays where the last one stood: whoever comes next goes on from there.
+        self._floor = min(self._clocks.values(), default=self._floor)
+        if self._credit == before:
+            return ()
+        return tuple(Grant(worker=worker, clock=self._credit) for worker in sorted(self._clocks))
+
+    def validate(self) -> None:
+        """Raise AssertionError when an invariant of the module's head does not hold."""
+        assert self._floor == min(self._clocks.values(), default=self._floor), (self._floor, self._clocks)
+        assert max(self._clocks.values(), default=self._floor) <= self._credit, (self._credit, self._clocks)

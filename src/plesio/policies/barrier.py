@@ -1,0 +1,157 @@
+"""The machine of every synchronous policy: BSP, LocalSGD and SSP(0).
+
+Theory of operation. Time is cut into rounds of H steps (the period). In round k each live worker runs from clock
+(k-1)H to kH, contributes once, at clock kH, and the round *completes* when all live workers have: their finite updates
+become one version, and everyone is let go by another H steps. With a delay of d <= H steps a worker runs on for d steps
+behind its contribution and stops there if the round has not completed; d = 0 is a barrier (Valiant 1990).
+
+    last completed exchange          open round           credit
+            c  ----------------------- c + H ------------ c + H + d
+            everyone has passed here   contribute here    stop here until the open round completes
+
+Invariants:
+
+- One number, the clock c of the last completed exchange, fixes everyone's credit: c + H + d. It only grows.
+- A live worker's clock is at least c, so the lead is at most (c + H + d - 1) - c = H + d - 1 when a step begins.
+- A round waits for live workers only. What a departed worker had contributed stays in the round and counts.
+- A round is never left open when nobody is to be waited for.
+
+A newcomer is admitted at c, the start of the open round, and owes it an update like everyone else, so a join delays the
+others by at most one round and no worker is ever averaged over a part of one. The one exception: a worker that left
+*after* contributing and is back before that round completed is admitted when it completes; otherwise it would count
+twice in one average. With d = H a worker may contribute to the round after the open one; that waits its turn.
+
+An update with NaN or infinity is refused on arrival and the round goes on with the rest; if nothing is left, credit is
+given and no version is made.
+"""
+
+from plesio.policies.events import (
+    Action,
+    Admit,
+    Apply,
+    Arrived,
+    Event,
+    Grant,
+    Joined,
+    Left,
+    Refuse,
+    RefuseReason,
+)
+
+__all__ = ["BarrierMachine"]
+
+
+class BarrierMachine:
+    """Completes a round when every live worker has contributed to it.
+
+    Args:
+        period: H, steps of a round.
+        delay: d, steps a worker may run on behind its contribution; at most ``period``.
+    """
+
+    __slots__ = ("_completed", "_contributed", "_delay", "_finite", "_live", "_period", "_returning", "_version")
+
+    def __init__(self, *, period: int, delay: int = 0) -> None:
+        assert period >= 1, f"period {period}"
+        assert 0 <= delay <= period, f"delay {delay} of period {period}"
+        self._period = period
+        self._delay = delay
+        self._completed = 0
+        self._version = 0
+        self._live: set[int] = set()
+        self._contributed: dict[int, int] = {}
+        """Clock of the last contribution, of each worker that has one in a round not yet completed."""
+        self._finite: dict[int, list[int]] = {}
+        """Workers with a finite update, by exchange clock, in the order of arrival."""
+        self._returning: list[int] = []
+        """Workers to be admitted when the round that holds their earlier update completes."""
+
+    def handle(self, event: Event) -> tuple[Action, ...]:
+        """Take one event; return what the world must do, in this order."""
+        match event:
+            case Joined(worker=worker):
+                return self._join(worker)
+            case Left(worker=worker):
+                return self._leave(worker)
+            case Arrived():
+                return self._arrive(event)
+
+    def _join(self, worker: int) -> tuple[Action, ...]:
+        assert worker not in self._live, f"worker {worker} has joined already"
+        assert worker not in self._returning, f"worker {worker} has joined already"
+        if worker in self._contributed:
+            self._returning.append(worker)
+            return ()
+        return self._admit(worker)
+
+    def _admit(self, worker: int) -> tuple[Action, ...]:
+        self._live.add(worker)
+        return (Admit(worker=worker, clock=self._completed), Grant(worker=worker, clock=self._credit))
+
+    def _leave(self, worker: int) -> tuple[Action, ...]:
+        if worker in self._returning:
+            self._returning.remove(worker)
+            return ()
+        assert worker in self._live, f"worker {worker} has not joined"
+        self._live.remove(worker)
+        return self._complete_rounds()
+
+    def _arrive(self, event: Arrived) -> tuple[Action, ...]:
+        assert event.worker in self._live, f"worker {event.worker} has not joined"
+        due = self._contributed.get(event.worker, self._completed) + self._period
+        assert event.clock == due, f"worker {event.worker} arrived at clock {event.clock}, its exchange is at {due}"
+        assert event.clock <= self._credit, f"worker {event.worker} ran to {event.clock} on credit {self._credit}"
+        self._contributed[event.worker] = event.clock
+        refused: tuple[Action, ...] = ()
+        if event.finite:
+            self._finite.setdefault(event.clock, []).append(event.worker)
+        else:
+            refused = (Refuse(worker=event.worker, clock=event.clock, reason=RefuseReason.NOT_FINITE),)
+        return refused + self._complete_rounds()
+
+    @property
+    def _credit(self) -> int:
+        return self._completed + self._period + self._delay
+
+    def _complete_rounds(self) -> tuple[Action, ...]:
+        """Complete rounds as long as one is open that nobody has to be waited for."""
+        actions: list[Action] = []
+        while self._contributed and self._live <= self._contributed.keys():
+            actions += self._complete_round()
+        return tuple(actions)
+
+    def _complete_round(self) -> list[Action]:
+        clock = self._completed + self._period
+        actions: list[Action] = []
+        if workers := self._finite.pop(clock, []):
+            self._version += 1
+            actions.append(
+                Apply(
+                    updates=tuple((worker, clock) for worker in workers),
+                    weight=1.0,
+                    version=self._version,
+                    staleness=(0,) * len(workers),
+                )
+            )
+        self._completed = clock
+        self._contributed = {worker: at for worker, at in self._contributed.items() if at > clock}
+        actions += [Grant(worker=worker, clock=self._credit) for worker in sorted(self._live)]
+        for worker in [worker for worker in self._returning if worker not in self._contributed]:
+            self._returning.remove(worker)
+            actions += self._admit(worker)
+        return actions
+
+    def validate(self) -> None:
+        """Raise AssertionError when an invariant of the module's head does not hold."""
+        open_clock = self._completed + self._period
+        allowed = {open_clock} | ({open_clock + self._period} if self._delay == self._period else set())
+        assert self._completed % self._period == 0
+        assert set(self._contributed.values()) <= allowed, (self._contributed, allowed)
+        assert self._finite.keys() <= allowed, (self._finite, allowed)
+        for workers in self._finite.values():
+            assert set(workers) <= self._contributed.keys()
+            assert len(set(workers)) == len(workers), "a worker counts twice in one round"
+        assert not self._contributed or self._live - self._contributed.keys(), "a round is open that waits for nobody"
+        assert not self._live & set(self._returning)
+        assert set(self._returning) <= self._contributed.keys()
+        assert self._version * self._period <= self._completed

@@ -1,0 +1,37 @@
+"""The fields of a policy: checked when it is made, written out as its spec."""
+
+from collections.abc import Collection, Mapping
+
+from plesio.core.errors import PolicySpecError, nearest
+
+__all__ = ["require_one_of", "require_whole", "write_spec"]
+
+
+def require_whole(owner: str, field: str, value: object, *, minimum: int) -> None:
+    """Return when ``value`` is a whole number of at least ``minimum``.
+
+    Raises:
+        PolicySpecError: It is not.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise PolicySpecError(f"{owner}: {field} is {value!r}; write a whole number of {minimum} or more")
+
+
+def require_one_of(owner: str, field: str, value: str, *, known: Collection[str]) -> None:
+    """Return when ``value`` is one of the ``known`` words.
+
+    Raises:
+        PolicySpecError: It is not.
+    """
+    if value not in known:
+        raise PolicySpecError(f'{owner}: unknown {field} "{value}"; {nearest(str(value), known)}')
+
+
+def write_spec(name: str, *, argument: str | None = None, options: Mapping[str, str | None]) -> str:
+    """``NAME[:ARGUMENT][,KEY=VALUE]...``; an option that is None has its default and is left out.
+
+    >>> write_spec("ssp", argument="4", options={"period": None, "weight": "inverse"})
+    'ssp:4,weight=inverse'
+    """
+    head = name if argument is None else f"{name}:{argument}"
+    return ",".join([head, *(f"{key}={value}" for key, value in options.items() if value is not None)])

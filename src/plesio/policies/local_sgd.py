@@ -1,0 +1,77 @@
+"""Local SGD: workers train alone for H steps, then average what they have become.
+
+Stich 2019, "Local SGD Converges Fast and Communicates Little"; as *periodic averaging* it goes back to McDonald et al.
+2010 and Zinkevich et al. 2010. An exchange every H steps sends 1/H of the bytes of BSP; the price is that the replicas
+drift apart between two exchanges, by an amount that grows with H and the learning rate.
+
+With a delay of d steps the exchange runs behind the next d steps (Wang et al. 2020, "Overlap Local-SGD"): a worker
+contributes its delta at clock c, goes on, and after step c + d adds the difference between the mean delta and its own,
+so what it learned meanwhile is kept. Communication then costs no time until it takes longer than d steps.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies.barrier import BarrierMachine
+from plesio.policies.fields import require_one_of, require_whole, write_spec
+from plesio.policies.policy import EXCHANGES, ExchangeKind, Machine, UpdateKind
+from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.weighting import UNWEIGHTED, Weighting
+
+__all__ = ["LocalSGD"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSGD(PeriodicSchedule):
+    """Every ``period`` steps the workers' parameters are averaged, ``delay`` steps behind the training.
+
+    Args:
+        period: H, local steps between two exchanges.
+        delay: d, steps between starting an exchange and merging its result, at most ``period``; 0 waits for it.
+        exchange: ``collective`` (default) or ``store``.
+
+    Raises:
+        PolicySpecError: A value that is out of range, or an unknown exchange.
+
+    >>> policy = LocalSGD(period=8, delay=4)
+    >>> policy.spec, policy.bound, policy.merges_at(12)
+    ('local_sgd:8,delay=4', 11, 8)
+    """
+
+    name: ClassVar[str] = "local_sgd"
+    update: ClassVar[UpdateKind] = "delta"
+    weighting: ClassVar[Weighting] = UNWEIGHTED
+    synchronous: ClassVar[bool] = True
+
+    period: int = 8
+    delay: int = 0
+    exchange: ExchangeKind = "collective"
+
+    def __post_init__(self) -> None:
+        require_whole("local_sgd", "period", self.period, minimum=1)
+        require_whole("local_sgd", "delay", self.delay, minimum=0)
+        if self.delay > self.period:
+            raise PolicySpecError(
+                f"local_sgd: delay {self.delay} is above period {self.period}, so two exchanges would be in flight; "
+                f"write a delay of {self.period} or less"
+            )
+        require_one_of("local_sgd", "exchange", self.exchange, known=EXCHANGES)
+
+    @property
+    def bound(self) -> float:
+        """The largest lead that rounds of this length allow: H + d - 1 steps."""
+        return self.period + self.delay - 1
+
+    @property
+    def spec(self) -> str:
+        """``local_sgd:PERIOD`` and what differs from the defaults."""
+        options = {
+            "delay": str(self.delay) if self.delay else None,
+            "exchange": None if self.exchange == "collective" else self.exchange,
+        }
+        return write_spec("local_sgd", argument=str(self.period), options=options)
+
+    def start(self) -> Machine:
+        """A barrier every ``period`` steps, ``delay`` steps wide."""
+        return BarrierMachine(period=self.period, delay=self.delay)

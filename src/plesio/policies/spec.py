@@ -1,0 +1,173 @@
+"""Policies as text: ``NAME[:VALUE][,KEY=VALUE]...``, as the command line and recipes write them.
+
+``bsp`` · ``ssp:4`` · ``ssp:inf`` · ``ssp:4,period=2,weight=inverse+cap:8`` · ``asp,weight=exp:0.1`` ·
+``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store``. Case and spaces around the parts do not matter.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from plesio.core.errors import PolicySpecError, nearest
+from plesio.policies.asp import ASP
+from plesio.policies.bsp import BSP
+from plesio.policies.local_sgd import LocalSGD
+from plesio.policies.policy import Policy
+from plesio.policies.ssp import SSP
+from plesio.policies.weighting import UNWEIGHTED, Weighting, parse_weighting
+
+__all__ = ["POLICY_HELP", "describe", "parse_policy"]
+
+
+def _whole(value: str) -> int:
+    if not re.fullmatch(r"-?[0-9]+", value):
+        raise PolicySpecError(f'"{value}" is not a whole number')
+    return int(value)
+
+
+def _bound(value: str) -> float:
+    return math.inf if value == "inf" else _whole(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """How one policy is written: its constructor, the field behind the colon, and the keys with their readers."""
+
+    make: Callable[..., Policy]
+    help: str
+    example: str
+    argument: tuple[str, Callable[[str], Any]] | None = None
+    keys: Mapping[str, tuple[str, Callable[[str], Any]]]
+
+
+_FORMS = {
+    "bsp": _Form(
+        make=BSP,
+        help="every step waits for all workers and averages their gradients",
+        example="bsp",
+        keys={"exchange": ("exchange", str)},
+    ),
+    "ssp": _Form(
+        make=SSP,
+        help="nobody gets more than BOUND steps ahead of the slowest (0: like bsp, inf: like asp)",
+        example="ssp:4",
+        argument=("bound", _bound),
+        keys={"period": ("period", _whole), "update": ("update", str), "weight": ("weighting", parse_weighting)},
+    ),
+    "asp": _Form(
+        make=ASP,
+        help="nobody waits for anybody; updates are applied as they arrive",
+        example="asp,weight=inverse",
+        keys={"period": ("period", _whole), "update": ("update", str), "weight": ("weighting", parse_weighting)},
+    ),
+    "local_sgd": _Form(
+        make=LocalSGD,
+        help="workers train alone for PERIOD steps, then average their parameters",
+        example="local_sgd:8,delay=4",
+        argument=("period", _whole),
+        keys={"delay": ("delay", _whole), "exchange": ("exchange", str)},
+    ),
+}
+
+POLICY_HELP: Mapping[str, str] = {name: f"{form.help}, as in {form.example}" for name, form in _FORMS.items()}
+"""One line on each policy, by name."""
+
+
+def parse_policy(text: str) -> Policy:
+    """The policy that ``text`` describes.
+
+    >>> parse_policy("local_sgd:8,delay=4")
+    LocalSGD(period=8, delay=4, exchange='collective')
+
+    Raises:
+        PolicySpecError: No such policy or key, or a value it cannot have.
+    """
+    head, *options = (part.strip() for part in text.strip().lower().split(","))
+    name, colon, argument = (part.strip() for part in head.partition(":"))
+    form = _FORMS.get(name)
+    if form is None:
+        raise PolicySpecError(f'unknown policy "{name}"; {nearest(name, _FORMS)}')
+    try:
+        return form.make(**_argument(form, name=name, colon=colon, value=argument), **_options(form, options=options))
+    except PolicySpecError as error:
+        raise PolicySpecError(f'policy "{text}": {str(error).removeprefix(f"{name}: ")}') from None
+
+
+def _argument(form: _Form, *, name: str, colon: str, value: str) -> dict[str, Any]:
+    if form.argument is None:
+        if colon:
+            raise PolicySpecError(f'{name} takes no ":{value}"; write it as in "{form.example}"')
+        return {}
+    field, read = form.argument
+    if not value:
+        raise PolicySpecError(f'{name} needs its {field}, as in "{form.example}"')
+    return {field: _read(field, read=read, value=value)}
+
+
+def _options(form: _Form, *, options: list[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for option in options:
+        key, equals, value = (part.strip() for part in option.partition("="))
+        if key not in form.keys:
+            raise PolicySpecError(f'unknown key "{key}"; {nearest(key, form.keys)}')
+        if not (equals and value):
+            raise PolicySpecError(f'"{option}" has no value; write "{key}=..."')
+        field, read = form.keys[key]
+        if field in values:
+            raise PolicySpecError(f'"{key}" is given twice; write it once')
+        values[field] = _read(key, read=read, value=value)
+    return values
+
+
+def _read(key: str, *, read: Callable[[str], Any], value: str) -> Any:
+    try:
+        return read(value)
+    except PolicySpecError as error:
+        raise PolicySpecError(f"{key}: {error}") from None
+
+
+def describe(policy: Policy) -> str:
+    """One plain sentence: what the policy makes the workers do.
+
+    >>> describe(BSP())
+    'Every step waits for all workers and applies the mean of their gradients.'
+
+    Raises:
+        PolicySpecError: A policy that is none of Plesio's.
+    """
+    match policy:
+        case BSP():
+            return "Every step waits for all workers and applies the mean of their gradients."
+        case SSP(bound=0):
+            return f"Every step waits for all workers and applies the mean of their {policy.update}s."
+        case SSP() | ASP():
+            return _describe_asynchronous(policy)
+        case LocalSGD(delay=0):
+            return f"Workers train alone for {_steps(policy.period)}, then wait and average their parameters."
+        case LocalSGD():
+            return (
+                f"Workers average their parameters every {_steps(policy.period)}, "
+                f"while they train on for {_steps(policy.delay)}."
+            )
+    raise PolicySpecError(f"no description of {policy!r}; known: {', '.join(_FORMS)}")
+
+
+def _describe_asynchronous(policy: SSP | ASP) -> str:
+    wait = (
+        "No worker ever waits for another"
+        if math.isinf(policy.bound)
+        else f"No worker begins a step more than {_steps(int(policy.bound))} ahead of the slowest"
+    )
+    send = f"each sends its {policy.update} every {_steps(policy.period)} and it is applied as it arrives"
+    weight = "" if policy.weighting == UNWEIGHTED else f", {_describe_weighting(policy.weighting)}"
+    return f"{wait}; {send}{weight}."
+
+
+def _describe_weighting(weighting: Weighting) -> str:
+    return f"weighted by its staleness ({weighting.spec})"
+
+
+def _steps(number: int) -> str:
+    return "step" if number == 1 else f"{number} steps"

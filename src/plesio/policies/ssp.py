@@ -1,0 +1,101 @@
+"""Stale synchronous parallel: a fast worker may be ahead of the slowest, but never by more than ``bound`` steps.
+
+Cipar et al. 2013, "Solving the straggler problem with bounded staleness"; Ho et al. 2013, "More Effective Distributed
+ML via a Stale Synchronous Parallel Parameter Server". A worker whose clock is c may begin its next step when every live
+worker has been heard at clock c - s or later. One slow worker then holds up the others only once they have used up the
+bound, and what they read is never arbitrarily old.
+
+What is read. A worker trains on cached parameters, which it refreshes at every exchange, after p steps (the period).
+When it begins a step at clock c, its parameters hold every update of every live worker up to clock c - s - p at least
+(refused ones apart). Proof: they were pulled at an exchange at clock e > c - p, and it began step e only when everyone
+had been heard at clock e - 1 - s or later. With p = 1 that is the guarantee of Ho et al.: all up to clock c - s - 1.
+
+What is sent. Ho et al. flush a worker's cache at every clock; here it sends one update for p steps, so a larger bound
+sends less: p is 1 + s // 2 unless told otherwise. A worker that has stopped at the bound needs news from one that sends
+every p steps, hence p <= s + 1: beyond, all could stop with unsent steps and nobody would ever be heard of again.
+
+A bound of 0 is BSP on the store, by the same machine; an infinite one is ASP.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies.asynchronous import AsynchronousMachine
+from plesio.policies.barrier import BarrierMachine
+from plesio.policies.fields import require_one_of, require_whole, write_spec
+from plesio.policies.policy import UPDATES, ExchangeKind, Machine, UpdateKind
+from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.weighting import UNWEIGHTED, Weighting
+
+__all__ = ["SSP"]
+
+
+def _default_period(bound: float) -> int:
+    return 1 if math.isinf(bound) else 1 + int(bound) // 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SSP(PeriodicSchedule):
+    """No step begins at a lead above ``bound``; updates are applied as they arrive.
+
+    Args:
+        bound: s, the largest lead in steps; ``math.inf`` for none.
+        period: p, steps between two exchanges of a worker, at most ``bound + 1``; by default ``1 + bound // 2``, and 1
+            without a bound.
+        update: ``gradient`` (the store's optimizer steps) or ``delta`` (the worker's does, and the store adds).
+        weighting: Weight of an update by its staleness.
+
+    Raises:
+        PolicySpecError: A value that is out of range, or a period that would let every worker wait for the others.
+
+    >>> SSP(bound=4).period, SSP(bound=4).spec, SSP(bound=math.inf).spec
+    (3, 'ssp:4', 'ssp:inf')
+    """
+
+    name: ClassVar[str] = "ssp"
+    exchange: ClassVar[ExchangeKind] = "store"
+    delay: ClassVar[int] = 0
+
+    bound: float = 4
+    period: int = None  # type: ignore[assignment]  # None asks for the default, which depends on the bound
+    update: UpdateKind = "gradient"
+    weighting: Weighting = UNWEIGHTED
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.bound, int) and not isinstance(self.bound, bool)
+        if not (self.bound == math.inf or (whole and self.bound >= 0)):
+            raise PolicySpecError(
+                f"ssp: bound is {self.bound!r}; write a whole number of steps, 0 or more, or inf for no bound"
+            )
+        if self.period is None:
+            object.__setattr__(self, "period", _default_period(self.bound))
+        require_whole("ssp", "period", self.period, minimum=1)
+        if self.period > self.bound + 1:
+            raise PolicySpecError(
+                f"ssp: period {self.period} with bound {self.bound} lets every worker stop and wait for the others' "
+                f"updates; write a period of {self.bound + 1} or less, or a bound of {self.period - 1} or more"
+            )
+        require_one_of("ssp", "update", self.update, known=UPDATES)
+
+    @property
+    def synchronous(self) -> bool:
+        """True for a bound of 0: then every step waits for everyone."""
+        return self.bound == 0
+
+    @property
+    def spec(self) -> str:
+        """``ssp:BOUND`` and what differs from the defaults."""
+        options = {
+            "period": None if self.period == _default_period(self.bound) else str(self.period),
+            "update": None if self.update == "gradient" else self.update,
+            "weight": None if self.weighting == UNWEIGHTED else self.weighting.spec,
+        }
+        return write_spec("ssp", argument=str(self.bound), options=options)
+
+    def start(self) -> Machine:
+        """A barrier for a bound of 0, else updates as they arrive."""
+        if self.bound == 0:
+            return BarrierMachine(period=self.period)
+        return AsynchronousMachine(bound=self.bound, update=self.update, weighting=self.weighting)
