@@ -31,6 +31,7 @@ from plesio.policies.events import (
 )
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
+from plesio.policies.replay import EventLog, Recorder, read_log, replay, verify, write_log
 from plesio.policies.spec import POLICY_HELP, describe, parse_policy
 from plesio.policies.ssp import SSP
 from plesio.policies.weighting import (
@@ -57,6 +58,7 @@ __all__ = [
     "Arrived",
     "Cap",
     "Event",
+    "EventLog",
     "ExchangeKind",
     "Exponential",
     "Grant",
@@ -68,6 +70,7 @@ __all__ = [
     "Machine",
     "Policy",
     "Product",
+    "Recorder",
     "Refuse",
     "RefuseReason",
     "Unweighted",
@@ -76,4 +79,8 @@ __all__ = [
     "describe",
     "parse_policy",
     "parse_weighting",
+    "read_log",
+    "replay",
+    "verify",
+    "write_log",
 ]

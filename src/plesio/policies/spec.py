@@ -16,14 +16,14 @@ from plesio.policies.bsp import BSP
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import Policy
 from plesio.policies.ssp import SSP
-from plesio.policies.weighting import UNWEIGHTED, Weighting, parse_weighting
+from plesio.policies.weighting import UNWEIGHTED, parse_weighting
 
 __all__ = ["POLICY_HELP", "describe", "parse_policy"]
 
 
 def _whole(value: str) -> int:
     if not re.fullmatch(r"-?[0-9]+", value):
-        raise PolicySpecError(f'"{value}" is not a whole number')
+        raise ValueError("not a whole number")
     return int(value)
 
 
@@ -124,8 +124,8 @@ def _options(form: _Form, *, options: list[str]) -> dict[str, Any]:
 def _read(key: str, *, read: Callable[[str], Any], value: str) -> Any:
     try:
         return read(value)
-    except PolicySpecError as error:
-        raise PolicySpecError(f"{key}: {error}") from None
+    except ValueError:
+        raise PolicySpecError(f'{key} is "{value}"; write a whole number') from None
 
 
 def describe(policy: Policy) -> str:
@@ -148,7 +148,7 @@ def describe(policy: Policy) -> str:
             return f"Workers train alone for {_steps(policy.period)}, then wait and average their parameters."
         case LocalSGD():
             return (
-                f"Workers average their parameters every {_steps(policy.period)}, "
+                f"Workers average their parameters every {_every(policy.period)}, "
                 f"while they train on for {_steps(policy.delay)}."
             )
     raise PolicySpecError(f"no description of {policy!r}; known: {', '.join(_FORMS)}")
@@ -160,14 +160,14 @@ def _describe_asynchronous(policy: SSP | ASP) -> str:
         if math.isinf(policy.bound)
         else f"No worker begins a step more than {_steps(int(policy.bound))} ahead of the slowest"
     )
-    send = f"each sends its {policy.update} every {_steps(policy.period)} and it is applied as it arrives"
-    weight = "" if policy.weighting == UNWEIGHTED else f", {_describe_weighting(policy.weighting)}"
+    send = f"each sends its {policy.update} every {_every(policy.period)} and it is applied as it arrives"
+    weight = "" if policy.weighting == UNWEIGHTED else f", weighted by its staleness ({policy.weighting.spec})"
     return f"{wait}; {send}{weight}."
 
 
-def _describe_weighting(weighting: Weighting) -> str:
-    return f"weighted by its staleness ({weighting.spec})"
+def _every(number: int) -> str:
+    return "step" if number == 1 else _steps(number)
 
 
 def _steps(number: int) -> str:
-    return "step" if number == 1 else f"{number} steps"
+    return "1 step" if number == 1 else f"{number} steps"
