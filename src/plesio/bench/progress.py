@@ -1,0 +1,71 @@
+"""What a comparison tells while it runs: the interface between `plesio.bench.compare` and whoever shows it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from plesio.core.results import RunResult
+
+__all__ = ["ProgressSink", "RunLabel", "Snapshot"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLabel:
+    """Which run of the comparison.
+
+    Attributes:
+        policy: Spec of its policy.
+        seed: Its seed.
+        number: Its place in the comparison, from 1.
+        num_runs: Runs in the comparison, those kept from an earlier one included.
+    """
+
+    policy: str
+    seed: int
+    number: int
+    num_runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Where a run stands.
+
+    Attributes:
+        samples: Samples trained on so far, over all workers.
+        step: Optimizer steps so far, over all workers.
+        samples_per_s: Recent throughput.
+        loss: Recent mean training loss; None before the first.
+        mean_staleness: Mean staleness τ of the updates so far; None where none was applied.
+    """
+
+    samples: int
+    step: int
+    samples_per_s: float
+    loss: float | None = None
+    mean_staleness: float | None = None
+
+
+class ProgressSink(Protocol):
+    """Hears of a comparison's runs: each is kept, or it is started, advances, and is finished or failed.
+
+    Calls come from the thread that called `run_comparison`, one run at a time.
+    """
+
+    def run_kept(self, label: RunLabel) -> None:
+        """The run was finished by an earlier comparison and is not repeated."""
+        ...
+
+    def run_started(self, label: RunLabel, *, num_samples: int) -> None:
+        """The run begins; it ends after ``num_samples`` samples."""
+        ...
+
+    def run_advanced(self, snapshot: Snapshot) -> None:
+        """The started run stands at ``snapshot``; called a few times a second."""
+        ...
+
+    def run_finished(self, result: RunResult) -> None:
+        """The started run met its budget."""
+        ...
+
+    def run_failed(self, result: RunResult) -> None:
+        """The started run ended early; ``result.status`` and ``result.error`` say how and why."""
+        ...
