@@ -1,0 +1,241 @@
+"""Every policy, under random schedules of workers that join, run, send late, send NaN, leave and are lost."""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from plesio.policies import (
+    Action,
+    Admit,
+    Apply,
+    Arrived,
+    Event,
+    Grant,
+    Joined,
+    LeaveReason,
+    Left,
+    Policy,
+    Refuse,
+    RefuseReason,
+    parse_policy,
+    replay,
+)
+
+CATALOGUE = [
+    "bsp",
+    "bsp,exchange=store",
+    "ssp:0",
+    "ssp:1",
+    "ssp:4",
+    "ssp:4,period=5",
+    "ssp:3,period=1,weight=inverse",
+    "ssp:2,update=delta,weight=cap:2",
+    "ssp:inf",
+    "asp",
+    "asp,period=3,weight=exp:0.5+cap:4",
+    "local_sgd:1",
+    "local_sgd:4",
+    "local_sgd:4,delay=2",
+    "local_sgd:3,delay=3",
+    "local_sgd:1,delay=1",
+]
+
+ACTS_AS = {
+    "bsp": "bsp,exchange=store",
+    "ssp:0": "bsp,exchange=store",
+    "ssp:inf": "asp",
+    "asp": "ssp:inf",
+    "local_sgd:1": "bsp",
+}
+
+WORKERS = st.integers(0, 3)
+
+
+@dataclass
+class Worker:
+    """A replica as a world runs it: obeys credit, knows the others only through what it is told."""
+
+    clock: int
+    credit: int
+    pulled_version: int
+    base_version: int = 0
+    steps_since_exchange: int = 0
+    in_flight: deque[Arrived] = field(default_factory=deque)
+
+
+class Laws(RuleBasedStateMachine):
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+        self.machine = policy.start()
+        self.events: list[Event] = []
+        self.answers: list[tuple[Action, ...]] = []
+        self.live: dict[int, Worker] = {}
+        self.asking: set[int] = set()
+        self.version = 0
+        self.unsettled: dict[tuple[int, int], Arrived] = {}
+
+    # The schedule
+
+    @rule(worker=WORKERS)
+    def join(self, worker: int) -> None:
+        if worker not in self.live and worker not in self.asking:
+            self.asking.add(worker)
+            self.tell(Joined(worker=worker))
+
+    @precondition(lambda self: self.live)
+    @rule(worker=WORKERS, num_steps=st.integers(1, 7), finite=st.sampled_from([True, True, True, False]))
+    def run(self, worker: int, num_steps: int, finite: bool) -> None:
+        for _ in range(num_steps if worker in self.live else 0):
+            if self.live[worker].clock < self.live[worker].credit:
+                self.step(worker, finite=finite)
+
+    @precondition(lambda self: any(worker.in_flight for worker in self.live.values()))
+    @rule(worker=WORKERS)
+    def deliver(self, worker: int) -> None:
+        if worker in self.live and self.live[worker].in_flight:
+            self.tell(self.live[worker].in_flight.popleft())
+            self.live[worker].pulled_version = self.version
+
+    @precondition(lambda self: self.live or self.asking)
+    @rule(worker=WORKERS, reason=st.sampled_from(LeaveReason))
+    def leave(self, worker: int, reason: LeaveReason) -> None:
+        if worker in self.live or worker in self.asking:
+            self.live.pop(worker, None)
+            self.asking.discard(worker)
+            self.tell(Left(worker=worker, reason=reason))
+
+    def step(self, number: int, *, finite: bool) -> None:
+        worker = self.live[number]
+        lead = worker.clock - min(other.clock for other in self.live.values())
+        assert lead <= self.policy.bound, f"worker {number} begins a step at lead {lead}"
+        if worker.steps_since_exchange == 0:
+            worker.base_version = worker.pulled_version
+        worker.clock += 1
+        worker.steps_since_exchange += 1
+        if self.policy.exchanges_at(worker.clock):
+            worker.in_flight.append(
+                Arrived(
+                    worker=number,
+                    clock=worker.clock,
+                    num_steps=worker.steps_since_exchange,
+                    base_version=worker.base_version,
+                    finite=finite,
+                )
+            )
+            worker.steps_since_exchange = 0
+
+    # The answers
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, Arrived):
+            assert (event.worker, event.clock) not in self.unsettled
+            self.unsettled[event.worker, event.clock] = event
+        actions = self.machine.handle(event)
+        self.machine.validate()
+        self.events.append(event)
+        self.answers.append(actions)
+        for action in actions:
+            self.obey(action)
+        if not self.policy.synchronous:
+            assert not self.unsettled, "an update waits although nobody waits for it"
+        self.check_somebody_can_go_on()
+
+    def obey(self, action: Action) -> None:
+        match action:
+            case Admit(worker=number, clock=clock):
+                self.asking.remove(number)
+                assert clock <= min((other.clock for other in self.live.values()), default=clock)
+                assert clock == 0 or self.policy.exchanges_at(clock)
+                self.live[number] = Worker(clock=clock, credit=clock, pulled_version=self.version)
+            case Grant(worker=number, clock=clock):
+                assert clock > self.live[number].credit, "credit must grow"
+                self.live[number].credit = clock
+            case Apply():
+                self.check_apply(action)
+            case Refuse(worker=number, clock=clock, reason=reason):
+                update = self.unsettled.pop((number, clock))
+                if reason is RefuseReason.NOT_FINITE:
+                    assert not update.finite
+                else:
+                    assert update.finite
+                    assert self.policy.weighting.discards(self.version - update.base_version)
+
+    def check_apply(self, action: Apply) -> None:
+        updates = [self.unsettled.pop(update) for update in action.updates]
+        assert updates
+        assert all(update.finite for update in updates)
+        if self.policy.synchronous:
+            assert len({update.clock for update in updates}) == 1
+            assert action.weight == 1.0
+            assert action.staleness == (0,) * len(updates)
+        else:
+            (update,) = updates
+            tau = self.version - update.base_version
+            steps = update.num_steps if self.policy.update == "gradient" else 1
+            assert action.staleness == (tau,)
+            assert action.weight == pytest.approx(self.policy.weighting(tau) * steps / len(self.live))
+        assert action.version == self.version + 1
+        self.version = action.version
+
+    def check_somebody_can_go_on(self) -> None:
+        if self.live:
+            assert any(worker.clock < worker.credit or worker.in_flight for worker in self.live.values()), "deadlock"
+        else:
+            assert not self.asking, "a newcomer waits for nobody"
+            assert not self.unsettled, "a round waits for nobody"
+
+    # The end of every schedule
+
+    def teardown(self) -> None:
+        self.check_that_everyone_gets_on()
+        for worker in sorted(self.live.keys() | self.asking):
+            self.leave(worker, LeaveReason.CLOSED)
+        assert replay(self.policy, self.events) == self.answers
+        if twin := ACTS_AS.get(self.policy.spec):
+            assert replay(parse_policy(twin), self.events) == self.answers
+
+    def check_that_everyone_gets_on(self) -> None:
+        """With everyone running and all messages delivered, each worker reaches a clock that none has reached yet."""
+        if not self.live:
+            return
+        goal = max(worker.clock for worker in self.live.values()) + 2 * self.policy.period
+        passes = math.ceil(goal / self.policy.period) + 1
+        for _ in range(2 * passes):
+            for number in list(self.live):
+                self.run(number, self.policy.period, finite=True)
+                while self.live[number].in_flight:
+                    self.deliver(number)
+        assert min(worker.clock for worker in self.live.values()) >= goal, "a worker is held back for ever"
+        assert not self.asking
+
+
+@pytest.mark.parametrize("spec", CATALOGUE)
+def test_policy_keeps_its_laws_under_any_schedule(spec: str):
+    policy = parse_policy(spec)
+    run_state_machine_as_test(
+        lambda: Laws(policy), settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+    )
+
+
+@pytest.mark.parametrize("spec", CATALOGUE)
+def test_lead_reaches_the_bound(spec: str):
+    """The bound is no tighter than it says: a worker beside one that never runs gets exactly that far."""
+    policy = parse_policy(spec)
+    machine = policy.start()
+    machine.handle(Joined(worker=0))
+    credit = max(action.clock for action in machine.handle(Joined(worker=1)) if isinstance(action, Grant))
+    for clock in range(1, min(credit, 20) + 1):
+        if policy.exchanges_at(clock):
+            event = Arrived(worker=1, clock=clock, num_steps=policy.period)
+            for action in machine.handle(event):
+                assert not isinstance(action, Grant), "nothing new is known of worker 0"
+    if math.isinf(policy.bound):
+        assert credit > 2**60
+    else:
+        assert credit - 1 == policy.bound

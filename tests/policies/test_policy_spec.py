@@ -1,0 +1,151 @@
+import dataclasses
+import math
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies import (
+    ASP,
+    BSP,
+    POLICY_HELP,
+    SSP,
+    UNWEIGHTED,
+    Cap,
+    Exponential,
+    Inverse,
+    LocalSGD,
+    Policy,
+    Product,
+    describe,
+    parse_policy,
+)
+
+EXCHANGES = st.sampled_from(["collective", "store"])
+UPDATES = st.sampled_from(["gradient", "delta"])
+WEIGHTINGS = st.sampled_from([UNWEIGHTED, Inverse(), Exponential(rate=0.1), Product((Inverse(), Cap(limit=8)))])
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    name = draw(st.sampled_from(["bsp", "ssp", "asp", "local_sgd"]))
+    period = draw(st.integers(1, 30))
+    if name == "bsp":
+        return BSP(exchange=draw(EXCHANGES))
+    if name == "local_sgd":
+        return LocalSGD(period=period, delay=draw(st.integers(0, period)), exchange=draw(EXCHANGES))
+    if name == "asp":
+        return ASP(period=period, update=draw(UPDATES), weighting=draw(WEIGHTINGS))
+    bound = draw(st.one_of(st.integers(period - 1, 60), st.just(math.inf)))
+    return SSP(bound=bound, period=period, update=draw(UPDATES), weighting=draw(WEIGHTINGS))
+
+
+@given(policies())
+def test_spec_reads_back_as_the_same_policy(policy: Policy):
+    assert parse_policy(policy.spec) == policy
+    assert hash(parse_policy(policy.spec)) == hash(policy)
+
+
+@given(policies())
+def test_spec_is_the_shortest_text(policy: Policy):
+    """Without any one of its options the text says another policy."""
+    head, *options = policy.spec.split(",")
+    for index in range(len(options)):
+        shorter = ",".join([head, *options[:index], *options[index + 1 :]])
+        try:
+            assert parse_policy(shorter) != policy
+        except PolicySpecError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("bsp", BSP()),
+        ("bsp,exchange=store", BSP(exchange="store")),
+        ("ssp:4", SSP(bound=4, period=3)),
+        ("ssp:inf", SSP(bound=math.inf)),
+        ("ssp:4,period=2,weight=inverse", SSP(bound=4, period=2, weighting=Inverse())),
+        ("ssp:4,update=delta", SSP(bound=4, update="delta")),
+        (" SSP : 4 , Update = delta ", SSP(bound=4, update="delta")),
+        ("asp", ASP()),
+        ("asp,weight=exp:0.1+cap:16", ASP(weighting=Product((Exponential(rate=0.1), Cap(limit=16))))),
+        ("local_sgd:8", LocalSGD(period=8)),
+        ("local_sgd:8,delay=4", LocalSGD(period=8, delay=4)),
+        ("local_sgd:8,exchange=store,delay=1", LocalSGD(period=8, delay=1, exchange="store")),
+    ],
+)
+def test_text_by_hand(text: str, policy: Policy):
+    assert parse_policy(text) == policy
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bps", 'unknown policy "bps"; did you mean "bsp"?'),
+        ("", "known: asp, bsp, local_sgd, ssp"),
+        ("ssp", 'needs its bound, as in "ssp:4"'),
+        ("ssp:-1", "bound is -1; write a whole number of steps, 0 or more"),
+        ("ssp:four", 'bound is "four"; write a whole number'),
+        ("ssp:4,period=9", "write a period of 5 or less, or a bound of 8 or more"),
+        ("ssp:4,wieght=inverse", 'unknown key "wieght"; did you mean "weight"?'),
+        ("ssp:4,weight=invers", 'did you mean "inverse"?'),
+        ("ssp:4,update=weights", "known: delta, gradient"),
+        ("asp:3", 'asp takes no ":3"'),
+        ("asp,period=0", "period is 0; write a whole number of 1 or more"),
+        ("asp,period=2,period=3", '"period" is given twice'),
+        ("asp,period", 'write "period=..."'),
+        ("asp,", 'unknown key ""'),
+        ("bsp,exchange=colective", 'did you mean "collective"?'),
+        ("bsp,period=2", 'unknown key "period"'),
+        ("local_sgd", "needs its period"),
+        ("local_sgd:0", "period is 0; write a whole number of 1 or more"),
+        ("local_sgd:8,delay=9", "write a delay of 8 or less"),
+        ("local_sgd:8,delay=-1", "delay is -1; write a whole number of 0 or more"),
+    ],
+)
+def test_bad_text_is_refused_with_what_to_write(text: str, message: str):
+    with pytest.raises(PolicySpecError) as error:
+        parse_policy(text)
+    assert message in str(error.value)
+    assert f'"{text.partition(":")[0].partition(",")[0]}' in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@given(policies())
+def test_every_policy_has_one_sentence(policy: Policy):
+    sentence = describe(policy)
+    assert sentence.endswith(".")
+    assert sentence.count(".") == 1 or policy.weighting != UNWEIGHTED
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("ssp:0,update=delta", "Every step waits for all workers and applies the mean of their deltas."),
+        (
+            "ssp:1,weight=inverse",
+            "No worker begins a step more than 1 step ahead of the slowest; each sends its gradient every step and it "
+            "is applied as it arrives, weighted by its staleness (inverse).",
+        ),
+        ("local_sgd:8", "Workers train alone for 8 steps, then wait and average their parameters."),
+        ("local_sgd:8,delay=4", "Workers average their parameters every 8 steps, while they train on for 4 steps."),
+    ],
+)
+def test_sentences(text: str, sentence: str):
+    assert describe(parse_policy(text)) == sentence
+
+
+def test_help_names_each_policy_with_an_example_that_reads():
+    assert list(POLICY_HELP) == ["bsp", "ssp", "asp", "local_sgd"]
+    for name, line in POLICY_HELP.items():
+        assert parse_policy(line.rpartition("as in ")[2]).name == name
+
+
+@given(policies())
+def test_policies_are_frozen_values(policy: Policy):
+    assert dataclasses.is_dataclass(policy)
+    assert not hasattr(policy, "__dict__")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(policy, dataclasses.fields(policy)[0].name, 1)
