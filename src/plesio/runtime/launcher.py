@@ -1,0 +1,172 @@
+"""What `plesio run` does: N local processes of a script, with torchrun's variables and no others.
+
+As torchrun's agent does, the launcher itself hosts the job's key-value store on ``MASTER_PORT``, so the loss of any
+worker, rank 0 included, leaves the store standing. Unlike torchrun it lets the others go on when one worker fails, and
+a running job takes more workers: a second launcher (``--join``) draws ranks from a counter in the store.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plesio.core.errors import ConfigError, TransportError
+from plesio.runtime.supervisor import WorkerCommand, supervise
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+__all__ = ["NEXT_RANK_KEY", "WORLD_SIZE_KEY", "launch"]
+
+NEXT_RANK_KEY = "plesio/next_rank"
+"""In the job's store: the rank that the next worker to join is given."""
+
+WORLD_SIZE_KEY = "plesio/world_size"
+"""In the job's store: the workers it started with; ranks from there on have joined later."""
+
+_HOST = "127.0.0.1"
+_JOIN_TIMEOUT_S = 10.0
+
+
+def launch(script: Path, args: Sequence[str] = (), *, num_workers: int, join: str | None = None, port: int = 0) -> int:
+    """Run ``python script args...`` in ``num_workers`` processes until all have ended.
+
+    Their output appears line by line with ``[rank]`` in front; see `plesio.runtime.supervisor` for how they are ended.
+
+    Args:
+        script: The Python file.
+        args: Its arguments.
+        num_workers: Processes to start.
+        join: ``HOST:PORT`` of a running job that the processes become workers of; None starts a job.
+        port: Where the job's store listens; 0 is any free port.
+
+    Returns:
+        0 if all succeeded; 128 + the signal's number if a signal stopped the job; else the status of the worker that
+        failed first.
+
+    Raises:
+        ConfigError: No such script, no workers, or ``join`` is no address.
+        TransportError: The port is taken, or there is no job at ``join``.
+    """
+    if not script.is_file():
+        raise ConfigError(f"there is no script {script}" + (": it is a folder" if script.is_dir() else ""))
+    if num_workers < 1:
+        raise ConfigError(f"--workers {num_workers}: write 1 or more")
+    if join is not None:
+        return _join(script, args, num_workers=num_workers, address=join)
+    return _host(script, args, num_workers=num_workers, port=port)
+
+
+def _host(script: Path, args: Sequence[str], *, num_workers: int, port: int) -> int:
+    """Start a job.
+
+    The workers are started first and wait in the backlog of the bound socket while torch is imported here: it takes
+    them as long. So too there is no thread yet when they are forked.
+    """
+    stores: list[TCPStore] = []  # the store lives as long as somebody refers to it
+    with _listen(port) as listener:
+        master_port = listener.getsockname()[1]
+
+        def host_store() -> None:
+            stores.append(_serve(listener, num_workers=num_workers))
+            join = f"plesio run --join {_HOST}:{master_port} {script}"
+            print(f"plesio: {num_workers} workers; more can join with: {join}", file=sys.stderr, flush=True)
+
+        ranks = range(num_workers)
+        commands = _commands(script, args, ranks=ranks, world_size=num_workers, master=(_HOST, master_port))
+        return supervise(commands, prepare=host_store)
+
+
+def _join(script: Path, args: Sequence[str], *, num_workers: int, address: str) -> int:
+    host, master_port = _parse_address(address)
+    store = _connect(host, master_port)
+    world_size = int(store.get(WORLD_SIZE_KEY))
+    past = store.add(NEXT_RANK_KEY, num_workers)
+    ranks = range(past - num_workers, past)
+    commands = _commands(script, args, ranks=ranks, world_size=world_size, master=(host, master_port))
+
+    def announce() -> None:
+        names = f"rank {ranks[0]}" if num_workers == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+        print(f"plesio: joined {address} as {names}", file=sys.stderr, flush=True)
+
+    return supervise(commands, prepare=announce)
+
+
+def _commands(
+    script: Path, args: Sequence[str], *, ranks: range, world_size: int, master: tuple[str, int]
+) -> list[WorkerCommand]:
+    argv = (sys.executable, str(script), *args)
+    return [
+        WorkerCommand(
+            rank=rank,
+            argv=argv,
+            environment=_environment(os.environ, rank=rank, world_size=world_size, master=master),
+        )
+        for rank in ranks
+    ]
+
+
+def _environment(base: Mapping[str, str], *, rank: int, world_size: int, master: tuple[str, int]) -> dict[str, str]:
+    host, master_port = master
+    return {
+        "OMP_NUM_THREADS": "1",  # as torchrun: N processes with all cores each would fight for them
+        "PYTHONUNBUFFERED": "1",  # a pipe is no terminal: lines would arrive in blocks
+        **base,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(master_port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((_HOST, port))
+        listener.listen(128)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
+        raise TransportError(f"cannot listen on port {port}: {reason}; leave --port out to take a free one") from None
+    return listener
+
+
+def _serve(listener: socket.socket, *, num_workers: int) -> "TCPStore":
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    port = listener.getsockname()[1]
+    # The store is given a bound socket because on its own it would listen on every network interface.
+    store = TCPStore(_HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    store.set(WORLD_SIZE_KEY, str(num_workers))
+    store.set(NEXT_RANK_KEY, str(num_workers))
+    return store
+
+
+def _parse_address(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
+        raise ConfigError(f'--join "{address}": write HOST:PORT, as the running job printed it when it started')
+    return host, int(port)
+
+
+def _connect(host: str, port: int) -> "TCPStore":
+    from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
+
+    try:
+        socket.create_connection((host, port), timeout=_JOIN_TIMEOUT_S).close()
+        store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S))
+        store.wait([NEXT_RANK_KEY])
+    except (OSError, DistError) as error:
+        reason = (
+            error.strerror if isinstance(error, OSError) else "what listens there is no job that plesio run started"
+        )
+        raise TransportError(f"cannot join {host}:{port}: {reason}") from None
+    return store

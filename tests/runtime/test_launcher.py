@@ -1,0 +1,309 @@
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from plesio.core.errors import ConfigError, TransportError
+from plesio.runtime.launcher import launch
+
+DEADLINE_S = 30.0
+
+WAITING = """
+    import os, pathlib, sys, time
+    def wait_until(holds):
+        while not holds():
+            time.sleep(0.005)
+    def gone(name):
+        path = pathlib.Path(name)
+        wait_until(lambda: path.exists() and path.read_text())
+        wait_until(lambda: not pathlib.Path("/proc", path.read_text()).exists())
+    rank = int(os.environ["RANK"])
+"""
+
+
+def write_script(folder: Path, text: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(textwrap.dedent(WAITING) + textwrap.dedent(text))
+    return path
+
+
+def wait_until_ended(pid: int) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline_s:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if state in "ZX":  # dead; whoever adopted it has not waited for it yet
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"process {pid} is still there")
+
+
+@contextmanager
+def supervised(script: Path, *, num_workers: int, grace_s: float = 10.0) -> Iterator[subprocess.Popen[str]]:
+    """A supervisor in a process of its own, without torch: signals can be sent to it."""
+    code = f"""
+import os, sys
+from plesio.runtime.supervisor import WorkerCommand, supervise
+commands = [WorkerCommand(rank=rank, argv=[sys.executable, "-u", {str(script)!r}],
+                          environment={{**os.environ, "RANK": str(rank)}}) for rank in range({num_workers})]
+sys.exit(supervise(commands, prepare=lambda: None, grace_s={grace_s}))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=script.parent
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_pids(process: subprocess.Popen[str], *, num: int) -> list[int]:
+    """The numbers that ``num`` workers print when they are ready."""
+    assert process.stdout is not None
+    return [int(process.stdout.readline().split()[-1]) for _ in range(num)]
+
+
+def test_workers_get_torchruns_variables_and_their_arguments(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    script = write_script(
+        tmp_path,
+        """
+        import json
+        before = json.loads(sys.argv[1])
+        print(json.dumps({key: value for key, value in os.environ.items() if before.get(key) != value}))
+        print("and", sys.argv[2:], file=sys.stderr)
+        """,
+    )
+    assert launch(script, [json.dumps(dict(os.environ)), "--lr", "0.1"], num_workers=2) == 0
+    out, err = capfd.readouterr()
+    found = {line[:4]: json.loads(line[4:]) for line in out.splitlines()}
+    assert sorted(found) == ["[0] ", "[1] "]
+    port = found["[0] "].pop("MASTER_PORT")
+    assert found["[1] "].pop("MASTER_PORT") == port
+    for rank in (0, 1):
+        variables = found[f"[{rank}] "]
+        variables.pop("LC_CTYPE", None)  # Python's own, in the C locale
+        assert variables == {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "GROUP_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "OMP_NUM_THREADS": "1",
+            **({} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}),
+        }
+        assert f"[{rank}] and ['--lr', '0.1']\n" in err
+    assert f"plesio run --join 127.0.0.1:{port} {script}" in err
+
+
+def test_torch_finds_the_store_that_the_launcher_hosts(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    script = write_script(
+        tmp_path,
+        """
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        total = torch.tensor([rank + 1])
+        dist.all_reduce(total)
+        print("sum", total.item())
+        dist.destroy_process_group()
+        """,
+    )
+    assert launch(script, num_workers=2) == 0
+    assert sorted(capfd.readouterr().out.splitlines()) == ["[0] sum 3", "[1] sum 3"]
+
+
+def test_long_lines_and_a_last_line_without_an_end_come_through(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    script = write_script(tmp_path, 'print("x" * 50_000); print("last words", end="")')
+    assert launch(script, num_workers=1) == 0
+    assert capfd.readouterr().out.splitlines() == ["[0] " + "x" * 50_000, "[0] last words"]
+
+
+def test_the_others_go_on_when_one_fails_and_the_first_failure_is_the_status(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    script = write_script(
+        tmp_path,
+        """
+        if rank == 1:
+            pathlib.Path("first").write_text(str(os.getpid()))
+            sys.exit(3)
+        gone("first")
+        print("goes on")
+        sys.exit(4 if rank == 0 else 0)
+        """,
+    )
+    assert launch(script, num_workers=3) == 3
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == ["[0] goes on", "[2] goes on"]
+    assert "plesio: rank 1 ended with status 3; 2 of 3 go on\n" in err
+    assert "plesio: rank 0 ended with status 4" in err
+
+
+def test_a_killed_worker_is_named_with_its_signal(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    assert launch(write_script(tmp_path, "os.kill(os.getpid(), 9)"), num_workers=1) == 128 + signal.SIGKILL
+    assert "plesio: rank 0 was killed by SIGKILL\n" in capfd.readouterr().err
+
+
+def test_what_a_worker_started_ends_with_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    script = write_script(tmp_path, 'import subprocess; print(subprocess.Popen(["sleep", "1000"]).pid); os._exit(0)')
+    assert launch(script, num_workers=1) == 0
+    wait_until_ended(int(capfd.readouterr().out.split()[-1]))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_reaches_every_worker_and_is_the_status(tmp_path: Path, number: int, status: int):
+    script = write_script(
+        tmp_path,
+        f"""
+        import signal
+        def stopped(number, frame):
+            print("heard", flush=True)
+            sys.exit(0)
+        signal.signal({int(number)}, stopped)
+        print(os.getpid())
+        while True:
+            signal.pause()
+        """,
+    )
+    with supervised(script, num_workers=2) as process:
+        pids = read_pids(process, num=2)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == status
+        assert sorted(out.splitlines()) == ["[0] heard", "[1] heard"]
+        for pid in pids:
+            wait_until_ended(pid)
+
+
+STUBBORN = """
+    import signal
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: print("no", flush=True))
+    print(os.getpid())
+    while True:
+        signal.pause()
+"""
+
+
+def test_a_worker_that_will_not_stop_is_killed_after_the_grace(tmp_path: Path):
+    with supervised(write_script(tmp_path, STUBBORN), num_workers=1, grace_s=0.3) as process:
+        (pid,) = read_pids(process, num=1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 130
+        assert out.splitlines() == ["[0] no", "[0] no"]
+        assert "rank 0 did not stop and is killed" in err
+        wait_until_ended(pid)
+
+
+def test_asking_again_does_not_wait_for_the_grace(tmp_path: Path):
+    with supervised(write_script(tmp_path, STUBBORN), num_workers=1, grace_s=1000.0) as process:
+        read_pids(process, num=1)
+        assert process.stdout is not None
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "[0] no\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "[0] no\n"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 130
+
+
+def test_the_kernel_ends_the_workers_of_a_killed_launcher(tmp_path: Path):
+    with supervised(write_script(tmp_path, STUBBORN), num_workers=2) as process:
+        pids = read_pids(process, num=2)
+        process.kill()
+        process.wait(timeout=DEADLINE_S)
+        for pid in pids:
+            wait_until_ended(pid)
+
+
+def test_workers_end_when_nobody_reads_their_output_any_more(tmp_path: Path):
+    script = write_script(tmp_path, 'print(os.getpid())\nwhile True: print("x" * 1000)')
+    with supervised(script, num_workers=1) as process:
+        (pid,) = read_pids(process, num=1)
+        assert process.stdout is not None
+        process.stdout.close()
+        wait_until_ended(pid)
+        process.stdout = None
+        process.wait(timeout=DEADLINE_S)
+
+
+def test_workers_join_a_running_job(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    script = write_script(
+        tmp_path,
+        """
+        print("rank", rank, "of", os.environ["WORLD_SIZE"], "at", os.environ["MASTER_PORT"])
+        if rank < 2:
+            wait_until(lambda: all(pathlib.Path(f"joined{number}").exists() for number in (2, 3, 4)))
+        else:
+            pathlib.Path(f"joined{rank}").touch()
+        """,
+    )
+    code = f"""
+import pathlib, sys
+from plesio.runtime.launcher import launch
+sys.exit(launch(pathlib.Path({str(script)!r}), num_workers=2))
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, cwd=tmp_path) as host:
+        try:
+            assert host.stderr is not None
+            found = re.search(r"--join (127\.0\.0\.1:(\d+)) ", host.stderr.readline())
+            assert found is not None
+            assert launch(script, num_workers=1, join=found[1]) == 0
+            assert launch(script, num_workers=2, join=found[1]) == 0
+            assert host.wait(timeout=DEADLINE_S) == 0
+        finally:
+            host.kill()
+    out, err = capfd.readouterr()
+    assert {f"[{rank}] rank {rank} of 2 at {found[2]}" for rank in (2, 3, 4)} <= set(out.splitlines())
+    assert f"joined {found[1]} as rank 2\n" in err
+    assert f"joined {found[1]} as ranks 3 to 4\n" in err
+
+
+def test_mistakes_are_reported_before_anything_starts(tmp_path: Path):
+    script = write_script(tmp_path, "")
+    with pytest.raises(ConfigError, match=r"there is no script .*none\.py$"):
+        launch(tmp_path / "none.py", num_workers=1)
+    with pytest.raises(ConfigError, match="it is a folder"):
+        launch(tmp_path, num_workers=1)
+    with pytest.raises(ConfigError, match="--workers 0: write 1 or more"):
+        launch(script, num_workers=0)
+    for address in ("127.0.0.1", ":1234", "host:", "host:port", "host:99999"):
+        with pytest.raises(ConfigError, match="write HOST:PORT"):
+            launch(script, num_workers=1, join=address)
+    with pytest.raises(TransportError, match="cannot listen on port 99999"):
+        launch(script, num_workers=1, port=99999)
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(TransportError, match=f"cannot listen on port {port}: Address already in use; leave --port"):
+            launch(write_script(tmp_path, ""), num_workers=1, port=port)
+
+
+def test_joining_where_no_job_runs_is_refused(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(TransportError, match=f"cannot join 127.0.0.1:{port}: Connection refused"):
+        launch(write_script(tmp_path, ""), num_workers=1, join=f"127.0.0.1:{port}")
