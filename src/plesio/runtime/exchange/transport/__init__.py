@@ -1,0 +1,45 @@
+"""The transport of the store exchange: control messages and bulk payloads between clients and servers, over ZeroMQ.
+
+Each server has two channels. *Control* carries small JSON messages, encrypted and authenticated (CURVE). *Data* carries
+payloads of tens to hundreds of megabytes, cut into chunks: a ZeroMQ message is delivered whole or not at all, so only
+separate messages let the receiver copy the first megabyte while the next is on its way. Data go over a Unix socket
+between processes of one host and over tcp otherwise.
+
+What is protected, and what is not. All members of a job hold one secret and trust each other. Whoever does not hold it
+cannot open a control connection, and without one gets no ticket, so cannot open a data connection either; both are
+refused before a message of theirs is read, and counted (`ServerEndpoint.refused`). A message of another job or
+generation is refused and counted by what its head says. Nothing that arrives is ever unpickled or evaluated, no
+announced size is believed beyond the limit that the endpoint was made with, and nothing a peer sends raises in the
+server's loop. *Not* protected are the bulk data on the wire: they are neither encrypted nor signed, and the ticket is
+sent in the clear, so whoever can read or change packets between two hosts can read or change a training run. The reason
+is speed: encryption doubles the time of a 20 MB exchange. Use a network you trust, or one that encrypts (WireGuard).
+
+A lost connection is an error for the client and a `Gone` for the server. Neither resumes: the client connects again
+and asks the server what it has. Threads: an endpoint belongs to one thread; `ControlClient` gives another thread, such
+as the one that sends heartbeats, a connection of its own. ZeroMQ's own thread sends and receives meanwhile.
+"""
+
+from plesio.runtime.exchange.transport.channels import Sending
+from plesio.runtime.exchange.transport.client import ClientEndpoint, ControlClient, wait_readable
+from plesio.runtime.exchange.transport.security import JobKeys, new_job_secret
+from plesio.runtime.exchange.transport.server import ServerEndpoint
+from plesio.runtime.exchange.transport.sockets import LinkBytes, Traffic
+from plesio.runtime.exchange.transport.wire import Bulk, Control, Gone, Header, Incoming, Refusal
+
+__all__ = [
+    "Bulk",
+    "ClientEndpoint",
+    "Control",
+    "ControlClient",
+    "Gone",
+    "Header",
+    "Incoming",
+    "JobKeys",
+    "LinkBytes",
+    "Refusal",
+    "Sending",
+    "ServerEndpoint",
+    "Traffic",
+    "new_job_secret",
+    "wait_readable",
+]

@@ -1,0 +1,420 @@
+"""The client's end: a control connection to one server, and a data connection beside it."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import zmq
+from numpy.typing import NDArray
+
+from plesio.core.errors import TransportError
+from plesio.runtime.exchange.transport.assembly import Assembler, BufferPool
+from plesio.runtime.exchange.transport.channels import (
+    DATA_HELLO,
+    HELLO,
+    SERVER,
+    WELCOME,
+    ControlChannel,
+    DataChannel,
+    Membership,
+    Sending,
+)
+from plesio.runtime.exchange.transport.security import JobKeys
+from plesio.runtime.exchange.transport.sockets import Context, Link, Socket, Traffic, choose_link, configure
+from plesio.runtime.exchange.transport.watch import ClientWatch
+from plesio.runtime.exchange.transport.wire import Bulk, Control, Header, Refusal, job_digest
+
+__all__ = ["ClientEndpoint", "ControlClient", "wait_readable"]
+
+_EMPTY = np.empty(0, dtype=np.uint8)
+
+
+class ControlClient:
+    """A control connection of its own; for one thread, such as the one that sends a worker's heartbeats.
+
+    Args:
+        addresses: `ServerEndpoint.addresses` of the server.
+        identity: Names the connection to the server; no two live ones may share it.
+        job: Name of the job.
+        keys: The job's keys.
+        context: The process's context; threads may share it.
+        timeout_s: How long to wait for the server.
+        data: The link over which a data connection will follow, if any will.
+
+    Raises:
+        TransportError: The server is of another job, cannot be reached, or refuses the key.
+    """
+
+    def __init__(
+        self,
+        addresses: Mapping[str, str],
+        *,
+        identity: bytes,
+        job: str,
+        keys: JobKeys,
+        context: Context,
+        timeout_s: float,
+        data: Link | None = None,
+    ) -> None:
+        if addresses["job"] != job:
+            raise TransportError(f'the server at {addresses["control"]} runs job "{addresses["job"]}", not "{job}"')
+        self.refused: Counter[Refusal] = Counter()
+        """Messages turned away, by reason."""
+        self.traffic = Traffic()
+        """Bytes sent and received, by class of link."""
+        self._address = addresses["control"]
+        self.membership = Membership(job=job_digest(job), generation=0)
+        """What messages carry; see `generation`."""
+        socket = context.socket(zmq.DEALER)
+        configure(socket, bulk=False)
+        socket.routing_id = identity
+        socket.curve_publickey = keys.worker.public
+        socket.curve_secretkey = keys.worker.secret
+        socket.curve_serverkey = addresses["public_key"].encode()
+        self._watch = ClientWatch(socket)
+        self._channel = ControlChannel(
+            socket,
+            membership=self.membership,
+            traffic=self.traffic,
+            on_refused=self.note_refused,
+            on_heard=lambda *_: None,
+            routed=False,
+        )
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(self._watch.socket, zmq.POLLIN)
+        try:
+            self.ticket = self._connect(data, timeout_s=timeout_s)
+            """The password of the data connection; empty when there is to be none."""
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, data: Link | None, *, timeout_s: float) -> str:
+        deadline_s = time.monotonic() + timeout_s
+        connect(self._channel.socket, self._address, watch=self._watch, timeout_s=timeout_s)
+        self._channel.send(SERVER, HELLO, {"data": data})
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise TransportError(f"the server at {self._address} did not welcome this worker in {timeout_s:g} s")
+            for control in self.poll(left_s):
+                if control.kind == WELCOME:
+                    self.generation = int(control.body["generation"])
+                    return str(control.body["ticket"])
+
+    @property
+    def generation(self) -> int:
+        """Generation that messages are sent in: the server's when it welcomed this client, until set to another."""
+        return self.membership.generation
+
+    @generation.setter
+    def generation(self, generation: int) -> None:
+        self.membership.generation = generation
+
+    def send(self, kind: int, body: Mapping[str, Any]) -> None:
+        """Queue a control message.
+
+        Raises:
+            ValueError: The body is too large.
+        """
+        self._channel.send(SERVER, kind, body)
+
+    def poll(self, timeout_s: float) -> list[Control]:
+        """The control messages that have arrived; waits for the first at most ``timeout_s``.
+
+        A message of any generation of this job is handed out: it is for the server to say which one it is.
+
+        Raises:
+            TransportError: The connection is lost.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            controls, _ = self._channel.receive()
+            left_s = deadline_s - time.monotonic()
+            if controls or left_s <= 0:
+                return controls
+            self._watch.read()
+            if self._watch.lost:
+                raise TransportError(f"the server at {self._address} has ended the connection")
+            self._poller.poll(left_s * 1e3)
+
+    @property
+    def sockets(self) -> tuple[Socket, ...]:
+        """What becomes readable when `poll` has something to return."""
+        return (self._channel.socket, self._watch.socket)
+
+    def note_refused(self, reason: Refusal) -> None:
+        """Count a message turned away."""
+        self.refused[reason] += 1
+
+    def close(self) -> None:
+        """Close the connection; may be called twice. What the server has not got yet is lost."""
+        if not self._channel.socket.closed:
+            self._watch.close()
+            self._channel.socket.close()
+
+    def __enter__(self) -> "ControlClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ClientEndpoint:
+    """Pushes to one server and pulls from it. To be used by one thread.
+
+    Args:
+        addresses: `ServerEndpoint.addresses` of the server.
+        identity: Names this client to the server; no two live ones may share it.
+        job: Name of the job.
+        keys: The job's keys.
+        context: The process's context; threads may share it.
+        timeout_s: How long to wait for the server.
+        max_bulk_bytes: Largest bulk payload that is accepted.
+
+    Raises:
+        TransportError: The server is of another job, cannot be reached, or refuses the key.
+    """
+
+    def __init__(
+        self,
+        addresses: Mapping[str, str],
+        *,
+        identity: bytes,
+        job: str,
+        keys: JobKeys,
+        context: Context,
+        timeout_s: float,
+        max_bulk_bytes: int,
+    ) -> None:
+        self.link: Link = choose_link(addresses)
+        """How bulk data travels: ``ipc`` when the server is on this host."""
+        self._control = ControlClient(
+            addresses, identity=identity, job=job, keys=keys, context=context, timeout_s=timeout_s, data=self.link
+        )
+        self.refused = self._control.refused
+        """Messages turned away, by reason."""
+        self.traffic = self._control.traffic
+        """Bytes sent and received, by class of link."""
+        self._address = f"ipc://{addresses['data_ipc']}" if self.link == "ipc" else addresses["data_tcp"]
+        self._pool = BufferPool(max_free_bytes=4 * max_bulk_bytes)
+        self._destinations: dict[int, NDArray[np.uint8]] = {}
+        self._backlog: list[Control | Bulk] = []
+        self._num_requests = 0
+        socket = context.socket(zmq.DEALER)
+        configure(socket, bulk=True)
+        socket.routing_id = identity
+        socket.plain_username = identity
+        socket.plain_password = self._control.ticket.encode()
+        self._watch = ClientWatch(socket)
+        self._data = DataChannel(
+            socket,
+            membership=self._control.membership,
+            traffic=self.traffic,
+            link_of=lambda _: self.link,
+            assembler=Assembler(max_bytes=max_bulk_bytes, allocate=self._allocate, discard=self._discard),
+            on_refused=self._control.note_refused,
+            on_heard=lambda *_: None,
+            routed=False,
+        )
+        self._poller = zmq.Poller()
+        for readable in self.sockets:
+            self._poller.register(readable, zmq.POLLIN)
+        try:
+            connect(socket, self._address, watch=self._watch, timeout_s=timeout_s)
+            self.push(Header(kind=DATA_HELLO, generation=self.generation))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def generation(self) -> int:
+        """Generation that messages are sent in: the server's when it welcomed this client, until set to another."""
+        return self._control.generation
+
+    @generation.setter
+    def generation(self, generation: int) -> None:
+        self._control.generation = generation
+
+    def send_control(self, kind: int, body: Mapping[str, Any]) -> None:
+        """Queue a control message.
+
+        Raises:
+            ValueError: The body is too large.
+        """
+        self._control.send(kind, body)
+
+    def new_request(self) -> int:
+        """A number for `Header.request` that this endpoint has not used yet."""
+        self._num_requests += 1
+        return self._num_requests
+
+    def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY) -> Sending:
+        """Queue a bulk message without copying it, and return at once.
+
+        Args:
+            header: Its generation should be this endpoint's.
+            meta: A JSON object beside the payload.
+            payload: A contiguous array, which must not change before `Sending.done`.
+
+        Raises:
+            ValueError: ``meta`` is too large, or the payload is not contiguous.
+        """
+        sending = self._data.send(SERVER, header, meta=meta, payload=payload)
+        assert sending is not None, "a DEALER queues"
+        return sending
+
+    def expect(self, request: int, *, into: NDArray[Any]) -> None:
+        """Have the payload of the answer to ``request`` received straight into ``into``.
+
+        Args:
+            request: `Header.request` of question and answer.
+            into: Contiguous and writable. An answer that is larger does not go there but to a buffer of the pool;
+                look at ``bulk.payload.size``.
+        """
+        if not (into.flags.c_contiguous and into.flags.writeable):
+            raise ValueError("a destination must be contiguous and writable")
+        self._destinations[request] = into.reshape(-1).view(np.uint8)
+
+    def request(
+        self,
+        header: Header,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        payload: NDArray[Any] = _EMPTY,
+        into: NDArray[Any] | None = None,
+        timeout_s: float,
+    ) -> Bulk:
+        """Push, and wait for the bulk message that answers: the one with the same ``header.request``.
+
+        What else arrives meanwhile comes out of the next `poll`.
+
+        Raises:
+            TransportError: No answer in time, or the connection is lost.
+        """
+        if into is not None:
+            self.expect(header.request, into=into)
+        self.push(header, meta=meta, payload=payload)
+        return self.answer(header.request, timeout_s=timeout_s)
+
+    def answer(self, request: int, *, timeout_s: float) -> Bulk:
+        """Wait for the bulk message that answers ``request``; see `request`.
+
+        Raises:
+            TransportError: No answer in time, or the connection is lost.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        aside, self._backlog = self._backlog, []
+        try:
+            while True:
+                for position, incoming in enumerate(aside):
+                    if isinstance(incoming, Bulk) and incoming.header.request == request:
+                        del aside[position]
+                        return incoming
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise TransportError(f"the server at {self._address} did not answer in {timeout_s:g} s")
+                aside += self.poll(left_s)
+        finally:
+            self._destinations.pop(request, None)
+            self._backlog = aside
+
+    def poll(self, timeout_s: float) -> list[Control | Bulk]:
+        """What has arrived complete; waits for the first at most ``timeout_s``.
+
+        Raises:
+            TransportError: The connection is lost.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            incoming, self._backlog = self._backlog, []
+            bulks, all_read = self._data.receive()
+            incoming += self._control.poll(0.0)
+            incoming += bulks
+            left_s = deadline_s - time.monotonic()
+            if incoming or left_s <= 0:
+                return incoming
+            if not all_read:
+                continue
+            self._watch.read()
+            if self._watch.lost:
+                raise TransportError(f"the server at {self._address} has ended the connection")
+            self._poller.poll(left_s * 1e3)
+
+    @property
+    def sockets(self) -> tuple[Socket, ...]:
+        """What becomes readable when `poll` has something to return."""
+        return (*self._control.sockets, self._data.socket, self._watch.socket)
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether `poll` has something to return already."""
+        return bool(self._backlog)
+
+    def release(self, bulk: Bulk) -> None:
+        """Hand back a payload that did not go to a destination; it must not be used any more."""
+        self._pool.give_back(bulk.payload)
+
+    def _allocate(self, header: Header, num_bytes: int) -> NDArray[np.uint8]:
+        into = self._destinations.get(header.request)
+        return into[:num_bytes] if into is not None and num_bytes <= into.size else self._pool.take(num_bytes)
+
+    def _discard(self, header: Header, payload: NDArray[np.uint8]) -> None:
+        if header.request not in self._destinations:
+            self._pool.give_back(payload)
+
+    def close(self) -> None:
+        """Close both connections; may be called twice. What the server has not got yet is lost."""
+        self._control.close()
+        if not self._data.socket.closed:
+            self._watch.close()
+            self._data.socket.close()
+
+    def __enter__(self) -> "ClientEndpoint":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def wait_readable(clients: Sequence[ClientEndpoint], *, timeout_s: float) -> list[ClientEndpoint]:
+    """The clients whose `ClientEndpoint.poll` may have something; waits for the first at most ``timeout_s``."""
+    ready = [client for client in clients if client.has_backlog]
+    if ready:
+        return ready
+    poller = zmq.Poller()
+    for client in clients:
+        for socket in client.sockets:
+            poller.register(socket, zmq.POLLIN)
+    readable = {socket for socket, _ in poller.poll(timeout_s * 1e3)}
+    return [client for client in clients if not readable.isdisjoint(client.sockets)]
+
+
+def connect(socket: Socket, address: str, *, watch: ClientWatch, timeout_s: float) -> None:
+    """Connect and wait until the server has let this socket in.
+
+    Raises:
+        TransportError: It cannot be reached in time, or refuses.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    socket.connect(address)
+    while True:
+        watch.read()
+        if watch.established:
+            return
+        if watch.refused:
+            raise TransportError(f"{address} refused the connection: a wrong key or ticket, or no Plesio server")
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TransportError(
+                f"no server answers at {address} (waited {timeout_s:g} s); does it run, and is it reachable?"
+            )
+        watch.socket.poll(max(1, int(left_s * 1e3)))

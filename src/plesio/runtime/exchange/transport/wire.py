@@ -1,0 +1,299 @@
+"""The bytes of a message: fixed binary heads, JSON for the small rest, and a reason for everything that is refused.
+
+A *bulk* message (a push, or the answer to a pull) travels as one or more chunks, each a ZeroMQ message of two frames:
+
+    head   64 bytes, little endian, then (first chunk only) the JSON of ``meta``
+    body   the bytes of this chunk
+
+A *control* message is one frame: a head of 20 bytes, then a JSON object. Heads name the job by a digest and carry the
+generation of the membership, so that a message of another job, or one that was on its way when the membership changed,
+is recognised before anything in it is used. Decoding never runs code from the message: ``struct`` and ``json`` alone.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "MAX_CONTROL_BYTES",
+    "MAX_META_BYTES",
+    "OWN_KINDS",
+    "Bulk",
+    "Chunk",
+    "Control",
+    "Gone",
+    "Header",
+    "Incoming",
+    "Refusal",
+    "WireError",
+    "decode_chunk",
+    "decode_control",
+    "encode_chunk",
+    "encode_control",
+    "job_digest",
+]
+
+MAX_CONTROL_BYTES = 4 * 2**20
+"""Largest control message; ample for the manifest of a model with ten thousand tensors."""
+
+MAX_META_BYTES = 256 * 2**10
+"""Largest JSON beside a bulk payload."""
+
+OWN_KINDS = 240
+"""Kinds from here to 255 are the transport's own; they are valid in every generation."""
+
+_MAGIC = b"PLZ1"
+_CHUNK = struct.Struct("<4sB3xIIQQQQQQ")
+_CONTROL = struct.Struct("<4sB3xIQ")
+
+
+class Refusal(StrEnum):
+    """Why a connection or a message was turned away; the endpoints count each."""
+
+    HANDSHAKE = "handshake"
+    """It never became a connection: not ZeroMQ, no encryption where it is required, or a wrong server key."""
+    KEY = "key"
+    """A CURVE key that is not this job's."""
+    TICKET = "ticket"
+    """A data connection without a ticket of this server, or speaking for another worker."""
+    FOREIGN_JOB = "foreign_job"
+    """A message of another job."""
+    FOREIGN_GENERATION = "foreign_generation"
+    """A message of another generation of the membership."""
+    MALFORMED = "malformed"
+    """Not a message of this protocol, or JSON that cannot be read."""
+    OVERSIZE = "oversize"
+    """More bytes than the receiver has agreed to."""
+    OUT_OF_ORDER = "out_of_order"
+    """A chunk that does not continue what its peer has sent before (its connection was cut in between)."""
+
+
+class WireError(Exception):
+    """A message that must be refused.
+
+    Attributes:
+        reason: The class it is counted under.
+    """
+
+    def __init__(self, reason: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What every bulk message says about itself.
+
+    Attributes:
+        kind: What it is; the meaning is its users' (below `OWN_KINDS`).
+        generation: Generation of the membership it belongs to.
+        worker: The worker it comes from or is meant for.
+        clock: That worker's clock.
+        base_version: Version of the parameters it is based on, or contains.
+        request: Chosen by whoever asks, repeated by whoever answers.
+    """
+
+    kind: int
+    generation: int
+    worker: int = 0
+    clock: int = 0
+    base_version: int = 0
+    request: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """One decoded chunk head.
+
+    Attributes:
+        header: The message that the chunk belongs to.
+        total_bytes: Payload of the whole message.
+        offset: Where this chunk's body begins in it.
+        meta: The message's JSON; empty in all but the first chunk.
+    """
+
+    header: Header
+    total_bytes: int
+    offset: int
+    meta: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """A complete control message.
+
+    Attributes:
+        peer: Identity of the sender.
+        kind: What it is; the meaning is its users' (below `OWN_KINDS`).
+        generation: Generation of the membership that it was sent in.
+        body: A JSON object.
+    """
+
+    peer: bytes
+    kind: int
+    generation: int
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bulk:
+    """A complete bulk message.
+
+    Attributes:
+        peer: Identity of the sender.
+        header: As it was sent.
+        meta: The JSON object that came with it.
+        payload: uint8, contiguous and writable. Out of the endpoint's pool, unless the receiver named a destination:
+            hand it back with ``endpoint.release(bulk)`` when done, so that the next message needs no new memory.
+    """
+
+    peer: bytes
+    header: Header
+    meta: Mapping[str, Any]
+    payload: NDArray[np.uint8] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """The connection of this peer's control channel has ended: it closed, crashed, or was cut off."""
+
+    peer: bytes
+
+
+Incoming = Control | Bulk | Gone
+
+
+def job_digest(job: str) -> int:
+    """64 bits that name a job in every head.
+
+    >>> job_digest("a") != job_digest("b")
+    True
+    """
+    return int.from_bytes(hashlib.blake2b(job.encode(), digest_size=8).digest(), "little")
+
+
+def encode_chunk(header: Header, *, job: int, total_bytes: int, offset: int, meta: Mapping[str, Any] | None) -> bytes:
+    """The head frame of a chunk.
+
+    Args:
+        header: The message's header.
+        job: `job_digest` of the job.
+        total_bytes: Payload of the whole message.
+        offset: Where this chunk's body begins in it.
+        meta: Goes with the first chunk; None for none.
+
+    Raises:
+        ValueError: ``meta`` is larger than `MAX_META_BYTES`, or a field of the header is out of its range.
+    """
+    text = _encode_json(meta, limit_bytes=MAX_META_BYTES) if meta else b""
+    try:
+        head = _CHUNK.pack(
+            _MAGIC,
+            header.kind,
+            header.generation,
+            header.worker,
+            job,
+            header.clock,
+            header.base_version,
+            header.request,
+            total_bytes,
+            offset,
+        )
+    except struct.error as error:
+        raise ValueError(f"a header field is out of range ({error}): {header}") from error
+    return head + text
+
+
+def decode_chunk(frame: bytes | memoryview, *, job: int, generation: int) -> Chunk:
+    """The head of a chunk, checked.
+
+    Raises:
+        WireError: Malformed, or of another job or generation.
+    """
+    if len(frame) < _CHUNK.size:
+        raise WireError(Refusal.MALFORMED, f"a chunk head of {len(frame)} bytes where at least {_CHUNK.size} are due")
+    magic, kind, sent_in, worker, sent_by, clock, base_version, request, total_bytes, offset = _CHUNK.unpack_from(frame)
+    _check_origin(magic, job=(sent_by, job), generation=(sent_in, sent_in if kind >= OWN_KINDS else generation))
+    text = bytes(frame[_CHUNK.size :])
+    return Chunk(
+        header=Header(
+            kind=kind, generation=sent_in, worker=worker, clock=clock, base_version=base_version, request=request
+        ),
+        total_bytes=total_bytes,
+        offset=offset,
+        meta=_decode_json(text, limit_bytes=MAX_META_BYTES) if text else {},
+    )
+
+
+def encode_control(kind: int, body: Mapping[str, Any], *, job: int, generation: int) -> bytes:
+    """The frame of a control message.
+
+    >>> frame = encode_control(3, {"clock": 7}, job=1, generation=2)
+    >>> decode_control(frame, peer=b"w0", job=1, generation=2)
+    Control(peer=b'w0', kind=3, generation=2, body={'clock': 7})
+
+    Raises:
+        ValueError: The body is larger than `MAX_CONTROL_BYTES`, or ``kind`` or ``generation`` is out of range.
+    """
+    try:
+        head = _CONTROL.pack(_MAGIC, kind, generation, job)
+    except struct.error as error:
+        raise ValueError(f"kind {kind} or generation {generation} is out of range ({error})") from error
+    return head + _encode_json(body, limit_bytes=MAX_CONTROL_BYTES - _CONTROL.size)
+
+
+def decode_control(frame: bytes, *, peer: bytes, job: int, generation: int | None) -> Control:
+    """A control message, checked.
+
+    Args:
+        frame: What arrived.
+        peer: Who sent it.
+        job: `job_digest` of the job it must belong to.
+        generation: The generation it must belong to, unless it is one of the transport's own; None for any.
+
+    Raises:
+        WireError: Malformed, or of another job or generation.
+    """
+    if len(frame) < _CONTROL.size:
+        raise WireError(Refusal.MALFORMED, f"a control message of {len(frame)} bytes where a head has {_CONTROL.size}")
+    magic, kind, sent_in, sent_by = _CONTROL.unpack_from(frame)
+    any_generation = generation is None or kind >= OWN_KINDS
+    _check_origin(magic, job=(sent_by, job), generation=(sent_in, sent_in if any_generation else generation))
+    body = _decode_json(frame[_CONTROL.size :], limit_bytes=MAX_CONTROL_BYTES)
+    return Control(peer=peer, kind=kind, generation=sent_in, body=body)
+
+
+def _check_origin(magic: bytes, *, job: tuple[int, int], generation: tuple[int, int | None]) -> None:
+    if magic != _MAGIC:
+        raise WireError(Refusal.MALFORMED, f"a message that begins with {magic!r} where {_MAGIC!r} is due")
+    if job[0] != job[1]:
+        raise WireError(Refusal.FOREIGN_JOB, "a message of another job")
+    if generation[0] != generation[1]:
+        text = f"a message of generation {generation[0]} where generation {generation[1]} is due"
+        raise WireError(Refusal.FOREIGN_GENERATION, text)
+
+
+def _encode_json(value: Mapping[str, Any], *, limit_bytes: int) -> bytes:
+    text = json.dumps(value, separators=(",", ":")).encode()
+    if len(text) > limit_bytes:
+        raise ValueError(f"{len(text)} bytes of JSON where at most {limit_bytes} fit; send bulk data as a payload")
+    return text
+
+
+def _decode_json(text: bytes, *, limit_bytes: int) -> Mapping[str, Any]:
+    if len(text) > limit_bytes:
+        raise WireError(Refusal.OVERSIZE, f"{len(text)} bytes of JSON where at most {limit_bytes} are accepted")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WireError(Refusal.MALFORMED, f"JSON that cannot be read ({error})") from error
+    if not isinstance(value, dict):
+        raise WireError(Refusal.MALFORMED, f"JSON that is a {type(value).__name__} where an object is due")
+    return value
