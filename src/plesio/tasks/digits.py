@@ -2,6 +2,10 @@
 
 The data are the test half of the UCI "Optical Recognition of Handwritten Digits" set (Alpaydin & Kaynak 1998). The
 split is fixed: it does not depend on a run's seed, so runs of different seeds are measured on the same held-out digits.
+
+The optimizer has no momentum on purpose. Staleness acts as momentum of its own (Mitliagkas et al. 2016), and
+with momentum 0.9 on top a staleness of 4 already diverges at the learning rates that suit synchronous training;
+`docs/tasks.md` has the measurements.
 """
 
 import functools
@@ -19,15 +23,15 @@ __all__ = ["digits"]
 
 HELD_OUT = 360
 SPLIT_SEED = 0
-MOMENTUM = 0.9
+PIXEL_MEAN, PIXEL_STD = 0.3, 0.37
 
 
-def digits(*, batch_size: int = 32, learning_rate: float = 0.05, num_epochs: int = 12) -> Task:
+def digits(*, batch_size: int = 32, learning_rate: float = 0.15, num_epochs: int = 12) -> Task:
     """Recognise handwritten digits: held-out accuracy, to be maximised, with a target of 97 %.
 
     Args:
         batch_size: Samples in one step of one worker.
-        learning_rate: Of SGD with momentum 0.9.
+        learning_rate: Of plain SGD.
         num_epochs: Passes over the 1,437 training digits, all workers together.
 
     Raises:
@@ -49,26 +53,37 @@ def digits(*, batch_size: int = 32, learning_rate: float = 0.05, num_epochs: int
 
 
 class _DigitsCNN(nn.Module):
-    """Two 3 x 3 convolutions, one pooling, one fully connected layer: 38 thousand parameters."""
+    """Two 3 x 3 convolutions, one pooling, two fully connected layers: 38 thousand parameters.
+
+    Per-sample normalisation, smooth activations and centred inputs keep the largest curvature low, which is what limits
+    the learning rate under staleness. Nothing is normalised over the batch, so that there are no buffers to share.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 16, kernel_size=3, padding=1)
+        self.norm1 = nn.GroupNorm(4, 16)
         self.conv2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)
+        self.norm2 = nn.GroupNorm(4, 32)
         self.hidden = nn.Linear(32 * 4 * 4, 64)
+        self.norm3 = nn.LayerNorm(64)
         self.output = nn.Linear(64, 10)
+        for layer in (self.conv1, self.conv2, self.hidden):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # it has one; torch's stubs allow for bias=False
 
     def forward(self, images: Tensor) -> Tensor:
-        features = F.relu(self.conv1(images))
-        features = F.max_pool2d(F.relu(self.conv2(features)), 2)
-        logits: Tensor = self.output(F.relu(self.hidden(features.flatten(1))))
+        """Logits [batch, 10] of images [batch, 1, 8, 8] in [0, 1]."""
+        features = F.gelu(self.norm1(self.conv1((images - PIXEL_MEAN) / PIXEL_STD)))
+        features = F.avg_pool2d(F.gelu(self.norm2(self.conv2(features))), 2)
+        logits: Tensor = self.output(F.gelu(self.norm3(self.hidden(features.flatten(1)))))
         return logits
 
 
 def _build(seed: int, *, learning_rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
     del seed  # `Task` seeds torch before it calls
     model = _DigitsCNN()
-    return model, torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=MOMENTUM)
+    return model, torch.optim.SGD(model.parameters(), lr=learning_rate)
 
 
 @functools.cache
@@ -99,4 +114,5 @@ def _loss(model: nn.Module, batch: Any) -> Tensor:
 def _accuracy(model: nn.Module) -> float:
     images, labels = _split()[1].tensors
     device = next(model.parameters()).device
-    return (model(images.to(device)).argmax(1) == labels.to(device)).float().mean().item()
+    correct = model(images.to(device)).argmax(1) == labels.to(device)
+    return int(correct.sum()) / len(labels)

@@ -24,9 +24,8 @@ __all__ = ["Task", "evaluation_mode", "no_schedule", "seeded", "take_batch"]
 Build = Callable[[int], tuple[nn.Module, Optimizer]]
 
 
-def no_schedule(optimizer: Optimizer, num_steps: int) -> LRScheduler | None:
+def no_schedule(optimizer: Optimizer, num_steps: int) -> None:
     """The schedule of a task that has none: the learning rate stays as the optimizer was made."""
-    del optimizer, num_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +123,8 @@ def seeded(seed: int) -> Iterator[None]:
 
     A GPU that has not been used yet stays untouched: asking for its random state would start it.
     """
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)
+    gpu_in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if gpu_in_use else range(0)
     with torch.random.fork_rng(devices=devices):
         torch.default_generator.manual_seed(seed)
         if devices:
