@@ -1,0 +1,78 @@
+"""A results folder, and the page built from it.
+
+DIR/results.json                        what was measured
+DIR/runs/<policy>-seed<seed>/           one run: trace-<worker>.jsonl, from them perfetto.json
+DIR/report.html                         the page
+"""
+
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+from plesio.core.errors import DataError
+from plesio.core.results import read_results
+from plesio.report.model import Comparison
+from plesio.report.page import render_page
+from plesio.report.page_details import TraceLink
+from plesio.report.perfetto import PERFETTO_NAME, trace_paths, write_perfetto
+from plesio.report.summarise import compare_runs
+
+__all__ = ["REPORT_NAME", "RESULTS_NAME", "build_report", "read_comparison"]
+
+REPORT_NAME = "report.html"
+RESULTS_NAME = "results.json"
+
+
+def read_comparison(directory: Path) -> Comparison:
+    """The comparison in ``directory/results.json``.
+
+    Raises:
+        DataError: The file is missing, holds no runs or is garbled, or its runs cannot be compared.
+    """
+    path = directory / RESULTS_NAME
+    try:
+        runs = read_results(path)
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path} is garbled: no list of runs under {error}") from error
+    try:
+        return compare_runs(runs)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def build_report(directory: Path) -> Path:
+    """Write ``directory/report.html``, and each run's ``perfetto.json`` where its traces are newer.
+
+    A trace that cannot be read is named in the page and stops nothing. A reader sees the old page or the new one, never
+    half of one.
+
+    Returns:
+        The page.
+
+    Raises:
+        DataError: The results are missing, empty or garbled, or cannot be compared.
+    """
+    comparison = read_comparison(directory)
+    page = render_page(comparison, traces=_trace_links(directory))
+    path = directory / REPORT_NAME
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(page, encoding="utf-8")
+    os.replace(partial, path)
+    return path
+
+
+def _trace_links(directory: Path) -> list[TraceLink]:
+    folders = [folder for folder in sorted((directory / "runs").glob("*")) if trace_paths(folder)]
+    return [_trace_link(folder, directory=directory) for folder in folders]
+
+
+def _trace_link(folder: Path, *, directory: Path) -> TraceLink:
+    path = folder / PERFETTO_NAME
+    try:
+        if not path.exists() or path.stat().st_mtime_ns < max(
+            trace.stat().st_mtime_ns for trace in trace_paths(folder)
+        ):
+            write_perfetto(folder)
+    except DataError as error:
+        return TraceLink(name=folder.name, href=None, problem=str(error))
+    return TraceLink(name=folder.name, href=quote(path.relative_to(directory).as_posix()))

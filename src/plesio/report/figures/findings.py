@@ -1,0 +1,137 @@
+"""The finding each figure shows, as its title: computed from the same numbers that are drawn."""
+
+import math
+
+from plesio.core.units import format_bytes, format_seconds
+from plesio.report.model import Comparison, PolicySummary
+from plesio.report.sentences import listed, ratio_text, share_text
+
+__all__ = [
+    "bytes_finding",
+    "loss_finding",
+    "metric_finding",
+    "progress_finding",
+    "staleness_finding",
+    "target_finding",
+    "time_finding",
+    "wait_finding",
+]
+
+
+def time_finding(comparison: Comparison) -> str:
+    """Who trained fastest."""
+    ratios = {
+        summary.policy: summary.contrast.speed.value
+        for summary in comparison.policies
+        if summary.contrast is not None and summary.contrast.speed is not None
+    }
+    if not ratios:
+        return "Training time"
+    fastest = max(ratios, key=ratios.__getitem__)
+    if ratios[fastest] <= 1:
+        return f"No policy trained faster than {comparison.baseline}"
+    return f"{fastest} trained {ratio_text(ratios[fastest])} as fast as {comparison.baseline}"
+
+
+def metric_finding(comparison: Comparison) -> str:
+    """Whose final metric the seeds show to differ from the baseline's."""
+    name = comparison.metric.name
+    differences = {
+        summary.policy: summary.contrast.metric
+        for summary in comparison.policies
+        if summary.contrast is not None and summary.contrast.metric is not None
+    }
+    if not differences:
+        return f"Final {name}"
+    if all(difference.p_value is None for difference in differences.values()):
+        return f"One seed each: no test of the final {name} is possible"
+    shown = {policy: difference.mean for policy, difference in differences.items() if difference.shown}
+    if not shown:
+        return f"No policy's final {name} is shown to differ from {comparison.baseline}'s"
+    worse = [policy for policy, mean in shown.items() if not comparison.metric.improves(mean)]
+    better = [policy for policy in shown if policy not in worse]
+    parts = [f"{listed(group)} ended {how}" for group, how in ((better, "better"), (worse, "worse")) if group]
+    return f"In {name}, {'; '.join(parts)} than {comparison.baseline}"
+
+
+def target_finding(comparison: Comparison) -> str:
+    """Who reached the target first."""
+    assert comparison.target is not None, "only a comparison with a target has this figure"
+    goal = comparison.metric.text(comparison.target)
+    medians = {
+        summary.policy: summary.to_target.median_s
+        for summary in comparison.policies
+        if summary.to_target is not None and summary.to_target.median_s is not None
+    }
+    if not medians:
+        return f"No policy reached {goal}"
+    first = min(medians, key=medians.__getitem__)
+    return f"{first} reached {goal} first, after {format_seconds(medians[first])}"
+
+
+def progress_finding(comparison: Comparison) -> str:
+    """Where the others stand at the moment the first policy ends, on the mean curves."""
+    curves = {summary.policy: summary.metric_mean for summary in comparison.policies if summary.metric_mean.x}
+    name, baseline = comparison.metric.name, comparison.baseline
+    if len(curves) < 2 or baseline not in curves:
+        return f"{name.capitalize()} over training time"
+    first = min(curves, key=lambda policy: curves[policy].x[-1])
+    theirs = curves[baseline]
+    end_s = curves[first].x[-1]
+    if first == baseline or end_s < theirs.x[0]:
+        return f"{name.capitalize()} over training time"
+    text = comparison.metric.text
+    return (
+        f"After {format_seconds(end_s)}, {first} has finished at {name} {text(curves[first].y[-1])}; "
+        f"{baseline} is at {text(theirs.at(end_s))}"
+    )
+
+
+def loss_finding(comparison: Comparison) -> str:
+    """Who gets the most out of a step, at the last clock that all curves reach."""
+    curves = {summary.policy: summary.loss_mean for summary in comparison.policies if summary.loss_mean.x}
+    if len(curves) < 2:
+        return "Training loss over steps"
+    clock = min(curve.x[-1] for curve in curves.values())
+    if clock < max(curve.x[0] for curve in curves.values()):
+        return "Training loss over steps"
+    losses = {policy: curve.at(clock) for policy, curve in curves.items()}
+    low, high = min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)
+    lowest, highest = f"{low} ({losses[low]:.3g})", f"{high} ({losses[high]:.3g})"
+    return f"At step {math.floor(clock)} the loss is lowest under {lowest}, highest under {highest}"
+
+
+def bytes_finding(comparison: Comparison) -> str:
+    """Who sent least."""
+    sent = {
+        summary.policy: summary.bytes_sent.mean for summary in comparison.policies if summary.bytes_sent is not None
+    }
+    theirs = sent.get(comparison.baseline, 0.0)
+    if theirs <= 0 or len(sent) < 2:
+        return "Bytes sent"
+    least = min(sent, key=sent.__getitem__)
+    if least == comparison.baseline:
+        return f"No policy sent less than {least} ({format_bytes(theirs)})"
+    return f"{least} sent {ratio_text(sent[least] / theirs)} the bytes of {comparison.baseline}"
+
+
+def wait_finding(comparison: Comparison) -> str:
+    """How much of their time workers waited, at the two extremes."""
+    shares = {summary.policy: summary.wait_share for summary in comparison.policies if summary.wait_share is not None}
+    if not shares:
+        return "Where each worker's time went"
+    most, least = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
+    finding = f"Workers waited {share_text(shares[most])} of their time under {most}"
+    return finding if most == least else f"{finding}, {share_text(shares[least])} under {least}"
+
+
+def staleness_finding(comparison: Comparison) -> str:
+    """Whose updates were the stalest."""
+    stale: list[PolicySummary] = [summary for summary in comparison.policies if summary.staleness.counts]
+    if not stale:
+        return "Staleness of the applied updates"
+    worst = max(stale, key=lambda summary: summary.staleness.mean)
+    if worst.staleness.max == 0:
+        return "No update was stale"
+    mean, most = f"{worst.staleness.mean:.1f}", worst.staleness.max
+    return f"Under {worst.policy} an update was {mean} versions stale on average, at most {most}"

@@ -1,0 +1,90 @@
+"""How figures look: one colour per policy in all of them, quiet axes, text that follows the page's light or dark mode.
+
+The policies' colours are Okabe and Ito's (2008), which people with any common colour blindness tell apart; the baseline
+is grey, for it is what the others are seen against. When the colours run out they come again with another marker and
+dash.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+__all__ = ["ACTIVITY_COLOURS", "LINK_COLOURS", "PolicyStyle", "lay_out", "policy_styles", "with_alpha"]
+
+_BASELINE_COLOUR = "#7d8590"
+_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
+_MARKERS = ("circle", "diamond", "square", "triangle-up")
+_DASHES = ("solid", "dash", "dot", "dashdot")
+
+ACTIVITY_COLOURS = {"compute": "#86a8c4", "communicate": "#3f6384", "wait": "#d1604d"}
+"""Waiting is what a policy is chosen against, so it is the one that stands out."""
+
+LINK_COLOURS = ("#3f6384", "#86a8c4", "#c9b458", "#9a7fb0")
+"""By order of appearance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyStyle:
+    """How a policy is drawn, in every figure."""
+
+    colour: str
+    marker: str
+    dash: str
+
+
+def policy_styles(policies: Sequence[str], *, baseline: str) -> dict[str, PolicyStyle]:
+    """A style for each policy, all different for up to 24 policies besides the baseline."""
+    styles = {baseline: PolicyStyle(colour=_BASELINE_COLOUR, marker="circle", dash="solid")}
+    for place, policy in enumerate(policy for policy in policies if policy != baseline):
+        turn = place // len(_COLOURS) % len(_MARKERS)
+        colour = _COLOURS[place % len(_COLOURS)]
+        styles[policy] = PolicyStyle(colour=colour, marker=_MARKERS[turn], dash=_DASHES[turn])
+    return styles
+
+
+def with_alpha(colour: str, alpha: float) -> str:
+    """A ``#rrggbb`` colour made see-through.
+
+    >>> with_alpha("#0072b2", 0.3)
+    'rgba(0,114,178,0.3)'
+    """
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha})"
+
+
+def lay_out(figure: go.Figure, *, height_px: int, legend_gap_px: int | None = None, **layout: Any) -> go.Figure:
+    """Give a figure the common look: no background, thin grid.
+
+    With a ``legend_gap_px`` there is a legend that far above the plot, in as many rows as the width needs.
+    """
+    figure.update_layout(
+        template="none",
+        height=height_px,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif", "size": 13},
+        margin={"l": 8, "r": 16, "t": 8, "b": 8},
+        showlegend=legend_gap_px is not None,
+        legend={
+            "orientation": "h",
+            "traceorder": "normal",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1 + (legend_gap_px or 0) / height_px,
+            "yanchor": "bottom",
+        },
+        hoverlabel={"font": {"size": 13}},
+        **layout,
+    )
+    axis = {
+        "showline": False,
+        "zeroline": False,
+        "gridcolor": "rgba(128,136,148,0.25)",
+        "automargin": True,
+        "title_font_size": 13,
+    }
+    figure.update_xaxes(**axis, ticks="", title_standoff=10)
+    figure.update_yaxes(**axis, ticks="", title_standoff=10, ticklabelstandoff=6)
+    return figure

@@ -1,0 +1,78 @@
+"""How the metric of a comparison is written: an accuracy in percent and points, anything else as it is."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from plesio.report.statistics import Spread
+
+__all__ = ["Metric"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """The metric that the runs were evaluated by.
+
+    Attributes:
+        goal: ``max`` when more is better, ``min`` when less is.
+    """
+
+    name: str
+    goal: Literal["max", "min"]
+
+    @property
+    def is_percent(self) -> bool:
+        """Whether values are shares of 1 that people read in percent."""
+        return self.name == "accuracy"
+
+    @property
+    def scale(self) -> float:
+        """What a value is multiplied by to be shown."""
+        return 100.0 if self.is_percent else 1.0
+
+    @property
+    def axis_title(self) -> str:
+        """The name, with its unit where it has one."""
+        return f"{self.name} (%)" if self.is_percent else self.name
+
+    def improves(self, difference: float) -> bool:
+        """Whether a change by ``difference`` is for the better."""
+        return difference > 0 if self.goal == "max" else difference < 0
+
+    def text(self, value: float) -> str:
+        """A value for people.
+
+        >>> Metric(name="accuracy", goal="max").text(0.98123), Metric(name="perplexity", goal="min").text(12.3456)
+        ('98.1 %', '12.35')
+        """
+        return f"{self.scale * value:.1f} %" if self.is_percent else f"{value:.4g}"
+
+    def spread_text(self, spread: Spread) -> str:
+        """Mean ± standard deviation; the mean alone for a single seed.
+
+        >>> Metric(name="accuracy", goal="max").spread_text(Spread.of({0: 0.98, 1: 0.97}))
+        '97.5 ± 0.7 %'
+        """
+        if spread.std is None:
+            return self.text(spread.mean)
+        if self.is_percent:
+            return f"{self.scale * spread.mean:.1f} ± {self.scale * spread.std:.1f} %"
+        return f"{spread.mean:.4g} ± {spread.std:.2g}"
+
+    def number(self, difference: float) -> str:
+        """A signed difference, without its unit.
+
+        >>> Metric(name="accuracy", goal="max").number(-0.0021)
+        '-0.2'
+        """
+        if not self.is_percent:
+            return f"{difference:+.3g}"
+        rounded = round(self.scale * difference, 1) + 0.0  # no "-0.0"
+        return f"{rounded:+.1f}"
+
+    def difference_text(self, difference: float) -> str:
+        """A signed difference for people: percentage points for an accuracy.
+
+        >>> Metric(name="accuracy", goal="max").difference_text(0.0041)
+        '+0.4 points'
+        """
+        return f"{self.number(difference)} points" if self.is_percent else self.number(difference)

@@ -1,0 +1,139 @@
+"""A comparison as data: everything that a page or a table shows is a finished number in a field here.
+
+`plesio.report.summarise` computes it from runs. Statistics are over the *finished* runs of a policy, one per seed;
+failed and interrupted runs are named, never averaged in. Shares of time and the staleness are pooled over all workers
+and seeds.
+"""
+
+from dataclasses import dataclass
+
+from plesio.core.results import Environment, RunResult, Staleness
+from plesio.report.curves import Curve
+from plesio.report.metric import Metric
+from plesio.report.statistics import Difference, Ratio, Spread
+
+__all__ = ["Comparison", "Contrast", "PolicySummary", "TargetTimes", "WorkerMeans"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerMeans:
+    """Where one worker's training time went: seconds per run, mean over seeds."""
+
+    worker: int
+    compute_s: float
+    wait_s: float
+    communicate_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTimes:
+    """Seconds of training until the target was first reached.
+
+    Attributes:
+        median_s: Median over the seeds that reached it; None if none did.
+        reached: The seeds that reached it, with their times; None if none did.
+        num_runs: Finished runs that tried.
+    """
+
+    median_s: float | None
+    reached: Spread | None
+    num_runs: int
+
+    @property
+    def num_reached(self) -> int:
+        """How many seeds reached the target."""
+        return 0 if self.reached is None else self.reached.num_seeds
+
+    @property
+    def share_reached(self) -> float:
+        """The part of the finished runs that reached the target."""
+        return self.num_reached / self.num_runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """A policy held against the baseline.
+
+    Attributes:
+        speed: Samples per second over the baseline's.
+        bytes_sent: Bytes over the baseline's.
+        metric: Final metric minus the baseline's.
+        to_target: The baseline's time to target over this one's; None unless every run of both reached it.
+    """
+
+    speed: Ratio | None
+    bytes_sent: Ratio | None
+    metric: Difference | None
+    to_target: Ratio | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySummary:
+    """One policy over its finished runs; figures are None where no finished run has them.
+
+    Attributes:
+        seeds: Seeds of the finished runs.
+        unfinished: (seed, status, error) of the others.
+        time_s: Training time: virtual seconds in the virtual world, wall seconds elsewhere.
+        samples_per_s: Samples of all workers per second of training.
+        metric_mean: The policy's curve of the metric over training seconds; ``metric_curves`` has one per seed.
+        loss_mean: Training loss over clocks, mean over seeds, smoothed.
+        final_metric: May have fewer seeds than ``seeds``: a run that diverged has no finite metric.
+        to_target: None where no target was set.
+        bytes_by_link: Mean per run, by link class.
+        wait_share: wait / (compute + wait + communicate).
+        lost_workers: (seed, worker).
+        refused_updates: Updates refused, summed over runs and workers, by reason.
+        fallbacks: (seed, what was given up and why).
+        contrast: None for the baseline itself, and where one of the two has no finished run.
+    """
+
+    policy: str
+    seeds: tuple[int, ...]
+    unfinished: tuple[tuple[int, str, str | None], ...]
+    time_s: Spread | None
+    samples_per_s: Spread | None
+    final_metric: Spread | None
+    to_target: TargetTimes | None
+    bytes_sent: Spread | None
+    bytes_by_link: dict[str, float]
+    wait_share: float | None
+    communicate_share: float | None
+    workers: tuple[WorkerMeans, ...]
+    staleness: Staleness
+    max_lead: int
+    lost_workers: tuple[tuple[int, int], ...]
+    refused_updates: dict[str, int]
+    fallbacks: tuple[tuple[int, str], ...]
+    metric_curves: tuple[Curve, ...]
+    metric_mean: Curve
+    loss_mean: Curve
+    contrast: Contrast | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Policies that trained one task with the same number of workers.
+
+    Attributes:
+        baseline: The policy the others are held against.
+        seeds: Every seed that any policy was run with.
+        environments: Where the runs took place, without repetition.
+        runs: The runs themselves, as they were read.
+    """
+
+    task: str
+    world: str
+    num_workers: int
+    metric: Metric
+    target: float | None
+    baseline: str
+    seeds: tuple[int, ...]
+    policies: tuple[PolicySummary, ...]
+    environments: tuple[Environment, ...]
+    runs: tuple[RunResult, ...]
+
+    @property
+    def baseline_summary(self) -> PolicySummary:
+        """The baseline's own figures."""
+        return next(summary for summary in self.policies if summary.policy == self.baseline)

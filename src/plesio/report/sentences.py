@@ -1,0 +1,201 @@
+"""What a policy cost and won against the baseline, in a sentence a person can act on.
+
+A difference is claimed only where the seeds show one; where they do not, the sentence says so instead of saying that
+there is none.
+"""
+
+from collections.abc import Sequence
+
+from plesio.core.units import format_bytes, format_seconds
+from plesio.report.metric import Metric
+from plesio.report.model import Comparison, Contrast, PolicySummary
+from plesio.report.statistics import Difference, Ratio
+
+__all__ = ["listed", "p_text", "policy_sentence", "ratio_text", "seeds_text", "share_text", "troubles"]
+
+
+def ratio_text(value: float) -> str:
+    """A ratio for people.
+
+    >>> ratio_text(1.018), ratio_text(0.0312), ratio_text(23.4)
+    ('1.02x', '0.031x', '23x')
+    """
+    return f"{value:.2f}x" if 0.1 <= value < 10 else f"{value:.2g}x" if value < 100 else f"{value:.0f}x"
+
+
+def p_text(p_value: float) -> str:
+    """A p value for people.
+
+    >>> p_text(0.4123), p_text(0.0314), p_text(0.00001)
+    ('p = 0.41', 'p = 0.031', 'p < 0.001')
+    """
+    if p_value < 0.001:
+        return "p < 0.001"
+    return f"p = {p_value:.2f}" if p_value >= 0.1 else f"p = {p_value:.2g}"
+
+
+def seeds_text(num_seeds: int) -> str:
+    """A number of seeds.
+
+    >>> seeds_text(1), seeds_text(3)
+    ('1 seed', '3 seeds')
+    """
+    return f"{num_seeds} seed" if num_seeds == 1 else f"{num_seeds} seeds"
+
+
+def share_text(share: float) -> str:
+    """A share of 1 in percent.
+
+    >>> share_text(0.461)
+    '46 %'
+    """
+    return f"{100 * share:.0f} %"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words in a row.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def policy_sentence(summary: PolicySummary, *, comparison: Comparison) -> str:
+    """What ``summary`` cost and won against the comparison's baseline, and what went wrong with its runs."""
+    if not summary.seeds:
+        text = f"{summary.policy} has no finished run, so it is not compared."
+    elif summary.policy == comparison.baseline:
+        text = _baseline_sentence(summary, comparison=comparison)
+    elif summary.contrast is None:
+        figures = _own_figures(summary, comparison=comparison)
+        text = f"{figures}; {comparison.baseline} has no finished run to compare with."
+    else:
+        text = _contrast_sentence(summary, summary.contrast, comparison=comparison)
+    return " ".join([text, *troubles(summary, metric=comparison.metric)])
+
+
+def troubles(summary: PolicySummary, *, metric: Metric) -> list[str]:
+    """A sentence for each thing about the runs that their figures alone would hide."""
+    lines = []
+    for status in ("failed", "interrupted"):
+        seeds = [str(seed) for seed, how, _ in summary.unfinished if how == status]
+        if seeds:
+            lines.append(f"Seed {', '.join(seeds)} {status} and is left out.")
+    known = 0 if summary.final_metric is None else summary.final_metric.num_seeds
+    if known < len(summary.seeds):
+        lines.append(f"Only {known} of {len(summary.seeds)} finished runs ended with a finite {metric.name}.")
+    if summary.lost_workers:
+        lost = ", ".join(f"worker {worker} (seed {seed})" for seed, worker in summary.lost_workers)
+        lines.append(f"Lost: {lost}.")
+    if summary.refused_updates:
+        refused = ", ".join(
+            f"{number} {reason.replace('_', ' ')}" for reason, number in summary.refused_updates.items()
+        )
+        lines.append(f"Updates refused: {refused}.")
+    lines.extend(f"Seed {seed} fell back: {line.rstrip('.')}." for seed, line in summary.fallbacks)
+    return lines
+
+
+def _baseline_sentence(summary: PolicySummary, *, comparison: Comparison) -> str:
+    return f"{_own_figures(summary, comparison=comparison)}; the others are held against it."
+
+
+def _own_figures(summary: PolicySummary, *, comparison: Comparison) -> str:
+    parts = []
+    if summary.time_s is not None:
+        parts.append(f"trained in {format_seconds(summary.time_s.mean)}")
+    if summary.bytes_sent is not None:
+        parts.append(f"sent {format_bytes(summary.bytes_sent.mean)}")
+    if summary.final_metric is not None:
+        parts.append(f"ended at {comparison.metric.name} {comparison.metric.text(summary.final_metric.mean)}")
+    return f"{summary.policy} {listed(parts)} ({seeds_text(len(summary.seeds))})"
+
+
+def _contrast_sentence(summary: PolicySummary, contrast: Contrast, *, comparison: Comparison) -> str:
+    clauses = [_speed_clause(summary.policy, contrast, baseline=comparison.baseline)]
+    if contrast.metric is not None:
+        clauses.append(_metric_clause(summary, contrast.metric, comparison=comparison))
+    target = _target_clause(summary, contrast, comparison=comparison)
+    if target is not None:
+        clauses.append(target)
+    return f"{'; '.join(clauses)}. {_verdict(summary, contrast, comparison=comparison)}"
+
+
+def _speed_clause(policy: str, contrast: Contrast, *, baseline: str) -> str:
+    with_bytes = "" if contrast.bytes_sent is None else f" with {ratio_text(contrast.bytes_sent.value)} the bytes"
+    if contrast.speed is None:
+        return f"{policy} has no training time to compare with {baseline}'s{with_bytes}"
+    return f"{policy} trained {ratio_text(contrast.speed.value)} as fast as {baseline}{with_bytes}"
+
+
+def _metric_clause(summary: PolicySummary, difference: Difference, *, comparison: Comparison) -> str:
+    metric, theirs = comparison.metric, comparison.baseline_summary.final_metric
+    assert summary.final_metric is not None, "a difference has two sides"
+    assert theirs is not None, "a difference has two sides"
+    values = f"{metric.name} {metric.text(summary.final_metric.mean)} against {metric.text(theirs.mean)}"
+    gap = metric.difference_text(difference.mean)
+    if difference.p_value is None:
+        return f"{values} ({gap}, {seeds_text(difference.num_seeds)}: too few for a test)"
+    if difference.identical:
+        return f"{values} (the same on each of {seeds_text(difference.num_seeds)})"
+    if not difference.shown:
+        finding = "no difference shown"
+    else:
+        finding = "better" if metric.improves(difference.mean) else "worse"
+    return f"{values} ({gap}, {p_text(difference.p_value)}, {seeds_text(difference.num_seeds)}: {finding})"
+
+
+def _target_clause(summary: PolicySummary, contrast: Contrast, *, comparison: Comparison) -> str | None:
+    target = summary.to_target
+    if target is None or comparison.target is None:
+        return None
+    goal = comparison.metric.text(comparison.target)
+    if target.num_reached < target.num_runs:
+        return f"reached {goal} on {target.num_reached} of {seeds_text(target.num_runs)}"
+    if contrast.to_target is None:
+        return f"reached {goal} on every seed"
+    return f"got to {goal} {ratio_text(contrast.to_target.value)} as fast"
+
+
+def _verdict(summary: PolicySummary, contrast: Contrast, *, comparison: Comparison) -> str:
+    """The advice that follows, for as far as the seeds carry it."""
+    speed, metric, baseline = contrast.speed, contrast.metric, comparison.baseline
+    if speed is None or metric is None:
+        return "There is not enough to judge it by."
+    if speed.p_value is None or metric.p_value is None:
+        return "Run at least 2 seeds a policy before choosing by this."
+    better = metric.shown and comparison.metric.improves(metric.mean)
+    worse = metric.shown and not better
+    name = comparison.metric.name
+    if _shown_above(speed):
+        if _misses_target(summary, comparison=comparison):
+            return f"Faster, but {f'worse in {name} and ' if worse else ''}less sure of reaching the target."
+        if _shown_below(contrast.to_target):
+            return f"Faster per sample, but later at the target: stay with {baseline}."
+        if worse:
+            return f"Faster, at a price in {name}."
+        return f"Faster and better in {name}." if better else f"Faster, and no loss of {name} shown."
+    if better:
+        return f"Better in {name}, for more time." if speed.shown else f"Better in {name}."
+    if _shown_below(contrast.bytes_sent) and not worse:
+        return (
+            f"{'Slower' if speed.shown else 'Not faster'}, but it sends less: worth it where the network is the limit."
+        )
+    if worse:
+        return f"{'Slower and worse' if speed.shown else 'Worse'} in {name}: stay with {baseline}."
+    return f"{'Slower' if speed.shown else 'No gain shown'}: stay with {baseline}."
+
+
+def _misses_target(summary: PolicySummary, *, comparison: Comparison) -> bool:
+    """Whether it reached the target on a smaller share of its seeds than the baseline."""
+    ours, theirs = summary.to_target, comparison.baseline_summary.to_target
+    return ours is not None and theirs is not None and ours.share_reached < theirs.share_reached
+
+
+def _shown_above(ratio: Ratio | None) -> bool:
+    return ratio is not None and ratio.shown and ratio.value > 1
+
+
+def _shown_below(ratio: Ratio | None) -> bool:
+    return ratio is not None and ratio.shown and ratio.value < 1

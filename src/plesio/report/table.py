@@ -1,0 +1,78 @@
+"""The comparison in a terminal: one row a policy, then a sentence each."""
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from plesio.core.units import format_bytes
+from plesio.report.model import Comparison, PolicySummary
+from plesio.report.sentences import policy_sentence, ratio_text, share_text
+from plesio.report.statistics import Ratio
+
+__all__ = ["comparison_table", "render_comparison"]
+
+_NONE = "–"
+
+
+def render_comparison(comparison: Comparison) -> RenderableType:
+    """The table, then what each policy cost and won."""
+    sentences = [
+        Padding(Text(policy_sentence(summary, comparison=comparison)), (1, 0, 0, 0)) for summary in comparison.policies
+    ]
+    return Group(comparison_table(comparison), *sentences)
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """One row a policy: mean ± standard deviation over its finished seeds."""
+    table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True, padding=(0, 2, 0, 0))
+    table.add_column("policy", overflow="fold")
+    for header in _headers(comparison):
+        table.add_column(header, justify="right", overflow="fold")
+    for summary in comparison.policies:
+        style = "bold" if summary.policy == comparison.baseline else ""
+        cells = [summary.policy, *_cells(summary, comparison=comparison)]
+        table.add_row(*(Text(cell) for cell in cells), style=style)
+    return table
+
+
+def _headers(comparison: Comparison) -> list[str]:
+    headers = ["seeds", "time (s)", "speed", "samples/s", comparison.metric.name]
+    if comparison.target is not None:
+        headers.append(f"to {comparison.metric.text(comparison.target)}")
+    return [*headers, "bytes", "wait", "τ mean/max"]
+
+
+def _cells(summary: PolicySummary, *, comparison: Comparison) -> list[str]:
+    time, metric = summary.time_s, summary.final_metric
+    cells = [
+        f"{len(summary.seeds)}/{len(summary.seeds) + len(summary.unfinished)}",
+        _NONE if time is None else f"{time.mean:.1f}" + ("" if time.std is None else f" ± {time.std:.1f}"),
+        "1"
+        if summary.policy == comparison.baseline
+        else _ratio(None if summary.contrast is None else summary.contrast.speed),
+        _NONE if summary.samples_per_s is None else f"{summary.samples_per_s.mean:.0f}",
+        _NONE if metric is None else comparison.metric.spread_text(metric),
+    ]
+    if comparison.target is not None:
+        cells.append(_target(summary))
+    return [
+        *cells,
+        _NONE if summary.bytes_sent is None else format_bytes(summary.bytes_sent.mean),
+        _NONE if summary.wait_share is None else share_text(summary.wait_share),
+        f"{summary.staleness.mean:.1f}/{summary.staleness.max}" if summary.staleness.counts else _NONE,
+    ]
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    return _NONE if ratio is None else ratio_text(ratio.value)
+
+
+def _target(summary: PolicySummary) -> str:
+    target = summary.to_target
+    if target is None:
+        return _NONE
+    if target.median_s is None:
+        return "never"
+    partly = "" if target.num_reached == target.num_runs else f" ({target.num_reached} of {target.num_runs})"
+    return f"{target.median_s:.1f} s{partly}"
