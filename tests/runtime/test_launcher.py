@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -307,3 +308,15 @@ def test_joining_where_no_job_runs_is_refused(tmp_path: Path):
         port = free.getsockname()[1]
     with pytest.raises(TransportError, match=f"cannot join 127.0.0.1:{port}: Connection refused"):
         launch(write_script(tmp_path, ""), num_workers=1, join=f"127.0.0.1:{port}")
+
+
+def test_joining_what_is_no_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("plesio.runtime.launcher._JOIN_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(TransportError, match=f"cannot join 127.0.0.1:{port}: no job of plesio run answers there"):
+            launch(write_script(tmp_path, ""), num_workers=1, join=f"127.0.0.1:{port}")
+    for thread in threading.enumerate():  # its connection is gone, so it ends
+        if thread.name == "plesio-join":
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()

@@ -6,8 +6,10 @@ a running job takes more workers: a second launcher (``--join``) draws ranks fro
 """
 
 import os
+import queue
 import socket
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +30,7 @@ WORLD_SIZE_KEY = "plesio/world_size"
 """In the job's store: the workers it started with; ranks from there on have joined later."""
 
 _HOST = "127.0.0.1"
-_JOIN_TIMEOUT_S = 10.0
+_JOIN_TIMEOUT_S = 5.0
 
 
 def launch(script: Path, args: Sequence[str] = (), *, num_workers: int, join: str | None = None, port: int = 0) -> int:
@@ -158,15 +160,29 @@ def _parse_address(address: str) -> tuple[str, int]:
 
 
 def _connect(host: str, port: int) -> "TCPStore":
+    """The store of a running job.
+
+    In a thread, because torch waits for ever for a listener that is no store and cannot be interrupted meanwhile.
+    """
     from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
+    connected: queue.SimpleQueue[TCPStore | Exception] = queue.SimpleQueue()
+
+    def connect() -> None:
+        try:
+            socket.create_connection((host, port), timeout=_JOIN_TIMEOUT_S).close()
+            store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S))
+            store.wait([NEXT_RANK_KEY])
+            connected.put(store)
+        except (OSError, DistError) as error:
+            connected.put(error)
+
+    threading.Thread(target=connect, name="plesio-join", daemon=True).start()
     try:
-        socket.create_connection((host, port), timeout=_JOIN_TIMEOUT_S).close()
-        store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S))
-        store.wait([NEXT_RANK_KEY])
-    except (OSError, DistError) as error:
-        reason = (
-            error.strerror if isinstance(error, OSError) else "what listens there is no job that plesio run started"
-        )
+        found = connected.get(timeout=2 * _JOIN_TIMEOUT_S)
+    except queue.Empty:
+        found = TimeoutError()
+    if isinstance(found, Exception):
+        reason = (found.strerror if isinstance(found, OSError) else None) or "no job of plesio run answers there"
         raise TransportError(f"cannot join {host}:{port}: {reason}") from None
-    return store
+    return found
