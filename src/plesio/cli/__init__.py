@@ -1,0 +1,1 @@
+"""The `plesio` command. Importing it imports neither torch nor rich."""

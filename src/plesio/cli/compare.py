@@ -1,0 +1,129 @@
+"""`plesio compare`: one task under several policies and seeds, and what each cost and won."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plesio.core.errors import ConfigError
+
+__all__ = ["EXAMPLES", "OUTPUT_NAMES", "compare"]
+
+EXAMPLES = """\b
+Examples:
+  plesio compare recipes/demo.toml --out runs/demo
+  plesio compare recipes/demo.toml --out runs/two --policies bsp,ssp:8 --seeds 0,1
+  plesio compare recipes/demo.toml --out runs/demo --resume
+\b
+Ctrl-C stops all workers and keeps the runs that are finished; --resume goes on."""
+
+OUTPUT_NAMES = ("results.json", "report.html", "runs")
+"""What a comparison writes into its folder, and all that ``--overwrite`` removes from it."""
+
+
+def compare(
+    recipe: Annotated[Path, typer.Argument(help="The TOML file.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for results.json and report.html.", show_default=False)
+    ],
+    policies: Annotated[
+        str | None, typer.Option("--policies", metavar="LIST", help="Policies instead of the recipe's: bsp,ssp:4,asp")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", metavar="LIST", help="Seeds instead of the recipe's: 0,1,2")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the finished runs in DIR, do the others.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier comparison from DIR.")] = False,
+) -> int:
+    """Train under several policies and seeds; show what each costs.
+
+    The recipe says what is trained, by how many workers, under which policies. Prints a table with a sentence for each
+    policy, and writes results.json, the traces and report.html.
+    """
+    from plesio.bench.recipe import load_recipe
+
+    loaded = load_recipe(
+        recipe,
+        policies=None if policies is None else _split_policies(policies),
+        seeds=None if seeds is None else _split_seeds(seeds),
+    )
+    _prepare_folder(out, resume=resume, overwrite=overwrite)
+
+    from plesio.bench.compare import run_comparison
+
+    from plesio.cli.progress_display import progress_display
+
+    try:
+        with progress_display() as progress:
+            runs = run_comparison(loaded, out=out, resume=resume, progress=progress)
+    except KeyboardInterrupt:
+        again = f"plesio compare {recipe} --out {out} --resume"
+        print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
+        raise
+    _print_results(out)
+    failed = sum(run.status != "finished" for run in runs)
+    if failed:
+        print(f"plesio: {failed} of {len(runs)} runs did not finish; the report says why", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _print_results(out: Path) -> None:
+    from rich.console import Console
+
+    from plesio.report.build import build_report, read_comparison
+    from plesio.report.table import render_comparison
+
+    page = build_report(out)
+    Console(soft_wrap=not sys.stdout.isatty()).print(render_comparison(read_comparison(out)))
+    typer.echo(f"\n{page}")
+
+
+def _split_policies(text: str) -> list[str]:
+    """Specs separated by commas or spaces; a part with ``=`` belongs to the policy before it.
+
+    >>> _split_policies("bsp,asp,weight=inverse,local_sgd:8")
+    ['bsp', 'asp,weight=inverse', 'local_sgd:8']
+    """
+    specs: list[str] = []
+    for part in filter(None, re.split(r"[,\s]+", text)):
+        if "=" in part and specs:
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part)
+    return specs
+
+
+def _split_seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in filter(None, re.split(r"[,\s]+", text))]
+    except ValueError:
+        raise ConfigError(f'--seeds "{text}": write whole numbers with commas between them, as in 0,1,2') from None
+
+
+def _prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Make sure that ``out`` is a folder a comparison may write to.
+
+    Raises:
+        ConfigError: It holds something and the user did not say what to do with it, or it cannot be written to.
+    """
+    if resume and overwrite:
+        raise ConfigError("--resume keeps what is in the folder and --overwrite removes it: write one of them")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()) and not (resume or overwrite):
+            raise ConfigError(f"{out} is not empty: add --resume to go on there, or --overwrite to start anew")
+        if overwrite:
+            for name in OUTPUT_NAMES:
+                _remove(out / name)
+    except OSError as error:
+        raise ConfigError(f"cannot write to --out {out}: {error.strerror}") from None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,25 @@
+"""`plesio policies`: the consistency policies, one line each."""
+
+import typer
+
+__all__ = ["EXAMPLES", "policies"]
+
+EXAMPLES = """\b
+Examples:
+  plesio policies
+  plesio compare recipes/demo.toml --out runs/two --policies bsp,ssp:8
+\b
+ssp and asp take a weight for stale updates: weight=inverse, weight=exp:0.1,
+weight=cap:8, or several joined by "+"."""
+
+
+def policies() -> None:
+    """List the consistency policies.
+
+    A policy says how far workers may drift apart, and how their updates count.
+    """
+    from plesio.policies import POLICY_HELP
+
+    width = max(map(len, POLICY_HELP))
+    for name, explanation in POLICY_HELP.items():
+        typer.echo(f"{name:<{width}}  {explanation}")

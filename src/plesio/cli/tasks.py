@@ -1,0 +1,40 @@
+"""`plesio tasks`: the tasks of the catalogue, one line each."""
+
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+
+__all__ = ["EXAMPLES", "tasks"]
+
+EXAMPLES = """\b
+Examples:
+  plesio tasks
+\b
+A recipe names one of them, or your own: name = "my_module:make_task" or
+name = "my_task.py:make_task" (beside the recipe)."""
+
+
+def tasks() -> None:
+    """List the tasks that a recipe can name.
+
+    A task is a model with its data, loss, metric and optimizer.
+    """
+    from plesio.tasks.load import TASKS
+
+    width = max(map(len, TASKS))
+    for name, origin in TASKS.items():
+        typer.echo(f"{name:<{width}}  {_explanation(origin)}")
+
+
+def _explanation(origin: str) -> str:
+    """First line of the docstring of ``module:attribute``, read from its source: importing it would import torch."""
+    module, _, attribute = origin.partition(":")
+    spec = find_spec(module)
+    assert spec is not None, f"the catalogue names {module}"
+    assert spec.origin is not None, f"{module} is a file"
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name == attribute:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    raise AssertionError(f"{module} has no function {attribute}")

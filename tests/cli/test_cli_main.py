@@ -1,0 +1,112 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plesio.cli.main import app, invoke
+from plesio.policies import POLICY_HELP
+from plesio.tasks import TASK_NAMES
+
+COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]):
+    assert COMMANDS == ["compare", "policies", "report", "run", "tasks"]
+    assert invoke(["--help"]) == 0
+    with_flag = capsys.readouterr().out
+    assert invoke([]) == 0
+    assert capsys.readouterr().out == with_flag
+    for command in COMMANDS:
+        assert f"\n  {command} " in with_flag
+    assert "..." not in with_flag.partition("Commands:")[2], "a summary is too long for its line"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_examples(capsys: pytest.CaptureFixture[str], command: str):
+    assert invoke([command, "--help"]) == 0
+    assert f"  Examples:\n    plesio {command}" in capsys.readouterr().out
+
+
+def test_help_needs_neither_torch_nor_rich():
+    code = """
+import sys
+from plesio.cli.main import invoke
+invoke(["--help"])
+sys.exit(", ".join({"torch", "rich", "pydantic", "numpy"} & set(sys.modules)) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]):
+    assert invoke(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("plesio 0.")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("compar", "No such command 'compar'. Did you mean 'compare'?"),
+        ("--hlep", "No such option"),
+        ("compare", "Missing argument"),
+        ("compare recipe.toml", "Missing option '--out'"),
+        ("compare recipe.toml --out x --sedes 0", "No such option: --sedes"),
+        ("compare recipe.toml --out x", "there is no recipe recipe.toml"),
+        ("compare RECIPE --out x --seeds 0,a", '--seeds "0,a": write whole numbers'),
+        ("compare RECIPE --out x --seeds -1", "--seeds is -1; write 0 or more"),
+        ("compare RECIPE --out x --policies sps:4", '--policies: unknown policy "sps"; did you mean "ssp"?'),
+        ("compare RECIPE --out x --policies ssp:-1", "--policies: "),
+        ("compare RECIPE --out x --policies ,", "--policies is empty; write one or more"),
+        ("compare RECIPE --out x --resume --overwrite", "write one of them"),
+        ("compare RECIPE --out RECIPE", "cannot write to --out"),
+        ("run", "Missing argument"),
+        ("run --workers 0 RECIPE", "--workers 0: write 1 or more"),
+        ("run --workers four RECIPE", "'--workers'"),
+        ("run none.py", "there is no script none.py"),
+        ("run --join nowhere RECIPE", '--join "nowhere": write HOST:PORT'),
+        ("report none", "none/results.json does not exist"),
+        ("report", "Missing argument"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, message: str
+):
+    monkeypatch.chdir(tmp_path)
+    recipe = tmp_path / "good.toml"
+    recipe.write_text('task.name = "digits"\nrun = { policies = ["bsp"], epochs = 1 }\nworkers.count = 2\n')
+    assert invoke(line.replace("RECIPE", str(recipe)).split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("plesio: error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_policies_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]):
+    assert invoke(["policies"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(POLICY_HELP)
+    assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_tasks_are_listed_with_a_line_each_and_without_torch():
+    code = """
+import sys
+from plesio.cli.main import invoke
+sys.exit(invoke(["tasks"]) or "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(TASK_NAMES)
+    assert all(len(line.split()) > 3 for line in done.stdout.splitlines())
+
+
+def test_run_gives_a_script_its_own_flags_and_returns_its_status(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import json, sys; print(json.dumps(sys.argv[1:])); sys.exit(5)")
+    assert invoke(["run", "--workers", "1", "train.py", "--workers", "9", "--help", "--", "x"]) == 5
+    assert json.loads(capfd.readouterr().out.removeprefix("[0] ")) == ["--workers", "9", "--help", "--", "x"]

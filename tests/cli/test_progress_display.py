@@ -1,0 +1,93 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from plesio.bench.progress import RunLabel, Snapshot
+from plesio.cli.progress_display import PLAIN_EVERY_S, LiveDisplay, PlainDisplay
+from plesio.core.results import RunResult
+
+FIRST = RunLabel(policy="bsp", seed=0, number=1, num_runs=3)
+SECOND = RunLabel(policy="ssp:4", seed=0, number=2, num_runs=3)
+
+
+def a_result(label: RunLabel, *, error: str | None = None) -> RunResult:
+    return RunResult(
+        policy=label.policy,
+        task="digits",
+        world="process",
+        seed=label.seed,
+        num_workers=2,
+        status="finished" if error is None else "failed",
+        error=error,
+        steps=10,
+        samples=1000,
+        wall_s=2.5,
+        metric_name="accuracy",
+        final_metric=0.97123,
+    )
+
+
+class SteppedClock:
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def sleep_s(self, duration_s: float) -> None:
+        self.at_s += duration_s
+
+
+def test_plain_lines_are_few():
+    stream, clock = io.StringIO(), SteppedClock()
+    display = PlainDisplay(stream, clock=clock)
+    display.run_kept(FIRST)
+    display.run_started(SECOND, num_samples=1000)
+    for tenth in range(1, 5):
+        clock.sleep_s(PLAIN_EVERY_S / 2)
+        display.run_advanced(Snapshot(samples=100 * tenth, step=tenth, samples_per_s=1234.5))
+    display.run_failed(a_result(SECOND, error="worker 1 was lost"))
+    assert stream.getvalue().splitlines() == [
+        "[1/3] bsp · seed 0: kept",
+        "[2/3] ssp:4 · seed 0: started, 1,000 samples",
+        "[2/3] ssp:4 · seed 0: 20% · step 2 · 1,234 samples/s",
+        "[2/3] ssp:4 · seed 0: 40% · step 4 · 1,234 samples/s",
+        "[2/3] ssp:4 · seed 0: failed: worker 1 was lost",
+    ]
+
+
+def shown(display: LiveDisplay) -> str:
+    """What the display would draw now, at a width at which nothing is cut."""
+    console = Console(file=io.StringIO(), width=160)
+    console.print(display.progress.get_renderable())
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_live_display_shows_the_run_and_its_figures():
+    console = Console(file=io.StringIO(), force_terminal=True, width=160)
+    display = LiveDisplay(console)
+    display.run_kept(FIRST)
+    display.run_started(SECOND, num_samples=1000)
+    display.run_advanced(Snapshot(samples=250, step=12, samples_per_s=1234.5, loss=0.51234, mean_staleness=1.25))
+    drawn = shown(display)
+    assert "2 of 3" in drawn
+    assert "ssp:4 · seed 0" in drawn
+    assert "25%" in drawn
+    assert "step 12 · 1,234 samples/s · loss 0.5123 · staleness 1.2" in drawn
+    display.run_finished(a_result(SECOND))
+    assert "ssp:4" not in shown(display)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "bsp · seed 0: kept" in said
+    assert "ssp:4 · seed 0: finished in 2.5 s, accuracy 0.9712" in said
+
+
+@pytest.mark.parametrize("num_runs", [1, 2])
+def test_the_live_display_counts_all_runs(num_runs: int):
+    display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=160))
+    for number in range(1, num_runs + 1):
+        label = RunLabel(policy="bsp", seed=number, number=number, num_runs=num_runs)
+        display.run_started(label, num_samples=10)
+        display.run_failed(a_result(label, error="worker 1 was lost"))
+    (task,) = display.progress.tasks
+    assert (task.completed, task.total) == (num_runs, num_runs)
