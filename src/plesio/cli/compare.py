@@ -53,7 +53,6 @@ def compare(
     _prepare_folder(out, resume=resume, overwrite=overwrite)
 
     from plesio.bench.compare import run_comparison
-
     from plesio.cli.progress_display import progress_display
 
     try:

@@ -7,6 +7,7 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
@@ -55,12 +56,13 @@ class LiveDisplay:
     def __init__(self, console: Console) -> None:
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=12),
             TaskProgressColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=console,
             transient=True,
+            expand=True,
         )
         self._all_runs: TaskID | None = None
         self._run: TaskID | None = None
