@@ -20,7 +20,8 @@ as the one that sends heartbeats, a connection of its own. ZeroMQ's own thread s
 """
 
 from plesio.runtime.exchange.transport.channels import Sending
-from plesio.runtime.exchange.transport.client import ClientEndpoint, ControlClient, wait_readable
+from plesio.runtime.exchange.transport.client import ClientEndpoint, wait_readable
+from plesio.runtime.exchange.transport.control_client import ControlClient
 from plesio.runtime.exchange.transport.security import JobKeys, new_job_secret
 from plesio.runtime.exchange.transport.server import ServerEndpoint
 from plesio.runtime.exchange.transport.sockets import LinkBytes, Traffic

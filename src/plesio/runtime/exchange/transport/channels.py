@@ -127,7 +127,7 @@ class ControlChannel:
 
     def receive(self) -> tuple[list[Control], bool]:
         """The messages that are here, at most a few dozen, and whether that was all."""
-        messages = []
+        messages: list[Control] = []
         for _ in range(_MANY):
             try:
                 frames = self.socket.recv_multipart(zmq.DONTWAIT, copy=False)
@@ -196,7 +196,7 @@ class DataChannel:
         if not payload.flags.c_contiguous:
             raise ValueError("a payload must be contiguous; numpy.ascontiguousarray makes it so")
         tracker: zmq.MessageTracker | None = None
-        view = memoryview(payload.reshape(-1).view(np.uint8))
+        view = payload.reshape(-1).view(np.uint8).data
         total_bytes = len(view)
         counted = self._traffic.of(self._link_of(peer))
         for offset in range(0, max(total_bytes, 1), CHUNK_BYTES):
@@ -225,7 +225,7 @@ class DataChannel:
 
     def receive(self) -> tuple[list[Bulk], bool]:
         """The messages that the chunks which are here complete, at most a few dozen, and whether these were all."""
-        messages = []
+        messages: list[Bulk] = []
         for _ in range(_MANY):
             try:
                 message = self._receive_chunk()
@@ -257,10 +257,11 @@ class DataChannel:
         if place is None:
             self._skip_rest()
             return None
-        num_bytes = self.socket.recv_into(place) if place.size else len(self.socket.recv())
+        num_bytes = self.socket.recv_into(place.data) if place.size else len(self.socket.recv())
         counted.received_payload += num_bytes
         counted.received_framing += _zmtp_bytes(num_bytes, encrypted=False)
         if self.socket.rcvmore:
+            self._assembler.refuse(peer, chunk.header)
             raise WireError(Refusal.MALFORMED, "a chunk with more than one body")
         return self._assembler.commit(peer, num_bytes)
 

@@ -1,5 +1,6 @@
 """The server's end: two ROUTER sockets, the handler that says who may connect, and one poll loop over all of it."""
 
+import math
 import os
 import time
 from collections import Counter
@@ -23,7 +24,16 @@ from plesio.runtime.exchange.transport.channels import (
     Sending,
 )
 from plesio.runtime.exchange.transport.security import CONTROL_DOMAIN, DATA_DOMAIN, JobKeys, Tickets, ZapHandler
-from plesio.runtime.exchange.transport.sockets import Context, Link, Socket, Traffic, bind, configure, host_identity
+from plesio.runtime.exchange.transport.sockets import (
+    Context,
+    Link,
+    Socket,
+    Traffic,
+    bind,
+    configure,
+    host_identity,
+    keep_received_memory,
+)
 from plesio.runtime.exchange.transport.watch import ServerWatch
 from plesio.runtime.exchange.transport.wire import Bulk, Control, Gone, Header, Incoming, Refusal, job_digest
 
@@ -63,6 +73,7 @@ class ServerEndpoint:
         data_port: int = 0,
         generation: int = 0,
     ) -> None:
+        keep_received_memory()
         self.refused: Counter[Refusal] = Counter()
         """Connections and messages turned away, by reason."""
         self.num_abandoned = 0
@@ -183,7 +194,7 @@ class ServerEndpoint:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return []
-            self._poller.poll(left_s * 1e3)
+            self._poller.poll(math.ceil(left_s * 1e3))
 
     def _take(self) -> list[Incoming]:
         self._reclaim_staged()

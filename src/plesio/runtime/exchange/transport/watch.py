@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from plesio.core.errors import TransportError
 from plesio.runtime.exchange.transport.sockets import Socket
 
 __all__ = ["ClientWatch", "ServerWatch"]
@@ -139,6 +140,16 @@ class ClientWatch:
             elif event & _FAILED or event == zmq.EVENT_DISCONNECTED:
                 self.lost = self.established
                 self.refused = not self.established
+
+    def check(self, address: str) -> None:
+        """Raise when the connection is lost.
+
+        Raises:
+            TransportError: It stood, and has ended.
+        """
+        self.read()
+        if self.lost:
+            raise TransportError(f"the server at {address} has ended the connection")
 
     def close(self) -> None:
         """Stop watching."""

@@ -55,7 +55,10 @@ _CONTROL = struct.Struct("<4sB3xIQ")
 
 
 class Refusal(StrEnum):
-    """Why a connection or a message was turned away; the endpoints count each."""
+    """Why a connection or a message was turned away; the endpoints count each.
+
+    A bulk message whose head is at fault (malformed, foreign) counts once for each of its chunks.
+    """
 
     HANDSHAKE = "handshake"
     """It never became a connection: not ZeroMQ, no encryption where it is required, or a wrong server key."""

@@ -1,0 +1,33 @@
+"""Plesio trains one PyTorch model with many workers under a consistency policy.
+
+Layers (import downward only): cli > bench | report > runtime | tasks > policies > core. What needs torch is loaded at first
+use, so that ``import plesio`` and the command line answer at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from plesio.policies import ASP, BSP, SSP, LocalSGD, Policy, parse_policy
+
+if TYPE_CHECKING:
+    from plesio.runtime.job import Job
+    from plesio.runtime.join import join
+    from plesio.runtime.ledger import RunInfo
+    from plesio.runtime.session import Session
+    from plesio.tasks.task import Task
+
+__all__ = ["ASP", "BSP", "SSP", "Job", "LocalSGD", "Policy", "RunInfo", "Session", "Task", "join", "parse_policy"]
+
+_LAZY = {
+    "Job": "plesio.runtime.job",
+    "RunInfo": "plesio.runtime.ledger",
+    "Session": "plesio.runtime.session",
+    "Task": "plesio.tasks.task",
+    "join": "plesio.runtime.join",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'plesio' has no attribute '{name}'")

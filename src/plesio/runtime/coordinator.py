@@ -1,0 +1,401 @@
+"""The one place where a run is decided: membership, credit, the order of updates, and who gets which samples.
+
+A coordinator is a plain object: the server hands it what arrived and the time; it answers with *effects* (`Order`s for
+every server's shard, `Tell`s for workers) that the server carries out. It opens no socket and reads no clock, so tests
+and the virtual world drive it as they like.
+
+A run goes through three states::
+
+    gathering --all expected workers joined--> running --nobody left, or an error--> ended
+
+A worker is lost when nothing was heard of it for a lease. The lease follows the measured step time of the slowest worker
+(`LEASE_STEPS` steps, within `MIN_LEASE_S` and `MAX_LEASE_S`): a constant would be too short for one model and too long
+for another. A lost worker that speaks up again is told so, and none of its later updates count.
+
+A worker that has no samples left *rests*: the policy sees it leave, so that nobody waits for its clock, and sees it join
+again when it is given a block. Without this, a bound would deadlock at the end of every epoch.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from plesio.core.trace import TraceWriter
+from plesio.policies import (
+    Admit,
+    Apply,
+    Arrived,
+    Event,
+    Grant,
+    Joined,
+    LeaveReason,
+    Left,
+    Policy,
+    Recorder,
+    Refuse,
+)
+from plesio.runtime.leases import Block, LeaseBook
+from plesio.runtime.ledger import Ledger, Report, RunInfo
+
+__all__ = [
+    "FIRST_LEASE_S",
+    "LEASE_STEPS",
+    "MAX_LEASE_S",
+    "MIN_LEASE_S",
+    "Coordinator",
+    "Effect",
+    "Order",
+    "PlanFigures",
+    "Snapshot",
+    "Tell",
+]
+
+FIRST_LEASE_S = 15.0
+"""Lease before any step was measured: the first step may compile kernels and fill caches."""
+MIN_LEASE_S = 2.0
+MAX_LEASE_S = 60.0
+LEASE_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What every server must do to its shard, in this order everywhere.
+
+    Attributes:
+        kind: ``admit``, ``credit``, ``apply``, ``drop`` or ``snapshot``.
+        body: JSON values.
+    """
+
+    kind: Literal["admit", "credit", "apply", "drop", "snapshot"]
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """A control message for one worker."""
+
+    worker: int
+    kind: str
+    body: dict[str, Any]
+
+
+Effect = Order | Tell
+Status = Literal["finished", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFigures:
+    """What a plan deals out: ``budget_samples`` samples of a data set of ``num_samples``, over all workers."""
+
+    num_samples: int
+    batch_size: int
+    budget_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The shared parameters at a fixed number of samples."""
+
+    number: int
+    samples: int
+    at_s: float
+
+
+@dataclass(slots=True)
+class _Member:
+    heard_s: float
+    clock: int = 0
+    live: bool = True
+    resting: bool = False
+    leaving: bool = False
+    answered: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Arriving:
+    """An update of which some servers still lack their part."""
+
+    servers: set[int] = field(default_factory=set)
+
+
+class Coordinator:
+    """Decides one run.
+
+    Args:
+        policy: What the workers run under.
+        info: Names for the result.
+        expected: Ranks that must join before the run starts.
+        num_servers: Servers that hold a part of the parameters; 0 when the exchange is collective.
+        snapshot_every: Samples between two snapshots of the store; None for none.
+        folder: Where the policy's event log is written; None for nowhere.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        info: RunInfo,
+        expected: Iterable[int],
+        num_servers: int,
+        snapshot_every: int | None = None,
+        folder: Path | None = None,
+        now_s: float,
+    ) -> None:
+        self.policy = policy
+        self.expected = tuple(sorted(expected))
+        self.state: Literal["gathering", "running", "ended"] = "gathering"
+        self.status: Status = "finished"
+        self.error: str | None = None
+        self.started_s = 0.0
+        self.snapshots: list[Snapshot] = []
+        self.ledger = Ledger(policy=policy.spec, info=info, num_workers=len(self.expected))
+        self.recorder = Recorder(policy)
+        self.trace = TraceWriter(
+            None if folder is None else folder / "trace-coordinator.jsonl",
+            header={"worker": None, "policy": policy.spec},
+            on_failure=self.ledger.fallbacks.append,
+        )
+        self._num_servers = num_servers
+        self._snapshot_every = snapshot_every
+        self._members: dict[int, _Member] = {}
+        self._arriving: dict[tuple[int, int], _Arriving] = {}
+        self._samples_of: dict[tuple[int, int], int] = {}
+        self._plans: dict[int, LeaseBook] = {}
+        self._asking: dict[int, int] = {}
+        self._created_s = now_s
+
+    @property
+    def live(self) -> list[int]:
+        """Workers that take part, in order of rank."""
+        return sorted(worker for worker, member in self._members.items() if member.live)
+
+    def is_live(self, worker: int) -> bool:
+        """Whether messages of this worker count."""
+        return worker in self._members and self._members[worker].live
+
+    @property
+    def lease_s(self) -> float:
+        """Silence after which a worker is lost."""
+        step_s = self.ledger.recent_step_s()
+        return FIRST_LEASE_S if step_s == 0.0 else min(MAX_LEASE_S, max(MIN_LEASE_S, LEASE_STEPS * step_s))
+
+    def join(self, worker: int, *, now_s: float) -> list[Effect]:
+        """A worker asks to take part; it is told ``start`` when the run starts, or at once when it runs already."""
+        self._members[worker] = _Member(heard_s=now_s)
+        if self.state == "running":
+            return self._admit([worker], now_s=now_s)
+        if self.state == "gathering" and all(rank in self._members for rank in self.expected):
+            self.state = "running"
+            self.started_s = now_s
+            return self._admit(self.expected, now_s=now_s)
+        return []
+
+    def _admit(self, workers: Sequence[int], *, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for worker in workers:
+            effects += self._decide(Joined(worker=worker), now_s=now_s)
+        for worker in workers:
+            body = {"clock": self._members[worker].clock, "elapsed_s": now_s - self.started_s, "workers": list(self.expected)}
+            effects.append(Tell(worker, "start", body))
+        return effects
+
+    def leave(self, worker: int, *, now_s: float) -> list[Effect]:
+        """A worker has trained all it will. It is told ``left``: the worker that evaluates (the lowest rank that is
+        there) when all others have left too, the rest at once.
+        """
+        if not self.is_live(worker):
+            return []
+        effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
+        self._members[worker].leaving = True
+        return effects + self._answer_leaving()
+
+    def bye(self, worker: int, *, status: Status, error: str | None, now_s: float) -> list[Effect]:
+        """A worker's session is closed."""
+        if not self.is_live(worker):
+            return []
+        if self.status == "finished":
+            self.status, self.error = status, error
+        effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
+        return effects + self._remove(worker)
+
+    def lose(self, worker: int, *, now_s: float) -> list[Effect]:
+        """A worker is known to be gone."""
+        if not self.is_live(worker):
+            return []
+        fatal = self.policy.exchange == "collective"
+        self.ledger.lost.append(worker)
+        self.trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
+        if fatal and not self._members[worker].leaving:
+            self.status = "failed"
+            self.error = f"worker {worker} was lost, and a collective exchange cannot go on without it"
+        effects = self._retire(worker, LeaveReason.LOST, now_s=now_s)
+        effects += self._remove(worker)
+        return effects + [Tell(other, "lost", {"workers": [worker], "fatal": fatal}) for other in self.live]
+
+    def _retire(self, worker: int, reason: LeaveReason, *, now_s: float) -> list[Effect]:
+        """Take a worker out of the policy and give back what it had leased; nothing that it pushed whole is dropped."""
+        member = self._members[worker]
+        effects: list[Effect] = []
+        if reason is LeaveReason.LOST:
+            for key in [key for key in self._arriving if key[0] == worker]:
+                del self._arriving[key]
+                effects.append(Order("drop", {"worker": worker, "clock": key[1]}))
+        if self.state == "running" and not member.resting:
+            member.resting = True
+            effects += self._decide(Left(worker=worker, reason=reason), now_s=now_s)
+        self._asking.pop(worker, None)
+        for plan in self._plans.values():
+            plan.release(worker)
+        return effects + self._answer_asking(now_s=now_s)
+
+    def _remove(self, worker: int) -> list[Effect]:
+        self._members[worker].live = False
+        if self.state == "running" and not self.live:
+            self.state = "ended"
+        return self._answer_leaving()
+
+    def _answer_leaving(self) -> list[Effect]:
+        live = self.live
+        all_left = all(self._members[worker].leaving for worker in live)
+        effects: list[Effect] = []
+        for worker in live:
+            member = self._members[worker]
+            evaluates = worker == live[0]
+            if member.leaving and not member.answered and (all_left or not evaluates):
+                member.answered = True
+                effects.append(Tell(worker, "left", {"evaluates": evaluates}))
+        return effects
+
+    def tick(self, *, now_s: float) -> list[Effect]:
+        """Lose every worker that has been silent for a lease. Call it several times a lease."""
+        effects: list[Effect] = []
+        for worker in self.live:
+            if now_s - self._members[worker].heard_s > self.lease_s:
+                effects += self.lose(worker, now_s=now_s)
+        return effects
+
+    def heard(self, worker: int, *, now_s: float, report: Report | None = None) -> list[Effect]:
+        """A sign of life, perhaps with figures. A worker that was declared lost is told so."""
+        member = self._members.get(worker)
+        if member is None or not member.live:
+            return [Tell(worker, "expelled", {})] if member is not None and worker in self.ledger.lost else []
+        member.heard_s = now_s
+        if report is not None:
+            self.ledger.report(worker, report)
+        return []
+
+    def arrived(self, event: Arrived, *, num_samples: int, server: int, now_s: float) -> list[Effect]:
+        """One server holds its part of an update; when all do, the policy decides."""
+        if self.state != "running" or not self.is_live(event.worker) or self._members[event.worker].resting:
+            return [Order("drop", {"worker": event.worker, "clock": event.clock})]
+        key = (event.worker, event.clock)
+        if event.finite:
+            arriving = self._arriving.setdefault(key, _Arriving())
+            arriving.servers.add(server)
+            if len(arriving.servers) < self._num_servers:
+                return []
+            del self._arriving[key]
+        member = self._members[event.worker]
+        member.heard_s = now_s
+        member.clock = event.clock
+        slowest = min(other.clock for other in self._members.values() if other.live and not other.resting)
+        # the lead is taken when a step begins: one step before the clock that it ends with
+        self.ledger.max_lead = max(self.ledger.max_lead, event.clock - 1 - slowest)
+        self._samples_of[key] = num_samples
+        return self._decide(event, now_s=now_s)
+
+    def _decide(self, event: Event, *, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for action in self.recorder.handle(event):
+            match action:
+                case Admit(worker=worker, clock=clock):
+                    self._members[worker].clock = clock
+                    effects.append(Order("admit", {"worker": worker, "clock": clock}))
+                case Grant(worker=worker, clock=clock):
+                    effects.append(Order("credit", {"worker": worker, "clock": clock}))
+                case Refuse(worker=worker, clock=clock, reason=reason):
+                    self._samples_of.pop((worker, clock), None)
+                    effects.append(Order("drop", {"worker": worker, "clock": clock}))
+                    self.trace.event("refuse", at_s=now_s, clock=clock, worker=worker, reason=reason.value)
+                    effects.append(Tell(worker, "refused", {"clock": clock, "reason": reason.value}))
+                case Apply():
+                    effects += self._apply(action, now_s=now_s)
+        return effects
+
+    def _apply(self, action: Apply, *, now_s: float) -> list[Effect]:
+        self.ledger.applied(action)
+        before = self.ledger.applied_samples
+        self.ledger.applied_samples += sum(self._samples_of.pop(update, 0) for update in action.updates)
+        body = {
+            "updates": [list(update) for update in action.updates],
+            "weight": action.weight,
+            "version": action.version,
+            "num_live": max(1, sum(member.live and not member.resting for member in self._members.values())),
+        }
+        effects: list[Effect] = [Order("apply", body)]
+        self.trace.event("apply", at_s=now_s, clock=action.version, **{key: body[key] for key in ("updates", "weight")})
+        if self._snapshot_every and before // self._snapshot_every != self.ledger.applied_samples // self._snapshot_every:
+            snapshot = Snapshot(len(self.snapshots), self.ledger.applied_samples, now_s - self.started_s)
+            self.snapshots.append(snapshot)
+            effects.append(Order("snapshot", {"number": snapshot.number}))
+        return effects
+
+    def lease(self, worker: int, *, plan: int, idle: bool, figures: PlanFigures, now_s: float) -> list[Effect]:
+        """A worker asks for its next block of plan ``plan``; it is told ``block``.
+
+        An idle worker (nothing left to train on) is answered when there is a block or when the whole plan is done, and
+        rests until then; another one is answered at once, with no block if there is none to be had now. The first to ask
+        fixes the plan's figures; all workers of one program ask with the same.
+        """
+        if not self.is_live(worker):
+            return []
+        if plan not in self._plans:
+            self._plans[plan] = LeaseBook(
+                figures.num_samples,
+                batch_size=figures.batch_size,
+                budget_samples=figures.budget_samples,
+                workers=self.live,
+                dealing="fixed" if self.policy.synchronous else "guided",
+            )
+        self._plans[plan].join(worker)
+        if not idle:
+            block = self._plans[plan].lease(worker)
+            return [Tell(worker, "block", {"plan": plan, "block": _block_json(block)})]
+        self._asking[worker] = plan
+        return self._answer_asking(now_s=now_s)
+
+    def release(self, worker: int, *, now_s: float) -> list[Effect]:
+        """A worker left its loop early: what it holds goes to others."""
+        for plan in self._plans.values():
+            plan.release(worker)
+        return self._answer_asking(now_s=now_s)
+
+    def finish(self, worker: int, *, plan: int, block: int, num_samples: int, now_s: float) -> list[Effect]:
+        """A worker has trained on the next ``num_samples`` samples of a block."""
+        if plan in self._plans and self.is_live(worker):
+            self._plans[plan].finish(worker, block, num_samples)
+        return self._answer_asking(now_s=now_s)
+
+    def _answer_asking(self, *, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for worker, number in list(self._asking.items()):
+            plan, member = self._plans[number], self._members[worker]
+            block = plan.lease(worker)
+            if block is None and not member.resting:
+                member.resting = True
+                effects += self._decide(Left(worker=worker, reason=LeaveReason.RESTING), now_s=now_s)
+            if block is None and not plan.done:
+                continue  # somebody's block may yet come back
+            del self._asking[worker]
+            body: dict[str, Any] = {"plan": number, "block": _block_json(block)}
+            if block is not None and member.resting:
+                member.resting = False
+                effects += self._decide(Joined(worker=worker), now_s=now_s)
+                body["clock"] = member.clock
+            effects.append(Tell(worker, "block", body))
+        return effects
+
+
+def _block_json(block: Block | None) -> dict[str, Any] | None:
+    return None if block is None else asdict(block)

@@ -1,0 +1,121 @@
+"""How a model's tensors lie in the store: which bytes of which tensor are on which server.
+
+The tensors are laid end to end in name order (parameters, then floating-point buffers) and the line is cut into as many
+equal parts as there are servers, so that every server holds the same number of bytes to within one element. A tensor that
+a cut goes through is kept as two slices: the optimizers that a server runs work element by element, so nothing is lost.
+
+Each server keeps its slices in one block of bytes, every slice on a `ALIGNMENT` boundary; pushes and pulls carry the
+present slices in the same order, tightly packed.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any, Literal
+
+import torch
+
+from plesio.core.errors import ExchangeError
+
+__all__ = ["ALIGNMENT", "Layout", "Slice", "TensorKind", "slices_from_json"]
+
+ALIGNMENT = 64
+
+TensorKind = Literal["parameter", "buffer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Elements ``start`` to ``stop`` of the flattened tensor ``name``, kept at ``offset`` of a server's block.
+
+    Attributes:
+        group: Index of the optimizer's parameter group; -1 for buffers.
+    """
+
+    name: str
+    kind: TensorKind
+    dtype: str
+    group: int
+    start: int
+    stop: int
+    offset: int
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype as torch names it."""
+        dtype = getattr(torch, self.dtype)
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the slice."""
+        return (self.stop - self.start) * self.torch_dtype.itemsize
+
+    def view(self, block: torch.Tensor) -> torch.Tensor:
+        """The slice's elements in a server's block (shape ``[stop - start]``), sharing its memory."""
+        return block[self.offset : self.offset + self.num_bytes].view(self.torch_dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The slices of every server, in order of offset."""
+
+    servers: tuple[tuple[Slice, ...], ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[tuple[str, torch.Tensor, TensorKind, int]], *, num_servers: int) -> "Layout":
+        """Cut (name, tensor, kind, group) into ``num_servers`` parts of equal bytes.
+
+        Raises:
+            ExchangeError: There are fewer elements than servers.
+        """
+        total = sum(tensor.numel() * tensor.element_size() for _, tensor, _, _ in tensors)
+        if sum(tensor.numel() for _, tensor, _, _ in tensors) < num_servers:
+            raise ExchangeError(f"the model has fewer elements than the {num_servers} servers; ask for fewer servers")
+        parts: list[list[Slice]] = [[] for _ in range(num_servers)]
+        ends = [0] * num_servers
+        position, server = 0, 0
+        for name, tensor, kind, group in tensors:
+            size, start, count = tensor.element_size(), 0, tensor.numel()
+            while start < count:
+                cut = -(-total * (server + 1) // num_servers)  # the byte at which this server's part ends, rounded up
+                room = -(-(cut - position) // size)
+                if room <= 0 and server < num_servers - 1:
+                    server += 1
+                    continue
+                stop = count if server == num_servers - 1 else min(count, start + room)
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                offset = -(-ends[server] // ALIGNMENT) * ALIGNMENT
+                piece = Slice(name=name, kind=kind, dtype=dtype, group=group, start=start, stop=stop, offset=offset)
+                parts[server].append(piece)
+                ends[server] = offset + piece.num_bytes
+                position += piece.num_bytes
+                start = stop
+        return cls(tuple(tuple(part) for part in parts))
+
+    def block_bytes(self, server: int) -> int:
+        """Bytes of one server's block, padding included."""
+        last = self.servers[server][-1] if self.servers[server] else None
+        return 0 if last is None else last.offset + last.num_bytes
+
+    def payload_bytes(self, server: int, present: Iterable[int] | None = None) -> int:
+        """Bytes on the wire for the slices ``present`` (all when None) of one server."""
+        slices = self.servers[server]
+        return sum(slices[index].num_bytes for index in (range(len(slices)) if present is None else present))
+
+    def digest(self) -> str:
+        """A short name for this layout: equal on every rank whose model and server count are the same."""
+        text = json.dumps([self.to_json(server) for server in range(len(self.servers))])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_json(self, server: int) -> list[list[Any]]:
+        """One server's slices as JSON values, as short as they can be."""
+        return [list(astuple(piece)) for piece in self.servers[server]]
+
+
+def slices_from_json(data: list[list[Any]]) -> tuple[Slice, ...]:
+    """The slices that `Layout.to_json` wrote."""
+    names = [field.name for field in fields(Slice)]
+    return tuple(Slice(**dict(zip(names, values, strict=True))) for values in data)

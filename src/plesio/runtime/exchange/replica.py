@@ -1,0 +1,103 @@
+"""A worker's model and optimizer, seen as the tensors that an exchange moves."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from plesio.core.errors import TaskError
+from plesio.runtime.exchange.layout import TensorKind
+
+__all__ = ["Replica", "State", "parameters_sha256"]
+
+State = dict[str, torch.Tensor]
+"""Tensors by name: parameters and buffers, detached, on the CPU."""
+
+
+class Replica:
+    """What one worker trains.
+
+    Args:
+        model: The user's module; never wrapped or replaced.
+        optimizer: Its optimizer.
+
+    Raises:
+        TaskError: The model has no parameter that is trained, or the optimizer holds none of them.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise TaskError(
+                f"the model ({type(model).__name__}) has no trainable parameters; give it some, or set requires_grad"
+            )
+        self.buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
+        group_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        missing = [name for name, p in self.parameters.items() if id(p) not in group_of]
+        if len(missing) == len(self.parameters):
+            raise TaskError("the optimizer holds none of the model's parameters; build it from model.parameters()")
+        self._group_of = {name: group_of.get(id(p), -1) for name, p in self.parameters.items()}
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the trained parameters."""
+        return sum(p.numel() * p.element_size() for p in self.parameters.values())
+
+    def tensors(self) -> list[tuple[str, torch.Tensor, TensorKind, int]]:
+        """(name, tensor, kind, parameter group) in name order, parameters first, as `Layout.of` takes them."""
+        parameters: list[tuple[str, torch.Tensor, TensorKind, int]] = [
+            (name, self.parameters[name].detach(), "parameter", self._group_of[name]) for name in sorted(self.parameters)
+        ]
+        return parameters + [(name, self.buffers[name], "buffer", -1) for name in sorted(self.buffers)]
+
+    def digest(self) -> str:
+        """A short name for the tensors' names, shapes and dtypes: equal on workers whose models are alike."""
+        text = repr([(name, tuple(tensor.shape), str(tensor.dtype), kind) for name, tensor, kind, _ in self.tensors()])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def gradients(self) -> Iterator[torch.Tensor]:
+        """The gradients that are there."""
+        return (p.grad for p in self.parameters.values() if p.grad is not None)
+
+    def gradients_finite(self) -> bool:
+        """Whether no gradient holds NaN or infinity (read in one pass, without a copy)."""
+        # a sum is finite only if every term is; overflow of finite terms would need gradients of 1e30 and counts as bad
+        sums = [grad.sum() if not grad.is_sparse else grad.coalesce().values().sum() for grad in self.gradients()]
+        return bool(torch.isfinite(torch.stack([total.float() for total in sums]).sum())) if sums else True
+
+    def state(self) -> State:
+        """A copy of parameters and all buffers, on the CPU."""
+        copied = {name: p.detach().to("cpu", copy=True) for name, p in self.parameters.items()}
+        copied.update({name: b.detach().to("cpu", copy=True) for name, b in self.model.named_buffers()})
+        return copied
+
+    @torch.no_grad()
+    def load(self, state: State) -> None:
+        """Set parameters and those buffers that ``state`` has."""
+        for name, parameter in self.parameters.items():
+            parameter.copy_(state[name])
+        for name, buffer in self.model.named_buffers():
+            if name in state:
+                buffer.copy_(state[name])
+
+    @contextmanager
+    def loaded(self, state: State) -> Iterator[None]:
+        """With ``state`` in the model; what was there before comes back afterwards."""
+        own = self.state()
+        self.load(state)
+        try:
+            yield
+        finally:
+            self.load(own)
+
+
+def parameters_sha256(replica: Replica, state: State) -> str:
+    """SHA-256 over the trained parameters' bytes in ``state``, in name order."""
+    digest = hashlib.sha256()
+    for name in sorted(replica.parameters):
+        digest.update(name.encode())
+        digest.update(state[name].contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

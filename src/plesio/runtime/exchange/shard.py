@@ -1,0 +1,251 @@
+"""One server's part of the shared parameters, and how updates change it. No sockets, no clock: the virtual world uses it too.
+
+An update waits here from the moment its last byte is in until the policy says `apply` (with a weight, alone or averaged
+with others) or `drop`. Every server applies the same updates in the same order, because the coordinator alone decides;
+versions are therefore equal on all servers and a pull from several servers at one version is one consistent model.
+
+Two ways to apply, chosen by the policy's ``update``:
+
+* ``gradient``: a stock `torch.optim` optimizer steps with the mean gradient and every learning rate times the weight.
+  A slice whose gradient was absent from all updates is left alone, as torch leaves a parameter whose ``grad`` is None.
+* ``delta``: the mean delta times the weight is added.
+
+Floating-point buffers (BatchNorm's running statistics) move by ``1 / num_live`` towards what each update carried.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from plesio.core.errors import ExchangeError
+from plesio.policies import UpdateKind
+from plesio.runtime.exchange.layout import Slice
+
+__all__ = ["SUPPORTED_OPTIMIZERS", "OptimizerSpec", "Pulled", "Shard", "optimizer_spec"]
+
+SUPPORTED_OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
+    optimizer.__name__: optimizer
+    for optimizer in (
+        torch.optim.SGD,
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.Adagrad,
+        torch.optim.Adadelta,
+        torch.optim.Adamax,
+        torch.optim.ASGD,
+        torch.optim.NAdam,
+        torch.optim.RAdam,
+        torch.optim.RMSprop,
+        torch.optim.Rprop,
+    )
+}
+"""Optimizers that work element by element, so that a server can run them on its slices."""
+
+_NUMBERS = (bool, int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """A stock optimizer's class and the options of each parameter group, as JSON values."""
+
+    name: str
+    groups: tuple[dict[str, Any], ...]
+
+
+def optimizer_spec(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
+    """Describe ``optimizer`` so that a server can build its like.
+
+    Raises:
+        ExchangeError: The servers cannot run this class.
+    """
+    name = type(optimizer).__name__
+    if SUPPORTED_OPTIMIZERS.get(name) is not type(optimizer):
+        raise ExchangeError(
+            f"the store's servers cannot run {name} on gradients; they can run {', '.join(SUPPORTED_OPTIMIZERS)}. "
+            "Use one of these, or push deltas (policy option update=delta), which works with any optimizer"
+        )
+    return OptimizerSpec(name, group_options(optimizer))
+
+
+def group_options(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], ...]:
+    """The options of each parameter group that are numbers, tuples of numbers or None."""
+    return tuple({key: _plain(value) for key, value in group.items() if _is_option(key, value)} for group in optimizer.param_groups)
+
+
+def _is_option(key: str, value: object) -> bool:
+    # `fused` and `foreach` choose an implementation, `initial_lr` belongs to schedulers: the server decides these itself
+    if key in ("params", "param_names", "fused", "foreach", "capturable", "initial_lr"):
+        return False
+    return value is None or isinstance(value, (*_NUMBERS, tuple, list, torch.Tensor))
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else list(value) if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Slices that changed since the puller's version (None: all there are), packed in order."""
+
+    version: int
+    present: list[int] | None
+    payload: torch.Tensor
+
+
+@dataclass(slots=True)
+class _Pending:
+    values: dict[int, torch.Tensor]
+    groups: list[dict[str, Any]] | None
+
+
+class Shard:
+    """The slices of one server.
+
+    Args:
+        slices: The server's part of a `Layout`.
+        block: Their initial values, ``[block_bytes]`` uint8; owned by the shard from now on.
+        update: What updates are.
+        optimizer: For ``gradient`` updates.
+    """
+
+    def __init__(
+        self, slices: Sequence[Slice], *, block: torch.Tensor, update: UpdateKind, optimizer: OptimizerSpec | None
+    ) -> None:
+        self.version = 0
+        self._slices = slices
+        self._block = block
+        self._update = update
+        self._changed_at = [0] * len(slices)
+        self._pending: dict[tuple[int, int], _Pending] = {}
+        self._snapshots: dict[int, torch.Tensor] = {}
+        self._tensors = [piece.view(block) for piece in slices]
+        self._optimizer = self._build(optimizer) if update == "gradient" and optimizer is not None else None
+
+    def _build(self, spec: OptimizerSpec) -> torch.optim.Optimizer | None:
+        groups = []
+        self._group_of: dict[int, int] = {}
+        for number, options in enumerate(spec.groups):
+            members = [i for i, piece in enumerate(self._slices) if piece.group == number]
+            if not members:
+                continue
+            for index in members:
+                self._tensors[index] = torch.nn.Parameter(self._tensors[index])
+            self._group_of[number] = len(groups)
+            options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+            groups.append({**options, "params": [self._tensors[index] for index in members]})
+        return SUPPORTED_OPTIMIZERS[spec.name](groups) if groups else None
+
+    def push(
+        self, worker: int, *, clock: int, payload: torch.Tensor, present: Sequence[int] | None, groups: list[dict[str, Any]] | None
+    ) -> None:
+        """Keep an update until the policy decides on it.
+
+        Args:
+            worker: Who sent it.
+            clock: The worker's clock after the update's last step.
+            payload: The present slices, packed; uint8. Kept until applied or dropped.
+            present: Indices of the slices in the payload; None for all.
+            groups: The worker's optimizer options, when they changed.
+
+        Raises:
+            ExchangeError: The payload is not as long as its slices.
+        """
+        values, position = {}, 0
+        for index in range(len(self._slices)) if present is None else present:
+            piece = self._slices[index]
+            part = payload[position : position + piece.num_bytes]
+            # a packed slice need not lie on its dtype's boundary (mixed dtypes): copy only then
+            aligned = part.data_ptr() % piece.torch_dtype.itemsize == 0
+            values[index] = (part if aligned else part.clone()).view(piece.torch_dtype)
+            position += piece.num_bytes
+        if position != payload.numel():
+            raise ExchangeError(f"an update of worker {worker} has {payload.numel()} bytes; its slices make {position}")
+        self._pending[worker, clock] = _Pending(values, groups)
+
+    @torch.no_grad()
+    def apply(self, updates: Sequence[tuple[int, int]], *, weight: float, version: int, num_live: int) -> None:
+        """Make the mean of these pending updates, times ``weight``, the given version."""
+        pending = [self._pending.pop(update) for update in updates]
+        for one in pending:
+            if one.groups is not None:
+                self._set_options(one.groups)
+        touched = sorted({index for one in pending for index in one.values})
+        for index in touched:
+            values = [one.values[index] for one in pending if index in one.values]
+            tensor = self._tensors[index]
+            if self._slices[index].kind == "buffer":
+                for value in values:
+                    tensor.lerp_(value, 1.0 / num_live)
+            elif self._update == "delta":
+                tensor.add_(_mean(values, len(pending)), alpha=weight)
+            else:
+                tensor.grad = _mean(values, len(pending))
+            self._changed_at[index] = version
+        if self._optimizer is not None:
+            self._step(weight)
+        self.version = version
+
+    def _step(self, weight: float) -> None:
+        assert self._optimizer is not None
+        rates = [group["lr"] for group in self._optimizer.param_groups]
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * weight
+        self._optimizer.step()
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _set_options(self, groups: list[dict[str, Any]]) -> None:
+        if self._optimizer is None:
+            return
+        for number, options in enumerate(groups):
+            if number in self._group_of:
+                target = self._optimizer.param_groups[self._group_of[number]]
+                target.update({key: tuple(value) if isinstance(value, list) else value for key, value in options.items()})
+
+    def drop(self, worker: int, *, clock: int) -> None:
+        """Forget a pending update, if it is here."""
+        self._pending.pop((worker, clock), None)
+
+    def pull(self, known_version: int | None) -> Pulled:
+        """The slices that changed after ``known_version`` (all, buffers too, when None), copied."""
+        if known_version is None:
+            present = list(range(len(self._slices)))
+        else:
+            present = [
+                index
+                for index, changed in enumerate(self._changed_at)
+                if changed > known_version and self._slices[index].kind == "parameter"
+            ]
+        payload = self._packed(self._block, present)
+        return Pulled(self.version, present if len(present) < len(self._slices) else None, payload)
+
+    def snapshot(self, number: int) -> None:
+        """Keep a copy of the present state as ``number``."""
+        self._snapshots[number] = self._block.clone()
+
+    def pull_snapshot(self, number: int) -> Pulled:
+        """All slices as they were at a snapshot."""
+        everything = list(range(len(self._slices)))
+        return Pulled(self.version, None, self._packed(self._snapshots[number], everything))
+
+    def _packed(self, block: torch.Tensor, present: Sequence[int]) -> torch.Tensor:
+        payload = torch.empty(sum(self._slices[index].num_bytes for index in present), dtype=torch.uint8)
+        position = 0
+        for index in present:
+            piece = self._slices[index]
+            payload[position : position + piece.num_bytes] = block[piece.offset : piece.offset + piece.num_bytes]
+            position += piece.num_bytes
+        return payload
+
+
+def _mean(values: Sequence[torch.Tensor], count: int) -> torch.Tensor:
+    """Sum, then divide by ``count``: an update without this slice counts as zero, as in an all-reduce."""
+    if count == 1:
+        return values[0]
+    total = values[0].clone()
+    for value in values[1:]:
+        total.add_(value)
+    return total.div_(count)

@@ -1,0 +1,263 @@
+"""The store exchange, worker's side: push an update, pull parameters, and run on the credit that came with them.
+
+Between two exchanges the replica goes on by itself, with its own optimizer: a worker sees its own updates at once, those
+of others at the next pull. An exchange happens when the policy's period is over, or earlier when the credit that came
+with the last pull is used up; so parameters are never older than the policy allows (see `ShardHost` for why no other
+message is needed).
+
+What is pushed: for ``gradient`` updates the mean gradient of the steps since the last push, for ``delta`` updates the way
+that the replica has come since the last pull. Tensors without a gradient are not sent; of a pull only tensors come back
+that changed. NaN and infinity are looked for before anything is sent.
+"""
+
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plesio.policies import Policy
+from plesio.runtime.exchange.exchange import Progress, Refusal, SharedState
+from plesio.runtime.exchange.layout import Layout, Slice
+from plesio.runtime.exchange.replica import Replica, State
+from plesio.runtime.exchange.shard import group_options, optimizer_spec
+from plesio.runtime.exchange.store_client import Reply, StoreClient
+from plesio.runtime.timeline import Timeline
+
+__all__ = ["StoreExchange"]
+
+
+class StoreExchange:
+    """One worker's view of the store.
+
+    Args:
+        replica: What it trains.
+        policy: Says when to exchange and what.
+        client: Connections to the servers.
+        layout: Where the tensors are.
+        timeline: Where waiting and communicating go.
+        refuse: Called when an update of this worker is refused.
+    """
+
+    ready_s: float | None = None
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        policy: Policy,
+        client: StoreClient,
+        layout: Layout,
+        timeline: Timeline,
+        refuse: Refusal,
+    ) -> None:
+        self._replica = replica
+        self._policy = policy
+        self._client = client
+        self._layout = layout
+        self._timeline = timeline
+        self._refuse = refuse
+        self._by_name = {name: tensor for name, tensor, _, _ in replica.tensors()}
+        self._staging = [
+            np.empty(layout.payload_bytes(server), dtype=np.uint8) for server in range(len(layout.servers))
+        ]
+        self._gradients: dict[str, torch.Tensor] = {}
+        self._base: dict[str, torch.Tensor] = {}
+        self._sent_groups: tuple[dict[str, Any], ...] | None = None
+        self._num_steps = 0
+        self._num_samples = 0
+        self._clock = 0
+        self._pushed_clock = 0
+        self._version = 0
+        self._credit = 0
+        self._fetched_snapshots = 0
+
+    def offer_initial(self) -> None:
+        """Give the servers this replica's state to start from (rank 0).
+
+        Raises:
+            ExchangeError: The servers cannot run the replica's optimizer.
+        """
+        optimizer = None
+        if self._policy.update == "gradient":
+            spec = optimizer_spec(self._replica.optimizer)
+            optimizer = {"name": spec.name, "groups": list(spec.groups)}
+        _, payloads = self._pack(self._by_name)
+        layout = [self._layout.to_json(server) for server in range(len(self._layout.servers))]
+        self._client.initialise(layout, update=self._policy.update, optimizer=optimizer, payloads=payloads)
+
+    def begin(self, clock: int) -> None:
+        """Take the shared state over and begin at ``clock``."""
+        self._clock = self._pushed_clock = clock
+        self._merge(self._client.pull(after=clock, clock=clock, known_version=None))
+
+    def admitted_at(self, clock: int) -> None:
+        """Take part again from ``clock`` on, with parameters as they are now."""
+        self._clock = self._pushed_clock = clock
+        self._merge(self._client.pull(after=clock, clock=clock, known_version=self._version))
+
+    def step(self, progress: Progress) -> None:
+        """Add this step to the update under way; exchange if it is time."""
+        self._clock = progress.clock
+        self._num_samples += progress.samples
+        exchange = self._policy.exchanges_at(progress.clock) or progress.clock + 1 > self._credit
+        if not self._replica.gradients_finite():
+            self._refuse(progress.clock, "not_finite")
+        else:
+            self._num_steps += 1
+            if self._policy.update == "gradient":
+                self._accumulate()
+            if self._policy.update == "delta" or not exchange:
+                self._replica.optimizer.step()
+        if exchange:
+            self._push()
+            self._pull(clock=progress.clock)
+        self._replica.optimizer.zero_grad(set_to_none=True)
+
+    def _accumulate(self) -> None:
+        for name, parameter in self._replica.parameters.items():
+            if parameter.grad is None:
+                continue
+            grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+            if name in self._gradients:
+                self._gradients[name].add_(grad)
+            else:
+                # only an update of several steps needs a copy that outlives zero_grad
+                self._gradients[name] = grad if self._policy.period == 1 else grad.clone()
+
+    def _push(self) -> None:
+        """Send the update under way; if it has no finite step, say so instead."""
+        clock = self._exchange_clock()
+        self._pushed_clock = clock
+        if self._num_steps == 0:
+            self._client.not_finite(clock=clock, base_version=self._version)
+        else:
+            begun_s = time.perf_counter()
+            present, payloads = self._pack(self._update())
+            meta: dict[str, Any] = {"num_steps": self._num_steps, "num_samples": self._num_samples}
+            groups = group_options(self._replica.optimizer)
+            if self._policy.update == "gradient" and groups != self._sent_groups:
+                meta["groups"] = list(groups)
+                self._sent_groups = groups
+            self._client.push(clock=clock, base_version=self._version, meta=meta, present=present, payloads=payloads)
+            now_s = time.perf_counter()
+            self._timeline.communicate(begun_s, now_s, clock=self._clock)
+            self._timeline.event("push", at_s=now_s, clock=self._clock, version=self._version, steps=self._num_steps)
+        self._gradients = {}
+        self._num_steps = self._num_samples = 0
+
+    def _exchange_clock(self) -> int:
+        """The clock that the update is handed in for: its round's, when a synchronous policy's worker ends early."""
+        if not self._policy.synchronous:
+            return self._clock
+        return -(-self._clock // self._policy.period) * self._policy.period
+
+    def _update(self) -> dict[str, torch.Tensor]:
+        """The tensors to push, by name."""
+        if self._policy.update == "delta":
+            update = {name: p.detach() - self._base[name] for name, p in self._replica.parameters.items()}
+        else:
+            for grad in self._gradients.values() if self._num_steps > 1 else ():
+                grad.div_(self._num_steps)
+            update = self._gradients
+        return {**update, **self._replica.buffers}
+
+    def _pack(self, tensors: Mapping[str, torch.Tensor]) -> tuple[list[list[int] | None], list[NDArray[np.uint8]]]:
+        """Copy the slices of ``tensors`` into the staging buffers; returns which are there (None: all), and the payloads."""
+        present: list[list[int] | None] = []
+        payloads: list[NDArray[np.uint8]] = []
+        for slices, staging in zip(self._layout.servers, self._staging, strict=True):
+            here, position = [], 0
+            for index, piece in enumerate(slices):
+                if piece.name in tensors:
+                    source = tensors[piece.name].detach().reshape(-1)[piece.start : piece.stop].view(torch.uint8)
+                    torch.from_numpy(staging[position : position + piece.num_bytes]).copy_(source)
+                    position += piece.num_bytes
+                    here.append(index)
+            present.append(here if len(here) < len(slices) else None)
+            payloads.append(staging[:position])
+        return present, payloads
+
+    def _pull(self, *, clock: int) -> None:
+        begun_s = time.perf_counter()
+        replies = self._client.pull(after=self._pushed_clock, clock=clock, known_version=self._version)
+        self._merge(replies)
+        ended_s = time.perf_counter()
+        # the server says how long it held the answer back for others; the rest was the transfer
+        waited_s = min(max(reply.held_s for reply in replies), ended_s - begun_s)
+        self._timeline.wait(begun_s, begun_s + waited_s, clock=self._clock)
+        self._timeline.communicate(begun_s + waited_s, ended_s, clock=self._clock)
+        self._timeline.event("pull", at_s=ended_s, clock=self._clock, version=self._version)
+
+    @torch.no_grad()
+    def _merge(self, replies: list[Reply]) -> None:
+        for slices, reply in zip(self._layout.servers, replies, strict=True):
+            position = 0
+            for index in reply.present if reply.present is not None else range(len(slices)):
+                piece = slices[index]
+                _write(self._by_name[piece.name], piece, _view(reply.payload, piece, position))
+                position += piece.num_bytes
+        self._version = min(reply.version for reply in replies)
+        self._credit = min(reply.credit for reply in replies)
+        if self._policy.update == "delta":
+            self._base = {name: p.detach().clone() for name, p in self._replica.parameters.items()}
+
+    def flush(self) -> None:
+        """Hand in what is held back, and wait until it has been decided on."""
+        if self._num_steps:
+            self._push()
+            self._pull(clock=0)  # credit for a first step is always there
+
+    def accumulating(self) -> nullcontext[None]:
+        """Gradients stay on the worker anyhow."""
+        return nullcontext()
+
+    def shared(self) -> State | None:
+        """The shared state now, on the worker that evaluates."""
+        return self._state(snapshot=None) if self._client.evaluates() else None
+
+    def finish(self) -> None:
+        """Hand in what is held back."""
+        self.flush()
+
+    def snapshots(self) -> list[SharedState]:
+        """The snapshots that the servers have taken since the last call."""
+        known = self._client.snapshots()
+        fresh = known[self._fetched_snapshots :]
+        self._fetched_snapshots = len(known)
+        return [SharedState(one.samples, one.at_s, self._state(snapshot=one.number)) for one in fresh]
+
+    def _state(self, *, snapshot: int | None) -> State:
+        state = self._replica.state()
+        for slices, reply in zip(self._layout.servers, self._client.shared(snapshot=snapshot), strict=True):
+            position = 0
+            for index in reply.present if reply.present is not None else range(len(slices)):
+                piece = slices[index]
+                _write(state[piece.name], piece, _view(reply.payload, piece, position))
+                position += piece.num_bytes
+        return state
+
+    def close(self) -> None:
+        """Forget what is held back."""
+        self._gradients.clear()
+        self._base.clear()
+
+
+def _view(payload: NDArray[np.uint8], piece: Slice, position: int) -> torch.Tensor:
+    """The slice's elements at ``position`` of a packed payload, sharing its memory where the dtype's boundary allows."""
+    part = torch.from_numpy(payload[position : position + piece.num_bytes])
+    if part.data_ptr() % piece.torch_dtype.itemsize:
+        part = part.clone()
+    return part.view(piece.torch_dtype)
+
+
+def _write(tensor: torch.Tensor, piece: Slice, source: torch.Tensor) -> None:
+    if tensor.is_contiguous():
+        tensor.view(-1)[piece.start : piece.stop].copy_(source)
+    else:  # channels_last and the like: the slice counts elements in the tensor's logical order
+        flat = tensor.contiguous().view(-1)
+        flat[piece.start : piece.stop].copy_(source)
+        tensor.copy_(flat.view_as(tensor))

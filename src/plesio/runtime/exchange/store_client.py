@@ -1,0 +1,253 @@
+"""A worker's connections to the servers of its job: requests out, answers sorted to whoever waits for them."""
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.core.errors import PlesioError, TransportError
+from plesio.policies import Arrived
+from plesio.runtime.coordinator import PlanFigures, Snapshot
+from plesio.runtime.exchange.transport import Bulk, Control, Header, ClientEndpoint
+from plesio.runtime.leases import Block
+from plesio.runtime.messages import BulkKind, ControlKind
+
+__all__ = ["Leases", "Reply", "StoreClient"]
+
+POLL_S = 0.5
+"""How often a waiting worker looks whether the wait has become pointless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One server's answer to a pull; ``present`` None means all its slices."""
+
+    version: int
+    present: Sequence[int] | None
+    payload: NDArray[np.uint8]
+    credit: int
+    held_s: float
+
+
+class StoreClient:
+    """One worker's end of all its connections. Used by the training thread only.
+
+    Args:
+        endpoints: Connections, server 0 first.
+        rank: This worker.
+        failure: Says why waiting has become pointless (the job's server is gone, a worker is lost), or None.
+        on_refused: Called with clock and reason when the policy refused an update of this worker.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[ClientEndpoint],
+        *,
+        rank: int,
+        failure: Callable[[], PlesioError | None],
+        on_refused: Callable[[int, str], None],
+    ) -> None:
+        self.endpoints = list(endpoints)
+        self._rank = rank
+        self._failure = failure
+        self._on_refused = on_refused
+        self._controls: dict[int, deque[Mapping[str, Any]]] = defaultdict(deque)
+        self._bulks: list[dict[int, Bulk]] = [{} for _ in self.endpoints]
+        self._held: list[Bulk | None] = [None for _ in self.endpoints]
+        self._num_requests = 0
+        self._evaluates: bool | None = None
+        self._snapshots: list[Snapshot] = []
+
+    def tell(self, kind: ControlKind, body: Mapping[str, Any]) -> None:
+        """Send a control message to server 0."""
+        self.endpoints[0].send_control(kind, body)
+
+    def await_control(self, kind: ControlKind, *, timeout_s: float | None = None) -> Mapping[str, Any]:
+        """The next control message of this kind from server 0.
+
+        Raises:
+            TransportError: It did not come within ``timeout_s``.
+            PlesioError: The run cannot go on, or the server refused the request.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._controls[kind]:
+            if self._controls[ControlKind.FAILED]:
+                raise TransportError(self._controls[ControlKind.FAILED].popleft()["message"])
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                raise TransportError(f"the job's server has not answered within {timeout_s:g} s ({kind.name.lower()})")
+            self._wait(0)
+        return self._controls[kind].popleft()
+
+    def _wait(self, server: int) -> None:
+        arrived = self.endpoints[server].poll(POLL_S)
+        for incoming in arrived:
+            if isinstance(incoming, Bulk):
+                self._bulks[server][incoming.header.request] = incoming
+            elif isinstance(incoming, Control):
+                kind = ControlKind(incoming.kind)
+                if kind is ControlKind.REFUSED:
+                    self._on_refused(incoming.body["clock"], incoming.body["reason"])
+                else:
+                    self._controls[kind].append(incoming.body)
+        failure = None if arrived else self._failure()
+        if failure is not None:
+            raise failure
+
+    def _request(self, kind: BulkKind, *, clock: int = 0, meta: Mapping[str, Any]) -> list[Bulk]:
+        """Ask every server the same and collect the answers (valid until the next request)."""
+        number = self._new_request()
+        for endpoint in self.endpoints:
+            endpoint.push(self._header(kind, clock=clock, request=number), meta=meta)
+        return self._collect(number)
+
+    def _new_request(self) -> int:
+        self._num_requests += 1
+        return self._num_requests
+
+    def _collect(self, number: int) -> list[Bulk]:
+        answers = []
+        for server, waiting in enumerate(self._bulks):
+            while number not in waiting:
+                self._wait(server)
+            held = self._held[server]
+            if held is not None:
+                self.endpoints[server].release(held)
+            self._held[server] = waiting.pop(number)
+            answers.append(self._held[server])
+        return [answer for answer in answers if answer is not None]
+
+    def _header(self, kind: BulkKind, *, clock: int = 0, base_version: int = 0, request: int = 0) -> Header:
+        return Header(
+            kind=kind,
+            generation=self.endpoints[0].generation,
+            worker=self._rank,
+            clock=clock,
+            base_version=base_version,
+            request=request,
+        )
+
+    def initialise(
+        self,
+        layout: Sequence[Sequence[Any]],
+        *,
+        update: str,
+        optimizer: Mapping[str, Any] | None,
+        payloads: Sequence[NDArray[np.uint8]],
+    ) -> None:
+        """Give every server its slices' initial values; returns when all have them."""
+        number = self._new_request()
+        for endpoint, slices, payload in zip(self.endpoints, layout, payloads, strict=True):
+            meta = {"slices": slices, "update": update, "optimizer": optimizer}
+            endpoint.push(self._header(BulkKind.INITIAL, request=number), meta=meta, payload=payload)
+        self._collect(number)
+
+    def push(
+        self,
+        *,
+        clock: int,
+        base_version: int,
+        meta: Mapping[str, Any],
+        present: Sequence[Sequence[int] | None],
+        payloads: Sequence[NDArray[np.uint8]],
+    ) -> None:
+        """Send an update. The payloads must not change before the next `pull` has returned."""
+        header = self._header(BulkKind.PUSH, clock=clock, base_version=base_version)
+        for endpoint, here, payload in zip(self.endpoints, present, payloads, strict=True):
+            endpoint.push(header, meta={**meta, "present": here}, payload=payload)
+
+    def not_finite(self, *, clock: int, base_version: int) -> None:
+        """Say that there is no update at this clock because it was not finite."""
+        event = asdict(Arrived(worker=self._rank, clock=clock, base_version=base_version))
+        del event["finite"]
+        self.tell(ControlKind.NOT_FINITE, {"event": event})
+
+    def pull(self, *, after: int, clock: int, known_version: int | None) -> list[Reply]:
+        """The parameters after this worker's update at clock ``after``, when it has credit beyond ``clock``.
+
+        The payloads are valid until the next request.
+        """
+        answers = self._request(BulkKind.PULL, clock=clock, meta={"after": after, "known": known_version})
+        return [self._reply(answer) for answer in answers]
+
+    def shared(self, *, snapshot: int | None) -> list[Reply]:
+        """Everything the servers hold, now or at a snapshot."""
+        answers = self._request(BulkKind.SHARED, meta={"snapshot": snapshot})
+        self._snapshots = [Snapshot(**one) for one in answers[0].meta["snapshots"]]
+        return [self._reply(answer) for answer in answers]
+
+    def _reply(self, bulk: Bulk) -> Reply:
+        meta = bulk.meta
+        return Reply(
+            bulk.header.base_version, meta["present"], bulk.payload, meta.get("credit", 0), meta.get("held_s", 0.0)
+        )
+
+    def leave(self) -> None:
+        """Say that this worker has trained all it will; on the worker that evaluates, wait until all have."""
+        self.tell(ControlKind.LEAVE, {})
+        self._evaluates = self.await_control(ControlKind.LEFT)["evaluates"]
+
+    def evaluates(self) -> bool:
+        """Whether evaluating is this worker's: rank 0's, unless the server has decided otherwise."""
+        return self._rank == 0 if self._evaluates is None else self._evaluates
+
+    def snapshots(self) -> list[Snapshot]:
+        """The snapshots that the servers hold, as of the last `shared`."""
+        return self._snapshots
+
+
+class Leases:
+    """The coordinator's leases for one plan, seen from this worker.
+
+    Args:
+        client: How to reach it.
+        plan: Which loop of the session.
+        figures: What is dealt out.
+        on_admitted: Called with the clock when a rest is over.
+        before_rest: Called before the worker asks for samples with nothing left to train on.
+    """
+
+    def __init__(
+        self,
+        client: StoreClient,
+        *,
+        plan: int,
+        figures: PlanFigures,
+        on_admitted: Callable[[int], None],
+        before_rest: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._plan = plan
+        self._figures = asdict(figures)
+        self._on_admitted = on_admitted
+        self._before_rest = before_rest
+        self._asked = False
+
+    def request(self, *, idle: bool) -> None:
+        """Ask for the next block."""
+        if idle:
+            self._before_rest()
+        self._client.tell(ControlKind.LEASE, {"plan": self._plan, "idle": idle, "figures": self._figures})
+        self._asked = True
+
+    def receive(self) -> Block | None:
+        """The answer."""
+        self._asked = False
+        body = self._client.await_control(ControlKind.BLOCK)
+        if body.get("clock") is not None:
+            self._on_admitted(body["clock"])
+        return None if body["block"] is None else Block(**body["block"])
+
+    def finish(self, block: int, *, num_samples: int) -> None:
+        """Report progress on a block."""
+        body = {"plan": self._plan, "block": block, "num_samples": num_samples}
+        self._client.tell(ControlKind.FINISH, body)
+
+    def release(self) -> None:
+        """Give back all that is leased and not finished."""
+        if self._asked:
+            self.receive()
+        self._client.tell(ControlKind.RELEASE, {})

@@ -1,0 +1,60 @@
+"""Bytes that collectives send, counted where they leave: at the process group's own TCP connections.
+
+torch.distributed counts nothing, and what an algorithm sends is its secret. But the kernel counts for every connection
+(``TCP_INFO``), so the connections that a process group opens are found once, as those that are there after it is made and
+were not there before.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+__all__ = ["TcpTraffic"]
+
+_BYTES_ACKED = struct.Struct("=Q")
+_BYTES_ACKED_AT = 120
+"""Offset of ``tcpi_bytes_acked`` in Linux's ``struct tcp_info`` (since 4.1)."""
+
+
+class TcpTraffic:
+    """The TCP connections that were opened while it was `recording`."""
+
+    def __init__(self) -> None:
+        self._descriptors: list[int] = []
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Connections opened in this context are counted from their beginning."""
+        before = set(_connections())
+        yield
+        self._descriptors += sorted(set(_connections()) - before)
+
+    def bytes_sent(self) -> int:
+        """Payload bytes that the other ends have acknowledged."""
+        return sum(_acked(descriptor) for descriptor in self._descriptors)
+
+    def clear(self) -> None:
+        """The connections are closed; forget them."""
+        self._descriptors.clear()
+
+
+def _connections() -> Iterator[int]:
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own descriptor, and what others close meanwhile
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
+                    connection.getpeername()  # raises for sockets that listen
+                    yield int(name)
+
+
+def _acked(descriptor: int) -> int:
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    except OSError:
+        return 0  # closed: a lost peer's connection
+    return int(_BYTES_ACKED.unpack_from(info, _BYTES_ACKED_AT)[0]) if len(info) >= _BYTES_ACKED_AT + 8 else 0

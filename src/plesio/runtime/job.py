@@ -1,0 +1,271 @@
+"""A process's membership in a job: the key-value store it meets the others at, the servers, and the process group.
+
+A job outlives its runs: a session joins and closes, another one may follow in the same processes, and the servers that
+the first one started serve it too. Without a job of its own (`plesio.join`'s ``job``) a session makes one and closes it.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+import zmq
+
+from plesio.core.errors import ConfigError, TransportError
+from plesio.runtime.environment import Place
+from plesio.runtime.exchange.tcp_traffic import TcpTraffic
+from plesio.runtime.exchange.transport import ClientEndpoint, ControlClient, JobKeys, new_job_secret
+from plesio.runtime.messages import heartbeat_identity, worker_identity
+from plesio.runtime.server import CONNECT_S, MAX_BULK_BYTES, ServerConfig
+
+__all__ = ["Job"]
+
+MEET_S = 60.0
+"""How long processes wait for each other at the start."""
+SERVER_STOP_S = 10.0
+
+
+class Job:
+    """One process's membership.
+
+    Args:
+        place: Where this process stands.
+
+    Raises:
+        TransportError: The key-value store cannot be reached, or its port is in use.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._exit = contextlib.ExitStack()
+        self._servers: list[subprocess.Popen[str]] = []
+        self._endpoints: list[ClientEndpoint] = []
+        self._group: dist.ProcessGroup | None = None
+        self._num_groups = 0
+        self._group_traffic = TcpTraffic()
+        self._context: zmq.Context[Any] = zmq.Context()
+        try:
+            self._store = self._meet()
+            if place.rank == 0:
+                self._store.set("secret", new_job_secret())
+                self._store.set("job", uuid.uuid4().hex)
+            self._job = self._get("job")
+            self._keys = JobKeys.derive(self._get("secret"))
+        except BaseException:
+            self.close()
+            raise
+
+    def _meet(self) -> dist.Store:
+        place = self.place
+        hosts_store = place.rank == 0 and not place.agent_hosts_store
+        try:
+            store = dist.TCPStore(
+                place.address,
+                place.port,
+                is_master=hosts_store,
+                wait_for_workers=False,
+                timeout=datetime.timedelta(seconds=MEET_S),
+                multi_tenant=True,
+            )
+        except (RuntimeError, ValueError) as error:
+            what = f"port {place.port} of {place.address} is in use" if hosts_store else "nobody answers there"
+            raise TransportError(
+                f"cannot meet the other workers at {place.address}:{place.port}: {what} "
+                f"(MASTER_ADDR, MASTER_PORT; {str(error).splitlines()[0]})"
+            ) from error
+        return dist.PrefixStore(f"plesio/{place.restart}", store)
+
+    def _get(self, key: str) -> str:
+        try:
+            return self._store.get(key).decode()
+        except RuntimeError as error:
+            raise TransportError(
+                f"worker {self.place.rank} waited {MEET_S:g} s for {key}; is worker 0 running, and under the same MASTER_PORT?"
+            ) from error
+
+    def _start_server(self, index: int) -> None:
+        place = self.place
+        folder = self._exit.enter_context(tempfile.TemporaryDirectory(prefix="plesio-"))
+        config = ServerConfig(
+            index=index,
+            host=place.own_address(),
+            job=self._job,
+            secret=self._keys_secret(),
+            ipc_dir=folder,
+            first=None if index == 0 else json.loads(self._get("server/0")),
+        )
+        # A session of its own: Ctrl-C is for the workers, which then say goodbye to a server that still listens.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "plesio.runtime.server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        self._servers.append(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(asdict(config)) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        answer = json.loads(line) if line else {"error": f"server {index} ended with status {process.wait()}"}
+        if "error" in answer:
+            raise TransportError(answer["error"])
+        self._store.set(f"server/{index}", json.dumps(answer["addresses"]))
+
+    def _keys_secret(self) -> str:
+        return self._get("secret")
+
+    def servers(self, count: int) -> list[ClientEndpoint]:
+        """Connections to the first ``count`` servers; starts those that are this process's to start.
+
+        Server i runs on host i modulo the number of hosts, started by that host's first worker.
+
+        Raises:
+            TransportError: A server cannot be started or reached.
+        """
+        place = self.place
+        if place.local_rank == 0 and not place.late:
+            for index in range(count):
+                if index % place.num_hosts == place.host and not self._store.check([f"server/{index}"]):
+                    self._start_server(index)
+        while len(self._endpoints) < count:
+            index = len(self._endpoints)
+            self._endpoints.append(
+                ClientEndpoint(
+                    json.loads(self._get(f"server/{index}")),
+                    identity=worker_identity(place.rank).encode(),
+                    job=self._job,
+                    keys=self._keys,
+                    context=self._context,
+                    timeout_s=CONNECT_S,
+                    max_bulk_bytes=MAX_BULK_BYTES,
+                )
+            )
+        return self._endpoints[:count]
+
+    def control_client(self, identity: str | None = None) -> ControlClient:
+        """A further connection to server 0, for another thread."""
+        name = heartbeat_identity(self.place.rank) if identity is None else identity
+        return ControlClient(
+            json.loads(self._get("server/0")),
+            identity=name.encode(),
+            job=self._job,
+            keys=self._keys,
+            context=self._context,
+            timeout_s=CONNECT_S,
+        )
+
+    def process_group(self, device_type: str) -> dist.ProcessGroup:
+        """The group of all ranks, made at the first call (all ranks call it).
+
+        Raises:
+            ConfigError: This worker joined late; collectives have a fixed membership.
+        """
+        if self.place.late:
+            raise ConfigError(
+                "a collective exchange has a fixed membership, so no worker can join it while it runs; "
+                "use a policy on the store (ssp, asp, or exchange=store)"
+            )
+        if self._group is None or not dist.is_initialized():
+            if not dist.is_initialized():
+                backend = "gloo" if device_type == "cpu" else "cpu:gloo,cuda:nccl"
+                with self._gloo_interface(), self._group_traffic.recording():
+                    dist.init_process_group(
+                        backend,
+                        store=dist.PrefixStore(f"group/{self._num_groups}", self._store),
+                        rank=self.place.rank,
+                        world_size=self.place.num_workers,
+                    )
+                    dist.barrier()  # connections are made at the first use
+                self._num_groups += 1
+                self._exit.callback(self._destroy_process_group)
+            self._group = dist.group.WORLD
+        assert self._group is not None
+        return self._group
+
+    def abort_collectives(self) -> None:
+        """Wake every thread that is blocked in a collective, with an error."""
+        if self._group is not None:
+            for device_type in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+                self._group._get_backend(torch.device(device_type)).abort()
+
+    def bytes_sent(self) -> Counter[str]:
+        """Bytes this process has sent in this job, by class of link."""
+        sent: Counter[str] = Counter(collective=self._group_traffic.bytes_sent())
+        for endpoint in self._endpoints:
+            sent.update(ipc=endpoint.traffic.ipc.sent, tcp=endpoint.traffic.tcp.sent)
+        return sent
+
+    def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
+        """A function that tells what was sent since ``before``."""
+        return lambda: dict(self.bytes_sent() - before)
+
+    def next_run(self) -> None:
+        """A run has ended; what is sent from now on belongs to the next."""
+        for endpoint in self._endpoints:
+            endpoint.generation += 1
+
+    @contextlib.contextmanager
+    def _gloo_interface(self) -> Iterator[None]:
+        """Gloo on the interface that leads to the others, unless the user has chosen one: the host's name may lead elsewhere."""
+        interface = self.place.own_interface()
+        if interface is None or "GLOO_SOCKET_IFNAME" in os.environ:
+            yield
+            return
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+        try:
+            yield
+        finally:
+            del os.environ["GLOO_SOCKET_IFNAME"]
+
+    def _destroy_process_group(self) -> None:
+        self._group_traffic.clear()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def close(self) -> None:
+        """Leave the job; the servers that this process started end. Harmless when repeated."""
+        for endpoint in self._endpoints:
+            endpoint.close()
+        self._endpoints.clear()
+        for process in self._servers:
+            _stop(process)
+        self._servers.clear()
+        self._exit.close()
+        self._group = None
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+        process.stdin.write(".")
+        process.stdin.close()
+    try:
+        process.wait(SERVER_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()

@@ -1,0 +1,260 @@
+"""The books of one run: what the workers report and what the policy decided, added up into a `RunResult`.
+
+Workers send `Report`s of what is new since their last one (`Meter.take`), so the books are complete up to a crash.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import psutil
+
+from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, Staleness, WorkerTimes
+from plesio.core.trace import split_blocked
+from plesio.policies.events import Apply
+
+__all__ = ["MAX_LOSS_POINTS", "Ledger", "Meter", "Report", "RunInfo"]
+
+MAX_LOSS_POINTS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """What a run is called in its results.
+
+    Attributes:
+        target: Metric to reach, for `time_to_target_s`.
+    """
+
+    task: str = "train"
+    seed: int = 0
+    metric_name: str = "metric"
+    metric_goal: Literal["max", "min"] = "max"
+    target: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """One worker's figures: totals so far, and the lists' news since the last report."""
+
+    clock: int = 0
+    steps: int = 0
+    samples: int = 0
+    elapsed_s: float = 0.0
+    compute_s: float = 0.0
+    wait_s: float = 0.0
+    communicate_s: float = 0.0
+    recent_step_s: float = 0.0
+    peak_memory_bytes: int = 0
+    bytes_sent: dict[str, int] = field(default_factory=dict)
+    losses: list[tuple[int, float, float]] = field(default_factory=list)
+    blocked: list[tuple[int, float]] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+    fallbacks: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Report":
+        """The report that `to_json` wrote."""
+        values = dict(data)
+        values["losses"] = [tuple(point) for point in values["losses"]]
+        values["blocked"] = [tuple(point) for point in values["blocked"]]
+        return cls(**values)
+
+
+class Meter:
+    """A worker's own books; the training thread writes, the heartbeat thread takes what is new.
+
+    Lists are handed over by swapping them, which needs no lock.
+    """
+
+    RECENT = 20
+
+    def __init__(self) -> None:
+        self.totals = Report()
+        self.bytes_sent: Callable[[], dict[str, int]] = dict
+        """Bytes sent so far, by class of link; the world that a worker is in knows."""
+        self._recent: list[float] = []
+        self._process = psutil.Process()
+
+    def step(self, *, clock: int, samples: int, duration_s: float, loss: float | None, at_s: float) -> None:
+        """A step is finished."""
+        totals = self.totals
+        totals.clock = clock
+        totals.steps += 1
+        totals.samples += samples
+        totals.elapsed_s = at_s
+        if loss is not None:
+            totals.losses.append((clock, at_s, loss))
+        self._recent.append(duration_s)
+        if len(self._recent) > self.RECENT:
+            del self._recent[0]
+
+    def refuse(self, reason: str) -> None:
+        """An update of this worker was refused."""
+        self.totals.refused[reason] = self.totals.refused.get(reason, 0) + 1
+
+    def take(self) -> Report:
+        """The totals, with the lists' news since the last call."""
+        totals = self.totals
+        losses, totals.losses = totals.losses, []
+        blocked, totals.blocked = totals.blocked, []
+        recent = sorted(self._recent)
+        totals.recent_step_s = recent[len(recent) // 2] if recent else 0.0
+        totals.peak_memory_bytes = max(totals.peak_memory_bytes, self._process.memory_info().rss)
+        report = Report(**{name: getattr(totals, name) for name in Report.__slots__})
+        report.losses, report.blocked = losses, blocked
+        report.bytes_sent, report.refused = self.bytes_sent(), dict(totals.refused)
+        return report
+
+
+class Ledger:
+    """Adds reports and decisions up.
+
+    Args:
+        policy: The policy's spec.
+        info: Names for the result.
+        num_workers: Workers that began the run.
+    """
+
+    def __init__(self, *, policy: str, info: RunInfo, num_workers: int) -> None:
+        self.info = info
+        self.evaluations: list[Evaluation] = []
+        self.parameters_sha256: str | None = None
+        self.environment: Environment | None = None
+        self.max_lead = 0
+        self.lost: list[int] = []
+        self.refused_peers: Counter[str] = Counter()
+        self.server_bytes: Counter[str] = Counter()
+        self.fallbacks: list[str] = []
+        self.decisions: list[dict[str, Any]] = []
+        self.applied_samples = 0
+        self.version = 0
+        self._policy = policy
+        self._num_workers = num_workers
+        self._reports: dict[int, Report] = {}
+        self._staleness: Counter[int] = Counter()
+        self._losses: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        self._blocked: dict[int, dict[int, float]] = defaultdict(dict)
+        self._wait_s: Counter[int] = Counter()
+        self._communicate_s: Counter[int] = Counter()
+        self.started_unix_s = time.time()
+
+    def report(self, worker: int, report: Report) -> None:
+        """Take in a worker's figures."""
+        self._reports[worker] = report
+        for clock, at_s, loss in report.losses:
+            self._losses[clock].append((at_s, loss))
+        for clock, blocked_s in report.blocked:
+            self._blocked[clock][worker] = blocked_s
+            if len(self._blocked[clock]) == self._num_workers:
+                self._split(clock)
+        for line in report.fallbacks:
+            if line not in self.fallbacks:
+                self.fallbacks.append(line)
+
+    def applied(self, action: Apply) -> None:
+        """Take in an update of the shared parameters."""
+        self._staleness.update(action.staleness)
+        self.version = action.version
+
+    def recent_step_s(self) -> float:
+        """Median step of the slowest worker lately; 0 before anyone has reported."""
+        return max((report.recent_step_s for report in self._reports.values()), default=0.0)
+
+    def progress(self) -> dict[str, float]:
+        """Figures for a live display."""
+        reports = self._reports.values()
+        latest = max(self._losses, default=None)
+        total = sum(self._staleness.values())
+        return {
+            "steps": sum(report.steps for report in reports),
+            "samples": sum(report.samples for report in reports),
+            "elapsed_s": max((report.elapsed_s for report in reports), default=0.0),
+            "loss": self._losses[latest][-1][1] if latest is not None else float("nan"),
+            "staleness": sum(tau * n for tau, n in self._staleness.items()) / total if total else 0.0,
+        }
+
+    def result(self, *, status: Literal["finished", "interrupted", "failed"], error: str | None = None) -> RunResult:
+        """The run's figures as they stand."""
+        for clock in list(self._blocked):
+            self._split(clock)
+        reports = self._reports
+        wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
+        samples = sum(report.samples for report in reports.values())
+        sent: Counter[str] = Counter(self.server_bytes)
+        for report in reports.values():
+            sent.update(report.bytes_sent)
+        final = self.evaluations[-1].metric if self.evaluations else None
+        return RunResult(
+            policy=self._policy,
+            task=self.info.task,
+            world="process",
+            seed=self.info.seed,
+            num_workers=self._num_workers,
+            status=status,
+            error=error,
+            steps=sum(report.steps for report in reports.values()),
+            samples=samples,
+            wall_s=wall_s,
+            samples_per_s=samples / wall_s if wall_s > 0 else 0.0,
+            metric_name=self.info.metric_name,
+            metric_goal=self.info.metric_goal,
+            final_metric=final,
+            target=self.info.target,
+            time_to_target_s=self._time_to_target_s(),
+            bytes_sent_total=sum(sent.values()),
+            bytes_sent=dict(sent),
+            workers=tuple(self._times(worker, reports[worker]) for worker in sorted(reports)),
+            staleness=Staleness.of(self._staleness),
+            max_lead=self.max_lead,
+            decisions=tuple(self.decisions),
+            lost_workers=tuple(self.lost),
+            refused_updates={str(worker): report.refused for worker, report in reports.items() if report.refused},
+            refused_peers=dict(self.refused_peers),
+            fallbacks=tuple(self.fallbacks),
+            parameters_sha256=self.parameters_sha256,
+            evaluations=tuple(self.evaluations),
+            losses=self._loss_points(),
+            environment=self.environment,
+        )
+
+    def _split(self, clock: int) -> None:
+        for worker, (wait_s, communicate_s) in split_blocked(self._blocked.pop(clock)).items():
+            self._wait_s[worker] += wait_s  # type: ignore[assignment]
+            self._communicate_s[worker] += communicate_s  # type: ignore[assignment]
+
+    def _times(self, worker: int, report: Report) -> WorkerTimes:
+        return WorkerTimes(
+            worker=worker,
+            compute_s=report.compute_s,
+            wait_s=report.wait_s + self._wait_s[worker],
+            communicate_s=report.communicate_s + self._communicate_s[worker],
+            steps=report.steps,
+            samples=report.samples,
+            peak_memory_bytes=report.peak_memory_bytes,
+        )
+
+    def _time_to_target_s(self) -> float | None:
+        target = self.info.target
+        if target is None:
+            return None
+        sign = 1.0 if self.info.metric_goal == "max" else -1.0
+        return next((point.at_s for point in self.evaluations if sign * point.metric >= sign * target), None)
+
+    def _loss_points(self) -> tuple[LossPoint, ...]:
+        clocks: Sequence[int] = sorted(self._losses)
+        width = max(1, -(-len(clocks) // MAX_LOSS_POINTS))
+        points = []
+        for first in range(0, len(clocks), width):
+            group = clocks[first : first + width]
+            values = [value for clock in group for value in self._losses[clock]]
+            at_s = sum(value[0] for value in values) / len(values)
+            loss = sum(value[1] for value in values) / len(values)
+            points.append(LossPoint(clock=group[len(group) // 2], at_s=at_s, loss=loss))
+        return tuple(points)

@@ -1,0 +1,255 @@
+"""A user's DataLoader, dealt out to the workers: the same data set and settings, other indices.
+
+`Feed`s say which samples come next; `shard` turns their batches into the user's loader. A feed may run dry while others
+still hold samples that could come back (a worker may be lost); the loop then waits, and goes on if something does.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from torch.utils.data import DataLoader, IterableDataset
+
+from plesio.core.errors import DataError
+from plesio.runtime.coordinator import PlanFigures
+from plesio.runtime.leases import Block, epoch_order, synchronous_batches
+
+__all__ = ["BlockSource", "Feed", "LeasedFeed", "SynchronousFeed", "plan_figures", "shard"]
+
+
+class Feed(Protocol):
+    """Where a worker's next samples come from."""
+
+    def batches(self) -> Iterator[list[int]]:
+        """Indices of each batch, until there is none for now."""
+        ...
+
+    def wait(self) -> bool:
+        """Wait until there are more batches (True) or there never will be (False). Nothing may be outstanding."""
+        ...
+
+    def trained(self, num_samples: int) -> int | None:
+        """A step on the next ``num_samples`` samples is done.
+
+        Returns:
+            Samples of all workers up to this step, where the feed knows them; else None.
+        """
+        ...
+
+    def close(self) -> None:
+        """The worker leaves its loop: what it holds and has not trained on goes back."""
+        ...
+
+
+class SynchronousFeed:
+    """Batches in a fixed order that every rank computes by itself; all ranks have equally many.
+
+    Args:
+        figures: What is dealt out.
+        first_epoch: Epoch that the plan begins with.
+        seed: Seed of the order.
+        rank: Whose batches.
+        num_workers: Ranks that share them.
+        samples_before: Samples of all workers in earlier plans.
+    """
+
+    def __init__(
+        self, figures: PlanFigures, *, first_epoch: int, seed: int, rank: int, num_workers: int, samples_before: int = 0
+    ) -> None:
+        self._figures = figures
+        self._first_epoch = first_epoch
+        self._seed = seed
+        self._rank = rank
+        self._num_workers = num_workers
+        self._global = samples_before
+        self._rounds: deque[int] = deque()
+
+    def batches(self) -> Iterator[list[int]]:
+        """Every batch of the plan."""
+        left, epoch = self._figures.budget_samples, self._first_epoch
+        while left >= self._num_workers:
+            limit = min(left, self._figures.num_samples)
+            per_rank = [self._epoch_batches(rank, epoch=epoch, limit=limit) for rank in range(self._num_workers)]
+            sizes = [sum(len(batch) for batch in batches) for batches in zip(*per_rank, strict=True)]
+            for batch, size in zip(per_rank[self._rank], sizes, strict=True):
+                self._rounds.append(size)
+                yield batch.tolist()
+            left -= limit
+            epoch += 1
+
+    def _epoch_batches(self, rank: int, *, epoch: int, limit: int) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
+        return synchronous_batches(
+            self._figures.num_samples,
+            batch_size=self._figures.batch_size,
+            rank=rank,
+            num_workers=self._num_workers,
+            seed=self._seed,
+            epoch=epoch,
+            limit=limit,
+        )
+
+    def wait(self) -> bool:
+        """There is never more."""
+        return False
+
+    def trained(self, num_samples: int) -> int | None:
+        """Samples of all workers up to this step."""
+        self._global += self._rounds.popleft() if self._rounds else num_samples
+        return self._global
+
+    def close(self) -> None:
+        """All ranks leave their loops together; nothing is held elsewhere."""
+
+
+class BlockSource(Protocol):
+    """Leases blocks: the coordinator, seen from a worker."""
+
+    def request(self, *, idle: bool) -> None:
+        """Ask for the next block; one request at a time."""
+        ...
+
+    def receive(self) -> Block | None:
+        """The answer to the request (waits for it)."""
+        ...
+
+    def finish(self, block: int, *, num_samples: int) -> None:
+        """Report progress on a block."""
+        ...
+
+    def release(self) -> None:
+        """Give back all that is leased and not finished, an answer under way included."""
+        ...
+
+
+class LeasedFeed:
+    """Batches of leased blocks; the next block is asked for while the present one is trained on.
+
+    Args:
+        source: Who leases.
+        figures: What is dealt out.
+        first_epoch: Epoch that the plan begins with.
+        seed: Seed of the order.
+    """
+
+    def __init__(self, source: BlockSource, *, figures: PlanFigures, first_epoch: int, seed: int) -> None:
+        self._source = source
+        self._figures = figures
+        self._first_epoch = first_epoch
+        self._seed = seed
+        self._held: deque[tuple[int, int]] = deque()
+        self._next: Block | None = None
+        self._orders: dict[int, np.ndarray[Any, np.dtype[np.int64]]] = {}
+
+    def batches(self) -> Iterator[list[int]]:
+        """The batches of every block that can be had without waiting."""
+        block, self._next = self._next, None
+        while block is not None or (block := self._ask(idle=False)) is not None:
+            self._held.append((block.id, block.num_samples))
+            self._source.request(idle=False)
+            order = self._order(self._first_epoch + block.epoch)
+            for part in block.batches():
+                yield order[part].tolist()
+            block = self._source.receive()
+            if block is None:
+                return
+
+    def wait(self) -> bool:
+        """Rest until a block comes, or the plan is done."""
+        self._next = self._ask(idle=True)
+        return self._next is not None
+
+    def trained(self, num_samples: int) -> int | None:
+        """Report progress, block by block in the order in which they were leased."""
+        while num_samples and self._held:
+            block, left = self._held.popleft()
+            done = min(left, num_samples)
+            self._source.finish(block, num_samples=done)
+            if left > done:
+                self._held.appendleft((block, left - done))
+            num_samples -= done
+        return None
+
+    def close(self) -> None:
+        """Give back what is held."""
+        if self._held or self._next is not None:
+            self._held.clear()
+            self._next = None
+            self._source.release()
+
+    def _ask(self, *, idle: bool) -> Block | None:
+        self._source.request(idle=idle)
+        return self._source.receive()
+
+    def _order(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        if epoch not in self._orders:
+            self._orders = {epoch: epoch_order(self._figures.num_samples, seed=self._seed, epoch=epoch)}
+        return self._orders[epoch]
+
+
+def plan_figures(loader: DataLoader[Any], *, samples: int | None) -> PlanFigures:
+    """What ``loader`` asks to be dealt out: one epoch, or ``samples`` samples of as many epochs as that takes.
+
+    Raises:
+        DataError: The loader has no batch size or its data set no length.
+    """
+    if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
+        raise DataError(
+            "session.shard needs a map-style data set (with __len__ and __getitem__) so that samples can be leased; "
+            "split an iterable data set yourself and iterate over it directly"
+        )
+    if loader.batch_size is None:
+        raise DataError("session.shard needs a DataLoader with a batch_size (it replaces the batch sampler)")
+    num_samples = len(loader.dataset)
+    budget = num_samples if samples is None else samples
+    if loader.drop_last:
+        budget -= budget % loader.batch_size
+    if budget < 1:
+        raise DataError(f"nothing to train on: {num_samples} samples, batches of {loader.batch_size}")
+    return PlanFigures(num_samples=num_samples, batch_size=loader.batch_size, budget_samples=budget)
+
+
+class _Batches:
+    """A batch sampler over a feed that notes the size of every batch it hands out."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self.sizes: deque[int] = deque()
+
+    def __iter__(self) -> Iterator[Sequence[int]]:
+        for batch in self._feed.batches():
+            self.sizes.append(len(batch))
+            yield batch
+
+
+def shard(loader: DataLoader[Any], *, feed: Feed) -> Iterator[tuple[Any, int]]:
+    """This worker's batches, each with its number of samples, in the loader's own form."""
+    more = True
+    try:
+        while more:
+            batches = _Batches(feed)
+            for batch in _like(loader, batches):
+                yield batch, batches.sizes.popleft()
+            more = feed.wait()
+    finally:
+        feed.close()
+
+
+def _like(loader: DataLoader[Any], batches: Iterable[Sequence[int]]) -> DataLoader[Any]:
+    parallel: dict[str, Any] = {}
+    if loader.num_workers > 0:
+        parallel = {
+            "multiprocessing_context": loader.multiprocessing_context,
+            "prefetch_factor": loader.prefetch_factor,
+            "worker_init_fn": loader.worker_init_fn,
+        }
+    return DataLoader(
+        loader.dataset,
+        batch_sampler=batches,  # type: ignore[arg-type]
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        generator=loader.generator,
+        **parallel,
+    )

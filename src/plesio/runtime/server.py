@@ -1,0 +1,423 @@
+"""The job's server: one process per host that holds a shard, and on the first host decides the runs.
+
+Started by the host's first worker (`plesio.runtime.worlds.process`) and independent of it from then on: a worker that is
+killed takes no parameters, no decisions and no results with it. It ends when its starter says that the job is over, or
+when its starter is gone and no worker is left.
+
+The loop is thin: it receives, hands on to a `Coordinator` (server 0) and a `ShardHost`, and sends what they answer. torch
+is imported when the first parameters arrive; a job that only uses collectives never pays for it.
+"""
+
+import json
+import os
+import selectors
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from plesio.core.errors import PlesioError, TransportError
+from plesio.core.results import Environment, Evaluation, write_results
+from plesio.policies import Arrived, parse_policy, write_log
+from plesio.runtime.coordinator import Coordinator, Effect, Order, PlanFigures, Tell
+from plesio.runtime.exchange.transport import Bulk, Control, ControlClient, Gone, Header, JobKeys, ServerEndpoint
+from plesio.runtime.ledger import Report, RunInfo
+from plesio.runtime.messages import BulkKind, ControlKind, heartbeat_identity, server_identity, worker_identity, worker_of
+
+if TYPE_CHECKING:
+    from plesio.runtime.exchange.shard_host import Answer, ShardHost
+
+__all__ = ["JobServer", "ServerConfig", "main"]
+
+MAX_BULK_BYTES = 2**36
+"""Largest payload between a worker and one server; members of the job may send models of any size."""
+CONNECT_S = 30.0
+POLL_S = 0.1
+"""Longest nap: leases are checked this often when nothing arrives."""
+ORPHAN_S = 20.0
+"""A server whose starter is gone ends after this long without a live worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """What a server is told by its starter, in one line of JSON on its standard input.
+
+    Attributes:
+        index: Number of the server; 0 decides.
+        host: Address to listen on.
+        job: Name of the job.
+        secret: The job's secret.
+        ipc_dir: Folder for the host's ipc sockets.
+        first: Addresses of server 0, for the others.
+    """
+
+    index: int
+    host: str
+    job: str
+    secret: str
+    ipc_dir: str
+    first: dict[str, str] | None = None
+
+
+class JobServer:
+    """One server, from start to end.
+
+    Args:
+        config: Who it is.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._index = config.index
+        keys = JobKeys.derive(config.secret)
+        self.endpoint = ServerEndpoint(
+            job=config.job, keys=keys, host=config.host, ipc_dir=Path(config.ipc_dir), max_bulk_bytes=MAX_BULK_BYTES
+        )
+        self._first: ControlClient | None = None
+        if config.first is not None:
+            self._first = ControlClient(
+                config.first,
+                identity=server_identity(config.index).encode(),
+                job=config.job,
+                keys=keys,
+                context=zmq.Context.instance(),
+                timeout_s=CONNECT_S,
+            )
+        self._coordinator: Coordinator | None = None
+        self._folder: Path | None = None
+        self._host: ShardHost | None = None
+        self._others: list[bytes] = []
+        self._num_servers = 1
+        self._layout = ""
+        self._closing: list[int] = []
+        self._bytes_before: Counter[str] = Counter()
+        self._refused_before: Counter[str] = Counter()
+        self._server_0_gone = False
+
+    def serve(self, starter: int) -> None:
+        """Serve until the job is over.
+
+        Args:
+            starter: File descriptor on which the starter says that the job is over (any byte); it ends (end of file)
+                when the starter dies, and then the server goes on for the other workers.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(starter, selectors.EVENT_READ)
+            orphaned_s: float | None = None
+            while True:
+                self.turn(POLL_S)
+                if orphaned_s is None and selector.select(0):
+                    if os.read(starter, 1):
+                        break
+                    orphaned_s = time.perf_counter()
+                if self._server_0_gone:
+                    break
+                if self._coordinator is not None and self._coordinator.live:
+                    orphaned_s = None if orphaned_s is None else time.perf_counter()
+                elif orphaned_s is not None and time.perf_counter() - orphaned_s > ORPHAN_S:
+                    break
+        self._finish_run()
+
+    def turn(self, timeout_s: float) -> None:
+        """Take in what arrives within ``timeout_s`` and act on it."""
+        for incoming in self.endpoint.poll(timeout_s):
+            match incoming:
+                case Control():
+                    self._on_control(incoming)
+                case Bulk():
+                    self._on_bulk(incoming)
+                case Gone():
+                    self._on_gone(incoming)
+        if self._first is not None:
+            self._obey(self._first)
+        if self._coordinator is not None:
+            self._act(self._coordinator.tick(now_s=time.perf_counter()))
+
+    def _obey(self, first: ControlClient) -> None:
+        """Do what server 0 has decided since the last turn."""
+        try:
+            controls = first.poll(0.0)
+        except TransportError:
+            self._server_0_gone = True  # it ends last of all; nothing is left to serve
+            return
+        for control in controls:
+            if control.kind == ControlKind.ORDERS:
+                self._carry_out([Order(kind, body) for kind, body in control.body["orders"]])
+            elif control.kind == ControlKind.ENDED:
+                self._host = None
+                self.endpoint.generation = first.generation = control.body["generation"]
+
+    def close(self) -> None:
+        """Close the sockets."""
+        if self._first is not None:
+            self._first.close()
+        self.endpoint.close()
+
+    def _on_control(self, message: Control) -> None:
+        now_s = time.perf_counter()
+        worker = worker_of(message.peer)
+        body = message.body
+        kind = ControlKind(message.kind)
+        if kind is ControlKind.ARRIVED:
+            event = Arrived(**body["event"])
+            self._arrived(event, num_samples=body["num_samples"], server=body["server"])
+        elif kind is ControlKind.JOIN and worker is not None:
+            self._join(worker, body, peer=message.peer)
+        elif kind is ControlKind.RESULT or kind is ControlKind.PROGRESS:
+            self._answer_figures(message, kind)
+        elif self._coordinator is not None and worker is not None:
+            self._on_worker(self._coordinator, worker, kind, body, now_s=now_s)
+
+    def _on_worker(
+        self, coordinator: Coordinator, worker: int, kind: ControlKind, body: Mapping[str, Any], *, now_s: float
+    ) -> None:
+        match kind:
+            case ControlKind.HEARTBEAT:
+                effects = coordinator.heard(worker, now_s=now_s, report=Report.from_json(body["report"]))
+                self._act(effects)
+                if not effects:
+                    lease = {"lease_s": coordinator.lease_s}
+                    self.endpoint.send_control(heartbeat_identity(worker).encode(), ControlKind.ALIVE, lease)
+            case ControlKind.LEASE:
+                figures = PlanFigures(**body["figures"])
+                self._act(
+                    coordinator.lease(worker, plan=body["plan"], idle=body["idle"], figures=figures, now_s=now_s)
+                )
+            case ControlKind.FINISH:
+                self._act(
+                    coordinator.finish(
+                        worker, plan=body["plan"], block=body["block"], num_samples=body["num_samples"], now_s=now_s
+                    )
+                )
+            case ControlKind.RELEASE:
+                self._act(coordinator.release(worker, now_s=now_s))
+            case ControlKind.NOT_FINITE:
+                self._arrived(Arrived(**body["event"], finite=False), num_samples=0, server=0)
+            case ControlKind.LEAVE:
+                self._act(coordinator.leave(worker, now_s=now_s))
+            case ControlKind.EVALUATED:
+                coordinator.ledger.evaluations += [Evaluation(**point) for point in body["evaluations"]]
+                coordinator.ledger.parameters_sha256 = body["parameters_sha256"] or coordinator.ledger.parameters_sha256
+            case ControlKind.BYE:
+                coordinator.heard(worker, now_s=now_s, report=Report.from_json(body["report"]))
+                self._closing.append(worker)
+                self._act(coordinator.bye(worker, status=body["status"], error=body["error"], now_s=now_s))
+
+    def _join(self, worker: int, body: Mapping[str, Any], *, peer: bytes) -> None:
+        now_s = time.perf_counter()
+        if self._coordinator is None:
+            folder = None if body["folder"] is None else Path(body["folder"])
+            policy = parse_policy(body["policy"])
+            self._num_servers = body["num_servers"]
+            self._coordinator = Coordinator(
+                policy,
+                info=RunInfo(**body["info"]),
+                expected=range(body["num_workers"]),
+                num_servers=self._num_servers,
+                snapshot_every=body["snapshot_every"] if policy.exchange == "store" else None,
+                folder=folder,
+                now_s=now_s,
+            )
+            self._folder = folder
+            self._others = [server_identity(index).encode() for index in range(1, self._num_servers)]
+            self._layout = body["layout"]
+        problem = self._disagreement(self._coordinator, body)
+        if problem is not None:
+            self.endpoint.send_control(peer, ControlKind.FAILED, {"message": problem})
+            return
+        if worker == 0:
+            self._coordinator.ledger.environment = Environment(**body["environment"])
+        self._act(self._coordinator.join(worker, now_s=now_s))
+
+    def _disagreement(self, coordinator: Coordinator, body: Mapping[str, Any]) -> str | None:
+        if body["policy"] != coordinator.policy.spec:
+            return f'this worker runs policy "{body["policy"]}", the others "{coordinator.policy.spec}"; use one for all'
+        if body["layout"] != self._layout:
+            return "this worker's model differs from the others' (names, shapes, dtypes, or the number of servers)"
+        return None
+
+    def _answer_figures(self, message: Control, kind: ControlKind) -> None:
+        coordinator = self._coordinator
+        body: dict[str, Any] = {}
+        if coordinator is not None and kind is ControlKind.PROGRESS:
+            body = {"policy": coordinator.policy.spec, **coordinator.ledger.progress()}
+        elif coordinator is not None:
+            body = self._result(coordinator).to_json()
+        self.endpoint.send_control(message.peer, kind, body)
+
+    def _on_gone(self, message: Gone) -> None:
+        """A connection ended. Only a worker's heartbeat ends with its process, so that loss need not wait for the lease."""
+        worker = worker_of(message.peer)
+        if self._coordinator is not None and worker is not None and message.peer.startswith(b"heartbeat"):
+            self._act(self._coordinator.lose(worker, now_s=time.perf_counter()))
+
+    def _on_bulk(self, message: Bulk) -> None:
+        now_s = time.perf_counter()
+        header, meta = message.header, message.meta
+        if header.kind == BulkKind.INITIAL:
+            self._initial(message)
+            return
+        if self._host is None:
+            self.endpoint.release(message)
+            return
+        if header.kind == BulkKind.PUSH:
+            self._host.push(message)
+            event = {
+                "worker": header.worker,
+                "clock": header.clock,
+                "num_steps": meta["num_steps"],
+                "base_version": header.base_version,
+            }
+            self._arrived(Arrived(**event), num_samples=meta["num_samples"], server=self._index)
+            return
+        self.endpoint.release(message)
+        if header.kind == BulkKind.PULL:
+            from plesio.runtime.exchange.shard_host import PullRequest
+
+            request = PullRequest(
+                worker=header.worker,
+                after=meta["after"],
+                clock=header.clock,
+                known_version=meta["known"],
+                request=header.request,
+                asked_s=now_s,
+            )
+            self._answer(self._host.pull(request, now_s=now_s))
+        elif header.kind == BulkKind.SHARED:
+            pulled = self._host.shared(snapshot=meta["snapshot"])
+            reply = Header(
+                kind=BulkKind.PULLED,
+                generation=header.generation,
+                worker=header.worker,
+                base_version=pulled.version,
+                request=header.request,
+            )
+            snapshots = [] if self._coordinator is None else [asdict(one) for one in self._coordinator.snapshots]
+            self.endpoint.send(
+                message.peer, reply, meta={"present": pulled.present, "snapshots": snapshots}, payload=pulled.payload.numpy()
+            )
+
+    def _initial(self, message: Bulk) -> None:
+        import torch
+
+        from plesio.runtime.exchange.layout import slices_from_json
+        from plesio.runtime.exchange.shard import OptimizerSpec
+        from plesio.runtime.exchange.shard_host import ShardHost
+
+        torch.set_num_threads(1)
+        meta = message.meta
+        optimizer = meta["optimizer"]
+        self._host = ShardHost(
+            slices_from_json(meta["slices"]),
+            packed=torch.from_numpy(message.payload),
+            update=meta["update"],
+            optimizer=None if optimizer is None else OptimizerSpec(optimizer["name"], tuple(optimizer["groups"])),
+            release=self.endpoint.release,
+        )
+        self.endpoint.release(message)
+        reply = Header(
+            kind=BulkKind.PULLED, generation=self.endpoint.generation, worker=0, request=message.header.request
+        )
+        self.endpoint.send(message.peer, reply)
+
+    def _arrived(self, event: Arrived, *, num_samples: int, server: int) -> None:
+        if self._coordinator is not None:
+            now_s = time.perf_counter()
+            self._act(self._coordinator.arrived(event, num_samples=num_samples, server=server, now_s=now_s))
+        elif self._first is not None:
+            body = {"event": asdict(event), "num_samples": num_samples, "server": server}
+            self._first.send(ControlKind.ARRIVED, body)
+
+    def _answer(self, answers: list["Answer"]) -> None:
+        for answer in answers:
+            request, pulled = answer.request, answer.pulled
+            header = Header(
+                kind=BulkKind.PULLED,
+                generation=self.endpoint.generation,
+                worker=request.worker,
+                base_version=pulled.version,
+                request=request.request,
+            )
+            meta = {"present": pulled.present, "credit": answer.credit, "held_s": answer.held_s}
+            peer = worker_identity(request.worker).encode()
+            self.endpoint.send(peer, header, meta=meta, payload=pulled.payload.numpy())
+
+    def _act(self, effects: list[Effect]) -> None:
+        orders = [effect for effect in effects if isinstance(effect, Order)]
+        if orders:
+            for peer in self._others:
+                body = {"orders": [[order.kind, order.body] for order in orders]}
+                self.endpoint.send_control(peer, ControlKind.ORDERS, body)
+            self._carry_out(orders)
+        for effect in effects:
+            if isinstance(effect, Tell):
+                self._tell(effect)
+        if self._coordinator is not None and self._coordinator.state == "ended":
+            self._finish_run()
+
+    def _carry_out(self, orders: list[Order]) -> None:
+        if self._host is not None:
+            for order in orders:
+                self._answer(self._host.carry_out(order, now_s=time.perf_counter()))
+
+    def _tell(self, effect: Tell) -> None:
+        kind = ControlKind[effect.kind.upper()]
+        by_thread = kind in (ControlKind.LOST, ControlKind.EXPELLED)
+        identity = heartbeat_identity(effect.worker) if by_thread else worker_identity(effect.worker)
+        self.endpoint.send_control(identity.encode(), kind, effect.body)
+
+    def _bytes_sent(self) -> Counter[str]:
+        return Counter({"ipc": self.endpoint.traffic.ipc.sent, "tcp": self.endpoint.traffic.tcp.sent})
+
+    def _result(self, coordinator: Coordinator) -> Any:
+        ledger = coordinator.ledger
+        ledger.server_bytes = self._bytes_sent() - self._bytes_before
+        ledger.refused_peers = Counter({str(reason): n for reason, n in self.endpoint.refused.items()}) - self._refused_before
+        return ledger.result(status=coordinator.status, error=coordinator.error)
+
+    def _finish_run(self) -> None:
+        """Write the run's figures, let its workers go, and be ready for the next run."""
+        coordinator, self._coordinator = self._coordinator, None
+        if coordinator is None:
+            return
+        coordinator.trace.close()
+        result = self._result(coordinator)
+        if self._folder is not None:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                write_results(self._folder / "results.json", [result])
+                write_log(self._folder / "events.jsonl", coordinator.recorder.log)
+            except OSError as error:
+                print(f"plesio: the run's figures could not be written to {self._folder}: {error}", file=sys.stderr)
+        for worker in self._closing:
+            self.endpoint.send_control(worker_identity(worker).encode(), ControlKind.BYE, result.to_json())
+        self._closing.clear()
+        self._host = None
+        self._bytes_before = self._bytes_sent()
+        self._refused_before = Counter({str(reason): n for reason, n in self.endpoint.refused.items()})
+        self.endpoint.generation += 1
+        for peer in self._others:
+            self.endpoint.send_control(peer, ControlKind.ENDED, {"generation": self.endpoint.generation})
+
+
+def main() -> None:
+    """Serve the job described by the first line of standard input; print the addresses as one line of JSON."""
+    config = ServerConfig(**json.loads(sys.stdin.readline()))
+    try:
+        server = JobServer(config)
+    except PlesioError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        sys.exit(2)
+    print(json.dumps({"addresses": server.endpoint.addresses}), flush=True)
+    try:
+        server.serve(sys.stdin.fileno())
+    finally:
+        server.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""One process on its own: an ordinary training run with Plesio's books."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from plesio.core.errors import PlesioError
+from plesio.core.results import Evaluation, RunResult, write_results
+from plesio.policies import Policy
+from plesio.runtime.coordinator import PlanFigures
+from plesio.runtime.ledger import Ledger, Meter, RunInfo
+from plesio.runtime.loading import Feed, SynchronousFeed
+from plesio.runtime.machine import environment
+
+__all__ = ["AloneWorld"]
+
+
+class AloneWorld:
+    """One process, no servers: the books are kept here.
+
+    Args:
+        policy: For the results; there is nobody to be consistent with.
+        info: Names for the results, and the seed of the sample order.
+        folder: Where `results.json` goes; None for nowhere.
+        meter: The worker's figures.
+    """
+
+    rank = 0
+    num_workers = 1
+    clock = 0
+    def __init__(self, *, policy: Policy, info: RunInfo, folder: Path | None, meter: Meter) -> None:
+        self._seed = info.seed
+        self._folder = folder
+        self._meter = meter
+        self._ledger = Ledger(policy=policy.spec, info=info, num_workers=1)
+        self._ledger.environment = environment()
+        self._result: RunResult | None = None
+        self.on_admitted: Callable[[int], None] = lambda clock: None
+
+    def feed(self, figures: PlanFigures, *, plan: int, samples_before: int) -> Feed:
+        """All samples are this process's."""
+        return SynchronousFeed(
+            figures, first_epoch=plan, seed=self._seed, rank=0, num_workers=1, samples_before=samples_before
+        )
+
+    def lost(self) -> PlesioError | None:
+        """Nobody to lose."""
+        return None
+
+    def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
+        """Enter evaluations in the books."""
+        self._ledger.evaluations += evaluations
+        self._ledger.parameters_sha256 = parameters_sha256 or self._ledger.parameters_sha256
+
+    def share_metric(self, metric: float | None) -> float | None:
+        """Its own metric."""
+        return metric
+
+    def leave(self) -> None:
+        """Nobody to wait for."""
+
+    def result(self) -> RunResult:
+        """The figures so far, or those of the whole run."""
+        if self._result is not None:
+            return self._result
+        self._ledger.report(0, self._meter.take())
+        return self._ledger.result(status="finished")
+
+    def close(self, *, status: Literal["finished", "interrupted", "failed"], error: str | None) -> None:
+        """Close the books."""
+        self._ledger.report(0, self._meter.take())
+        self._result = self._ledger.result(status=status, error=error)
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_results(self._folder / "results.json", [self._result])

@@ -1,0 +1,181 @@
+"""A worker of a job, in one run of it."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from plesio.core.errors import PlesioError, TransportError
+from plesio.core.results import Evaluation, RunResult
+from plesio.policies import Policy
+from plesio.runtime.coordinator import PlanFigures
+from plesio.runtime.exchange.store_client import Leases, StoreClient
+from plesio.runtime.heartbeat import Heartbeat
+from plesio.runtime.job import MEET_S, Job
+from plesio.runtime.ledger import Meter, RunInfo
+from plesio.runtime.loading import Feed, LeasedFeed, SynchronousFeed
+from plesio.runtime.machine import environment
+from plesio.runtime.messages import ControlKind
+
+__all__ = ["DistributedWorld"]
+
+GOODBYE_S = 10.0
+"""How long a worker that failed waits for the run to end before it goes without its figures."""
+
+
+class DistributedWorld:
+    """A worker of a job, in one run of it. Joins the run when made.
+
+    Args:
+        job: The job.
+        owns_job: Whether the job ends with this run.
+        policy: The consistency policy.
+        info: Names for the results.
+        folder: Where traces and results go; None for nowhere.
+        meter: This worker's figures.
+        snapshot_every: Samples between two snapshots.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        owns_job: bool,
+        policy: Policy,
+        info: RunInfo,
+        folder: Path | None,
+        meter: Meter,
+        snapshot_every: int | None,
+    ) -> None:
+        self.rank = job.place.rank
+        self.num_workers = job.place.num_workers
+        self.clock = 0
+        self.on_admitted: Callable[[int], None] = lambda clock: None
+        self.before_rest: Callable[[], None] = lambda: None
+        self.client: StoreClient | None = None
+        self._job = job
+        self._owns_job = owns_job
+        self._policy = policy
+        self._info = info
+        self._folder = folder
+        self._meter = meter
+        self._snapshot_every = snapshot_every
+        self._heartbeat: Heartbeat | None = None
+        self._result: RunResult | None = None
+
+    def connect(self, num_servers: int, *, on_refused: Callable[[int, str], None]) -> StoreClient:
+        """Connect to the job's servers."""
+        endpoints = self._job.servers(num_servers)
+        self.client = StoreClient(endpoints, rank=self.rank, failure=self.lost, on_refused=on_refused)
+        self._meter.bytes_sent = self._job.bytes_sent_since(self._job.bytes_sent())
+        return self.client
+
+    def process_group(self, device_type: str) -> dist.ProcessGroup:
+        """The collective's group."""
+        return self._job.process_group(device_type)
+
+    def join(self, *, layout: str) -> None:
+        """Take part: returns when the run has started.
+
+        Args:
+            layout: Digest of the replica's tensors, which must be alike on all workers.
+
+        Raises:
+            TransportError: Not all workers came, or they disagree.
+        """
+        assert self.client is not None
+        body = {
+            "policy": self._policy.spec,
+            "info": asdict(self._info),
+            "num_workers": self.num_workers,
+            "num_servers": len(self.client.endpoints) if self._policy.exchange == "store" else 0,
+            "snapshot_every": self._snapshot_every,
+            "folder": None if self._folder is None else str(self._folder.absolute()),
+            "layout": layout,
+            "environment": asdict(environment()),
+        }
+        client = self._job.control_client()
+        self._heartbeat = Heartbeat(client, meter=self._meter, abort=self._abort)
+        self.client.tell(ControlKind.JOIN, body)
+        self.clock = self.client.await_control(ControlKind.START, timeout_s=MEET_S)["clock"]
+
+    def _abort(self) -> None:
+        if self._policy.exchange == "collective":
+            self._job.abort_collectives()
+
+    def feed(self, figures: PlanFigures, *, plan: int, samples_before: int) -> Feed:
+        """Fixed batches for a collective, leased blocks for the store."""
+        if self._policy.exchange == "collective":
+            return SynchronousFeed(
+                figures,
+                first_epoch=plan,
+                seed=self._info.seed,
+                rank=self.rank,
+                num_workers=self.num_workers,
+                samples_before=samples_before,
+            )
+        assert self.client is not None
+        leases = Leases(
+            self.client, plan=plan, figures=figures, on_admitted=self._admitted, before_rest=lambda: self.before_rest()
+        )
+        return LeasedFeed(leases, figures=figures, first_epoch=plan, seed=self._info.seed)
+
+    def _admitted(self, clock: int) -> None:
+        self.clock = clock
+        self.on_admitted(clock)
+
+    def lost(self) -> PlesioError | None:
+        """Why the run cannot go on, if it cannot."""
+        return None if self._heartbeat is None else self._heartbeat.failure
+
+    def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
+        """Enter evaluations in the books."""
+        assert self.client is not None
+        points = [asdict(point) for point in evaluations]
+        self.client.tell(ControlKind.EVALUATED, {"evaluations": points, "parameters_sha256": parameters_sha256})
+
+    def share_metric(self, metric: float | None) -> float | None:
+        """Rank 0's metric, on all ranks of a collective; of a store run everyone's own."""
+        if self._policy.exchange == "store":
+            return metric
+        value = torch.tensor([float("nan") if metric is None else metric], dtype=torch.float64)
+        dist.broadcast(value, src=0)
+        return float(value.item())
+
+    def leave(self) -> None:
+        """This worker has trained all it will; the one that evaluates waits for the others."""
+        assert self.client is not None
+        self.client.leave()
+
+    def result(self) -> RunResult:
+        """The figures that the server has; after `close` those of the whole run."""
+        if self._result is None:
+            assert self.client is not None
+            self.client.tell(ControlKind.RESULT, {})
+            return RunResult.from_json(self.client.await_control(ControlKind.RESULT))
+        return self._result
+
+    def close(self, *, status: Literal["finished", "interrupted", "failed"], error: str | None) -> None:
+        """Say goodbye, wait until the books are closed, and let go of the run."""
+        try:
+            if self._heartbeat is not None and self.client is not None:
+                self._heartbeat.quiet()
+                body = {"status": status, "error": error, "report": self._meter.take().to_json()}
+                self.client.tell(ControlKind.BYE, body)
+                # the run ends for all at once; a failing worker does not wait for those that go on
+                timeout_s = None if status == "finished" else GOODBYE_S
+                self._result = RunResult.from_json(self.client.await_control(ControlKind.BYE, timeout_s=timeout_s))
+                self._job.next_run()
+        except TransportError as failure:
+            if status == "finished":
+                raise
+            print(f"plesio: worker {self.rank} could not say goodbye: {failure}", file=sys.stderr)
+        finally:
+            if self._heartbeat is not None:
+                self._heartbeat.stop()
+            if self._owns_job:
+                self._job.close()
