@@ -1,0 +1,119 @@
+"""``images``: CIFAR-10 or MNIST from files in a folder that the user names, and a small CNN that fits their shape."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
+from torch.utils.data import TensorDataset
+
+from plesio.tasks.image_folder import ImageFiles, find_images
+from plesio.tasks.options import check_number
+from plesio.tasks.task import Task
+
+__all__ = ["ImageCNN", "images"]
+
+NUM_CLASSES = 10
+EVALUATION_BATCH = 500
+
+
+def images(
+    *,
+    folder: str | Path,
+    format: str = "auto",
+    batch_size: int = 32,
+    learning_rate: float = 0.1,
+    num_epochs: int = 5,
+) -> Task:
+    """Classify CIFAR-10 or MNIST: accuracy on the files' own test set, to be maximised.
+
+    The files are looked for at once and read when they are first needed, once per process.
+
+    Args:
+        folder: Holds the files, or the folder that their archive unpacks to.
+        format: ``cifar10-python``, ``cifar10-binary``, ``mnist``, or ``auto`` for the one that is there.
+        batch_size: Samples in one step of one worker.
+        learning_rate: Of plain SGD.
+        num_epochs: Passes over the training images, all workers together.
+
+    Raises:
+        TaskError: An option out of its range.
+        DataError: Files are missing; later, when they are read: a file is not in the format it claims.
+    """
+    check_number(learning_rate, task="images", option="learning_rate", above=0.0)
+    files = find_images(Path(folder), format=format)
+    return Task(
+        name="images",
+        build=functools.partial(_build, files, learning_rate=learning_rate),
+        train_set=functools.partial(_train_set, files),
+        loss=_loss,
+        metric=functools.partial(_accuracy, files),
+        metric_name="accuracy",
+        metric_goal="max",
+        batch_size=batch_size,
+        num_epochs=num_epochs,
+    )
+
+
+class ImageCNN(nn.Module):
+    """Three 3 x 3 convolutions, normalised per sample, then one fully connected layer on 4 x 4 averages.
+
+    Args:
+        channels: Of the images, whose height and width may be any from 4 on.
+    """
+
+    def __init__(self, *, channels: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, 16, kernel_size=3, padding=1),
+            nn.GroupNorm(4, 16),
+            nn.GELU(),
+            nn.Conv2d(16, 32, kernel_size=3, padding=1, stride=2),
+            nn.GroupNorm(4, 32),
+            nn.GELU(),
+            nn.Conv2d(32, 64, kernel_size=3, padding=1),
+            nn.GroupNorm(4, 64),
+            nn.GELU(),
+            nn.AdaptiveAvgPool2d(4),
+            nn.Flatten(),
+        )
+        self.output = nn.Linear(64 * 4 * 4, NUM_CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [batch, 10] of images [batch, channels, height, width] of dtype uint8."""
+        centred = images.float() / 127.5 - 1
+        logits: Tensor = self.output(self.features(centred))
+        return logits
+
+
+@functools.cache
+def _train_set(files: ImageFiles) -> TensorDataset:
+    return TensorDataset(*files.read(files.train))
+
+
+@functools.cache
+def _held_out(files: ImageFiles) -> TensorDataset:
+    return TensorDataset(*files.read(files.held_out))
+
+
+def _build(files: ImageFiles, seed: int, *, learning_rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
+    del seed  # `Task` seeds torch before it calls
+    model = ImageCNN(channels=_train_set(files).tensors[0].shape[1])
+    return model, torch.optim.SGD(model.parameters(), lr=learning_rate)
+
+
+def _loss(model: nn.Module, batch: Any) -> Tensor:
+    pixels, labels = batch
+    return F.cross_entropy(model(pixels), labels)
+
+
+def _accuracy(files: ImageFiles, model: nn.Module) -> float:
+    pixels, labels = _held_out(files).tensors
+    device = next(model.parameters()).device
+    correct = 0
+    for start in range(0, len(labels), EVALUATION_BATCH):
+        some = slice(start, start + EVALUATION_BATCH)
+        correct += int((model(pixels[some].to(device)).argmax(1) == labels[some].to(device)).sum())
+    return correct / len(labels)
