@@ -1,14 +1,14 @@
 """Runs to report on: made up, but with the shapes that real ones have."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, Staleness, WorkerTimes, write_results
+from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, Staleness, WorkerTimes
 
 ENVIRONMENT = Environment(
     plesio="0.1.0",
@@ -53,7 +53,7 @@ BEHAVIOURS = {
 }
 
 
-def make_run(policy: str, seed: int, **overrides: Any) -> RunResult:
+def made_up_run(policy: str, seed: int, **overrides: Any) -> RunResult:
     behaviour = BEHAVIOURS[policy]
     random = np.random.default_rng([seed, *policy.encode()])
     wall_s = behaviour.wall_s * float(random.normal(1, 0.015))
@@ -129,11 +129,10 @@ def _staleness(mean: float, *, random: np.random.Generator) -> Staleness:
 
 
 @pytest.fixture(scope="session")
+def make_run() -> Callable[..., RunResult]:
+    return made_up_run
+
+
+@pytest.fixture(scope="session")
 def all_runs() -> list[RunResult]:
-    return [make_run(policy, seed) for policy in BEHAVIOURS for seed in range(3)]
-
-
-@pytest.fixture
-def results_folder(tmp_path: Path, all_runs: list[RunResult]) -> Path:
-    write_results(tmp_path / "results.json", all_runs)
-    return tmp_path
+    return [made_up_run(policy, seed) for policy in BEHAVIOURS for seed in range(3)]

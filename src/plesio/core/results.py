@@ -119,7 +119,7 @@ class RunResult:
     """One run. See `docs/results.md` for each field; times in seconds, sizes in bytes.
 
     Attributes:
-        status: ``finished``; ``interrupted`` (Ctrl-C); or ``failed`` (the figures are those up to then, ``error`` says why).
+        status: ``finished``; ``interrupted`` (Ctrl-C); or ``failed`` (figures up to then; ``error`` says why).
         wall_s: Training time: from the first step to the last worker's last, without evaluation.
         virtual_s: The same in virtual time; None outside the virtual world.
         steps: Optimizer steps, summed over workers.
@@ -219,7 +219,7 @@ def read_results(path: Path) -> list[RunResult]:
     """The runs in a file written by `write_results`.
 
     Raises:
-        DataError: The file is missing, is not JSON, or has another schema version.
+        DataError: The file is missing, is not JSON, has another schema version, or holds something that is no run.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -230,4 +230,9 @@ def read_results(path: Path) -> list[RunResult]:
     if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
         found = data.get("schema_version") if isinstance(data, dict) else None
         raise DataError(f"{path} has schema version {found}; this Plesio reads {SCHEMA_VERSION}")
-    return [RunResult.from_json(run) for run in data["runs"]]
+    if not isinstance(data.get("runs"), list):
+        raise DataError(f'{path} is garbled: it has no list of runs under "runs"')
+    try:
+        return [RunResult.from_json(run) for run in data["runs"]]
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error

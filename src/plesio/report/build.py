@@ -30,10 +30,7 @@ def read_comparison(directory: Path) -> Comparison:
         DataError: The file is missing, holds no runs or is garbled, or its runs cannot be compared.
     """
     path = directory / RESULTS_NAME
-    try:
-        runs = read_results(path)
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{path} is garbled: no list of runs under {error}") from error
+    runs = read_results(path)
     try:
         return compare_runs(runs)
     except DataError as error:

@@ -109,7 +109,7 @@ def _seed_dots(
             y=[name] * spread.num_seeds,
             customdata=[seed for seed, _ in spread.by_seed],
             mode="markers",
-            marker={"symbol": style.marker, "size": 9, "color": with_alpha(style.colour, 0.55)},
+            marker={"symbol": style.marker, "size": 9, "color": with_alpha(style.colour, 0.7)},
             hovertemplate=f"seed %{{customdata}}: {hover}<extra>{name}</extra>",
         )
     lay_out(figure, height_px=_AXIS_PX + _ROW_PX * len(names))
