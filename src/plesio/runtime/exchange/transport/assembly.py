@@ -4,6 +4,7 @@ Within a connection ZeroMQ keeps order and loses nothing, but when a connection 
 way is missing. So a chunk must begin exactly where the last one ended; otherwise the open message is dropped.
 """
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +32,13 @@ class BufferPool:
         self._max_free_bytes = max_free_bytes
         self._free: list[NDArray[np.uint8]] = []
         self._free_bytes = 0
+        self._lent: weakref.WeakValueDictionary[int, NDArray[np.uint8]] = weakref.WeakValueDictionary()
         self.num_allocated = 0
 
     def take(self, num_bytes: int) -> NDArray[np.uint8]:
         """A contiguous writable array of ``num_bytes`` bytes with arbitrary content."""
+        if num_bytes == 0:
+            return np.empty(0, dtype=np.uint8)
         fitting = [
             i for i, buffer in enumerate(self._free) if num_bytes <= buffer.size <= max(2 * num_bytes, _SMALLEST_BYTES)
         ]
@@ -44,13 +48,13 @@ class BufferPool:
         else:
             self.num_allocated += 1
             buffer = np.empty(max(num_bytes, _SMALLEST_BYTES), dtype=np.uint8)
+        self._lent[id(buffer)] = buffer
         return buffer[:num_bytes]
 
     def give_back(self, array: NDArray[np.uint8]) -> None:
-        """Take back what `take` returned; nobody may use it any more."""
-        buffer = array.base if isinstance(array.base, np.ndarray) else array
-        assert all(free is not buffer for free in self._free), "a buffer was given back twice"
-        if self._free_bytes + buffer.size <= self._max_free_bytes:
+        """Take back what `take` returned; nobody may use it any more. Any other array is left alone."""
+        buffer = self._lent.pop(id(array.base), None)
+        if buffer is not None and self._free_bytes + buffer.size <= self._max_free_bytes:
             self._free.append(buffer)
             self._free_bytes += buffer.size
 

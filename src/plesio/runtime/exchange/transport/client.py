@@ -84,7 +84,11 @@ class ClientEndpoint:
             membership=self._control.membership,
             traffic=self.traffic,
             link_of=lambda _: self.link,
-            assembler=Assembler(max_bytes=max_bulk_bytes, allocate=self._allocate, discard=self._discard),
+            assembler=Assembler(
+                max_bytes=max_bulk_bytes,
+                allocate=self._allocate,
+                discard=lambda _, payload: self._pool.give_back(payload),
+            ),
             on_refused=self._control.note_refused,
             on_heard=lambda *_: None,
             routed=False,
@@ -222,16 +226,12 @@ class ClientEndpoint:
         return bool(self._backlog)
 
     def release(self, bulk: Bulk) -> None:
-        """Hand back a payload that did not go to a destination; it must not be used any more."""
+        """Hand back a payload out of the pool; it must not be used any more. A named destination is left alone."""
         self._pool.give_back(bulk.payload)
 
     def _allocate(self, header: Header, num_bytes: int) -> NDArray[np.uint8]:
         into = self._destinations.get(header.request)
         return into[:num_bytes] if into is not None and num_bytes <= into.size else self._pool.take(num_bytes)
-
-    def _discard(self, header: Header, payload: NDArray[np.uint8]) -> None:
-        if header.request not in self._destinations:
-            self._pool.give_back(payload)
 
     def close(self) -> None:
         """Close both connections; may be called twice. What the server has not got yet is lost."""

@@ -202,16 +202,14 @@ class ServerEndpoint:
         self._control_watch.read()
         self._data_watch.read()
         num_control_ended, num_data_ended = self._control_watch.num_ended, self._data_watch.num_ended
-        incoming: list[Incoming] = []
-        controls, all_read = self._control.receive()
-        incoming += [control for control in controls if not self._welcome(control)]
-        if all_read:
-            incoming += [Gone(peer=peer) for peer in self._control_watch.take_gone(num_ended=num_control_ended)]
-        bulks, all_read = self._data.receive()
+        controls, all_control_read = self._control.receive()
+        bulks, all_data_read = self._data.receive()
+        incoming: list[Incoming] = [control for control in controls if not self._welcome(control)]
         incoming += bulks
-        if all_read:
+        if all_control_read and all_data_read:
             for peer in self._data_watch.take_gone(num_ended=num_data_ended):
                 self._assembler.drop(peer)
+            incoming += [Gone(peer=peer) for peer in self._control_watch.take_gone(num_ended=num_control_ended)]
         return incoming
 
     def _welcome(self, control: Control) -> bool:

@@ -40,17 +40,22 @@ class _Monitor:
         self.socket.close()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Connection:
-    peer: bytes
+    serial: int
+    descriptor: int
+    peer: bytes | None = None
 
 
 class ServerWatch:
     """Follows the connections of a server's socket, each known by its file descriptor.
 
     ZeroMQ does not report each failed handshake (a sender of garbage just ends), nor which connection a successful one
-    belongs to. But a worker's connection says something as soon as it stands. So a connection that ends without a word
+    belongs to. But a client's connection says something as soon as it stands. So a connection that ends without a word
     has been refused; and if the ZAP handler did that, `note_denied` has said so and it is not counted again.
+
+    The end of a connection is known before what it brought is read, and its descriptor is used again at once. So an
+    ended connection is kept until the socket has been read to the end: see `take_gone`.
 
     Args:
         socket: Before it is bound.
@@ -61,9 +66,10 @@ class ServerWatch:
         self._monitor = _Monitor(socket)
         self.socket = self._monitor.socket
         self._on_failed_handshake = on_failed_handshake
-        self._spoken: dict[int, _Connection] = {}
-        self._latest: dict[bytes, _Connection] = {}
+        self._num_accepted = 0
+        self._live: dict[int, _Connection] = {}
         self._ended: list[_Connection] = []
+        self._latest: dict[bytes, _Connection] = {}
         self._num_denied = 0
 
     def note_denied(self) -> None:
@@ -71,44 +77,64 @@ class ServerWatch:
         self._num_denied += 1
 
     def note_heard(self, peer: bytes, descriptor: int) -> None:
-        """``peer`` begins a message over the connection that is now known as ``descriptor``."""
-        self.read()  # descriptors are used again: whatever ended under this number before is reported by now
-        connection = self._spoken.setdefault(descriptor, _Connection(peer))
-        self._latest[connection.peer] = connection
+        """``peer`` begins a message over a connection that was known as ``descriptor`` when it arrived."""
+        self.read()
+        connection = self._origin(peer, descriptor)
+        connection.peer = peer
+        latest = self._latest.get(peer)
+        if latest is None or latest.serial < connection.serial:
+            self._latest[peer] = connection
+
+    def _origin(self, peer: bytes, descriptor: int) -> _Connection:
+        live = self._live.get(descriptor)
+        if live is not None and live.peer == peer:
+            return live
+        ended = [connection for connection in self._ended if connection.descriptor == descriptor]
+        for connection in ended:
+            if connection.peer in (None, peer):
+                return connection
+        if live is None:  # flushed after its connection's end had been reported and taken
+            live = _Connection(self._next_serial(), descriptor)
+            self._ended.append(live)
+        return live
 
     def read(self) -> None:
         """Take in what has happened."""
         for event, value in self._monitor.read():
-            if event == zmq.EVENT_DISCONNECTED:
-                self._end(value)
+            if event == zmq.EVENT_ACCEPTED:
+                self._live[value] = _Connection(self._next_serial(), value)
+            elif event == zmq.EVENT_DISCONNECTED and value in self._live:
+                self._ended.append(self._live.pop(value))
 
-    def _end(self, descriptor: int) -> None:
-        connection = self._spoken.pop(descriptor, None)
-        if connection is not None:
-            self._ended.append(connection)
-        elif self._num_denied > 0:
-            self._num_denied -= 1
-        else:
-            self._on_failed_handshake()
-
-    def take_gone(self, *, num_ended: int) -> list[bytes]:
-        """Peers whose last connection is among the first ``num_ended`` that ended; they are forgotten.
-
-        What a connection brought is still to be read when its end is known: note `num_ended`, read the socket until it
-        is empty, then take the peers.
-        """
-        gone = []
-        for connection in self._ended[:num_ended]:
-            if self._latest.get(connection.peer) is connection:
-                del self._latest[connection.peer]
-                gone.append(connection.peer)
-        del self._ended[:num_ended]
-        return gone
+    def _next_serial(self) -> int:
+        self._num_accepted += 1
+        return self._num_accepted
 
     @property
     def num_ended(self) -> int:
         """Connections that have ended and are not taken yet."""
         return len(self._ended)
+
+    def take_gone(self, *, num_ended: int) -> list[bytes]:
+        """Peers whose last connection is among the first ``num_ended`` that ended; they are forgotten.
+
+        Note `num_ended`, read the socket until it is empty, then call this: now all is read that these brought.
+        """
+        ended, self._ended = self._ended[:num_ended], self._ended[num_ended:]
+        gone = []
+        for connection in ended:
+            if connection.peer is None:
+                self._count_refused()
+            elif self._latest.get(connection.peer) is connection:
+                del self._latest[connection.peer]
+                gone.append(connection.peer)
+        return gone
+
+    def _count_refused(self) -> None:
+        if self._num_denied > 0:
+            self._num_denied -= 1
+        else:
+            self._on_failed_handshake()
 
     def close(self) -> None:
         """Stop watching."""

@@ -165,7 +165,7 @@ class Bulk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """The connection of this peer's control channel has ended: it closed, crashed, or was cut off."""
+    """This peer's control connection has ended: it closed, crashed, or was cut off. Comes after all that it sent."""
 
     peer: bytes
 

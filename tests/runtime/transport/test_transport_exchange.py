@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+from plesio.core.errors import TransportError
+from plesio.runtime.exchange.transport import (
+    Bulk,
+    ClientEndpoint,
+    Control,
+    ControlClient,
+    Gone,
+    Header,
+    JobKeys,
+    ServerEndpoint,
+    wait_readable,
+)
+
+if TYPE_CHECKING:
+    from tests.runtime.transport.conftest import Connect, EchoServer, StartServer
+
+JOB = "test job"
+KEYS = JobKeys.derive("the job's secret")
+PATIENCE_S = 20.0
+MIB = 2**20
+
+
+def random_bytes(num_bytes: int, *, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, num_bytes, dtype=np.uint8)
+
+
+def header_of(client: ClientEndpoint, **fields: int) -> Header:
+    return Header(kind=7, generation=client.generation, request=client.new_request(), **fields)
+
+
+@pytest.mark.parametrize("link", ["ipc", "tcp"])
+@pytest.mark.parametrize("num_bytes", [0, 1, 8191, MIB - 1, MIB, MIB + 1, 20_000_000])
+def test_what_is_pushed_comes_back_bit_for_bit(server: EchoServer, connect: Connect, link: str, num_bytes: int):
+    client = connect(server.addresses if link == "ipc" else server.tcp_addresses)
+    assert client.link == link
+    sent, received = random_bytes(num_bytes), np.zeros(num_bytes, dtype=np.uint8)
+    header = header_of(client, worker=3, clock=2**40, base_version=2**63)
+    answer = client.request(header, meta={"shape": [num_bytes]}, payload=sent, into=received, timeout_s=PATIENCE_S)
+    assert (answer.header, answer.meta, answer.peer) == (header, {"shape": [num_bytes]}, b"")
+    np.testing.assert_array_equal(received, sent)
+    np.testing.assert_array_equal(answer.payload, sent)
+
+
+def test_arrays_of_any_type_travel_as_their_bytes_and_a_strided_one_is_refused(server: EchoServer, connect: Connect):
+    client = connect(server.addresses)
+    sent = np.linspace(0, 1, 3000).reshape(30, 100)
+    received = np.empty_like(sent)
+    client.request(header_of(client), payload=sent, into=received, timeout_s=PATIENCE_S)
+    np.testing.assert_array_equal(received, sent)
+    with pytest.raises(ValueError, match="contiguous"):
+        client.push(header_of(client), payload=sent[:, ::2])
+
+
+def test_an_answer_too_large_for_its_destination_leaves_it_alone(server: EchoServer, connect: Connect):
+    client = connect(server.addresses)
+    sent, into = random_bytes(2 * MIB), np.zeros(MIB, dtype=np.uint8)
+    answer = client.request(header_of(client), payload=sent, into=into, timeout_s=PATIENCE_S)
+    np.testing.assert_array_equal(answer.payload, sent)
+    assert not into.any()
+
+
+def test_pushes_of_several_clients_at_once_do_not_mix(server: EchoServer, connect: Connect):
+    clients = [connect(server.tcp_addresses if i % 2 else server.addresses, b"w%d" % i) for i in range(4)]
+    payloads = [random_bytes(5_000_000 + 1000 * i, seed=i) for i in range(len(clients))]
+
+    def push_and_compare(i: int) -> None:
+        for _ in range(3):
+            into = np.zeros_like(payloads[i])
+            clients[i].request(header_of(clients[i]), payload=payloads[i], into=into, timeout_s=PATIENCE_S)
+            np.testing.assert_array_equal(into, payloads[i])
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        list(pool.map(push_and_compare, range(len(clients))))
+
+
+def test_answers_find_their_requests_whatever_else_arrives_between(server: EchoServer, connect: Connect):
+    client = connect(server.addresses)
+    headers = [header_of(client) for _ in range(3)]
+    payloads = [random_bytes(3 * MIB, seed=i) for i in range(3)]
+    for header, payload in zip(headers, payloads, strict=True):
+        client.push(header, payload=payload)
+    client.send_control(5, {"n": 1})
+    for i in (2, 0):
+        np.testing.assert_array_equal(client.answer(headers[i].request, timeout_s=PATIENCE_S).payload, payloads[i])
+    rest = []
+    while len(rest) < 2:
+        assert wait_readable([client], timeout_s=PATIENCE_S) == [client]
+        rest += client.poll(PATIENCE_S)
+    kinds = {type(incoming).__name__: incoming for incoming in rest}
+    assert kinds["Control"] == Control(peer=b"", kind=5, generation=0, body={"n": 1})
+    assert kinds["Bulk"].header == headers[1]
+
+
+def test_control_from_a_thread_of_its_own_during_a_large_push(
+    server: EchoServer, connect: Connect, context: zmq.Context
+):
+    client = connect(server.tcp_addresses)
+
+    def beat() -> list[int]:
+        with ControlClient(
+            server.addresses, identity=b"w0/beat", job=JOB, keys=KEYS, context=context, timeout_s=PATIENCE_S
+        ) as control:
+            beats = []
+            for n in range(50):
+                control.send(9, {"n": n})
+                beats += [answer.body["n"] for answer in control.poll(PATIENCE_S)]
+            return beats
+
+    payload = random_bytes(30_000_000)
+    with ThreadPoolExecutor(1) as pool:
+        beats = pool.submit(beat)
+        into = np.zeros_like(payload)
+        client.request(header_of(client), payload=payload, into=into, timeout_s=PATIENCE_S)
+        np.testing.assert_array_equal(into, payload)
+        assert beats.result(PATIENCE_S) == list(range(50))
+
+
+@pytest.fixture
+def pair(context: zmq.Context) -> Iterator[tuple[ServerEndpoint, ClientEndpoint]]:
+    """A server that looks only when the test says so, and a client that has joined it."""
+    with ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=4 * MIB) as server:
+        settings = {"job": JOB, "keys": KEYS, "timeout_s": PATIENCE_S, "max_bulk_bytes": MIB}
+        with ThreadPoolExecutor(1) as pool:
+            joining = pool.submit(ClientEndpoint, server.addresses, identity=b"w0", context=context, **settings)
+            while not joining.done():
+                assert server.poll(0.01) == []
+        with joining.result() as client:
+            yield server, client
+
+
+def test_steady_pushes_take_no_new_memory_at_the_server(pair: tuple[ServerEndpoint, ClientEndpoint]):
+    server, client = pair
+    for seed in range(10):
+        payload = random_bytes(3 * MIB - seed, seed=seed)
+        client.push(header_of(client), payload=payload)
+        (bulk,) = server.poll(PATIENCE_S)
+        np.testing.assert_array_equal(bulk.payload, payload)
+        server.release(bulk)
+    assert server._pool.num_allocated == 1
+
+
+def test_both_ends_count_the_same_bytes(server: EchoServer, connect: Connect):
+    client = connect(server.addresses)
+    client.request(header_of(client), meta={"a": 1}, payload=random_bytes(2 * MIB + 5), timeout_s=PATIENCE_S)
+    client.send_control(1, {"text": "x" * 1000})
+    client.poll(PATIENCE_S)
+    ours, theirs = client.traffic, server.endpoint.traffic
+    assert ours.ipc.sent_payload == ours.ipc.received_payload == 2 * MIB + 5
+    for link in ("ipc", "tcp"):
+        assert (ours.of(link).sent, ours.of(link).received) == (theirs.of(link).received, theirs.of(link).sent)
+    assert 2000 < ours.tcp.sent + ours.tcp.received < 4000
+
+
+def test_the_end_of_a_client_is_reported_once_after_all_it_said(server: EchoServer, connect: Connect):
+    client = connect(server.addresses)
+    client.send_control(1, {})
+    client.poll(PATIENCE_S)
+    client.close()
+    server.wait_for(lambda: server.gone)
+    assert server.gone == [b"w0"]
+    assert [incoming.kind for incoming in server.seen] == [1]
+    assert server.endpoint.send_control(b"w0", 1, {}) is False
+    assert not server.endpoint.refused
+
+
+def test_what_a_client_said_is_heard_before_its_end_however_late_the_server_looks(
+    pair: tuple[ServerEndpoint, ClientEndpoint],
+):
+    server, client = pair
+    # The server looks only when the client's last words and the ends of both its connections are there to be read.
+    client.send_control(1, {})
+    client.push(header_of(client), payload=random_bytes(10))
+    for socket in client.sockets:
+        socket.linger = int(PATIENCE_S * 1e3)
+    client.close()
+    for watch in (server._control_watch, server._data_watch):
+        while not watch.num_ended:
+            assert watch.socket.poll(PATIENCE_S * 1e3)
+            watch.read()
+    assert [type(incoming) for incoming in server.poll(PATIENCE_S)] == [Control, Bulk, Gone]
+    assert server.num_abandoned == 0
+    assert server.refused == {}
+
+
+def test_sending_to_a_peer_that_never_was_is_refused_not_queued(server: EchoServer):
+    header = Header(kind=1, generation=0)
+    assert server.endpoint.send(b"nobody", header, payload=random_bytes(10)) is None
+    assert server.endpoint.send_copy(b"nobody", header, payload=random_bytes(10)) is False
+
+
+_HALF_A_PUSH = """
+import sys, signal, json, numpy as np, zmq
+from plesio.runtime.exchange.transport import ClientEndpoint, Header, JobKeys
+from plesio.runtime.exchange.transport.wire import encode_chunk, job_digest
+client = ClientEndpoint(json.loads(sys.argv[1]), identity=b"w0", job="test job", context=zmq.Context(),
+                        keys=JobKeys.derive("the job's secret"), timeout_s=20, max_bulk_bytes=1)
+data = client._data.socket
+for offset in (0, 2**20):
+    data.send(encode_chunk(Header(kind=7, generation=0), job=job_digest("test job"), total_bytes=2**24, offset=offset,
+                           meta=None), zmq.SNDMORE)
+    data.send(bytes(2**20))
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("link", ["ipc", "tcp"])
+def test_a_client_killed_in_the_middle_of_a_push_is_forgotten_and_may_come_back(
+    server: EchoServer, connect: Connect, link: str
+):
+    addresses = server.addresses if link == "ipc" else server.tcp_addresses
+    process = subprocess.Popen([sys.executable, "-c", _HALF_A_PUSH, json.dumps(addresses)])
+    try:
+        server.wait_for(lambda: server.endpoint._assembler.num_open == 1)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    server.wait_for(lambda: server.gone == [b"w0"] and server.endpoint.num_abandoned == 1)
+    assert server.endpoint._assembler.num_open == 0
+    again = connect(addresses)
+    payload = random_bytes(MIB)
+    answer = again.request(header_of(again), payload=payload, timeout_s=PATIENCE_S)
+    np.testing.assert_array_equal(answer.payload, payload)
+    assert not server.endpoint.refused
+
+
+def test_a_server_that_ends_is_an_error_for_its_clients(start_server: StartServer, connect: Connect):
+    server = start_server()
+    client = connect(server.addresses)
+    server.close()
+    with pytest.raises(TransportError, match="ended the connection"):
+        client.poll(PATIENCE_S)
+
+
+def test_a_server_that_does_not_answer_is_an_error_in_one_line(context: zmq.Context):
+    with ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1) as server:
+        addresses = server.addresses
+    with pytest.raises(TransportError, match=r"no server answers at tcp://127\.0\.0\.1:\d+") as raised:
+        ControlClient(addresses, identity=b"w0", job=JOB, keys=KEYS, context=context, timeout_s=0.3)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_port_in_use_is_an_error_that_names_it():
+    with ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1) as server:
+        port = int(server.addresses["control"].rsplit(":", 1)[1])
+        with pytest.raises(TransportError, match=f"port {port} of 127.0.0.1 is in use"):
+            ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1, control_port=port)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"host": "192.0.2.1"}, "cannot listen"),
+        ({"ipc_dir": Path("/nonexistent")}, "cannot make a socket"),
+        ({"ipc_dir": Path("/tmp") / ("x" * 120)}, "too long"),
+    ],
+)
+def test_addresses_that_cannot_be_bound(settings: dict[str, object], message: str):
+    settings = {"host": "127.0.0.1", "ipc_dir": None, **settings}
+    with pytest.raises(TransportError, match=message):
+        ServerEndpoint(job=JOB, keys=KEYS, max_bulk_bytes=1, **settings)
+
+
+def test_another_host_or_an_unreachable_socket_file_means_tcp(server: EchoServer, connect: Connect):
+    assert connect({**server.addresses, "host": "elsewhere"}, b"w1").link == "tcp"
+    assert connect({**server.addresses, "data_ipc": "/nonexistent"}, b"w2").link == "tcp"
+
+
+def test_nothing_is_left_behind(start_server: StartServer, tmp_path: Path):
+    process = psutil.Process()
+
+    def exchange_once() -> None:
+        server = start_server()
+        assert list(tmp_path.iterdir())
+        with zmq.Context() as context:
+            client = ClientEndpoint(
+                server.addresses,
+                identity=b"w0",
+                job=JOB,
+                keys=KEYS,
+                context=context,
+                timeout_s=PATIENCE_S,
+                max_bulk_bytes=4 * MIB,
+            )
+            client.request(header_of(client), payload=random_bytes(3 * MIB), timeout_s=PATIENCE_S)
+            client.close()
+            client.close()
+        server.close()
+
+    exchange_once()  # pyzmq starts its one thread for freeing sent buffers, and keeps it
+    gc.collect()
+    before = process.num_threads(), process.num_fds()
+    for _ in range(3):
+        exchange_once()
+    gc.collect()
+    assert (process.num_threads(), process.num_fds()) == before
+    assert not list(tmp_path.iterdir())
