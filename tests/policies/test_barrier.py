@@ -102,6 +102,15 @@ def test_worker_that_returns_to_a_round_it_has_contributed_to_is_admitted_after_
     )
 
 
+def test_worker_that_returns_and_leaves_again_before_the_round_completes_is_not_admitted():
+    machine = start(BSP(), num_workers=2)
+    machine.handle(Arrived(worker=0, clock=1))
+    machine.handle(Left(worker=0, reason=LeaveReason.CLOSED))
+    machine.handle(Joined(worker=0))
+    assert machine.handle(Left(worker=0, reason=LeaveReason.LOST)) == ()
+    assert machine.handle(Arrived(worker=1, clock=1)) == (mean_of((0, 1), (1, 1), version=1), Grant(worker=1, clock=2))
+
+
 def test_last_round_completes_when_the_last_worker_leaves_and_the_next_comer_goes_on_from_there():
     machine = start(BSP(), num_workers=2)
     machine.handle(Arrived(worker=0, clock=1))

@@ -21,9 +21,10 @@ from plesio.policies import (
     describe,
     parse_policy,
 )
+from plesio.policies.policy import EXCHANGES, UPDATES
 
-EXCHANGES = st.sampled_from(["collective", "store"])
-UPDATES = st.sampled_from(["gradient", "delta"])
+ANY_EXCHANGE = st.sampled_from(EXCHANGES)
+ANY_UPDATE = st.sampled_from(UPDATES)
 WEIGHTINGS = st.sampled_from([UNWEIGHTED, Inverse(), Exponential(rate=0.1), Product((Inverse(), Cap(limit=8)))])
 
 
@@ -32,13 +33,13 @@ def policies(draw: st.DrawFn) -> Policy:
     name = draw(st.sampled_from(["bsp", "ssp", "asp", "local_sgd"]))
     period = draw(st.integers(1, 30))
     if name == "bsp":
-        return BSP(exchange=draw(EXCHANGES))
+        return BSP(exchange=draw(ANY_EXCHANGE))
     if name == "local_sgd":
-        return LocalSGD(period=period, delay=draw(st.integers(0, period)), exchange=draw(EXCHANGES))
+        return LocalSGD(period=period, delay=draw(st.integers(0, period)), exchange=draw(ANY_EXCHANGE))
     if name == "asp":
-        return ASP(period=period, update=draw(UPDATES), weighting=draw(WEIGHTINGS))
+        return ASP(period=period, update=draw(ANY_UPDATE), weighting=draw(WEIGHTINGS))
     bound = draw(st.one_of(st.integers(period - 1, 60), st.just(math.inf)))
-    return SSP(bound=bound, period=period, update=draw(UPDATES), weighting=draw(WEIGHTINGS))
+    return SSP(bound=bound, period=period, update=draw(ANY_UPDATE), weighting=draw(WEIGHTINGS))
 
 
 @given(policies())

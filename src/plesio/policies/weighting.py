@@ -9,7 +9,7 @@ text                weight of an update     source
 ``none``            1                       plain asynchronous SGD (Dean et al. 2012, Downpour)
 ``inverse``         1 / (1 + τ)             Zhang, Gupta, Lian & Liu 2016, "Staleness-aware Async-SGD": the learning
                                             rate divided by τ; 1 + τ here, so that a fresh update counts fully
-``exp:LAMBDA``      exp(-LAMBDA τ)          the exponential penalty that the same paper compares with its own
+``exp:LAMBDA``      exp(-LAMBDA τ)          an exponential penalty on staleness, after Chan & Lane 2014
 ``cap:K``           1 up to K, 0 beyond     refusing what comes too late, as Chen et al. 2016 ("Revisiting
                                             Distributed Synchronous SGD") refuse what their backup workers finish late
 ==================  ======================  ========================================================================
