@@ -10,6 +10,8 @@ from plesio.bench.recipe import Recipe
 from plesio.cli.compare import OUTPUT_NAMES
 from plesio.cli.main import invoke
 from plesio.core.results import Evaluation, RunResult, Staleness, WorkerTimes, write_results
+from plesio.report.build import read_comparison
+from plesio.report.sentences import policy_sentence
 
 RunComparison = Callable[..., list[RunResult]]
 
@@ -89,8 +91,10 @@ def test_compare_prints_the_table_and_the_reports_path_last(
     printed, progress = capsys.readouterr()
     assert printed.splitlines()[-1] == str(out / "report.html")
     assert (out / "report.html").stat().st_size > 1000
-    assert "bsp" in printed
-    assert "asp" in printed
+    assert "accuracy" in printed.splitlines()[0]
+    comparison = read_comparison(out)
+    for summary in comparison.policies:
+        assert policy_sentence(summary, comparison=comparison) in " ".join(printed.split())
     assert progress.splitlines() == [
         "[1/2] bsp · seed 0: started, 100 samples",
         "[1/2] bsp · seed 0: finished in 1.6 s, accuracy 0.97",

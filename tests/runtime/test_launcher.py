@@ -16,11 +16,12 @@ import pytest
 
 from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime.launcher import launch
+from plesio.runtime.supervisor import WorkerCommand, supervise
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 WAITING = """
-    import os, pathlib, sys, time
+    import os, pathlib, signal, sys, time
     def wait_until(holds):
         while not holds():
             time.sleep(0.005)
@@ -163,6 +164,24 @@ def test_a_killed_worker_is_named_with_its_signal(tmp_path: Path, capfd: pytest.
     assert "plesio: rank 0 was killed by SIGKILL\n" in capfd.readouterr().err
 
 
+def test_workers_end_and_signals_mean_what_they_did_when_the_start_fails(tmp_path: Path):
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    script = write_script(tmp_path, "pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); signal.pause()")
+    pid_path = tmp_path / "pid"
+
+    def fail() -> None:
+        while not (pid_path.exists() and pid_path.read_text()):
+            time.sleep(0.005)
+        raise TransportError("no store")
+
+    environment = {**os.environ, "RANK": "0"}
+    command = WorkerCommand(rank=0, argv=[sys.executable, str(script), str(pid_path)], environment=environment)
+    with pytest.raises(TransportError, match="no store"):
+        supervise([command], prepare=fail)
+    wait_until_ended(int(pid_path.read_text()))
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+
+
 def test_what_a_worker_started_ends_with_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     script = write_script(tmp_path, 'import subprocess; print(subprocess.Popen(["sleep", "1000"]).pid); os._exit(0)')
     assert launch(script, num_workers=1) == 0
@@ -263,6 +282,7 @@ def test_workers_join_a_running_job(tmp_path: Path, capfd: pytest.CaptureFixture
     code = f"""
 import pathlib, sys
 from plesio.runtime.launcher import launch
+from plesio.runtime.supervisor import WorkerCommand, supervise
 sys.exit(launch(pathlib.Path({str(script)!r}), num_workers=2))
 """
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, cwd=tmp_path) as host:

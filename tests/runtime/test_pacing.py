@@ -73,7 +73,7 @@ def test_a_trace_is_drawn_with_replacement():
     assert set(draws(EmpiricalTrace(durations_s=(0.01, 0.02)), num=100)) == {0.01, 0.02}
 
 
-@given(late_s=st.floats(0, 0.001), spent_s=st.floats(0, 0.012), drawn_s=st.floats(0.0, 0.012))
+@given(late_s=st.floats(0, 0.001), spent_s=st.floats(0, 0.012), drawn_s=st.floats(1e-6, 0.012))
 def test_a_step_ends_at_its_duration_and_no_later_than_one_late_wake_up(late_s: float, spent_s: float, drawn_s: float):
     clock = SteppedClock(late_s=late_s)
     pacer = Pacer(step_time=Constant(mean_s=drawn_s), seed=0, worker=0, clock=clock)
@@ -141,7 +141,8 @@ def test_a_bad_trace_file_is_refused_with_its_path_and_line(tmp_path: Path, text
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Constant(mean_s=-1),
+        lambda: Constant(mean_s=0),
+        lambda: Constant(mean_s=float("inf")),
         lambda: LogNormal(mean_s=0, cv=1),
         lambda: LogNormal(mean_s=1, cv=-1),
         lambda: Pareto(min_s=0, shape=2),

@@ -24,6 +24,10 @@ OUTPUT_NAMES = ("results.json", "report.html", "runs")
 """What a comparison writes into its folder, and all that ``--overwrite`` removes from it."""
 
 
+PLAIN_WIDTH = 120
+"""Columns of the table where there is no terminal to ask: in files and logs nothing need be folded."""
+
+
 def compare(
     recipe: Annotated[Path, typer.Argument(help="The TOML file.", show_default=False)],
     out: Annotated[
@@ -76,7 +80,7 @@ def _print_results(out: Path) -> None:
     from plesio.report.table import render_comparison
 
     page = build_report(out)
-    Console(soft_wrap=not sys.stdout.isatty()).print(render_comparison(read_comparison(out)))
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_comparison(read_comparison(out)))
     typer.echo(f"\n{page}")
 
 

@@ -43,7 +43,7 @@ class Constant:
     mean_s: float
 
     def __post_init__(self) -> None:
-        _require(0 <= self.mean_s < math.inf, what="the mean step time", value=self.mean_s, instead="write 0 or more")
+        _require(0 < self.mean_s < math.inf, what="the mean step time", value=self.mean_s, instead="write more than 0")
 
     def sample_s(self, generator: np.random.Generator) -> float:
         """The mean."""
@@ -102,7 +102,7 @@ class EmpiricalTrace:
         if not self.durations_s:
             raise ConfigError("the step-time trace is empty; it needs one duration or more")
         for duration_s in self.durations_s:
-            _require(0 <= duration_s < math.inf, what="a duration", value=duration_s, instead="write 0 or more")
+            _require(0 < duration_s < math.inf, what="a duration", value=duration_s, instead="write more than 0")
 
     def sample_s(self, generator: np.random.Generator) -> float:
         """Draw one of the durations."""

@@ -66,7 +66,8 @@ class Ending:
 
     def __str__(self) -> str:
         if self.returncode < 0:
-            return f"rank {self.rank} was killed by {signal.Signals(-self.returncode).name}"
+            names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
+            return f"rank {self.rank} was killed by {names.get(-self.returncode, f'signal {-self.returncode}')}"
         return f"rank {self.rank} ended with status {self.returncode}"
 
 
