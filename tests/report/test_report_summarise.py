@@ -140,7 +140,7 @@ def with_figures(
 @pytest.mark.parametrize(
     ("slower", "offset", "num_bytes", "verdict"),
     [
-        (0.5, 0.0, 71_000_000, "Faster, and no loss of accuracy shown."),
+        (0.5, 0.0, 71_000_000, "Faster, and accuracy is not shown to suffer."),
         (0.5, -0.1, 71_000_000, "Faster, at a price in accuracy."),
         (0.5, 0.01, 71_000_000, "Faster and better in accuracy."),
         (2.0, 0.0, 71_000_000, "Slower: stay with bsp."),
@@ -161,7 +161,12 @@ def test_the_verdict_follows_what_the_seeds_show(
 
 def test_less_is_better_where_the_goal_is_min(all_runs: list[RunResult]):
     runs = with_figures(all_runs, "other", slower=0.5, metrics=(10.0, 10.2, 10.1), num_bytes=1)
-    values = {"metric_name": "perplexity", "metric_goal": "min", "target": None, "time_to_target_s": None}
+    values: dict[str, Any] = {
+        "metric_name": "perplexity",
+        "metric_goal": "min",
+        "target": None,
+        "time_to_target_s": None,
+    }
     runs = [dataclasses.replace(run, **values) for run in runs]
     runs = [
         run if run.policy == "other" else dataclasses.replace(run, final_metric=12.5 + 0.1 * run.seed) for run in runs

@@ -65,7 +65,7 @@ class Metric:
         '-0.2'
         """
         if not self.is_percent:
-            return f"{difference:+.3g}"
+            return f"{difference:+.2g}"
         rounded = round(self.scale * difference, 1) + 0.0  # no "-0.0"
         return f"{rounded:+.1f}"
 

@@ -54,6 +54,10 @@ def sentence_list(comparison: Comparison) -> str:
     return f'<ul class="sentences">{"".join(items)}</ul>'
 
 
+def _breakable(policy: str) -> str:
+    return html.escape(policy).replace(",", ",<wbr>")
+
+
 def _chip(comparison: Comparison, policy: str) -> str:
     styles = policy_styles([summary.policy for summary in comparison.policies], baseline=comparison.baseline)
     return f'<span class="chip" style="background:{styles[policy].colour}"></span>'
@@ -66,7 +70,7 @@ def comparison_table(comparison: Comparison) -> str:
         headers.append(f"to {comparison.metric.text(comparison.target)}")
     headers += ["bytes", "wait", "communicate", "staleness τ", "max lead"]
     body = "".join(
-        f"<tr><th scope=row>{_chip(comparison, summary.policy)}{html.escape(summary.policy)}</th>"
+        f"<tr><th scope=row>{_chip(comparison, summary.policy)}{_breakable(summary.policy)}</th>"
         f"{''.join(f'<td>{cell}</td>' for cell in _cells(summary, comparison=comparison))}</tr>"
         for summary in comparison.policies
     )

@@ -37,7 +37,7 @@ th:first-child, td:first-child {
   text-align: left; padding-left: 0; position: sticky; left: 0; background: var(--paper);
 }
 thead th { font-weight: 600; font-size: 13px; color: var(--quiet); vertical-align: bottom; }
-tbody th { font-weight: 600; }
+tbody th { font-weight: 600; white-space: normal; min-width: 130px; }
 td small, th small { display: block; color: var(--quiet); font-size: 12.5px; font-weight: 400; }
 .note { color: var(--quiet); font-size: 13.5px; margin: 10px 0 0; }
 .chip { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 8px; }
@@ -49,7 +49,7 @@ figure {
   grid-column: span 3; margin: 0; padding: 18px 18px 14px; background: var(--card); border: 1px solid var(--line);
   border-radius: 10px; display: flex; flex-direction: column; min-width: 0;
 }
-figure.wide { grid-column: 1 / -1; }
+figure.wide, figure.narrow:nth-child(odd):has(+ figure.wide) { grid-column: 1 / -1; }
 figure > div { flex: 1 0 auto; min-width: 0; }
 figcaption { color: var(--quiet); font-size: 13.5px; margin-top: 10px; }
 details { border-top: 1px solid var(--line); padding: 10px 0; }

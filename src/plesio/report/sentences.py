@@ -175,7 +175,7 @@ def _verdict(summary: PolicySummary, contrast: Contrast, *, comparison: Comparis
             return f"Faster per sample, but later at the target: stay with {baseline}."
         if worse:
             return f"Faster, at a price in {name}."
-        return f"Faster and better in {name}." if better else f"Faster, and no loss of {name} shown."
+        return f"Faster and better in {name}." if better else f"Faster, and {name} is not shown to suffer."
     if better:
         return f"Better in {name}, for more time." if speed.shown else f"Better in {name}."
     if _shown_below(contrast.bytes_sent) and not worse:

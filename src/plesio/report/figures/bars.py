@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 from plesio.core.units import format_bytes
 from plesio.report.figures import findings
 from plesio.report.figures.page_figure import PageFigure
-from plesio.report.figures.theme import ACTIVITY_COLOURS, LINK_COLOURS, PolicyStyle, lay_out
+from plesio.report.figures.theme import ACTIVITY_COLOURS, LINK_COLOURS, PolicyStyle, axis_label, lay_out
 from plesio.report.model import Comparison, PolicySummary
 
 __all__ = ["bytes_figure", "staleness_figure", "worker_times_figure"]
@@ -30,7 +30,7 @@ def bytes_figure(comparison: Comparison) -> PageFigure | None:
     if most <= 0:
         return None
     unit, scale = next((unit, scale) for unit, scale in _BYTE_UNITS if most >= scale)
-    names = [html.escape(summary.policy) for summary in drawn]
+    names = [axis_label(summary.policy) for summary in drawn]
     figure = go.Figure()
     for place, link in enumerate(dict.fromkeys(link for summary in drawn for link in summary.bytes_by_link)):
         figure.add_trace(
@@ -108,8 +108,7 @@ def staleness_figure(comparison: Comparison, *, styles: Mapping[str, PolicyStyle
     drawn = [summary for summary in comparison.policies if summary.staleness.counts]
     if not drawn:
         return None
-    notes = {summary.policy: f"mean {tau.mean:.1f}, max {tau.max}" for summary in drawn for tau in (summary.staleness,)}
-    figure, height_px = _panels(drawn, panel_px=_STALENESS_PANEL_PX, notes=notes)
+    figure, height_px = _panels(drawn, panel_px=_STALENESS_PANEL_PX)
     for row, summary in enumerate(drawn, start=1):
         counts = summary.staleness.counts
         total = sum(counts)
@@ -123,7 +122,21 @@ def staleness_figure(comparison: Comparison, *, styles: Mapping[str, PolicyStyle
             row=row,
             col=1,
         )
-    lay_out(figure, height_px=height_px + 50, bargap=0.15)
+        figure.add_annotation(
+            text=f"mean {summary.staleness.mean:.1f}, max {summary.staleness.max}",
+            x=1,
+            xref="x domain",
+            xanchor="right",
+            y=1,
+            yref="y domain",
+            yanchor="top",
+            showarrow=False,
+            font={"size": 13},
+            row=row,
+            col=1,
+        )
+    lay_out(figure, height_px=height_px + 70, bargap=0.15)
+    figure.update_layout(margin_t=_PANEL_TITLE_PX)
     widest = max(summary.staleness.max for summary in drawn)
     figure.update_xaxes(range=[-0.6, max(widest, 4) + 0.6], showgrid=False)
     figure.update_xaxes(title_text="staleness τ (versions)", row=len(drawn), col=1)
@@ -137,16 +150,11 @@ def staleness_figure(comparison: Comparison, *, styles: Mapping[str, PolicyStyle
     )
 
 
-def _panels(
-    drawn: Sequence[PolicySummary], *, panel_px: int, notes: Mapping[str, str] | None = None
-) -> tuple[go.Figure, int]:
+def _panels(drawn: Sequence[PolicySummary], *, panel_px: int) -> tuple[go.Figure, int]:
     """Panels one under another on one horizontal axis, each under its policy's name; and their height in pixels."""
     height_px = len(drawn) * (panel_px + _PANEL_TITLE_PX)
     spacing = _PANEL_TITLE_PX / height_px if len(drawn) > 1 else 0.0
-    titles = [
-        f"<b>{html.escape(summary.policy)}</b>" + (f"   {notes[summary.policy]}" if notes is not None else "")
-        for summary in drawn
-    ]
+    titles = [f"<b>{html.escape(summary.policy)}</b>" for summary in drawn]
     figure = make_subplots(rows=len(drawn), cols=1, shared_xaxes=True, vertical_spacing=spacing, subplot_titles=titles)
     figure.update_annotations(x=0, xanchor="left", font={"size": 13})
     return figure, height_px

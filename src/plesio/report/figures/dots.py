@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from plesio.report.figures import findings
 from plesio.report.figures.page_figure import PageFigure
-from plesio.report.figures.theme import PolicyStyle, lay_out, with_alpha
+from plesio.report.figures.theme import PolicyStyle, axis_label, lay_out, with_alpha
 from plesio.report.model import Comparison
 from plesio.report.statistics import Spread
 
@@ -92,7 +92,7 @@ def _seed_dots(
     medians: bool = False,
 ) -> go.Figure:
     """Draw ``spreads``, by policy, in the rows that ``rows`` names; a row may stay empty."""
-    names = {policy: html.escape(row) for policy, row in rows.items()}
+    names = {policy: axis_label(row) for policy, row in rows.items()}
     figure = go.Figure()
     for policy, spread in spreads.items():
         style, name = styles[policy], names[policy]

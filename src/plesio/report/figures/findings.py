@@ -50,7 +50,8 @@ def metric_finding(comparison: Comparison) -> str:
         return f"No policy's final {name} is shown to differ from {comparison.baseline}'s"
     worse = [policy for policy, mean in shown.items() if not comparison.metric.improves(mean)]
     better = [policy for policy in shown if policy not in worse]
-    parts = [f"{listed(group)} ended {how}" for group, how in ((better, "better"), (worse, "worse")) if group]
+    groups = [(group, how) for group, how in ((better, "better"), (worse, "worse")) if group]
+    parts = [f"{listed(group) if len(group) <= 2 else f'{len(group)} policies'} ended {how}" for group, how in groups]
     return f"In {name}, {'; '.join(parts)} than {comparison.baseline}"
 
 

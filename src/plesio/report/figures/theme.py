@@ -5,17 +5,19 @@ is grey, for it is what the others are seen against. When the colours run out th
 dash.
 """
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
 
-__all__ = ["ACTIVITY_COLOURS", "LINK_COLOURS", "PolicyStyle", "lay_out", "policy_styles", "with_alpha"]
+__all__ = ["ACTIVITY_COLOURS", "LINK_COLOURS", "PolicyStyle", "axis_label", "lay_out", "policy_styles", "with_alpha"]
 
 _BASELINE_COLOUR = "#7d8590"
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 _MARKERS = ("circle", "diamond", "square", "triangle-up")
+_LONG_LABEL = 18
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
 ACTIVITY_COLOURS = {"compute": "#86a8c4", "communicate": "#3f6384", "wait": "#d1604d"}
@@ -42,6 +44,19 @@ def policy_styles(policies: Sequence[str], *, baseline: str) -> dict[str, Policy
         colour = _COLOURS[place % len(_COLOURS)]
         styles[policy] = PolicyStyle(colour=colour, marker=_MARKERS[turn], dash=_DASHES[turn])
     return styles
+
+
+def axis_label(policy: str) -> str:
+    """A policy as a label beside an axis: escaped, a long one on two lines.
+
+    >>> axis_label("ssp:4"), axis_label("local_sgd:8,delay=4,exchange=store")
+    ('ssp:4', 'local_sgd:8,delay=4,<br>exchange=store')
+    """
+    commas = [place + 1 for place, letter in enumerate(policy) if letter == ","]
+    if len(policy) <= _LONG_LABEL or not commas:
+        return html.escape(policy)
+    middle = min(commas, key=lambda place: abs(place - len(policy) / 2))
+    return f"{html.escape(policy[:middle])}<br>{html.escape(policy[middle:])}"
 
 
 def with_alpha(colour: str, alpha: float) -> str:
@@ -85,6 +100,6 @@ def lay_out(figure: go.Figure, *, height_px: int, legend_gap_px: int | None = No
         "automargin": True,
         "title_font_size": 13,
     }
-    figure.update_xaxes(**axis, ticks="", title_standoff=10)
+    figure.update_xaxes(**axis, ticks="", title_standoff=10, tickangle=0)
     figure.update_yaxes(**axis, ticks="", title_standoff=10, ticklabelstandoff=6)
     return figure
