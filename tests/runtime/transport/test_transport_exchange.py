@@ -27,6 +27,7 @@ from plesio.runtime.exchange.transport import (
     ServerEndpoint,
     wait_readable,
 )
+from plesio.runtime.exchange.transport.sockets import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from tests.runtime.transport.conftest import Connect, EchoServer, StartServer
@@ -46,7 +47,7 @@ def header_of(client: ClientEndpoint, **fields: int) -> Header:
 
 
 @pytest.mark.parametrize("link", ["ipc", "tcp"])
-@pytest.mark.parametrize("num_bytes", [0, 1, 8191, MIB - 1, MIB, MIB + 1, 20_000_000])
+@pytest.mark.parametrize("num_bytes", [0, 1, 8191, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 20_000_000])
 def test_what_is_pushed_comes_back_bit_for_bit(server: EchoServer, connect: Connect, link: str, num_bytes: int):
     client = connect(server.addresses if link == "ipc" else server.tcp_addresses)
     assert client.link == link
@@ -158,11 +159,11 @@ def test_steady_pushes_take_no_new_memory_at_the_server(pair: tuple[ServerEndpoi
 
 def test_both_ends_count_the_same_bytes(server: EchoServer, connect: Connect):
     client = connect(server.addresses)
-    client.request(header_of(client), meta={"a": 1}, payload=random_bytes(2 * MIB + 5), timeout_s=PATIENCE_S)
+    client.request(header_of(client), meta={"a": 1}, payload=random_bytes(2 * CHUNK_BYTES + 5), timeout_s=PATIENCE_S)
     client.send_control(1, {"text": "x" * 1000})
     client.poll(PATIENCE_S)
     ours, theirs = client.traffic, server.endpoint.traffic
-    assert ours.ipc.sent_payload == ours.ipc.received_payload == 2 * MIB + 5
+    assert ours.ipc.sent_payload == ours.ipc.received_payload == 2 * CHUNK_BYTES + 5
     for link in ("ipc", "tcp"):
         assert (ours.of(link).sent, ours.of(link).received) == (theirs.of(link).received, theirs.of(link).sent)
     assert 2000 < ours.tcp.sent + ours.tcp.received < 4000

@@ -1,0 +1,199 @@
+"""Push and pull of 1, 20 and 100 MB between two processes: Plesio's transport, Gloo send/recv, and memcpy as the limit.
+
+One exchange is what a worker does with a server: push a payload and, when all of it has arrived, pull one of the same
+size. The same two processes run every way, one exchange of each in random order per round, so that whatever else the
+machine does meets all of them; a ratio is the median over the rounds of Gloo's time by the other's in the same round.
+
+    python benchmarks/bench_transport.py [--rounds 25] [--megabytes 1 20 100]
+
+Prints a table and writes benchmarks/results/transport.json.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import zmq
+
+from plesio.runtime.exchange.transport import Bulk, ClientEndpoint, Control, Header, JobKeys, ServerEndpoint
+
+JOB = "bench"
+KEYS = JobKeys.derive("bench")
+RESULTS = Path(__file__).parent / "results" / "transport.json"
+NUM_WARM_UP = 3
+PATIENCE_S = 60.0
+GLOO, STOP = 1, 2
+GOALS = {"tcp": 1.2, "ipc": 1.5}
+
+
+def join_gloo(rank: int, store_file: str) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{store_file}", rank=rank, world_size=2)
+
+
+def serve(pipe: Connection, directory: str, max_bytes: int) -> None:
+    """The other process: answers every push with as many bytes, and takes part in Gloo's exchange when told to."""
+    join_gloo(1, f"{directory}/store")
+    gloo_in, gloo_out = torch.zeros(max_bytes, dtype=torch.uint8), torch.ones(max_bytes, dtype=torch.uint8)
+    answer = np.ones(max_bytes, dtype=np.uint8)
+    with ServerEndpoint(
+        job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=Path(directory), max_bulk_bytes=max_bytes
+    ) as server:
+        pipe.send(server.addresses)
+        while True:
+            for incoming in server.poll(1.0):
+                match incoming:
+                    case Bulk(peer=peer, header=header, payload=payload):
+                        server.send(peer, header, payload=answer[: payload.size])
+                        server.release(incoming)
+                    case Control(kind=kind, body=body) if kind == GLOO:
+                        dist.recv(gloo_in[: body["num_bytes"]], 0)
+                        dist.send(gloo_out[: body["num_bytes"]], 0)
+                    case Control(kind=kind) if kind == STOP:
+                        dist.destroy_process_group()
+                        return
+
+
+def time_s(exchange: Callable[[], None]) -> float:
+    started_s = time.perf_counter()
+    exchange()
+    return time.perf_counter() - started_s
+
+
+def ways_to_exchange(
+    num_bytes: int, *, tcp: ClientEndpoint, ipc: ClientEndpoint
+) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+    """For each way, what tells the other process (not timed), and the exchange itself."""
+    sent, received = np.ones(num_bytes, dtype=np.uint8), np.zeros(num_bytes, dtype=np.uint8)
+    gloo_sent, gloo_received = torch.from_numpy(sent), torch.from_numpy(received)
+
+    def by_gloo() -> None:
+        dist.send(gloo_sent, 1)
+        dist.recv(gloo_received, 1)
+
+    def by_memcpy() -> None:
+        received[:] = sent
+        sent[:] = received
+
+    def by(client: ClientEndpoint) -> Callable[[], None]:
+        def exchange() -> None:
+            header = Header(kind=1, generation=0, request=client.new_request())
+            client.request(header, payload=sent, into=received, timeout_s=PATIENCE_S)
+
+        return exchange
+
+    def nothing() -> None:
+        pass
+
+    return {
+        "gloo": (lambda: tcp.send_control(GLOO, {"num_bytes": num_bytes}), by_gloo),
+        "tcp": (nothing, by(tcp)),
+        "ipc": (nothing, by(ipc)),
+        "memcpy": (nothing, by_memcpy),
+    }
+
+
+def measure(num_bytes: int, *, num_rounds: int, tcp: ClientEndpoint, ipc: ClientEndpoint) -> dict[str, list[float]]:
+    """Seconds of each exchange, in the order of the rounds."""
+    ways = ways_to_exchange(num_bytes, tcp=tcp, ipc=ipc)
+    times_s: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(NUM_WARM_UP + num_rounds):
+        for way in random.sample(list(ways), len(ways)):
+            prepare, exchange = ways[way]
+            prepare()
+            times_s[way].append(time_s(exchange))
+    return {way: values[NUM_WARM_UP:] for way, values in times_s.items()}
+
+
+def summarise(times_s: dict[str, list[float]], *, num_bytes: int) -> dict[str, Any]:
+    """Median, quartiles, bandwidth (there and back), and the ratio to Gloo."""
+    summary = {}
+    for way, values in times_s.items():
+        low, median, high = statistics.quantiles(values, n=4)
+        ratios = [gloo / own for gloo, own in zip(times_s["gloo"], values, strict=True)]
+        ratio_low, ratio, ratio_high = statistics.quantiles(ratios, n=4)
+        summary[way] = {
+            "median_s": median,
+            "quartiles_s": [low, high],
+            "bytes_per_s": 2 * num_bytes / median,
+            "ratio_to_gloo": ratio,
+            "ratio_quartiles": [ratio_low, ratio_high],
+            "times_s": values,
+        }
+    return summary
+
+
+def print_table(results: dict[int, dict[str, Any]]) -> None:
+    print(f"{'payload':>8} {'way':>7} {'median':>9} {'quartiles':>17} {'GB/s':>6}  Gloo's time by this one's")
+    for num_bytes, ways in results.items():
+        for way, row in ways.items():
+            low_ms, high_ms = (1e3 * value for value in row["quartiles_s"])
+            ratio_low, ratio_high = row["ratio_quartiles"]
+            goal = f", goal {GOALS[way]}" if way in GOALS and num_bytes >= 20_000_000 else ""
+            print(
+                f"{num_bytes / 1e6:>5.0f} MB {way:>7} {1e3 * row['median_s']:>6.2f} ms"
+                f" {low_ms:>6.2f} to {high_ms:>6.2f} {row['bytes_per_s'] / 1e9:>6.2f}"
+                f"  {row['ratio_to_gloo']:.2f} ({ratio_low:.2f} to {ratio_high:.2f}{goal})"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[1, 20, 100])
+    arguments = parser.parse_args()
+    sizes = [int(megabytes * 1e6) for megabytes in arguments.megabytes]
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    with tempfile.TemporaryDirectory() as directory:
+        partner = spawn.Process(target=serve, args=(there, directory, max(sizes)), daemon=True)
+        partner.start()
+        join_gloo(0, f"{directory}/store")
+        addresses = here.recv()
+        settings: dict[str, Any] = {
+            "job": JOB,
+            "keys": KEYS,
+            "timeout_s": PATIENCE_S,
+            "max_bulk_bytes": max(sizes),
+        }
+        with (
+            zmq.Context() as context,
+            ClientEndpoint({**addresses, "data_ipc": ""}, identity=b"tcp", context=context, **settings) as tcp,
+            ClientEndpoint(addresses, identity=b"ipc", context=context, **settings) as ipc,
+        ):
+            assert (tcp.link, ipc.link) == ("tcp", "ipc")
+            results = {}
+            for num_bytes in sizes:
+                times_s = measure(num_bytes, num_rounds=arguments.rounds, tcp=tcp, ipc=ipc)
+                results[num_bytes] = summarise(times_s, num_bytes=num_bytes)
+            tcp.send_control(STOP, {})
+            dist.destroy_process_group()
+            partner.join()
+    print_table(results)
+    RESULTS.parent.mkdir(exist_ok=True)
+    machine = {
+        "cpus": os.cpu_count(),
+        "kernel": platform.release(),
+        "load": os.getloadavg(),
+        "torch": torch.__version__,
+        "zmq": zmq.zmq_version(),
+    }
+    RESULTS.write_text(json.dumps({"machine": machine, "rounds": arguments.rounds, "results": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
