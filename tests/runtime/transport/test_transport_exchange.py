@@ -165,7 +165,8 @@ def test_both_ends_count_the_same_bytes(server: EchoServer, connect: Connect):
     ours, theirs = client.traffic, server.endpoint.traffic
     assert ours.ipc.sent_payload == ours.ipc.received_payload == 2 * CHUNK_BYTES + 5
     for link in ("ipc", "tcp"):
-        assert (ours.of(link).sent, ours.of(link).received) == (theirs.of(link).received, theirs.of(link).sent)
+        mine, its = ours.of(link), theirs.of(link)
+        server.wait_for(lambda mine=mine, its=its: (mine.sent, mine.received) == (its.received, its.sent))
     assert 2000 < ours.tcp.sent + ours.tcp.received < 4000
 
 
