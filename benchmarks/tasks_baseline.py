@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, help="of one step (default: the task's)")
     parser.add_argument("--staleness", type=int, default=0, help="delay of every gradient, in steps")
     parser.add_argument("--json", type=Path, help="write the figures of every epoch here")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     task = load_task(arguments.task, **dict(_option(text) for text in arguments.options))
     check_task(task)
@@ -75,8 +75,8 @@ def main() -> None:
     final = [run["metrics"][-1] for run in runs]
     spread = statistics.stdev(final) if len(final) > 1 else 0.0
     print(
-        f"{task.name}, batch {batch_size}, staleness {arguments.staleness}, {task.num_epochs} epochs: {task.metric_name} "
-        f"mean {statistics.mean(final):.4g}, standard deviation {spread:.2g} over {len(final)} seeds"
+        f"{task.name}, batch {batch_size}, staleness {arguments.staleness}, {task.num_epochs} epochs: "
+        f"{task.metric_name} mean {statistics.mean(final):.4g}, standard deviation {spread:.2g} over {len(final)} seeds"
     )
     if arguments.json is not None:
         setting = {"task": arguments.task, "batch_size": batch_size, "staleness": arguments.staleness}
