@@ -360,8 +360,7 @@ class Coordinator:
             )
         self._plans[plan].join(worker)
         if not idle:
-            block = self._plans[plan].lease(worker)
-            return [Tell(worker, "block", {"plan": plan, "block": _block_json(block)})]
+            return self._give(worker, plan=plan, block=self._plans[plan].lease(worker), now_s=now_s)
         self._asking[worker] = plan
         return self._answer_asking(now_s=now_s)
 
@@ -388,14 +387,16 @@ class Coordinator:
             if block is None and not plan.done:
                 continue  # somebody's block may yet come back
             del self._asking[worker]
-            body: dict[str, Any] = {"plan": number, "block": _block_json(block)}
-            if block is not None and member.resting:
-                member.resting = False
-                effects += self._decide(Joined(worker=worker), now_s=now_s)
-                body["clock"] = member.clock
-            effects.append(Tell(worker, "block", body))
+            effects += self._give(worker, plan=number, block=block, now_s=now_s)
         return effects
 
+    def _give(self, worker: int, *, plan: int, block: Block | None, now_s: float) -> list[Effect]:
+        member = self._members[worker]
+        effects: list[Effect] = []
+        body: dict[str, Any] = {"plan": plan, "block": None if block is None else asdict(block)}
+        if block is not None and member.resting:
+            member.resting = False
+            effects += self._decide(Joined(worker=worker), now_s=now_s)
+            body["clock"] = member.clock
+        return [*effects, Tell(worker, "block", body)]
 
-def _block_json(block: Block | None) -> dict[str, Any] | None:
-    return None if block is None else asdict(block)
