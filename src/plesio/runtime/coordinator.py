@@ -8,12 +8,12 @@ A run goes through three states::
 
     gathering --all expected workers joined--> running --nobody left, or an error--> ended
 
-A worker is lost when nothing was heard of it for a lease. The lease follows the measured step time of the slowest worker
-(`LEASE_STEPS` steps, within `MIN_LEASE_S` and `MAX_LEASE_S`): a constant would be too short for one model and too long
-for another. A lost worker that speaks up again is told so, and none of its later updates count.
+A worker is lost when nothing was heard of it for a lease. The lease follows the measured step time of the slowest
+worker (`LEASE_STEPS` steps, within `MIN_LEASE_S` and `MAX_LEASE_S`): a constant would be too short for one model and
+too long for another. A lost worker that speaks up again is told so, and none of its later updates count.
 
-A worker that has no samples left *rests*: the policy sees it leave, so that nobody waits for its clock, and sees it join
-again when it is given a block. Without this, a bound would deadlock at the end of every epoch.
+A worker that has no samples left *rests*: the policy sees it leave, so that nobody waits for its clock, and sees it
+join again when it is given a block. Without this, a bound would deadlock at the end of every epoch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -152,7 +152,7 @@ class Coordinator:
         self.ledger = Ledger(policy=policy.spec, info=info, num_workers=len(self.expected))
         self.recorder = Recorder(policy)
         self.trace = TraceWriter(
-            None if folder is None else folder / "trace-coordinator.jsonl",
+            None if folder is None else folder / "coordinator.jsonl",
             header={"worker": None, "policy": policy.spec},
             on_failure=self.ledger.fallbacks.append,
         )
@@ -196,13 +196,18 @@ class Coordinator:
         for worker in workers:
             effects += self._decide(Joined(worker=worker), now_s=now_s)
         for worker in workers:
-            body = {"clock": self._members[worker].clock, "elapsed_s": now_s - self.started_s, "workers": list(self.expected)}
+            body = {
+                "clock": self._members[worker].clock,
+                "elapsed_s": now_s - self.started_s,
+                "workers": list(self.expected),
+            }
             effects.append(Tell(worker, "start", body))
         return effects
 
     def leave(self, worker: int, *, now_s: float) -> list[Effect]:
-        """A worker has trained all it will. It is told ``left``: the worker that evaluates (the lowest rank that is
-        there) when all others have left too, the rest at once.
+        """A worker has trained all it will. It is told ``left``.
+
+        The worker that evaluates (the lowest rank that is there) is told when all others have left too, the rest at once.
         """
         if not self.is_live(worker):
             return []
@@ -335,7 +340,10 @@ class Coordinator:
         }
         effects: list[Effect] = [Order("apply", body)]
         self.trace.event("apply", at_s=now_s, clock=action.version, **{key: body[key] for key in ("updates", "weight")})
-        if self._snapshot_every and before // self._snapshot_every != self.ledger.applied_samples // self._snapshot_every:
+        if (
+            self._snapshot_every
+            and before // self._snapshot_every != self.ledger.applied_samples // self._snapshot_every
+        ):
             snapshot = Snapshot(len(self.snapshots), self.ledger.applied_samples, now_s - self.started_s)
             self.snapshots.append(snapshot)
             effects.append(Order("snapshot", {"number": snapshot.number}))
@@ -345,8 +353,8 @@ class Coordinator:
         """A worker asks for its next block of plan ``plan``; it is told ``block``.
 
         An idle worker (nothing left to train on) is answered when there is a block or when the whole plan is done, and
-        rests until then; another one is answered at once, with no block if there is none to be had now. The first to ask
-        fixes the plan's figures; all workers of one program ask with the same.
+        rests until then; another one is answered at once, with no block if there is none to be had now. The first to
+        ask fixes the plan's figures; all workers of one program ask with the same.
         """
         if not self.is_live(worker):
             return []
@@ -399,4 +407,3 @@ class Coordinator:
             effects += self._decide(Joined(worker=worker), now_s=now_s)
             body["clock"] = member.clock
         return [*effects, Tell(worker, "block", body)]
-

@@ -67,6 +67,13 @@ class Place:
             restart=_number(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
         )
 
+    @classmethod
+    def alone(cls) -> "Place":
+        """The place of a process on its own."""
+        return cls(
+            rank=0, num_workers=1, local_rank=0, local_workers=1, address="127.0.0.1", port=0, agent_hosts_store=False
+        )
+
     @property
     def late(self) -> bool:
         """Whether this worker joins a job that is running already."""
@@ -93,7 +100,7 @@ class Place:
         own = self.own_address()
         for name, addresses in psutil.net_if_addrs().items():
             if any(address.address == own for address in addresses):
-                return name
+                return str(name)
         return None
 
 

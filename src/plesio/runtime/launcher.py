@@ -21,7 +21,7 @@ from plesio.runtime.supervisor import WorkerCommand, supervise
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["NEXT_RANK_KEY", "WORLD_SIZE_KEY", "launch"]
+__all__ = ["NEXT_RANK_KEY", "WORLD_SIZE_KEY", "launch", "listen", "serve_store", "worker_environment"]
 
 NEXT_RANK_KEY = "plesio/next_rank"
 """In the job's store: the rank that the next worker to join is given."""
@@ -69,11 +69,11 @@ def _host(script: Path, args: Sequence[str], *, num_workers: int, port: int) -> 
     them as long. So too there is no thread yet when they are forked.
     """
     stores: list[TCPStore] = []  # the store lives as long as somebody refers to it
-    with _listen(port) as listener:
+    with listen(port) as listener:
         master_port = listener.getsockname()[1]
 
         def host_store() -> None:
-            stores.append(_serve(listener, num_workers=num_workers))
+            stores.append(serve_store(listener, num_workers=num_workers))
             join = f"plesio run --join {_HOST}:{master_port} {script}"
             print(f"plesio: {num_workers} workers; more can join with: {join}", file=sys.stderr, flush=True)
 
@@ -105,13 +105,16 @@ def _commands(
         WorkerCommand(
             rank=rank,
             argv=argv,
-            environment=_environment(os.environ, rank=rank, world_size=world_size, master=master),
+            environment=worker_environment(os.environ, rank=rank, world_size=world_size, master=master),
         )
         for rank in ranks
     ]
 
 
-def _environment(base: Mapping[str, str], *, rank: int, world_size: int, master: tuple[str, int]) -> dict[str, str]:
+def worker_environment(
+    base: Mapping[str, str], *, rank: int, world_size: int, master: tuple[str, int]
+) -> dict[str, str]:
+    """``base`` with torchrun's variables for one worker; ``master`` is where the job's store listens."""
     host, master_port = master
     return {
         "OMP_NUM_THREADS": "1",  # as torchrun: N processes with all cores each would fight for them
@@ -128,7 +131,12 @@ def _environment(base: Mapping[str, str], *, rank: int, world_size: int, master:
     }
 
 
-def _listen(port: int) -> socket.socket:
+def listen(port: int) -> socket.socket:
+    """A socket for the job's store, on loopback.
+
+    Raises:
+        TransportError: The port is taken.
+    """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -141,7 +149,8 @@ def _listen(port: int) -> socket.socket:
     return listener
 
 
-def _serve(listener: socket.socket, *, num_workers: int) -> "TCPStore":
+def serve_store(listener: socket.socket, *, num_workers: int) -> "TCPStore":
+    """The job's store, served by threads of this process for as long as it is referred to."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     port = listener.getsockname()[1]

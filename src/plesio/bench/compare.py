@@ -1,0 +1,158 @@
+"""The main job: one task under several policies and seeds, on the same workers and the same number of samples.
+
+Runs are done seed by seed, and within a seed policy by policy, so that a drift of the machine's speed falls on all
+policies alike. `results.json` is rewritten after every run: an interrupted comparison keeps what is finished.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from plesio.bench.crew import Crew, CrewRun
+from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
+from plesio.bench.recipe import Recipe
+from plesio.bench.trainer import Assignment, recipe_task
+from plesio.core.errors import DataError
+from plesio.core.results import RunResult, read_results, write_results
+from plesio.report.perfetto import write_perfetto
+from plesio.runtime.observer import RunFigures
+
+__all__ = ["run_comparison"]
+
+RECENT_S = 2.0
+"""Span of the throughput that is shown."""
+
+
+def run_comparison(recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink) -> list[RunResult]:
+    """Do the recipe's runs; returns them in the order of policies, then seeds, and writes ``out/results.json``.
+
+    Args:
+        recipe: What to compare.
+        out: Folder for ``results.json`` and, under ``runs/``, each run's traces.
+        resume: Keep the finished runs that ``out/results.json`` has and do only the others.
+        progress: Hears how it goes.
+
+    Raises:
+        ConfigError: The task cannot be trained.
+        DataError: ``out/results.json`` is there and cannot be read, or is of another task.
+    """
+    kept = _kept(recipe, out) if resume else {}
+    results = dict(kept)
+    labels = list(_labels(recipe))
+    crew: Crew | None = None
+    try:
+        for label in labels:
+            if (label.policy, label.seed) in kept:
+                progress.run_kept(label)
+                continue
+            if crew is None or not crew.usable:
+                if crew is not None:
+                    crew.close()
+                crew = Crew(recipe)
+            result = _run(recipe, crew, label, out=out, progress=progress)
+            results[label.policy, label.seed] = result
+            write_results(out / "results.json", _ordered(recipe, results))
+            if result.status == "finished":
+                progress.run_finished(result)
+            else:
+                progress.run_failed(result)
+    finally:
+        if crew is not None:
+            crew.close()
+    return _ordered(recipe, results)
+
+
+def _labels(recipe: Recipe) -> Iterator[RunLabel]:
+    num_runs = len(recipe.run.seeds) * len(recipe.run.policies)
+    number = 0
+    for seed in recipe.run.seeds:
+        for policy in recipe.run.policies:
+            number += 1
+            yield RunLabel(policy=policy, seed=seed, number=number, num_runs=num_runs)
+
+
+def _ordered(recipe: Recipe, results: dict[tuple[str, int], RunResult]) -> list[RunResult]:
+    """The recipe's runs first, then what an earlier comparison in the same folder has beyond them."""
+    wanted = [(policy, seed) for policy in recipe.run.policies for seed in recipe.run.seeds]
+    keys = [key for key in wanted if key in results] + [key for key in results if key not in wanted]
+    return [results[key] for key in keys]
+
+
+def _kept(recipe: Recipe, out: Path) -> dict[tuple[str, int], RunResult]:
+    path = out / "results.json"
+    if not path.exists():
+        return {}
+    runs = read_results(path)
+    task, count = recipe_task(recipe).name, recipe.workers.count
+    for run in runs:
+        if run.task != task or run.num_workers != count:
+            raise DataError(
+                f"{path} is of task {run.task} with {run.num_workers} workers, the recipe of {task} with {count}; "
+                "resume with the recipe that it was made with, or start anew with --overwrite"
+            )
+    return {(run.policy, run.seed): run for run in runs if run.status == "finished"}
+
+
+def _run(recipe: Recipe, crew: Crew, label: RunLabel, *, out: Path, progress: ProgressSink) -> RunResult:
+    folder = out / "runs" / f"{_slug(label.policy)}-seed{label.seed}"
+    budget = recipe.budget_samples(crew.samples_per_epoch)
+    progress.run_started(label, num_samples=budget)
+    recent: list[tuple[float, int]] = []
+
+    def on_figures(figures: RunFigures) -> None:
+        if figures.policy == label.policy:
+            progress.run_advanced(_snapshot(figures, recent))
+
+    done = crew.run(Assignment(policy=label.policy, seed=label.seed, folder=folder), on_figures=on_figures)
+    result = _result(done, recipe=recipe, label=label, folder=folder)
+    write_perfetto(folder)
+    return result
+
+
+def _snapshot(figures: RunFigures, recent: list[tuple[float, int]]) -> Snapshot:
+    recent.append((figures.elapsed_s, figures.samples))
+    while len(recent) > 2 and recent[-1][0] - recent[0][0] > RECENT_S:
+        del recent[0]
+    (first_s, first), (last_s, last) = recent[0], recent[-1]
+    return Snapshot(
+        samples=figures.samples,
+        step=figures.steps,
+        samples_per_s=(last - first) / (last_s - first_s) if last_s > first_s else 0.0,
+        loss=figures.loss if figures.loss == figures.loss else None,
+        mean_staleness=figures.staleness,
+    )
+
+
+def _result(done: CrewRun, *, recipe: Recipe, label: RunLabel, folder: Path) -> RunResult:
+    """The run's result: rank 0's, or what the server wrote when rank 0 could not give one."""
+    if done.result is not None:
+        return RunResult.from_json(done.result)
+    problem = "; ".join(f"worker {rank}: {text}" for rank, text in sorted(done.problems.items()))
+    written = folder / "results.json"
+    if written.exists():
+        return read_results(written)[0]
+    task = recipe_task(recipe)
+    return RunResult(
+        policy=label.policy,
+        task=task.name,
+        world="process",
+        seed=label.seed,
+        num_workers=recipe.workers.count,
+        status="failed",
+        error=problem,
+        steps=0,
+        samples=0,
+        wall_s=0.0,
+        metric_name=task.metric_name,
+        metric_goal=task.metric_goal,
+        target=task.target,
+    )
+
+
+def _slug(policy: str) -> str:
+    """The policy's spec as a folder name.
+
+    >>> _slug("local_sgd:8,delay=4")
+    'local_sgd-8-delay-4'
+    """
+    return re.sub(r"[^A-Za-z0-9_.+]+", "-", policy)

@@ -1,0 +1,73 @@
+"""Looks at a running job from outside: the figures of the run under way, for a display."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+import zmq
+
+from plesio.runtime.exchange.transport import ControlClient, JobKeys
+from plesio.runtime.messages import ControlKind
+
+__all__ = ["Observer", "RunFigures"]
+
+CONNECT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """Where the run stands, over all workers; ``loss`` is NaN before the first."""
+
+    policy: str
+    steps: int
+    samples: int
+    elapsed_s: float
+    loss: float
+    staleness: float
+
+
+class Observer:
+    """Asks server 0 of the job whose key-value store is ``store``; connects when there is a server.
+
+    Args:
+        store: The job's store, as the launcher hosts it.
+    """
+
+    def __init__(self, store: dist.Store) -> None:
+        self._store = dist.PrefixStore("plesio/0", store)
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._client: ControlClient | None = None
+
+    def figures(self, *, timeout_s: float) -> RunFigures | None:
+        """The figures of the run under way; None when there is none, or no answer in time."""
+        if self._client is None and not self._connect():
+            return None
+        assert self._client is not None
+        self._client.send(ControlKind.PROGRESS, {})
+        answers = [one for one in self._client.poll(timeout_s) if one.kind == ControlKind.PROGRESS]
+        return RunFigures(**answers[-1].body) if answers and answers[-1].body else None
+
+    def _connect(self) -> bool:
+        if not self._store.check(["server/0", "secret", "job"]):
+            return False
+        self._client = ControlClient(
+            json.loads(self._store.get("server/0")),
+            identity=b"observer",
+            job=self._store.get("job").decode(),
+            keys=JobKeys.derive(self._store.get("secret").decode()),
+            context=self._context,
+            timeout_s=CONNECT_S,
+        )
+        return True
+
+    def next_run(self) -> None:
+        """A run has ended; questions are about the next from now on."""
+        if self._client is not None:
+            self._client.generation += 1
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+        self._context.term()
