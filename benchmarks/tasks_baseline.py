@@ -23,9 +23,14 @@ from plesio.tasks import Task, check_task, load_task
 from plesio.tasks.task import take_batch
 
 
-def train(task: Task, *, seed: int, batch_size: int, staleness: int) -> dict[str, Any]:
+def train(
+    task: Task, *, seed: int, batch_size: int, staleness: int = 0, momentum: float | None = None
+) -> dict[str, Any]:
     """Train for the task's epochs; gradients are applied ``staleness`` steps after they were computed."""
     model, optimizer = task.build(seed)
+    if momentum is not None:
+        for group in optimizer.param_groups:
+            group["momentum"] = momentum
     dataset: Any = task.train_set()
     steps_per_epoch = len(dataset) // batch_size
     schedule = task.schedule(optimizer, steps_per_epoch * task.num_epochs)
@@ -58,6 +63,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--batch-size", type=int, help="of one step (default: the task's)")
     parser.add_argument("--staleness", type=int, default=0, help="delay of every gradient, in steps")
+    parser.add_argument("--momentum", type=float, help="of the optimizer (default: as the task made it)")
     parser.add_argument("--json", type=Path, help="write the figures of every epoch here")
     arguments = parser.parse_intermixed_args()
     torch.set_num_threads(1)
@@ -66,7 +72,7 @@ def main() -> None:
     batch_size = arguments.batch_size or task.batch_size
     runs = []
     for seed in range(arguments.seeds):
-        run = train(task, seed=seed, batch_size=batch_size, staleness=arguments.staleness)
+        run = train(task, seed=seed, batch_size=batch_size, staleness=arguments.staleness, momentum=arguments.momentum)
         runs.append(run)
         reached = _first_epoch_at_target(task, run["metrics"])
         print(
@@ -79,7 +85,12 @@ def main() -> None:
         f"{task.metric_name} mean {statistics.mean(final):.4g}, standard deviation {spread:.2g} over {len(final)} seeds"
     )
     if arguments.json is not None:
-        setting = {"task": arguments.task, "batch_size": batch_size, "staleness": arguments.staleness}
+        setting = {
+            "task": arguments.task,
+            "batch_size": batch_size,
+            "staleness": arguments.staleness,
+            "momentum": arguments.momentum,
+        }
         arguments.json.write_text(json.dumps({**setting, "runs": runs}, indent=1) + "\n", encoding="utf-8")
 
 

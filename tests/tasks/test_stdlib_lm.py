@@ -1,6 +1,7 @@
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -114,7 +115,7 @@ def test_only_vectors_are_spared_weight_decay() -> None:
 )
 def test_bad_options_are_one_clear_line(options: dict[str, int], message: str) -> None:
     with pytest.raises(TaskError, match=message):
-        stdlib_lm(**options)  # type: ignore[arg-type]
+        stdlib_lm(**options)
 
 
 def test_a_context_longer_than_the_corpus_is_refused_when_it_is_read() -> None:
@@ -126,7 +127,7 @@ def test_a_context_longer_than_the_corpus_is_refused_when_it_is_read() -> None:
 def test_a_minute_of_training_is_far_better_than_byte_frequencies() -> None:
     task = stdlib_lm(context=64, corpus_bytes=1_000_000, width=64)
     model, optimizer = task.build(0)
-    dataset = task.train_set()
+    dataset: Any = task.train_set()
     schedule = task.schedule(optimizer, 400)
     order = torch.Generator().manual_seed(0)
     for _ in range(400):
