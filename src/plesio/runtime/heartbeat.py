@@ -17,26 +17,23 @@ __all__ = ["Heartbeat"]
 
 BEATS_PER_LEASE = 5
 LONGEST_INTERVAL_S = 1.0
+POLL_S = 0.05
+"""Longest nap of the thread: so late may a beat be, and so long may `Heartbeat.stop` take."""
 
 
 class Heartbeat:
-    """Beats until stopped.
+    """Beats for one run after another, on one connection for the whole job.
 
     Args:
         client: A connection of its own; closed by `stop`.
-        meter: Whose figures go with each beat.
-        abort: Called once, from the thread, when the run cannot go on.
     """
 
-    def __init__(self, client: ControlClient, *, meter: Meter, abort: Callable[[], None]) -> None:
+    def __init__(self, client: ControlClient) -> None:
         self._client = client
-        self._meter = meter
-        self._abort = abort
-        self._stop = threading.Event()
-        self._quiet = threading.Event()
+        self._meter: Meter | None = None
+        self._abort: Callable[[], None] = lambda: None
         self._failure: PlesioError | None = None
-        self.lost: set[int] = set()
-        """Workers that were lost."""
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="plesio-heartbeat", daemon=True)
         self._thread.start()
 
@@ -45,9 +42,24 @@ class Heartbeat:
         """Why the run cannot go on, if it cannot."""
         return self._failure
 
+    def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
+        """Beat for a run.
+
+        Args:
+            meter: Whose figures go with each beat.
+            abort: Called once, from the thread, when the run cannot go on.
+        """
+        self._failure = None
+        self._abort = abort
+        self._meter = meter
+
     def quiet(self) -> None:
-        """Beat no more, but go on listening: the training thread sends the last figures itself."""
-        self._quiet.set()
+        """Beat no more for this run, but go on listening: the training thread sends the last figures itself."""
+        self._meter = None
+
+    def next_run(self) -> None:
+        """The run has ended; what is sent from now on belongs to the next."""
+        self._client.generation += 1
 
     def stop(self) -> None:
         """End the thread and close its connection."""
@@ -60,33 +72,29 @@ class Heartbeat:
         next_beat_s = 0.0
         try:
             while not self._stop.is_set():
-                now_s = time.monotonic()
-                if now_s >= next_beat_s and not self._quiet.is_set():
-                    self._client.send(ControlKind.HEARTBEAT, {"report": self._meter.take().to_json()})
+                meter, now_s = self._meter, time.monotonic()
+                if meter is not None and now_s >= next_beat_s:
+                    self._client.send(ControlKind.HEARTBEAT, {"report": meter.take().to_json()})
                     next_beat_s = now_s + interval_s
-                for control in self._client.poll(0.05):
+                for control in self._client.poll(POLL_S):
                     if control.kind == ControlKind.ALIVE:
                         interval_s = min(LONGEST_INTERVAL_S, control.body["lease_s"] / BEATS_PER_LEASE)
-                    elif control.kind == ControlKind.LOST:
-                        self._on_lost(control.body["workers"], fatal=control.body["fatal"])
+                    elif control.kind == ControlKind.LOST and control.body["fatal"]:
+                        self._fail(_lost_error(control.body["workers"]))
                     elif control.kind == ControlKind.EXPELLED:
-                        self._fail(
-                            TransportError(
-                                "this worker was silent for longer than its lease and was counted lost; join again"
-                            )
-                        )
+                        text = "this worker was silent for longer than its lease and was counted lost; join again"
+                        self._fail(TransportError(text))
         except TransportError as error:
             if not self._stop.is_set():
                 self._fail(TransportError(f"the job's server is gone: {error}"))
-
-    def _on_lost(self, workers: list[int], *, fatal: bool) -> None:
-        self.lost.update(workers)
-        if fatal:
-            names = ", ".join(map(str, workers))
-            text = f"worker {names} was lost (rank {names}), and a collective exchange cannot go on without it"
-            self._fail(WorkerLostError(text, ranks=tuple(workers)))
 
     def _fail(self, failure: PlesioError) -> None:
         if self._failure is None:
             self._failure = failure
             self._abort()
+
+
+def _lost_error(workers: list[int]) -> WorkerLostError:
+    names = ", ".join(map(str, workers))
+    text = f"worker {names} was lost (rank {names}), and a collective exchange cannot go on without it"
+    return WorkerLostError(text, ranks=tuple(workers))

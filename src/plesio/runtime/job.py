@@ -1,7 +1,8 @@
 """A process's membership in a job: the key-value store it meets the others at, the servers, and the process group.
 
 A job outlives its runs: a session joins and closes, another one may follow in the same processes, and the servers that
-the first one started serve it too. Without a job of its own (`plesio.join`'s ``job``) a session makes one and closes it.
+the first one started serve it too. Without a job of its own (`plesio.join`'s ``job``) a session makes one and closes
+it.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.tcp_traffic import TcpTraffic
 from plesio.runtime.exchange.transport import ClientEndpoint, ControlClient, JobKeys, new_job_secret
+from plesio.runtime.heartbeat import Heartbeat
 from plesio.runtime.messages import heartbeat_identity, worker_identity
 from plesio.runtime.server import CONNECT_S, MAX_BULK_BYTES, ServerConfig
 
@@ -52,6 +54,7 @@ class Job:
         self._servers: list[subprocess.Popen[str]] = []
         self._endpoints: list[ClientEndpoint] = []
         self._group: dist.ProcessGroup | None = None
+        self._heartbeat: Heartbeat | None = None
         self._num_groups = 0
         self._group_traffic = TcpTraffic()
         self._context: zmq.Context[Any] = zmq.Context()
@@ -91,7 +94,8 @@ class Job:
             return self._store.get(key).decode()
         except RuntimeError as error:
             raise TransportError(
-                f"worker {self.place.rank} waited {MEET_S:g} s for {key}; is worker 0 running, and under the same MASTER_PORT?"
+                f"worker {self.place.rank} waited {MEET_S:g} s for {key}; "
+                "is worker 0 running, and under the same MASTER_PORT?"
             ) from error
 
     def _start_server(self, index: int) -> None:
@@ -156,17 +160,19 @@ class Job:
             )
         return self._endpoints[:count]
 
-    def control_client(self, identity: str | None = None) -> ControlClient:
-        """A further connection to server 0, for another thread."""
-        name = heartbeat_identity(self.place.rank) if identity is None else identity
-        return ControlClient(
-            json.loads(self._get("server/0")),
-            identity=name.encode(),
-            job=self._job,
-            keys=self._keys,
-            context=self._context,
-            timeout_s=CONNECT_S,
-        )
+    def heartbeat(self) -> Heartbeat:
+        """The thread that tells server 0 that this worker lives."""
+        if self._heartbeat is None:
+            client = ControlClient(
+                json.loads(self._get("server/0")),
+                identity=heartbeat_identity(self.place.rank).encode(),
+                job=self._job,
+                keys=self._keys,
+                context=self._context,
+                timeout_s=CONNECT_S,
+            )
+            self._heartbeat = Heartbeat(client)
+        return self._heartbeat
 
     def process_group(self, device_type: str) -> dist.ProcessGroup:
         """The group of all ranks, made at the first call (all ranks call it).
@@ -217,10 +223,12 @@ class Job:
         """A run has ended; what is sent from now on belongs to the next."""
         for endpoint in self._endpoints:
             endpoint.generation += 1
+        if self._heartbeat is not None:
+            self._heartbeat.next_run()
 
     @contextlib.contextmanager
     def _gloo_interface(self) -> Iterator[None]:
-        """Gloo on the interface that leads to the others, unless the user has chosen one: the host's name may lead elsewhere."""
+        """Gloo on the interface that leads to the others (the host's name may lead elsewhere), unless the user chose one."""
         interface = self.place.own_interface()
         if interface is None or "GLOO_SOCKET_IFNAME" in os.environ:
             yield
@@ -238,6 +246,9 @@ class Job:
 
     def close(self) -> None:
         """Leave the job; the servers that this process started end. Harmless when repeated."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+            self._heartbeat = None
         for endpoint in self._endpoints:
             endpoint.close()
         self._endpoints.clear()

@@ -98,8 +98,8 @@ class DistributedWorld:
             "layout": layout,
             "environment": asdict(environment()),
         }
-        client = self._job.control_client()
-        self._heartbeat = Heartbeat(client, meter=self._meter, abort=self._abort)
+        self._heartbeat = self._job.heartbeat()
+        self._heartbeat.begin(self._meter, abort=self._abort)
         self.client.tell(ControlKind.JOIN, body)
         self.clock = self.client.await_control(ControlKind.START, timeout_s=MEET_S)["clock"]
 
@@ -176,6 +176,6 @@ class DistributedWorld:
             print(f"plesio: worker {self.rank} could not say goodbye: {failure}", file=sys.stderr)
         finally:
             if self._heartbeat is not None:
-                self._heartbeat.stop()
+                self._heartbeat.quiet()
             if self._owns_job:
                 self._job.close()
