@@ -14,7 +14,6 @@ from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import Assignment, recipe_task
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult, read_results, write_results
-from plesio.report.perfetto import write_perfetto
 from plesio.runtime.observer import RunFigures
 
 __all__ = ["run_comparison"]
@@ -105,7 +104,6 @@ def _run(recipe: Recipe, crew: Crew, label: RunLabel, *, out: Path, progress: Pr
 
     done = crew.run(Assignment(policy=label.policy, seed=label.seed, folder=folder), on_figures=on_figures)
     result = _result(done, recipe=recipe, label=label, folder=folder)
-    write_perfetto(folder)
     return result
 
 

@@ -21,6 +21,7 @@ from plesio.runtime.environment import Place
 from plesio.runtime.job import Job
 from plesio.runtime.join import join
 from plesio.runtime.ledger import RunInfo
+from plesio.tasks.check import check_task
 from plesio.tasks.load import load_task
 from plesio.tasks.task import Task
 
@@ -83,7 +84,7 @@ def train(recipe: Recipe, task: Task, assignment: Assignment, *, job: Job | None
         schedule = own.schedule(optimizer, num_steps)
         for batch in session.shard(DataLoader(data, batch_size=own.batch_size), samples=budget):
             loss = own.loss(model, batch)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             session.step(loss)
             if schedule is not None and session.clock < num_steps:
                 schedule.step()
@@ -101,8 +102,8 @@ def serve_runs(recipe: Recipe, environment: Mapping[str, str], commands: Connect
     Args:
         recipe: What to train.
         environment: torchrun's variables.
-        commands: Receives an `Assignment` for each run, None to stop; sends ("ready", samples of an epoch), then for each
-            run ("done", result or None) or ("failed", sentence).
+        commands: Receives an `Assignment` for each run, None to stop; sends ("ready", samples of an epoch), then for
+            each run ("done", result or None) or ("failed", sentence).
     """
     os.environ.update(environment)
     # Ctrl-C reaches this process too; the comparison decides what it means and says so with SIGTERM.
@@ -112,6 +113,8 @@ def serve_runs(recipe: Recipe, environment: Mapping[str, str], commands: Connect
     place = Place.from_environment()
     try:
         task = recipe_task(recipe)
+        if place is None or place.rank == 0:
+            check_task(task)
         commands.send(("ready", _length(task.train_set())))
         job = None if place is None else Job(place)
         try:
@@ -133,5 +136,3 @@ def serve_runs(recipe: Recipe, environment: Mapping[str, str], commands: Connect
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
-
-

@@ -207,7 +207,8 @@ class Coordinator:
     def leave(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker has trained all it will. It is told ``left``.
 
-        The worker that evaluates (the lowest rank that is there) is told when all others have left too, the rest at once.
+        The worker that evaluates (the lowest rank that is there) is told when all others have left too, the rest at
+        once.
         """
         if not self.is_live(worker):
             return []
@@ -308,6 +309,8 @@ class Coordinator:
         # the lead is taken when a step begins: one step before the clock that it ends with
         self.ledger.max_lead = max(self.ledger.max_lead, event.clock - 1 - slowest)
         self._samples_of[key] = num_samples
+        if event.finite:
+            self.ledger.arrived(event.worker, num_steps=event.num_steps, num_samples=num_samples)
         return self._decide(event, now_s=now_s)
 
     def _decide(self, event: Event, *, now_s: float) -> list[Effect]:

@@ -6,7 +6,7 @@ Workers send `Report`s of what is new since their last one (`Meter.take`), so th
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import psutil
@@ -138,6 +138,7 @@ class Ledger:
         self._policy = policy
         self._num_workers = num_workers
         self._reports: dict[int, Report] = {}
+        self._arrived: dict[int, tuple[int, int]] = {}
         self._staleness: Counter[int] = Counter()
         self._losses: dict[int, list[tuple[float, float]]] = defaultdict(list)
         self._blocked: dict[int, dict[int, float]] = defaultdict(dict)
@@ -157,6 +158,11 @@ class Ledger:
         for line in report.fallbacks:
             if line not in self.fallbacks:
                 self.fallbacks.append(line)
+
+    def arrived(self, worker: int, *, num_steps: int, num_samples: int) -> None:
+        """Take in an update that reached the store: it counts even if its worker never reports it."""
+        steps, samples = self._arrived.get(worker, (0, 0))
+        self._arrived[worker] = (steps + num_steps, samples + num_samples)
 
     def applied(self, action: Apply) -> None:
         """Take in an update of the shared parameters."""
@@ -184,7 +190,7 @@ class Ledger:
         """The run's figures as they stand."""
         for clock in list(self._blocked):
             self._split(clock)
-        reports = self._reports
+        reports = {worker: self._report_of(worker) for worker in sorted({*self._reports, *self._arrived})}
         wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
         samples = sum(report.samples for report in reports.values())
         sent: Counter[str] = Counter(self.server_bytes)
@@ -223,6 +229,12 @@ class Ledger:
             losses=self._loss_points(),
             environment=self.environment,
         )
+
+    def _report_of(self, worker: int) -> Report:
+        """A worker's last report; of a lost worker the steps that its updates prove may be more than it told."""
+        report = self._reports.get(worker, Report())
+        steps, samples = self._arrived.get(worker, (0, 0))
+        return replace(report, steps=max(report.steps, steps), samples=max(report.samples, samples))
 
     def _split(self, clock: int) -> None:
         for worker, (wait_s, communicate_s) in split_blocked(self._blocked.pop(clock)).items():

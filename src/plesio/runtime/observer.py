@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import torch.distributed as dist
 import zmq
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from plesio.runtime.exchange.transport import ControlClient, JobKeys
 from plesio.runtime.messages import ControlKind
@@ -34,8 +34,8 @@ class Observer:
         store: The job's store, as the launcher hosts it.
     """
 
-    def __init__(self, store: dist.Store) -> None:
-        self._store = dist.PrefixStore("plesio/0", store)
+    def __init__(self, store: Store) -> None:
+        self._store = PrefixStore("plesio/0", store)
         self._context: zmq.Context[Any] = zmq.Context()
         self._client: ControlClient | None = None
 

@@ -1,0 +1,189 @@
+"""The main job on real worker processes: results, traces, resuming, Ctrl-C, and a worker that is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plesio.core.results import read_results
+from plesio.core.trace import read_trace
+from plesio.policies import read_log, verify
+
+pytestmark = pytest.mark.timeout(240)
+
+RECIPE = """
+[task]
+name = "{task}"
+
+[run]
+policies = {policies}
+seeds = [0]
+samples = {samples}
+evaluate_every = 320
+
+[workers]
+count = 2
+step_time = {{ kind = "constant", mean = "{mean}" }}
+"""
+
+SUICIDAL = """
+import dataclasses, os, signal
+from plesio.tasks.digits import digits
+
+def task():
+    made = digits()
+
+    def per_worker(worker, num_workers):
+        steps = 0
+
+        def loss(model, batch):
+            nonlocal steps
+            steps += 1
+            if worker == 1 and steps == 5 and not os.path.exists("{flag}"):
+                open("{flag}", "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return made.loss(model, batch)
+
+        return dataclasses.replace(made, loss=loss)
+
+    return dataclasses.replace(made, per_worker=per_worker)
+"""
+
+
+def write_recipe(
+    folder: Path, *, policies: list[str], task: str = "digits", samples: int = 640, mean: str = "1 ms"
+) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(RECIPE.format(task=task, policies=json.dumps(policies), samples=samples, mean=mean))
+    return path
+
+
+def start(*args: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "plesio.cli.main", "compare", *map(str, args)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def run(*args: str | Path) -> tuple[int, str]:
+    with start(*args) as process:
+        output, _ = process.communicate(timeout=180)
+        return process.returncode, output
+
+
+def left_behind(process: subprocess.Popen[str]) -> list[str]:
+    """What still lives of the comparison: of its process group, or a server that it started."""
+    found = []
+    for other in psutil.process_iter(["pid", "cmdline", "environ"]):
+        try:
+            if os.getpgid(other.pid) == process.pid and other.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(other.info["cmdline"] or []))
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def servers() -> set[int]:
+    return {p.pid for p in psutil.process_iter(["cmdline"]) if "plesio.runtime.server" in (p.info["cmdline"] or [])}
+
+
+def test_comparison_writes_results_traces_and_report_and_resumes(tmp_path: Path):
+    recipe = write_recipe(tmp_path, policies=["bsp", "asp"])
+    out = tmp_path / "out"
+    status, output = run(recipe, "--out", out, "--policies", "bsp")
+    assert status == 0, output
+    status, output = run(recipe, "--out", out, "--resume")
+    assert status == 0, output
+    assert "bsp" in output
+    assert str(out / "report.html") in output
+    runs = read_results(out / "results.json")
+    assert [(run.policy, run.status, run.samples) for run in runs] == [
+        ("bsp", "finished", 640),
+        ("asp", "finished", 640),
+    ]
+    for result in runs:
+        assert [point.samples for point in result.evaluations] == [320, 640]
+        assert result.final_metric == result.evaluations[-1].metric
+        assert result.parameters_sha256 is not None
+        assert result.bytes_sent_total > 0
+        assert len(result.workers) == 2
+        assert result.environment is not None
+        folder = out / "runs" / f"{result.policy}-seed0"
+        trace = read_trace(folder / "trace-1.jsonl")
+        assert {"compute"} <= {record.kind for record in trace.records}
+        assert json.loads((folder / "perfetto.json").read_text())["traceEvents"]
+        assert verify(read_log(folder / "events.jsonl")) is None
+
+
+@pytest.mark.slow
+def test_bsp_is_repeatable_from_its_seed(tmp_path: Path):
+    recipe = write_recipe(tmp_path, policies=["bsp"])
+    digests = []
+    for name in ("first", "second"):
+        status, output = run(recipe, "--out", tmp_path / name)
+        assert status == 0, output
+        digests.append(read_results(tmp_path / name / "results.json")[0].parameters_sha256)
+    assert digests[0] == digests[1]
+
+
+def test_ctrl_c_keeps_finished_runs_and_leaves_nothing_behind(tmp_path: Path):
+    recipe = write_recipe(tmp_path, policies=["bsp", "local_sgd:2"], samples=6400, mean="30 ms")
+    out = tmp_path / "out"
+    before = servers()
+    with start(recipe, "--out", out, "--policies", "asp,local_sgd:2") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "[2/2]" in line and "started" in line:
+                break
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
+        rest = process.stdout.read()
+        assert process.wait(60) == 130, rest
+    assert "--resume" in rest
+    assert "Traceback" not in rest
+    assert [run.policy for run in read_results(out / "results.json")] == ["asp"]
+    deadline_s = time.monotonic() + 20
+    while (servers() - before or left_behind(process)) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert not left_behind(process)
+    assert not servers() - before
+
+
+def test_killed_worker_fails_its_collective_run_and_the_next_run_has_fresh_workers(tmp_path: Path):
+    (tmp_path / "suicidal.py").write_text(SUICIDAL.format(flag=tmp_path / "flag"))
+    recipe = write_recipe(tmp_path, policies=["bsp", "asp"], task="suicidal.py:task")
+    status, output = run(recipe, "--out", tmp_path / "out")
+    assert status == 1, output
+    failed, finished = read_results(tmp_path / "out" / "results.json")
+    assert (failed.policy, failed.status, failed.lost_workers) == ("bsp", "failed", (1,))
+    assert (finished.policy, finished.status, finished.samples) == ("asp", "finished", 640)
+
+
+def test_killed_worker_of_a_store_run_is_done_without(tmp_path: Path):
+    (tmp_path / "suicidal.py").write_text(SUICIDAL.format(flag=tmp_path / "flag"))
+    recipe = write_recipe(tmp_path, policies=["ssp:2"], task="suicidal.py:task", mean="5 ms")
+    status, output = run(recipe, "--out", tmp_path / "out")
+    (result,) = read_results(tmp_path / "out" / "results.json")
+    assert result.status == "finished", (status, output)
+    assert result.lost_workers == (1,)
+    assert result.samples >= 640  # what the lost worker had begun was done by the other
+    assert result.final_metric is not None
+
+
+def test_model_without_parameters_is_one_clear_line(tmp_path: Path):
+    (tmp_path / "empty.py").write_text(
+        "import dataclasses, torch\nfrom plesio.tasks.digits import digits\n"
+        "def task():\n"
+        "    build = lambda seed: (torch.nn.Identity(), torch.optim.SGD([torch.zeros(1)], lr=0.1))\n"
+        "    return dataclasses.replace(digits(), build=build)\n"
+    )
+    recipe = write_recipe(tmp_path, policies=["bsp"], task="empty.py:task")
+    status, output = run(recipe, "--out", tmp_path / "out")
+    assert status == 2, output
+    assert "no trainable parameters" in output
+    assert "Traceback" not in output
