@@ -14,16 +14,26 @@ Recording appends a tuple to a list; encoding and writing happen every `FLUSH_RE
 that a killed worker's file holds all but its last moments. A disk that fills up ends the tracing, not the training.
 """
 
+import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from plesio.core.errors import DataError
 
-__all__ = ["FLUSH_RECORDS", "FLUSH_S", "TRACE_SCHEMA_VERSION", "Record", "Trace", "TraceWriter", "read_trace", "split_blocked"]
+__all__ = [
+    "FLUSH_RECORDS",
+    "FLUSH_S",
+    "TRACE_SCHEMA_VERSION",
+    "Record",
+    "Trace",
+    "TraceWriter",
+    "read_trace",
+    "split_blocked",
+]
 
 TRACE_SCHEMA_VERSION = 1
 FLUSH_RECORDS = 2048
@@ -58,7 +68,9 @@ class TraceWriter:
         on_failure: Called once with a sentence when the file can no longer be written.
     """
 
-    def __init__(self, path: Path | None, *, header: Mapping[str, Any], on_failure: Any = None) -> None:
+    def __init__(
+        self, path: Path | None, *, header: Mapping[str, Any], on_failure: Callable[[str], object] | None = None
+    ) -> None:
         self._file: IO[str] | None = None
         self._pending: list[tuple[str, float, float | None, int, Mapping[str, Any] | None]] = []
         self._on_failure = on_failure
@@ -127,10 +139,8 @@ class TraceWriter:
         file, self._file = self._file, None
         self._pending.clear()
         if file is not None:
-            try:
+            with contextlib.suppress(OSError):  # the same full disk again: it is reported below
                 file.close()
-            except OSError:
-                pass  # the same full disk again: it was reported below
         if self._on_failure is not None:
             self._on_failure(f"tracing stopped, training goes on: {error}")
 

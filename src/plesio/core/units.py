@@ -17,7 +17,9 @@ _QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-
 def _parse(text: str, units: dict[str, float] | dict[str, int], *, what: str, example: str) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2] not in units:
-        raise ConfigError(f'"{text}" is not a {what}: write a number and a unit of {", ".join(units)}, as in "{example}"')
+        raise ConfigError(
+            f'"{text}" is not a {what}: write a number and a unit of {", ".join(units)}, as in "{example}"'
+        )
     value = float(match[1]) * units[match[2]]
     if value < 0:
         raise ConfigError(f'"{text}" is negative; a {what} is zero or more, as in "{example}"')

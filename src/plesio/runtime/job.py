@@ -22,6 +22,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 import zmq
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime.environment import Place
@@ -69,11 +70,11 @@ class Job:
             self.close()
             raise
 
-    def _meet(self) -> dist.Store:
+    def _meet(self) -> Store:
         place = self.place
         hosts_store = place.rank == 0 and not place.agent_hosts_store
         try:
-            store = dist.TCPStore(
+            store = TCPStore(
                 place.address,
                 place.port,
                 is_master=hosts_store,
@@ -87,11 +88,11 @@ class Job:
                 f"cannot meet the other workers at {place.address}:{place.port}: {what} "
                 f"(MASTER_ADDR, MASTER_PORT; {str(error).splitlines()[0]})"
             ) from error
-        return dist.PrefixStore(f"plesio/{place.restart}", store)
+        return PrefixStore(f"plesio/{place.restart}", store)
 
     def _get(self, key: str) -> str:
         try:
-            return self._store.get(key).decode()
+            return str(self._store.get(key), encoding="utf-8")
         except RuntimeError as error:
             raise TransportError(
                 f"worker {self.place.rank} waited {MEET_S:g} s for {key}; "
@@ -191,7 +192,7 @@ class Job:
                 with self._gloo_interface(), self._group_traffic.recording():
                     dist.init_process_group(
                         backend,
-                        store=dist.PrefixStore(f"group/{self._num_groups}", self._store),
+                        store=PrefixStore(f"group/{self._num_groups}", self._store),
                         rank=self.place.rank,
                         world_size=self.place.num_workers,
                     )
@@ -228,7 +229,7 @@ class Job:
 
     @contextlib.contextmanager
     def _gloo_interface(self) -> Iterator[None]:
-        """Gloo on the interface that leads to the others (the host's name may lead elsewhere), unless the user chose one."""
+        """Gloo on the interface that leads to the others (the host name may not), unless the user chose one."""
         interface = self.place.own_interface()
         if interface is None or "GLOO_SOCKET_IFNAME" in os.environ:
             yield

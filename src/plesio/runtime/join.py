@@ -39,8 +39,8 @@ def join(
 ) -> Session:
     """Take part in training ``model`` with the other workers of this job; the start is common to all of them.
 
-    Under torchrun's variables (``plesio run``, torchrun, Slurm ...) this process becomes one of the workers; without them
-    it trains alone, in an ordinary loop. All workers start from rank 0's parameters and buffers.
+    Under torchrun's variables (``plesio run``, torchrun, Slurm ...) this process becomes one of the workers; without
+    them it trains alone, in an ordinary loop. All workers start from rank 0's parameters and buffers.
 
     Args:
         model: Stays yours and is never wrapped; call it as before. Replicas must be alike on all workers.
@@ -119,12 +119,19 @@ def join(
             world.connect(1, on_refused=refuse)
             group = world.process_group(next(iter(replica.parameters.values())).device.type)
             world.join(layout=replica.digest())
-            common = {"group": group, "timeline": timeline, "refuse": refuse, "snapshot_every": snapshot_every}
-            exchange = (
-                AveragingExchange(replica, policy=chosen, **common)
-                if isinstance(chosen, LocalSGD)
-                else DdpExchange(replica, **common)
-            )
+            if isinstance(chosen, LocalSGD):
+                exchange = AveragingExchange(
+                    replica,
+                    policy=chosen,
+                    group=group,
+                    timeline=timeline,
+                    refuse=refuse,
+                    snapshot_every=snapshot_every,
+                )
+            else:
+                exchange = DdpExchange(
+                    replica, group=group, timeline=timeline, refuse=refuse, snapshot_every=snapshot_every
+                )
         return Session(replica, policy=chosen, world=world, exchange=exchange, timeline=timeline, pacer=pacer)
     except BaseException as error:
         timeline.trace.close()

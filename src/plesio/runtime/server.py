@@ -1,11 +1,10 @@
 """The job's server: one process per host that holds a shard, and on the first host decides the runs.
 
-Started by the host's first worker (`plesio.runtime.worlds.process`) and independent of it from then on: a worker that is
-killed takes no parameters, no decisions and no results with it. It ends when its starter says that the job is over, or
-when its starter is gone and no worker is left.
+Started by the host's first worker (`plesio.runtime.job`) and independent of it from then on: a worker that is killed
+takes no parameters, no decisions and no results with it. It ends when its starter says that the job is over, or when
+its starter is gone and no worker is left.
 
-The loop is thin: it receives, hands on to a `Coordinator` (server 0) and a `ShardHost`, and sends what they answer. torch
-is imported when the first parameters arrive; a job that only uses collectives never pays for it.
+The loop is thin: it receives, hands on to a `Coordinator` (server 0) and a `ShardService`, and sends what they answer.
 """
 
 import json
@@ -17,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import zmq
 
@@ -25,12 +24,16 @@ from plesio.core.errors import PlesioError, TransportError
 from plesio.core.results import Environment, Evaluation, write_results
 from plesio.policies import Arrived, parse_policy, write_log
 from plesio.runtime.coordinator import Coordinator, Effect, Order, PlanFigures, Tell
-from plesio.runtime.exchange.transport import Bulk, Control, ControlClient, Gone, Header, JobKeys, ServerEndpoint
+from plesio.runtime.exchange.shard_service import ShardService
+from plesio.runtime.exchange.transport import Bulk, Control, ControlClient, Gone, JobKeys, ServerEndpoint
 from plesio.runtime.ledger import Report, RunInfo
-from plesio.runtime.messages import BulkKind, ControlKind, heartbeat_identity, server_identity, worker_identity, worker_of
-
-if TYPE_CHECKING:
-    from plesio.runtime.exchange.shard_host import Answer, ShardHost
+from plesio.runtime.messages import (
+    ControlKind,
+    heartbeat_identity,
+    server_identity,
+    worker_identity,
+    worker_of,
+)
 
 __all__ = ["JobServer", "ServerConfig", "main"]
 
@@ -89,7 +92,7 @@ class JobServer:
             )
         self._coordinator: Coordinator | None = None
         self._folder: Path | None = None
-        self._host: ShardHost | None = None
+        self._shard = ShardService(self.endpoint)
         self._others: list[bytes] = []
         self._num_servers = 1
         self._layout = ""
@@ -146,9 +149,9 @@ class JobServer:
             return
         for control in controls:
             if control.kind == ControlKind.ORDERS:
-                self._carry_out([Order(kind, body) for kind, body in control.body["orders"]])
+                self._shard.carry_out([Order(kind, body) for kind, body in control.body["orders"]])
             elif control.kind == ControlKind.ENDED:
-                self._host = None
+                self._shard.end_run()
                 self.endpoint.generation = first.generation = control.body["generation"]
 
     def close(self) -> None:
@@ -184,9 +187,7 @@ class JobServer:
                     self.endpoint.send_control(heartbeat_identity(worker).encode(), ControlKind.ALIVE, lease)
             case ControlKind.LEASE:
                 figures = PlanFigures(**body["figures"])
-                self._act(
-                    coordinator.lease(worker, plan=body["plan"], idle=body["idle"], figures=figures, now_s=now_s)
-                )
+                self._act(coordinator.lease(worker, plan=body["plan"], idle=body["idle"], figures=figures, now_s=now_s))
             case ControlKind.FINISH:
                 self._act(
                     coordinator.finish(
@@ -235,7 +236,9 @@ class JobServer:
 
     def _disagreement(self, coordinator: Coordinator, body: Mapping[str, Any]) -> str | None:
         if body["policy"] != coordinator.policy.spec:
-            return f'this worker runs policy "{body["policy"]}", the others "{coordinator.policy.spec}"; use one for all'
+            return (
+                f'this worker runs policy "{body["policy"]}", the others "{coordinator.policy.spec}"; use one for all'
+            )
         if body["layout"] != self._layout:
             return "this worker's model differs from the others' (names, shapes, dtypes, or the number of servers)"
         return None
@@ -250,79 +253,16 @@ class JobServer:
         self.endpoint.send_control(message.peer, kind, body)
 
     def _on_gone(self, message: Gone) -> None:
-        """A connection ended. Only a worker's heartbeat ends with its process, so that loss need not wait for the lease."""
+        """A connection ended. A heartbeat's ends with its process only, so that loss need not wait for the lease."""
         worker = worker_of(message.peer)
         if self._coordinator is not None and worker is not None and message.peer.startswith(b"heartbeat"):
             self._act(self._coordinator.lose(worker, now_s=time.perf_counter()))
 
     def _on_bulk(self, message: Bulk) -> None:
-        now_s = time.perf_counter()
-        header, meta = message.header, message.meta
-        if header.kind == BulkKind.INITIAL:
-            self._initial(message)
-            return
-        if self._host is None:
-            self.endpoint.release(message)
-            return
-        if header.kind == BulkKind.PUSH:
-            self._host.push(message)
-            event = {
-                "worker": header.worker,
-                "clock": header.clock,
-                "num_steps": meta["num_steps"],
-                "base_version": header.base_version,
-            }
-            self._arrived(Arrived(**event), num_samples=meta["num_samples"], server=self._index)
-            return
-        self.endpoint.release(message)
-        if header.kind == BulkKind.PULL:
-            from plesio.runtime.exchange.shard_host import PullRequest
-
-            request = PullRequest(
-                worker=header.worker,
-                after=meta["after"],
-                clock=header.clock,
-                known_version=meta["known"],
-                request=header.request,
-                asked_s=now_s,
-            )
-            self._answer(self._host.pull(request, now_s=now_s))
-        elif header.kind == BulkKind.SHARED:
-            pulled = self._host.shared(snapshot=meta["snapshot"])
-            reply = Header(
-                kind=BulkKind.PULLED,
-                generation=header.generation,
-                worker=header.worker,
-                base_version=pulled.version,
-                request=header.request,
-            )
-            snapshots = [] if self._coordinator is None else [asdict(one) for one in self._coordinator.snapshots]
-            self.endpoint.send(
-                message.peer, reply, meta={"present": pulled.present, "snapshots": snapshots}, payload=pulled.payload.numpy()
-            )
-
-    def _initial(self, message: Bulk) -> None:
-        import torch
-
-        from plesio.runtime.exchange.layout import slices_from_json
-        from plesio.runtime.exchange.shard import OptimizerSpec
-        from plesio.runtime.exchange.shard_host import ShardHost
-
-        torch.set_num_threads(1)
-        meta = message.meta
-        optimizer = meta["optimizer"]
-        self._host = ShardHost(
-            slices_from_json(meta["slices"]),
-            packed=torch.from_numpy(message.payload),
-            update=meta["update"],
-            optimizer=None if optimizer is None else OptimizerSpec(optimizer["name"], tuple(optimizer["groups"])),
-            release=self.endpoint.release,
-        )
-        self.endpoint.release(message)
-        reply = Header(
-            kind=BulkKind.PULLED, generation=self.endpoint.generation, worker=0, request=message.header.request
-        )
-        self.endpoint.send(message.peer, reply)
+        snapshots = [] if self._coordinator is None else self._coordinator.snapshots
+        arrival = self._shard.take(message, snapshots=snapshots)
+        if arrival is not None:
+            self._arrived(arrival.event, num_samples=arrival.num_samples, server=self._index)
 
     def _arrived(self, event: Arrived, *, num_samples: int, server: int) -> None:
         if self._coordinator is not None:
@@ -332,37 +272,18 @@ class JobServer:
             body = {"event": asdict(event), "num_samples": num_samples, "server": server}
             self._first.send(ControlKind.ARRIVED, body)
 
-    def _answer(self, answers: list["Answer"]) -> None:
-        for answer in answers:
-            request, pulled = answer.request, answer.pulled
-            header = Header(
-                kind=BulkKind.PULLED,
-                generation=self.endpoint.generation,
-                worker=request.worker,
-                base_version=pulled.version,
-                request=request.request,
-            )
-            meta = {"present": pulled.present, "credit": answer.credit, "held_s": answer.held_s}
-            peer = worker_identity(request.worker).encode()
-            self.endpoint.send(peer, header, meta=meta, payload=pulled.payload.numpy())
-
     def _act(self, effects: list[Effect]) -> None:
         orders = [effect for effect in effects if isinstance(effect, Order)]
         if orders:
             for peer in self._others:
                 body = {"orders": [[order.kind, order.body] for order in orders]}
                 self.endpoint.send_control(peer, ControlKind.ORDERS, body)
-            self._carry_out(orders)
+            self._shard.carry_out(orders)
         for effect in effects:
             if isinstance(effect, Tell):
                 self._tell(effect)
         if self._coordinator is not None and self._coordinator.state == "ended":
             self._finish_run()
-
-    def _carry_out(self, orders: list[Order]) -> None:
-        if self._host is not None:
-            for order in orders:
-                self._answer(self._host.carry_out(order, now_s=time.perf_counter()))
 
     def _tell(self, effect: Tell) -> None:
         kind = ControlKind[effect.kind.upper()]
@@ -376,7 +297,9 @@ class JobServer:
     def _result(self, coordinator: Coordinator) -> Any:
         ledger = coordinator.ledger
         ledger.server_bytes = self._bytes_sent() - self._bytes_before
-        ledger.refused_peers = Counter({str(reason): n for reason, n in self.endpoint.refused.items()}) - self._refused_before
+        ledger.refused_peers = (
+            Counter({str(reason): n for reason, n in self.endpoint.refused.items()}) - self._refused_before
+        )
         return ledger.result(status=coordinator.status, error=coordinator.error)
 
     def _finish_run(self) -> None:
@@ -396,7 +319,7 @@ class JobServer:
         for worker in self._closing:
             self.endpoint.send_control(worker_identity(worker).encode(), ControlKind.BYE, result.to_json())
         self._closing.clear()
-        self._host = None
+        self._shard.end_run()
         self._bytes_before = self._bytes_sent()
         self._refused_before = Counter({str(reason): n for reason, n in self.endpoint.refused.items()})
         self.endpoint.generation += 1

@@ -9,9 +9,9 @@
         session.evaluate(lambda: accuracy(model, held_out))
     session.close()
 
-A session keeps the clock and the books and leaves the rest to its parts: an `Exchange` shares the updates, a `Feed` deals
-out samples, the `Meter` and the trace take down where the time went. Time is split at two marks in every step: the end of
-the last one (computing begins) and the moment the gradient is complete (exchanging begins).
+A session keeps the clock and the books and leaves the rest to its parts: an `Exchange` shares the updates, a `Feed`
+deals out samples, the `Meter` and the trace take down where the time went. Time is split at two marks in every step:
+the end of the last one (computing begins) and the moment the gradient is complete (exchanging begins).
 """
 
 import contextlib
@@ -27,9 +27,10 @@ from plesio.core.clock import MonotonicClock, TrainingClock
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
+from plesio.runtime.coordinator import PlanFigures
 from plesio.runtime.exchange.exchange import Exchange, Progress, SharedState
 from plesio.runtime.exchange.replica import Replica, parameters_sha256
-from plesio.runtime.loading import Feed, PlanFigures, plan_figures, shard
+from plesio.runtime.loading import Feed, plan_figures, shard
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.timeline import Timeline
 
@@ -143,8 +144,8 @@ class Session:
     def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> Iterator[Any]:
         """This worker's batches: over all live workers, each sample of the data set once an epoch.
 
-        Under a synchronous policy the order is a function of the seed alone; under a relaxed one workers lease blocks as
-        they go, so fast workers take more. The loader's ``batch_size`` is one worker's.
+        Under a synchronous policy the order is a function of the seed alone; under a relaxed one workers lease blocks
+        as they go, so fast workers take more. The loader's ``batch_size`` is one worker's.
 
         Args:
             loader: A loader over a map-style data set; its sampler is replaced, everything else is kept.
@@ -222,7 +223,11 @@ class Session:
         self._clock = clock
         self._marked_s = time.perf_counter()
         timeline.meter.step(
-            clock=clock, samples=samples, duration_s=self._marked_s - began_s, loss=value, at_s=self._training.elapsed_s()
+            clock=clock,
+            samples=samples,
+            duration_s=self._marked_s - began_s,
+            loss=value,
+            at_s=self._training.elapsed_s(),
         )
 
     def evaluate(self, metric: Callable[[], float]) -> float | None:
@@ -266,8 +271,8 @@ class Session:
     def finish(self, metric: Callable[[], float] | None = None) -> None:
         """Contribute what is held back and, on rank 0, wait for the others and evaluate what they made together.
 
-        Called by `close`; call it yourself to have every snapshot (`join`'s ``snapshot_every``) and the final parameters
-        evaluated after the training, so that no worker's time is disturbed.
+        Called by `close`; call it yourself to have every snapshot (`join`'s ``snapshot_every``) and the final
+        parameters evaluated after the training, so that no worker's time is disturbed.
         """
         self._ensure_open()
         if self._finished:

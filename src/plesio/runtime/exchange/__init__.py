@@ -1,0 +1,1 @@
+"""How workers share updates: the collective exchanges, and the store with its servers and transport."""

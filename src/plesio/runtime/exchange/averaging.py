@@ -1,9 +1,9 @@
 """Local SGD on the collective exchange: ranks step on their own, and their parameters are averaged every period.
 
-With delay 0 an averaging blocks (Stich 2019). With delay d the all-reduce of the parameters x taken at clock c runs behind
-the next d steps; when step c + d is done, what it found, mean(x) - x, is added, so the progress made meanwhile is kept
-(overlapped averaging, as in Wang et al. 2020, "Overlap Local-SGD", without their anchor model). Floating-point buffers
-are averaged with the parameters.
+With delay 0 an averaging blocks (Stich 2019). With delay d the all-reduce of the parameters x taken at clock c runs
+behind the next d steps; when step c + d is done, what it found, mean(x) - x, is added, so the progress made meanwhile
+is kept (overlapped averaging, as in Wang et al. 2020, "Overlap Local-SGD", without their anchor model). Floating-point
+buffers are averaged with the parameters.
 """
 
 import time
@@ -168,4 +168,4 @@ def _by_dtype(tensors: Sequence[_Named]) -> list[list[_Named]]:
 def _parts(group: Sequence[_Named], flat: torch.Tensor) -> list[torch.Tensor]:
     """``flat`` cut into the shapes of the group's tensors, sharing its memory."""
     sizes = [tensor.numel() for _, tensor in group]
-    return [part.view_as(tensor) for part, (_, tensor) in zip(flat.split(sizes), group, strict=True)]
+    return [part.view_as(tensor) for part, (_, tensor) in zip(torch.split(flat, sizes), group, strict=True)]

@@ -1,7 +1,7 @@
 """Bulk synchronous training on the collective exchange: `DistributedDataParallel` itself.
 
-The reducer, the buckets and the overlap are those of a hand-written DDP loop. What differs is only that the user goes on
-calling their own module: the two hooks that DDP puts around ``forward`` are hooked onto it (as torch's composable
+The reducer, the buckets and the overlap are those of a hand-written DDP loop. What differs is only that the user goes
+on calling their own module: the two hooks that DDP puts around ``forward`` are hooked onto it (as torch's composable
 ``replicate`` does, which however neither keeps buffers in step nor can be taken off again).
 
 A rank is *blocked* from the moment its own gradient is complete until the reductions of the last buckets are; DDP does
@@ -37,7 +37,13 @@ class DdpExchange:
     """
 
     def __init__(
-        self, replica: Replica, *, group: dist.ProcessGroup, timeline: Timeline, refuse: Refusal, snapshot_every: int | None
+        self,
+        replica: Replica,
+        *,
+        group: dist.ProcessGroup,
+        timeline: Timeline,
+        refuse: Refusal,
+        snapshot_every: int | None,
     ) -> None:
         self.ready_s: float | None = None
         self._replica = replica
@@ -58,22 +64,24 @@ class DdpExchange:
 
     def _before_forward(self, _module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         # Without gradients (evaluation) nothing may be exchanged: perhaps only this rank is here.
-        return self._ddp._pre_forward(*args, **kwargs) if torch.is_grad_enabled() else None
+        if not torch.is_grad_enabled():
+            return None
+        return self._ddp._pre_forward(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _after_forward(self, _module: torch.nn.Module, _args: Any, output: Any) -> Any:
         if not torch.is_grad_enabled():
             return None
-        output = self._ddp._post_forward(output)
+        output = self._ddp._post_forward(output)  # type: ignore[no-untyped-call]
         for leaf in tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                leaf.register_hook(self._on_backward)
+                leaf.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
                 break
         return output
 
     def _on_backward(self, _grad: torch.Tensor) -> None:
         # The engine runs its callbacks in order when the last gradient is computed; DDP's own, which waits for the
         # reductions, is queued later than this one.
-        torch.autograd.Variable._execution_engine.queue_callback(self._on_gradients_complete)  # type: ignore[attr-defined]
+        torch.autograd.Variable._execution_engine.queue_callback(self._on_gradients_complete)
 
     def _on_gradients_complete(self) -> None:
         self.ready_s = time.perf_counter()

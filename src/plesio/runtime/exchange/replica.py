@@ -49,7 +49,8 @@ class Replica:
     def tensors(self) -> list[tuple[str, torch.Tensor, TensorKind, int]]:
         """(name, tensor, kind, parameter group) in name order, parameters first, as `Layout.of` takes them."""
         parameters: list[tuple[str, torch.Tensor, TensorKind, int]] = [
-            (name, self.parameters[name].detach(), "parameter", self._group_of[name]) for name in sorted(self.parameters)
+            (name, self.parameters[name].detach(), "parameter", self._group_of[name])
+            for name in sorted(self.parameters)
         ]
         return parameters + [(name, self.buffers[name], "buffer", -1) for name in sorted(self.buffers)]
 

@@ -1,4 +1,4 @@
-"""One server's part of the shared parameters, and how updates change it. No sockets, no clock: the virtual world uses it too.
+"""One server's part of the shared parameters, and how updates change it. No sockets, no clock.
 
 An update waits here from the moment its last byte is in until the policy says `apply` (with a weight, alone or averaged
 with others) or `drop`. Every server applies the same updates in the same order, because the coordinator alone decides;
@@ -13,7 +13,7 @@ Two ways to apply, chosen by the policy's ``update``:
 Floating-point buffers (BatchNorm's running statistics) move by ``1 / num_live`` towards what each update carried.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from plesio.runtime.exchange.layout import Slice
 
 __all__ = ["SUPPORTED_OPTIMIZERS", "OptimizerSpec", "Pulled", "Shard", "optimizer_spec"]
 
-SUPPORTED_OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
+SUPPORTED_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     optimizer.__name__: optimizer
     for optimizer in (
         torch.optim.SGD,
@@ -71,11 +71,14 @@ def optimizer_spec(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
 
 def group_options(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], ...]:
     """The options of each parameter group that are numbers, tuples of numbers or None."""
-    return tuple({key: _plain(value) for key, value in group.items() if _is_option(key, value)} for group in optimizer.param_groups)
+    return tuple(
+        {key: _plain(value) for key, value in group.items() if _is_option(key, value)}
+        for group in optimizer.param_groups
+    )
 
 
 def _is_option(key: str, value: object) -> bool:
-    # `fused` and `foreach` choose an implementation, `initial_lr` belongs to schedulers: the server decides these itself
+    # `fused` and `foreach` choose an implementation, `initial_lr` belongs to schedulers: not the server's business
     if key in ("params", "param_names", "fused", "foreach", "capturable", "initial_lr"):
         return False
     return value is None or isinstance(value, (*_NUMBERS, tuple, list, torch.Tensor))
@@ -124,7 +127,7 @@ class Shard:
         self._optimizer = self._build(optimizer) if update == "gradient" and optimizer is not None else None
 
     def _build(self, spec: OptimizerSpec) -> torch.optim.Optimizer | None:
-        groups = []
+        groups: list[dict[str, Any]] = []
         self._group_of: dict[int, int] = {}
         for number, options in enumerate(spec.groups):
             members = [i for i, piece in enumerate(self._slices) if piece.group == number]
@@ -138,7 +141,13 @@ class Shard:
         return SUPPORTED_OPTIMIZERS[spec.name](groups) if groups else None
 
     def push(
-        self, worker: int, *, clock: int, payload: torch.Tensor, present: Sequence[int] | None, groups: list[dict[str, Any]] | None
+        self,
+        worker: int,
+        *,
+        clock: int,
+        payload: torch.Tensor,
+        present: Sequence[int] | None,
+        groups: list[dict[str, Any]] | None,
     ) -> None:
         """Keep an update until the policy decides on it.
 
@@ -203,7 +212,9 @@ class Shard:
         for number, options in enumerate(groups):
             if number in self._group_of:
                 target = self._optimizer.param_groups[self._group_of[number]]
-                target.update({key: tuple(value) if isinstance(value, list) else value for key, value in options.items()})
+                target.update(
+                    {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+                )
 
     def drop(self, worker: int, *, clock: int) -> None:
         """Forget a pending update, if it is here."""

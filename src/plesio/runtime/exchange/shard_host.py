@@ -20,6 +20,7 @@ from plesio.runtime.exchange.transport import Bulk
 
 __all__ = ["Answer", "PullRequest", "ShardHost"]
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullRequest:
     """A worker asks for the parameters.
@@ -114,9 +115,7 @@ class ShardHost:
         match order.kind:
             case "apply":
                 updates = [(worker, clock) for worker, clock in body["updates"]]
-                self._shard.apply(
-                    updates, weight=body["weight"], version=body["version"], num_live=body["num_live"]
-                )
+                self._shard.apply(updates, weight=body["weight"], version=body["version"], num_live=body["num_live"])
                 for worker, clock in updates:
                     self._decide(worker, clock=clock)
             case "drop":

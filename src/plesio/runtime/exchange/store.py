@@ -1,13 +1,13 @@
 """The store exchange, worker's side: push an update, pull parameters, and run on the credit that came with them.
 
-Between two exchanges the replica goes on by itself, with its own optimizer: a worker sees its own updates at once, those
-of others at the next pull. An exchange happens when the policy's period is over, or earlier when the credit that came
-with the last pull is used up; so parameters are never older than the policy allows (see `ShardHost` for why no other
-message is needed).
+Between two exchanges the replica goes on by itself, with its own optimizer: a worker sees its own updates at once,
+those of others at the next pull. An exchange happens when the policy's period is over, or earlier when the credit that
+came with the last pull is used up; so parameters are never older than the policy allows (see `ShardHost` for why no
+other message is needed).
 
-What is pushed: for ``gradient`` updates the mean gradient of the steps since the last push, for ``delta`` updates the way
-that the replica has come since the last pull. Tensors without a gradient are not sent; of a pull only tensors come back
-that changed. NaN and infinity are looked for before anything is sent.
+What is pushed: for ``gradient`` updates the mean gradient of the steps since the last push, for ``delta`` updates the
+way that the replica has come since the last pull. Tensors without a gradient are not sent; of a pull only tensors come
+back that changed. NaN and infinity are looked for before anything is sent.
 """
 
 import time
@@ -166,7 +166,7 @@ class StoreExchange:
         return {**update, **self._replica.buffers}
 
     def _pack(self, tensors: Mapping[str, torch.Tensor]) -> tuple[list[list[int] | None], list[NDArray[np.uint8]]]:
-        """Copy the slices of ``tensors`` into the staging buffers; returns which are there (None: all), and the payloads."""
+        """Copy the slices of ``tensors`` into the staging buffers; say which are there (None: all)."""
         present: list[list[int] | None] = []
         payloads: list[NDArray[np.uint8]] = []
         for slices, staging in zip(self._layout.servers, self._staging, strict=True):
@@ -247,7 +247,7 @@ class StoreExchange:
 
 
 def _view(payload: NDArray[np.uint8], piece: Slice, position: int) -> torch.Tensor:
-    """The slice's elements at ``position`` of a packed payload, sharing its memory where the dtype's boundary allows."""
+    """The slice's elements at ``position`` of a packed payload, sharing its memory where it is aligned."""
     part = torch.from_numpy(payload[position : position + piece.num_bytes])
     if part.data_ptr() % piece.torch_dtype.itemsize:
         part = part.clone()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plesio.core.errors import PlesioError, TransportError
 from plesio.policies import Arrived
 from plesio.runtime.coordinator import PlanFigures, Snapshot
-from plesio.runtime.exchange.transport import Bulk, Control, Header, ClientEndpoint
+from plesio.runtime.exchange.transport import Bulk, ClientEndpoint, Control, Header
 from plesio.runtime.leases import Block
 from plesio.runtime.messages import BulkKind, ControlKind
 

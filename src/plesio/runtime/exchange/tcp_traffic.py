@@ -1,8 +1,8 @@
 """Bytes that collectives send, counted where they leave: at the process group's own TCP connections.
 
 torch.distributed counts nothing, and what an algorithm sends is its secret. But the kernel counts for every connection
-(``TCP_INFO``), so the connections that a process group opens are found once, as those that are there after it is made and
-were not there before.
+(``TCP_INFO``), so the connections that a process group opens are found once, as those that are there after it is made
+and were not there before.
 """
 
 import contextlib
