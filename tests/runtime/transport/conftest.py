@@ -1,5 +1,7 @@
+import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,6 +27,7 @@ class EchoServer:
         )
         self.gone: list[bytes] = []
         self.seen: list[Bulk | Control] = []
+        self._actions: queue.SimpleQueue[tuple[Callable[[ServerEndpoint], object], Future]] = queue.SimpleQueue()
         self._round = threading.Condition()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve)
@@ -51,8 +54,17 @@ class EchoServer:
                         self.endpoint.send_control(peer, kind, body)
                     case Gone(peer=peer):
                         self.gone.append(peer)
+            while not self._actions.empty():
+                action, future = self._actions.get()
+                future.set_result(action(self.endpoint))
             with self._round:
                 self._round.notify_all()
+
+    def run(self, action: Callable[[ServerEndpoint], object]) -> object:
+        """Have the server's own thread call ``action``: an endpoint belongs to one thread."""
+        future: Future = Future()
+        self._actions.put((action, future))
+        return future.result(PATIENCE_S)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         with self._round:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -178,7 +182,8 @@ def test_the_end_of_a_client_is_reported_once_after_all_it_said(server: EchoServ
     server.wait_for(lambda: server.gone)
     assert server.gone == [b"w0"]
     assert [incoming.kind for incoming in server.seen] == [1]
-    assert server.endpoint.send_control(b"w0", 1, {}) is False
+    while server.run(lambda endpoint: endpoint.send_control(b"w0", 1, {})):
+        pass  # ZeroMQ reports the end of a connection a moment before it stops taking messages for it
     assert not server.endpoint.refused
 
 
@@ -203,8 +208,9 @@ def test_what_a_client_said_is_heard_before_its_end_however_late_the_server_look
 
 def test_sending_to_a_peer_that_never_was_is_refused_not_queued(server: EchoServer):
     header = Header(kind=1, generation=0)
-    assert server.endpoint.send(b"nobody", header, payload=random_bytes(10)) is None
-    assert server.endpoint.send_copy(b"nobody", header, payload=random_bytes(10)) is False
+    payload = random_bytes(10)
+    assert server.run(lambda endpoint: endpoint.send(b"nobody", header, payload=payload)) is None
+    assert server.run(lambda endpoint: endpoint.send_copy(b"nobody", header, payload=payload)) is False
 
 
 _HALF_A_PUSH = """
@@ -284,6 +290,15 @@ def test_another_host_or_an_unreachable_socket_file_means_tcp(server: EchoServer
     assert connect({**server.addresses, "data_ipc": "/nonexistent"}, b"w2").link == "tcp"
 
 
+def open_files() -> Counter[str]:
+    """What this process has open, by kind."""
+    targets = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            targets.append(re.sub(r"[0-9a-f]+", "*", os.readlink(f"/proc/self/fd/{name}")))
+    return Counter(targets)
+
+
 def test_nothing_is_left_behind(start_server: StartServer, tmp_path: Path):
     process = psutil.Process()
 
@@ -304,12 +319,13 @@ def test_nothing_is_left_behind(start_server: StartServer, tmp_path: Path):
             client.close()
             client.close()
         server.close()
+        server.seen.clear()  # the payloads in it keep what they lie in
 
     exchange_once()  # pyzmq starts its one thread for freeing sent buffers, and keeps it
     gc.collect()
-    before = process.num_threads(), process.num_fds()
+    before = process.num_threads(), open_files()
     for _ in range(3):
         exchange_once()
     gc.collect()
-    assert (process.num_threads(), process.num_fds()) == before
+    assert (process.num_threads(), open_files()) == before
     assert not list(tmp_path.iterdir())

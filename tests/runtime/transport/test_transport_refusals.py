@@ -75,7 +75,7 @@ def test_a_data_connection_with_a_guessed_ticket_is_refused_and_counted(
 
 def test_a_ticket_does_not_let_its_holder_speak_for_another(server: EchoServer, connect: Connect, stranger: zmq.Socket):
     other, client = connect(server.addresses, b"w1"), connect(server.addresses, b"w2")
-    stranger.plain_username, stranger.plain_password = b"w1", other._control.ticket.encode()
+    stranger.plain_username, stranger.plain_password = b"w1", other._control.welcome["ticket"].encode()
     stranger.routing_id = b"w9"
     stranger.connect(server.addresses["data_tcp"])
     chunk = encode_chunk(Header(kind=1, generation=0), job=job_digest(JOB), total_bytes=1, offset=0, meta=None)
@@ -88,7 +88,7 @@ def test_a_ticket_does_not_let_its_holder_speak_for_another(server: EchoServer, 
 def test_a_revoked_ticket_is_worth_nothing(server: EchoServer, connect: Connect, stranger: zmq.Socket):
     client = connect(server.addresses, b"w1")
     server.endpoint.revoke(b"w1")
-    stranger.plain_username, stranger.plain_password = b"w1", client._control.ticket.encode()
+    stranger.plain_username, stranger.plain_password = b"w1", client._control.welcome["ticket"].encode()
     stranger.connect(server.addresses["data_tcp"])
     server.wait_for(lambda: server.endpoint.refused == {Refusal.TICKET: 1})
 
@@ -105,12 +105,15 @@ def test_garbage_over_tcp_is_refused_and_counted(server: EchoServer, connect: Co
     assert still_serves(connect(server.addresses))
 
 
-def test_messages_of_another_generation_are_refused_and_counted(server: EchoServer, connect: Connect):
-    client = connect(server.addresses)
+@pytest.mark.parametrize(("link", "num_refused"), [("ipc", 2), ("tcp", 4)])  # the control message, and 1 or 3 chunks
+def test_messages_of_another_generation_are_refused_and_counted(
+    server: EchoServer, connect: Connect, link: str, num_refused: int
+):
+    client = connect(server.addresses if link == "ipc" else server.tcp_addresses)
     client.generation = 7
     client.send_control(1, {})
     client.push(Header(kind=1, generation=7), payload=np.zeros(3 * CHUNK_BYTES, dtype=np.uint8))
-    server.wait_for(lambda: server.endpoint.refused == {Refusal.FOREIGN_GENERATION: 4})  # one and 3 chunks
+    server.wait_for(lambda: server.endpoint.refused == {Refusal.FOREIGN_GENERATION: num_refused})
     assert server.seen == []
     server.endpoint.generation = 7
     assert still_serves(client)

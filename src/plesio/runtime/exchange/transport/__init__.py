@@ -19,9 +19,9 @@ and asks the server what it has. Threads: an endpoint belongs to one thread; `Co
 as the one that sends heartbeats, a connection of its own. ZeroMQ's own thread sends and receives meanwhile.
 """
 
-from plesio.runtime.exchange.transport.channels import Sending
 from plesio.runtime.exchange.transport.client import ClientEndpoint, wait_readable
 from plesio.runtime.exchange.transport.control_client import ControlClient
+from plesio.runtime.exchange.transport.outbox import Sending
 from plesio.runtime.exchange.transport.security import JobKeys, new_job_secret
 from plesio.runtime.exchange.transport.server import ServerEndpoint
 from plesio.runtime.exchange.transport.sockets import LinkBytes, Traffic

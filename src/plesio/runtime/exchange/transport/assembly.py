@@ -120,12 +120,23 @@ class Assembler:
             raise WireError(Refusal.OUT_OF_ORDER, f"a chunk at {chunk.offset} that continues nothing")
         return message.payload[message.num_received :]
 
+    def check_size(self, total_bytes: int) -> None:
+        """Raise when a payload of this size is not accepted.
+
+        Raises:
+            WireError: Too large.
+        """
+        if total_bytes > self._max_bytes:
+            text = f"a payload of {total_bytes} bytes where at most {self._max_bytes} are accepted"
+            raise WireError(Refusal.OVERSIZE, text)
+
     def _begin(self, peer: bytes, chunk: Chunk) -> NDArray[np.uint8]:
         self.drop(peer)
-        if chunk.total_bytes > self._max_bytes:
+        try:
+            self.check_size(chunk.total_bytes)
+        except WireError:
             self.refuse(peer, chunk.header)
-            text = f"a payload of {chunk.total_bytes} bytes where at most {self._max_bytes} are accepted"
-            raise WireError(Refusal.OVERSIZE, text)
+            raise
         payload = self._allocate(chunk.header, chunk.total_bytes)
         self._open[peer] = _Open(chunk.header, chunk.meta, chunk.total_bytes, payload)
         return payload

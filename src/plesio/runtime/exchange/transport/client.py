@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 
 from plesio.core.errors import TransportError
 from plesio.runtime.exchange.transport.assembly import Assembler, BufferPool
-from plesio.runtime.exchange.transport.channels import DATA_HELLO, SERVER, DataChannel, Sending
+from plesio.runtime.exchange.transport.channels import DATA_HELLO, SERVER
 from plesio.runtime.exchange.transport.control_client import ControlClient, connect
+from plesio.runtime.exchange.transport.data_channel import DataChannel
+from plesio.runtime.exchange.transport.mappings import Mappings
+from plesio.runtime.exchange.transport.outbox import Outbox, Sending
 from plesio.runtime.exchange.transport.security import JobKeys
+from plesio.runtime.exchange.transport.segments import MemoryOffer, make_pool
 from plesio.runtime.exchange.transport.sockets import (
     Context,
     Link,
@@ -61,9 +65,17 @@ class ClientEndpoint:
         keep_received_memory()
         self.link: Link = choose_link(addresses)
         """How bulk data travels: ``ipc`` when the server is on this host."""
-        self._control = ControlClient(
-            addresses, identity=identity, job=job, keys=keys, context=context, timeout_s=timeout_s, data=self.link
-        )
+        segments = make_pool(max_free_bytes=4 * max_bulk_bytes) if self.link == "ipc" else None
+        self._outbox = Outbox(segments=segments, max_free_bytes=4 * max_bulk_bytes)
+        self._mappings = Mappings(max_bytes=max_bulk_bytes)
+        hello = {"data": self.link, "memory": segments.offer.to_json() if segments else None}
+        try:
+            self._control = ControlClient(
+                addresses, identity=identity, job=job, keys=keys, context=context, timeout_s=timeout_s, hello=hello
+            )
+        except BaseException:
+            self._outbox.close()
+            raise
         self.refused = self._control.refused
         """Messages turned away, by reason."""
         self.traffic = self._control.traffic
@@ -77,7 +89,7 @@ class ClientEndpoint:
         configure(socket, bulk=True)
         socket.routing_id = identity
         socket.plain_username = identity
-        socket.plain_password = self._control.ticket.encode()
+        socket.plain_password = str(self._control.welcome["ticket"]).encode()
         self._watch = ClientWatch(socket)
         self._data = DataChannel(
             socket,
@@ -89,7 +101,11 @@ class ClientEndpoint:
                 allocate=self._allocate,
                 discard=lambda _, payload: self._pool.give_back(payload),
             ),
+            outbox=self._outbox,
+            mappings=self._mappings,
+            destination=self._destination,
             on_refused=self._control.note_refused,
+            on_abandoned=lambda: None,  # a server that is gone is an error anyhow
             on_heard=lambda *_: None,
             routed=False,
         )
@@ -98,10 +114,27 @@ class ClientEndpoint:
             self._poller.register(readable, zmq.POLLIN)
         try:
             connect(socket, self._address, watch=self._watch, timeout_s=timeout_s)
-            self.push(Header(kind=DATA_HELLO, generation=self.generation))
+            self._share_memory()
         except BaseException:
             self.close()
             raise
+
+    def _share_memory(self) -> None:
+        welcome = self._control.welcome
+        opens = self._mappings.admit(SERVER, MemoryOffer.from_json(welcome.get("memory")))
+        if welcome.get("opens") is True:
+            self._outbox.allow(SERVER)
+        self.push(Header(kind=DATA_HELLO, generation=self.generation), meta={"opens": opens})
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether payloads to the server go through shared memory; if not, in chunks over the link's socket."""
+        return self._outbox.shares(SERVER)
+
+    @property
+    def num_unshared(self) -> int:
+        """Payloads that did not, because this machine had no memory for one more segment."""
+        return self._outbox.num_unshared
 
     @property
     def generation(self) -> int:
@@ -126,19 +159,36 @@ class ClientEndpoint:
         return self._num_requests
 
     def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY) -> Sending:
-        """Queue a bulk message without copying it, and return at once.
+        """Queue a bulk message, and return at once.
 
         Args:
             header: Its generation should be this endpoint's.
             meta: A JSON object beside the payload.
-            payload: A contiguous array, which must not change before `Sending.done`.
+            payload: A contiguous array, which must not change before `Sending.done`. Copied once when it goes through
+                shared memory, and not at all otherwise. An array from `stage`, or the beginning of one, is never
+                copied, and must not be used any more.
 
         Raises:
             ValueError: ``meta`` is too large, or the payload is not contiguous.
         """
+        self._read_freed()
         sending = self._data.send(SERVER, header, meta=meta, payload=payload)
         assert sending is not None, "a DEALER queues"
         return sending
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """A contiguous writable array with arbitrary content: fill it and `push` it, and it is never copied.
+
+        It is memory that the server can read in place where that is possible, and used again later. Each one is to be
+        pushed, once; then it belongs to the endpoint again.
+        """
+        self._read_freed()
+        return self._outbox.stage(num_bytes)
+
+    def _read_freed(self) -> None:
+        if self._outbox.num_lent:
+            bulks, _ = self._data.receive()
+            self._backlog += bulks
 
     def expect(self, request: int, *, into: NDArray[Any]) -> None:
         """Have the payload of the answer to ``request`` received straight into ``into``.
@@ -227,11 +277,16 @@ class ClientEndpoint:
 
     def release(self, bulk: Bulk) -> None:
         """Hand back a payload out of the pool; it must not be used any more. A named destination is left alone."""
-        self._pool.give_back(bulk.payload)
+        if not self._data.release(bulk.payload):
+            self._pool.give_back(bulk.payload)
+
+    def _destination(self, header: Header, num_bytes: int) -> NDArray[np.uint8] | None:
+        into = self._destinations.get(header.request)
+        return into[:num_bytes] if into is not None and num_bytes <= into.size else None
 
     def _allocate(self, header: Header, num_bytes: int) -> NDArray[np.uint8]:
-        into = self._destinations.get(header.request)
-        return into[:num_bytes] if into is not None and num_bytes <= into.size else self._pool.take(num_bytes)
+        into = self._destination(header, num_bytes)
+        return self._pool.take(num_bytes) if into is None else into
 
     def close(self) -> None:
         """Close both connections; may be called twice. What the server has not got yet is lost."""
@@ -239,6 +294,8 @@ class ClientEndpoint:
         if not self._data.socket.closed:
             self._watch.close()
             self._data.socket.close()
+        self._mappings.forget(SERVER)
+        self._outbox.close()
 
     def __enter__(self) -> "ClientEndpoint":
         return self

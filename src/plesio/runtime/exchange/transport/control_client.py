@@ -12,7 +12,7 @@ import zmq
 from plesio.core.errors import TransportError
 from plesio.runtime.exchange.transport.channels import HELLO, SERVER, WELCOME, ControlChannel, Membership
 from plesio.runtime.exchange.transport.security import JobKeys
-from plesio.runtime.exchange.transport.sockets import Context, Link, Socket, Traffic, configure
+from plesio.runtime.exchange.transport.sockets import Context, Socket, Traffic, configure
 from plesio.runtime.exchange.transport.watch import ClientWatch
 from plesio.runtime.exchange.transport.wire import Control, Refusal, job_digest
 
@@ -51,7 +51,7 @@ class ControlClient:
         keys: The job's keys.
         context: The process's context; threads may share it.
         timeout_s: How long to wait for the server.
-        data: The link over which a data connection will follow, if any will.
+        hello: What to tell the server about the data connection that will follow, if one will; see `HELLO`.
 
     Raises:
         TransportError: The server is of another job, cannot be reached, or refuses the key.
@@ -66,7 +66,7 @@ class ControlClient:
         keys: JobKeys,
         context: Context,
         timeout_s: float,
-        data: Link | None = None,
+        hello: Mapping[str, Any] | None = None,
     ) -> None:
         if addresses["job"] != job:
             raise TransportError(f'the server at {addresses["control"]} runs job "{addresses["job"]}", not "{job}"')
@@ -96,16 +96,16 @@ class ControlClient:
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(self._watch.socket, zmq.POLLIN)
         try:
-            self.ticket = self._connect(data, timeout_s=timeout_s)
-            """The password of the data connection; empty when there is to be none."""
+            self.welcome = self._connect(hello or {}, timeout_s=timeout_s)
+            """What the server has answered; see `WELCOME`."""
         except BaseException:
             self.close()
             raise
 
-    def _connect(self, data: Link | None, *, timeout_s: float) -> str:
+    def _connect(self, hello: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
         deadline_s = time.monotonic() + timeout_s
         connect(self._channel.socket, self._address, watch=self._watch, timeout_s=timeout_s)
-        self._channel.send(SERVER, HELLO, {"data": data})
+        self._channel.send(SERVER, HELLO, hello)
         while True:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
@@ -113,7 +113,7 @@ class ControlClient:
             for control in self.poll(left_s):
                 if control.kind == WELCOME:
                     self.generation = int(control.body["generation"])
-                    return str(control.body["ticket"])
+                    return control.body
 
     @property
     def generation(self) -> int:

@@ -19,11 +19,13 @@ from plesio.runtime.exchange.transport.channels import (
     HELLO,
     WELCOME,
     ControlChannel,
-    DataChannel,
     Membership,
-    Sending,
 )
+from plesio.runtime.exchange.transport.data_channel import DataChannel
+from plesio.runtime.exchange.transport.mappings import Mappings
+from plesio.runtime.exchange.transport.outbox import Outbox, Sending
 from plesio.runtime.exchange.transport.security import CONTROL_DOMAIN, DATA_DOMAIN, JobKeys, Tickets, ZapHandler
+from plesio.runtime.exchange.transport.segments import MemoryOffer, make_pool
 from plesio.runtime.exchange.transport.sockets import (
     Context,
     Link,
@@ -83,11 +85,13 @@ class ServerEndpoint:
         self._membership = Membership(job=job_digest(job), generation=generation)
         self._tickets = Tickets()
         self._links: dict[bytes, Link] = {}
-        self._staged: list[tuple[Sending, NDArray[np.uint8]]] = []
         self._pool = BufferPool(max_free_bytes=4 * max_bulk_bytes)
         self._assembler = Assembler(
             max_bytes=max_bulk_bytes, allocate=lambda _, num_bytes: self._pool.take(num_bytes), discard=self._abandon
         )
+        segments = make_pool(max_free_bytes=4 * max_bulk_bytes) if ipc_dir is not None else None
+        self._outbox = Outbox(segments=segments, max_free_bytes=4 * max_bulk_bytes)
+        self._mappings = Mappings(max_bytes=max_bulk_bytes)
         # A context of its own, because a context holds one ZAP handler, and a process may hold several servers.
         self._context: Context = zmq.Context()
         self._ipc_path: Path | None = None
@@ -99,6 +103,7 @@ class ServerEndpoint:
             """What a worker needs in order to connect: texts, to be published as they are."""
         except BaseException:
             self._context.destroy(linger=0)
+            self._outbox.close()
             raise
 
     def _open_sockets(self, keys: JobKeys) -> None:
@@ -127,7 +132,11 @@ class ServerEndpoint:
             traffic=self.traffic,
             link_of=lambda peer: self._links.get(peer, "tcp"),
             assembler=self._assembler,
+            outbox=self._outbox,
+            mappings=self._mappings,
+            destination=lambda *_: None,
             on_refused=self._note_refused,
+            on_abandoned=self._note_abandoned,
             on_heard=self._data_watch.note_heard,
             routed=True,
         )
@@ -197,7 +206,6 @@ class ServerEndpoint:
             self._poller.poll(math.ceil(left_s * 1e3))
 
     def _take(self) -> list[Incoming]:
-        self._reclaim_staged()
         self._zap.answer_all()
         self._control_watch.read()
         self._data_watch.read()
@@ -209,19 +217,38 @@ class ServerEndpoint:
         if all_control_read and all_data_read:
             for peer in self._data_watch.take_gone(num_ended=num_data_ended):
                 self._assembler.drop(peer)
-            incoming += [Gone(peer=peer) for peer in self._control_watch.take_gone(num_ended=num_control_ended)]
+            for peer in self._control_watch.take_gone(num_ended=num_control_ended):
+                self._unshare(peer)
+                incoming.append(Gone(peer=peer))
         return incoming
 
     def _welcome(self, control: Control) -> bool:
         if control.kind != HELLO:
             return False
-        ticket = ""
+        welcome: dict[str, Any] = {"generation": self.generation}
         link = control.body.get("data")
         if link in ("ipc", "tcp"):
             self._links[control.peer] = link
-            ticket = self._tickets.issue(control.peer)
-        self._control.send(control.peer, WELCOME, {"ticket": ticket, "generation": self.generation})
+            self._unshare(control.peer)
+            welcome["ticket"] = self._tickets.issue(control.peer)
+            if link == "ipc" and self._outbox.segments is not None:
+                welcome["memory"] = self._outbox.segments.offer.to_json()
+                welcome["opens"] = self._mappings.admit(control.peer, MemoryOffer.from_json(control.body.get("memory")))
+        self._control.send(control.peer, WELCOME, welcome)
         return True
+
+    def _unshare(self, peer: bytes) -> None:
+        self._mappings.forget(peer)
+        self._outbox.forget(peer)
+
+    def shares_memory(self, peer: bytes) -> bool:
+        """Whether payloads to this peer go through shared memory; if not, in chunks over its link's socket."""
+        return self._outbox.shares(peer)
+
+    @property
+    def num_unshared(self) -> int:
+        """Payloads that did not, because this machine had no memory for one more segment."""
+        return self._outbox.num_unshared
 
     def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
         """Send a control message; returns False when the peer is not connected.
@@ -234,13 +261,15 @@ class ServerEndpoint:
     def send(
         self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY
     ) -> Sending | None:
-        """Send a bulk message without copying it; None when the peer is not connected.
+        """Send a bulk message; None when the peer is not connected.
 
         Args:
             peer: Identity of the receiver.
             header: Its generation should be this endpoint's.
             meta: A JSON object beside the payload.
-            payload: A contiguous array. It must not change before `Sending.done`; see `send_copy`.
+            payload: A contiguous array. It must not change before `Sending.done`; see `send_copy`. Copied once when it
+                goes through shared memory, and not at all otherwise. An array from `stage`, or the beginning of one, is
+                never copied, and must not be used any more.
 
         Raises:
             ValueError: ``meta`` is too large, or the payload is not contiguous.
@@ -250,36 +279,35 @@ class ServerEndpoint:
     def send_copy(
         self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any]
     ) -> bool:
-        """As `send`, of a copy in a buffer out of the pool: ``payload`` may change as soon as this returns.
+        """As `send`, of a staged copy: ``payload`` may change as soon as this returns.
 
         Returns:
             False when the peer is not connected.
         """
-        copy = self._pool.take(payload.nbytes)
+        copy = self.stage(payload.nbytes)
         np.copyto(copy.view(payload.dtype).reshape(payload.shape), payload)
-        sending = self._data.send(peer, header, meta=meta, payload=copy)
-        if sending is None:
-            self._pool.give_back(copy)
-            return False
-        self._staged.append((sending, copy))
-        return True
+        return self._data.send(peer, header, meta=meta, payload=copy) is not None
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """A contiguous writable array with arbitrary content: fill it and `send` it, and it is never copied.
+
+        It is memory that peers on this host can read in place where there are any, and used again later. Each one is to
+        be sent, once and to one peer; then it belongs to the endpoint again.
+        """
+        return self._outbox.stage(num_bytes)
 
     def release(self, bulk: Bulk) -> None:
         """Hand back the payload of a message that came out of `poll`; it must not be used any more."""
-        self._pool.give_back(bulk.payload)
+        if not self._data.release(bulk.payload):
+            self._pool.give_back(bulk.payload)
 
     def revoke(self, peer: bytes) -> None:
         """Let no new data connection of this peer in; it needs a new ticket first."""
         self._tickets.revoke(peer)
         self._links.pop(peer, None)
 
-    def _reclaim_staged(self) -> None:
-        staged, self._staged = self._staged, []
-        for sending, copy in staged:
-            if sending.done:
-                self._pool.give_back(copy)
-            else:
-                self._staged.append((sending, copy))
+    def _note_abandoned(self) -> None:
+        self.num_abandoned += 1
 
     def _abandon(self, _: Header, payload: NDArray[np.uint8]) -> None:
         self.num_abandoned += 1
@@ -303,6 +331,7 @@ class ServerEndpoint:
         self._control_watch.close()
         self._data_watch.close()
         self._context.destroy(linger=0)
+        self._outbox.close()
         if self._ipc_path is not None:
             self._ipc_path.unlink(missing_ok=True)
 

@@ -17,6 +17,7 @@ from plesio.runtime.exchange.transport.wire import MAX_CONTROL_BYTES, MAX_META_B
 
 __all__ = [
     "CHUNK_BYTES",
+    "SHARED_FROM_BYTES",
     "Context",
     "Link",
     "LinkBytes",
@@ -35,6 +36,9 @@ Link = Literal["ipc", "tcp"]
 
 CHUNK_BYTES = 2**21
 """Body of a chunk. Chunks of 0.5 and 1 MiB take more processor time for 20 MB, those of 4 MiB no less."""
+
+SHARED_FROM_BYTES = 2**16
+"""Payloads from here on go through shared memory where they can; it takes one message more, to give the memory back."""
 
 _RECEIVE_CHUNKS = 32
 """Chunks that may wait in a receiver, per connection, before TCP holds the sender back."""
@@ -122,6 +126,9 @@ def choose_link(addresses: Mapping[str, str]) -> Link:
 @dataclass(slots=True)
 class LinkBytes:
     """Bytes over one class of link, as counted by the endpoint.
+
+    Over ``ipc`` most payloads cross shared memory, not a socket. They count all the same: they are exchanged, and over
+    any other link they would be sent.
 
     Attributes:
         sent_payload: Payloads of bulk messages, and JSON.

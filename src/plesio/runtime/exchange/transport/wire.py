@@ -5,6 +5,9 @@ A *bulk* message (a push, or the answer to a pull) travels as one or more chunks
     head   64 bytes, little endian, then (first chunk only) the JSON of ``meta``
     body   the bytes of this chunk
 
+Between processes of one host the payload may lie in shared memory instead; then there is one chunk for all of it, whose
+head says so and whose body is a *reference*: 12 bytes that name a segment (see `Mappings`).
+
 A *control* message is one frame: a head of 20 bytes, then a JSON object. Heads name the job by a digest and carry the
 generation of the membership, so that a message of another job, or one that was on its way when the membership changed,
 is recognised before anything in it is used. Decoding never runs code from the message: ``struct`` and ``json`` alone.
@@ -25,18 +28,23 @@ __all__ = [
     "MAX_CONTROL_BYTES",
     "MAX_META_BYTES",
     "OWN_KINDS",
+    "REFERENCE_BYTES",
     "Bulk",
     "Chunk",
     "Control",
     "Gone",
     "Header",
     "Incoming",
+    "Reference",
     "Refusal",
     "WireError",
     "decode_chunk",
     "decode_control",
+    "decode_reference",
     "encode_chunk",
     "encode_control",
+    "encode_reference",
+    "is_reference",
     "job_digest",
 ]
 
@@ -50,7 +58,12 @@ OWN_KINDS = 240
 """Kinds from here to 255 are the transport's own; they are valid in every generation."""
 
 _MAGIC = b"PLZ1"
-_CHUNK = struct.Struct("<4sB3xIIQQQQQQ")
+_CHUNK = struct.Struct("<4sB?2xIIQQQQQQ")
+_REFERENCE_FLAG_AT = 5
+_REFERENCE = struct.Struct("<QI")
+
+REFERENCE_BYTES = _REFERENCE.size
+"""Length of a reference."""
 _CONTROL = struct.Struct("<4sB3xIQ")
 
 
@@ -74,6 +87,8 @@ class Refusal(StrEnum):
     """Not a message of this protocol, or JSON that cannot be read."""
     OVERSIZE = "oversize"
     """More bytes than the receiver has agreed to."""
+    SEGMENT = "segment"
+    """A reference to shared memory that its sender has not offered."""
     OUT_OF_ORDER = "out_of_order"
     """A chunk that does not continue what its peer has sent before (its connection was cut in between)."""
 
@@ -129,6 +144,19 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A segment of the sender's, which the payload lies at the beginning of.
+
+    Attributes:
+        serial: Names the segment among the sender's.
+        descriptor: Where the sender has it open.
+    """
+
+    serial: int
+    descriptor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """A complete control message.
 
@@ -153,8 +181,9 @@ class Bulk:
         peer: Identity of the sender.
         header: As it was sent.
         meta: The JSON object that came with it.
-        payload: uint8, contiguous and writable. Out of the endpoint's pool, unless the receiver named a destination:
-            hand it back with ``endpoint.release(bulk)`` when done, so that the next message needs no new memory.
+        payload: uint8, contiguous and writable. Unless the receiver named a destination it is lent, by the endpoint's
+            pool or, in shared memory, by the sender: hand it back with ``endpoint.release(bulk)`` when done, so that
+            the next message needs no new memory. Dropping all references to it does the same, later.
     """
 
     peer: bytes
@@ -182,7 +211,15 @@ def job_digest(job: str) -> int:
     return int.from_bytes(hashlib.blake2b(job.encode(), digest_size=8).digest(), "little")
 
 
-def encode_chunk(header: Header, *, job: int, total_bytes: int, offset: int, meta: Mapping[str, Any] | None) -> bytes:
+def encode_chunk(
+    header: Header,
+    *,
+    job: int,
+    total_bytes: int,
+    offset: int,
+    meta: Mapping[str, Any] | None,
+    by_reference: bool = False,
+) -> bytes:
     """The head frame of a chunk.
 
     Args:
@@ -191,6 +228,7 @@ def encode_chunk(header: Header, *, job: int, total_bytes: int, offset: int, met
         total_bytes: Payload of the whole message.
         offset: Where this chunk's body begins in it.
         meta: Goes with the first chunk; None for none.
+        by_reference: Whether the body will be a `Reference` to all of the payload.
 
     Raises:
         ValueError: ``meta`` is larger than `MAX_META_BYTES`, or a field of the header is out of its range.
@@ -200,6 +238,7 @@ def encode_chunk(header: Header, *, job: int, total_bytes: int, offset: int, met
         head = _CHUNK.pack(
             _MAGIC,
             header.kind,
+            by_reference,
             header.generation,
             header.worker,
             job,
@@ -222,7 +261,9 @@ def decode_chunk(frame: bytes | memoryview, *, job: int, generation: int) -> Chu
     """
     if len(frame) < _CHUNK.size:
         raise WireError(Refusal.MALFORMED, f"a chunk head of {len(frame)} bytes where at least {_CHUNK.size} are due")
-    magic, kind, sent_in, worker, sent_by, clock, base_version, request, total_bytes, offset = _CHUNK.unpack_from(frame)
+    magic, kind, _, sent_in, worker, sent_by, clock, base_version, request, total_bytes, offset = _CHUNK.unpack_from(
+        frame
+    )
     _check_origin(magic, job=(sent_by, job), generation=(sent_in, sent_in if kind >= OWN_KINDS else generation))
     text = bytes(frame[_CHUNK.size :])
     return Chunk(
@@ -233,6 +274,32 @@ def decode_chunk(frame: bytes | memoryview, *, job: int, generation: int) -> Chu
         offset=offset,
         meta=_decode_json(text, limit_bytes=MAX_META_BYTES) if text else {},
     )
+
+
+def is_reference(frame: bytes | memoryview) -> bool:
+    """Whether the body that follows this chunk head is a `Reference`."""
+    return len(frame) >= _CHUNK.size and bytes(frame[:4]) == _MAGIC and bool(frame[_REFERENCE_FLAG_AT])
+
+
+def encode_reference(reference: Reference) -> bytes:
+    """The body frame that stands for a payload in shared memory.
+
+    >>> decode_reference(encode_reference(Reference(serial=3, descriptor=9)))
+    Reference(serial=3, descriptor=9)
+    """
+    return _REFERENCE.pack(reference.serial, reference.descriptor)
+
+
+def decode_reference(frame: bytes) -> Reference:
+    """A reference.
+
+    Raises:
+        WireError: Malformed.
+    """
+    if len(frame) != _REFERENCE.size:
+        raise WireError(Refusal.MALFORMED, f"a reference of {len(frame)} bytes where {_REFERENCE.size} are due")
+    serial, descriptor = _REFERENCE.unpack(frame)
+    return Reference(serial=serial, descriptor=descriptor)
 
 
 def encode_control(kind: int, body: Mapping[str, Any], *, job: int, generation: int) -> bytes:

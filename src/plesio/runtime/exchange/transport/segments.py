@@ -1,0 +1,154 @@
+"""Memory that another process on this host can map: the sender's half of an exchange without sockets.
+
+A *segment* is a memfd (memfd_create(2)): memory with a file descriptor but no name in any file system. The owner's peer
+opens it as ``/proc/PID/fd/N`` (see `Mappings`). So there is nothing to clean up: the kernel frees a segment when the
+last process that has it open or mapped is gone, however that ended; and its size is bounded by the machine's memory,
+not by how large a container's ``/dev/shm`` happens to be. Segments are sealed against shrinking: a peer that reads one
+cannot be hit by SIGBUS.
+
+An endpoint *offers* its memory when it connects, over the encrypted control channel: its process, a random token that
+is part of the name of each of its segments, and a first segment to try. A peer that can open this one can open all; one
+that cannot (another user, another PID namespace, a hardened kernel) says so and gets chunks over the socket.
+"""
+
+import fcntl
+import mmap
+import os
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SEALS", "MemoryOffer", "Segment", "SegmentPool", "make_pool", "segment_name"]
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+_TOKEN_DIGITS = 32
+_PAGE = mmap.PAGESIZE
+
+
+def segment_name(token: str, serial: int) -> str:
+    """The name of a segment, as /proc shows it."""
+    return f"plesio-{token}-{serial}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOffer:
+    """Where an endpoint's segments are found.
+
+    Attributes:
+        process: Its process id.
+        token: Part of the name of each segment, so that a process id that has come to mean another process is noticed.
+        probe: Descriptor of segment 0, which is there for peers to try.
+    """
+
+    process: int
+    token: str
+    probe: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"process": self.process, "token": self.token, "probe": self.probe}
+
+    @classmethod
+    def from_json(cls, value: object) -> "MemoryOffer | None":
+        """What `to_json` made, checked; None when it is anything else."""
+        match value:
+            case {"process": int(process), "token": str(token), "probe": int(probe)}:
+                well_formed = len(token) == _TOKEN_DIGITS and token.isascii() and token.isalnum()
+                if well_formed and 0 < process < 2**31 and 0 <= probe < 2**31:
+                    return cls(int(process), token, int(probe))
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """Memory of this process that a peer can map.
+
+    Attributes:
+        serial: Names it; never used again by the same pool.
+        descriptor: Of the memfd, in this process.
+        array: All of it.
+    """
+
+    serial: int
+    descriptor: int
+    array: NDArray[np.uint8]
+
+
+class SegmentPool:
+    """Segments that are used again, so that payloads of steady sizes allocate nothing after the first round.
+
+    Args:
+        max_free_bytes: Segments handed back beyond this are freed.
+
+    Raises:
+        OSError: The kernel gives no such memory.
+    """
+
+    def __init__(self, *, max_free_bytes: int) -> None:
+        self._max_free_bytes = max_free_bytes
+        self._token = secrets.token_hex(_TOKEN_DIGITS // 2)
+        self._free: list[Segment] = []
+        self._live: dict[int, Segment] = {}
+        self._num_made = 0
+        self.offer = MemoryOffer(os.getpid(), self._token, self._make(_PAGE).descriptor)
+        """What peers need in order to open the segments."""
+
+    @property
+    def num_allocated(self) -> int:
+        """Segments made so far, without the one to try."""
+        return self._num_made - 1
+
+    def take(self, num_bytes: int) -> Segment:
+        """A segment of at least ``num_bytes`` bytes with arbitrary content.
+
+        Raises:
+            OSError: The machine has no memory for it (or no descriptor).
+        """
+        fitting = [i for i, segment in enumerate(self._free) if num_bytes <= segment.array.size <= 2 * num_bytes]
+        if fitting:
+            return self._free.pop(min(fitting, key=lambda i: self._free[i].array.size))
+        return self._make(-(-num_bytes // _PAGE) * _PAGE)
+
+    def _make(self, num_bytes: int) -> Segment:
+        descriptor = os.memfd_create(segment_name(self._token, self._num_made), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.posix_fallocate(descriptor, 0, num_bytes)  # now or never: later a full machine would mean SIGBUS
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+            memory = mmap.mmap(descriptor, num_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        segment = Segment(self._num_made, descriptor, np.frombuffer(memory, dtype=np.uint8))
+        self._live[segment.serial] = segment
+        self._num_made += 1
+        return segment
+
+    def give_back(self, segment: Segment) -> None:
+        """Take back what `take` returned; nobody may use it any more."""
+        if segment.array.size + sum(free.array.size for free in self._free) <= self._max_free_bytes:
+            self._free.append(segment)
+        else:
+            self.discard(segment)
+
+    def discard(self, segment: Segment) -> None:
+        """Never use this segment again. A peer that has it mapped may go on reading it; then the kernel frees it."""
+        if self._live.pop(segment.serial, None) is not None:
+            os.close(segment.descriptor)
+
+    def close(self) -> None:
+        """Discard all segments; may be called twice."""
+        self._free.clear()
+        for segment in list(self._live.values()):
+            self.discard(segment)
+
+
+def make_pool(*, max_free_bytes: int) -> SegmentPool | None:
+    """A pool, or None where the kernel gives no such memory; then payloads go in chunks."""
+    try:
+        return SegmentPool(max_free_bytes=max_free_bytes)
+    except OSError:
+        return None
