@@ -1,0 +1,94 @@
+"""What tracing costs a training step, as a share of a step of 5 ms.
+
+A step under `asp` or `ssp` makes the most records of all policies: four spans and two events. These calls are timed
+with a trace file and without one (path=None, where a session only adds up its totals), in blocks that alternate.
+Between two steps an array larger than the caches is read, as a real step would leave them; every block ends with a
+flush, so that encoding and writing are in the mean.
+
+    python benchmarks/bench_trace.py [--blocks 15] [--steps 500] [--quick]
+
+Prints a table and writes benchmarks/results/trace.json.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from plesio.core.trace import TraceWriter
+from plesio.runtime.ledger import Meter
+from plesio.runtime.timeline import Timeline
+from record import Spread, print_table, print_verdict, save
+
+STEP_S = 5e-3
+LIMIT = 0.01
+CACHE_BYTES = 2**24
+
+
+def record_step(timeline: Timeline, *, clock: int) -> None:
+    """The records of one step on the store, as the session and its exchange make them."""
+    now_s = time.perf_counter()
+    timeline.compute(now_s - STEP_S, now_s, clock=clock)
+    timeline.communicate(now_s, now_s, clock=clock)
+    timeline.event("push", at_s=now_s, clock=clock, version=4 * clock, steps=1)
+    timeline.wait(now_s, now_s, clock=clock)
+    timeline.communicate(now_s, now_s, clock=clock)
+    timeline.event("pull", at_s=now_s, clock=clock, version=4 * clock + 3)
+
+
+def block_s(timeline: Timeline, *, num_steps: int, filler: np.ndarray) -> float:
+    """Mean seconds per step spent on records."""
+    total_s = 0.0
+    for clock in range(1, num_steps + 1):
+        filler.sum()
+        started_s = time.perf_counter()
+        record_step(timeline, clock=clock)
+        total_s += time.perf_counter() - started_s
+    started_s = time.perf_counter()
+    timeline.trace.flush()
+    return (total_s + time.perf_counter() - started_s) / num_steps
+
+
+def measure(*, num_blocks: int, num_steps: int) -> dict[str, list[float]]:
+    """Seconds per step of every block, with a file and without."""
+    filler = np.ones(CACHE_BYTES // 8)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace-0.jsonl"
+        traced = Timeline(Meter(), TraceWriter(path, header={"worker": 0, "policy": "asp"}))
+        untraced = Timeline(Meter(), TraceWriter(None, header={}))
+        times_s: dict[str, list[float]] = {"traced": [], "untraced": []}
+        block_s(traced, num_steps=num_steps, filler=filler)
+        for _ in range(num_blocks):
+            times_s["traced"].append(block_s(traced, num_steps=num_steps, filler=filler))
+            times_s["untraced"].append(block_s(untraced, num_steps=num_steps, filler=filler))
+        traced.trace.close()
+        num_lines = path.read_text(encoding="utf-8").count("\n")
+    assert num_lines == 1 + 6 * num_steps * (num_blocks + 1), "every record is in the file"
+    return times_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=500, help="steps of a block")
+    parser.add_argument("--quick", action="store_true", help="3 blocks of 100 steps: does it work?")
+    arguments = parser.parse_args()
+    num_blocks, num_steps = (3, 100) if arguments.quick else (arguments.blocks, arguments.steps)
+    times_s = measure(num_blocks=num_blocks, num_steps=num_steps)
+    cost_s = [traced - untraced for traced, untraced in zip(times_s["traced"], times_s["untraced"], strict=True)]
+    spreads = {"traced": Spread(times_s["traced"]), "untraced": Spread(times_s["untraced"]), "cost": Spread(cost_s)}
+    rows = [
+        [name, f"{spread.text('.1f', scale=1e6)} µs", f"{spread.text('.2f', scale=100 / STEP_S)} %"]
+        for name, spread in spreads.items()
+    ]
+    columns = ["a step's records", "median (quartiles)", "of a 5 ms step"]
+    print_table(f"tracing, {num_blocks} blocks of {num_steps} steps", columns=columns, rows=rows)
+    met = spreads["cost"]["median"] < LIMIT * STEP_S
+    print_verdict("tracing costs below 1 % of a 5 ms step", met=met)
+    save("trace", settings={"blocks": num_blocks, "steps": num_steps, "step_s": STEP_S}, results=spreads, met=met)
+
+
+if __name__ == "__main__":
+    main()
