@@ -34,6 +34,7 @@ from plesio.policies import (
     Policy,
     Recorder,
     Refuse,
+    RefuseReason,
 )
 from plesio.runtime.leases import Block, LeaseBook
 from plesio.runtime.ledger import Ledger, Report, RunInfo
@@ -326,7 +327,8 @@ class Coordinator:
                     self._samples_of.pop((worker, clock), None)
                     effects.append(Order("drop", {"worker": worker, "clock": clock}))
                     self.trace.event("refuse", at_s=now_s, clock=clock, worker=worker, reason=reason.value)
-                    effects.append(Tell(worker, "refused", {"clock": clock, "reason": reason.value}))
+                    if reason is not RefuseReason.NOT_FINITE:  # that the worker found itself, and counted
+                        effects.append(Tell(worker, "refused", {"clock": clock, "reason": reason.value}))
                 case Apply():
                     effects += self._apply(action, now_s=now_s)
         return effects

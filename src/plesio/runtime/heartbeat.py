@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from plesio.core.errors import PlesioError, TransportError, WorkerLostError
+from plesio.runtime.coordinator import FIRST_LEASE_S
 from plesio.runtime.exchange.transport import ControlClient
 from plesio.runtime.ledger import Meter
 from plesio.runtime.messages import ControlKind
@@ -33,6 +34,8 @@ class Heartbeat:
         self._meter: Meter | None = None
         self._abort: Callable[[], None] = lambda: None
         self._failure: PlesioError | None = None
+        self._failed = threading.Event()
+        self._lease_s = FIRST_LEASE_S
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="plesio-heartbeat", daemon=True)
         self._thread.start()
@@ -50,8 +53,14 @@ class Heartbeat:
             abort: Called once, from the thread, when the run cannot go on.
         """
         self._failure = None
+        self._failed.clear()
         self._abort = abort
         self._meter = meter
+
+    def wait_for_failure(self) -> PlesioError | None:
+        """`failure`, waiting for it a lease at most: whoever is lost is known by then."""
+        self._failed.wait(self._lease_s)
+        return self._failure
 
     def quiet(self) -> None:
         """Beat no more for this run, but go on listening: the training thread sends the last figures itself."""
@@ -78,7 +87,8 @@ class Heartbeat:
                     next_beat_s = now_s + interval_s
                 for control in self._client.poll(POLL_S):
                     if control.kind == ControlKind.ALIVE:
-                        interval_s = min(LONGEST_INTERVAL_S, control.body["lease_s"] / BEATS_PER_LEASE)
+                        self._lease_s = control.body["lease_s"]
+                        interval_s = min(LONGEST_INTERVAL_S, self._lease_s / BEATS_PER_LEASE)
                     elif control.kind == ControlKind.LOST and control.body["fatal"]:
                         self._fail(_lost_error(control.body["workers"]))
                     elif control.kind == ControlKind.EXPELLED:
@@ -91,6 +101,7 @@ class Heartbeat:
     def _fail(self, failure: PlesioError) -> None:
         if self._failure is None:
             self._failure = failure
+            self._failed.set()
             self._abort()
 
 

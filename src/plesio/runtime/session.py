@@ -62,8 +62,8 @@ class World(Protocol):
         """Where this worker's samples of the ``plan``-th loop come from."""
         ...
 
-    def lost(self) -> PlesioError | None:
-        """Why the run cannot go on, if it cannot."""
+    def explain(self, error: BaseException) -> PlesioError | None:
+        """What lies behind ``error``, if it is that the run cannot go on (a worker is lost, the server is gone)."""
         ...
 
     def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
@@ -219,7 +219,7 @@ class Session:
         try:
             self._exchange.step(progress)
         except RuntimeError as error:
-            raise self._world.lost() or error from error
+            raise self._world.explain(error) or error from error
         self._clock = clock
         self._marked_s = time.perf_counter()
         timeline.meter.step(
@@ -285,7 +285,7 @@ class Session:
             self._world.leave()
             state = self._exchange.shared()
         except RuntimeError as error:
-            raise self._world.lost() or error from error
+            raise self._world.explain(error) or error from error
         if state is None:
             return
         snapshots = self._exchange.snapshots()
@@ -334,7 +334,7 @@ class Session:
         if error is None:
             self.close()
             return
-        lost = None if isinstance(error, PlesioError) else self._world.lost()
+        lost = None if isinstance(error, PlesioError) else self._world.explain(error)
         self._shut(lost or error)
         if lost is not None and isinstance(error, RuntimeError):
             raise lost from error

@@ -44,7 +44,7 @@ class AloneWorld:
             figures, first_epoch=plan, seed=self._seed, rank=0, num_workers=1, samples_before=samples_before
         )
 
-    def lost(self) -> PlesioError | None:
+    def explain(self, error: BaseException) -> PlesioError | None:
         """Nobody to lose."""
         return None
 

@@ -70,7 +70,7 @@ class DistributedWorld:
     def connect(self, num_servers: int, *, on_refused: Callable[[int, str], None]) -> StoreClient:
         """Connect to the job's servers."""
         endpoints = self._job.servers(num_servers)
-        self.client = StoreClient(endpoints, rank=self.rank, failure=self.lost, on_refused=on_refused)
+        self.client = StoreClient(endpoints, rank=self.rank, failure=self._failure, on_refused=on_refused)
         self._meter.bytes_sent = self._job.bytes_sent_since(self._job.bytes_sent())
         return self.client
 
@@ -128,9 +128,18 @@ class DistributedWorld:
         self.clock = clock
         self.on_admitted(clock)
 
-    def lost(self) -> PlesioError | None:
-        """Why the run cannot go on, if it cannot."""
+    def _failure(self) -> PlesioError | None:
         return None if self._heartbeat is None else self._heartbeat.failure
+
+    def explain(self, error: BaseException) -> PlesioError | None:
+        """What lies behind ``error``, if it is that the run cannot go on.
+
+        A collective notices a broken connection before the server has counted anyone lost, and does not know whose loss
+        it was; so then the server's verdict is waited for, a lease at most.
+        """
+        if self._heartbeat is not None and _from_collective(error):
+            return self._heartbeat.wait_for_failure()
+        return self._failure()
 
     def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
         """Enter evaluations in the books."""
@@ -179,3 +188,8 @@ class DistributedWorld:
                 self._heartbeat.quiet()
             if self._owns_job:
                 self._job.close()
+
+
+def _from_collective(error: BaseException) -> bool:
+    """Whether torch.distributed raised it; Gloo's errors are bare RuntimeErrors that begin with the source file's path."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

@@ -1,0 +1,72 @@
+"""A worker for the fault tests: trains a small regression and does what its plan says at a given (rank, step).
+
+    python fault_worker.py POLICY FOLDER [PLAN]
+
+PLAN is JSON: {"fault": "kill" | "nan" | "nan_grad" | "wait", "rank": r, "step": k, "step_s": seconds per step, "epochs": n}.
+"wait" trains until a worker that joined late has made a step. Writes FOLDER/rank-R.json: {"error": ..., "message": ..., "ranks": ..., "visited": [...], "clock": ...}.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import plesio
+from plesio.core.errors import WorkerLostError
+
+NUM_SAMPLES = 480
+
+
+def main() -> None:
+    policy, folder, plan = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    inputs = torch.randn(NUM_SAMPLES, 4, generator=torch.Generator().manual_seed(0))
+    numbers = torch.arange(NUM_SAMPLES)
+    data = TensorDataset(inputs, inputs.sum(1, keepdim=True), numbers)
+    outcome: dict[str, object] = {"error": None, "visited": []}
+    visited: list[int] = []
+    try:
+        with plesio.join(model, optimizer, policy=policy, trace=folder / "trace") as session:
+            step = 0
+            for epoch in range(plan.get("epochs", 1)):
+                if epoch > 0 and plan["fault"] == "wait" and (folder / "joined").exists():
+                    break
+                for x, y, number in session.shard(DataLoader(data, batch_size=8)):
+                    step += 1
+                    due = plan.get("rank") == rank and plan.get("step") == step
+                    if due and plan["fault"] == "kill":
+                        (folder / f"rank-{rank}.json").write_text(json.dumps({**outcome, "visited": visited}))
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    loss = (model(x) - y).square().mean()
+                    if due and plan["fault"] == "nan":
+                        loss = loss * float("nan")
+                    loss.backward()
+                    if due and plan["fault"] == "nan_grad":
+                        next(model.parameters()).grad.fill_(float("inf"))
+                    time.sleep(plan.get("step_s", 0.0))
+                    session.step(loss)
+                    visited += number.tolist()
+                    (folder / ("started" if rank < int(os.environ["WORLD_SIZE"]) else "joined")).touch()
+            session.finish(lambda: float((model(inputs) - data.tensors[1]).square().mean()))
+            outcome["clock"] = session.clock
+        outcome["samples"] = session.report().samples
+        outcome["finite"] = all(bool(torch.isfinite(p).all()) for p in model.parameters())
+    except Exception as error:
+        outcome.update(error=type(error).__name__, message=str(error), ended_s=time.time())
+        if isinstance(error, WorkerLostError):
+            outcome["ranks"] = list(error.ranks)
+    outcome["visited"] = visited
+    (folder / f"rank-{rank}.json").write_text(json.dumps(outcome))
+    sys.exit(0 if outcome["error"] is None else 1)
+
+
+main()
