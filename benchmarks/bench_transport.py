@@ -1,8 +1,14 @@
 """Push and pull of 1, 20 and 100 MB between two processes: Plesio's transport, Gloo send/recv, and memcpy as the limit.
 
 One exchange is what a worker does with a server: push a payload and, when all of it has arrived, pull one of the same
-size. The same two processes run every way, one exchange of each in random order per round, so that whatever else the
-machine does meets all of them; a ratio is the median over the rounds of Gloo's time by the other's in the same round.
+size. It begins with a payload packed in memory and ends with one that can be read in memory, on both sides.
+
+* ``tcp`` and ``ipc``: as the store does it. Payloads are packed in staged memory and read where they arrive. Over ipc
+  that is shared memory, so nothing is copied between packing and reading, and what is left is the time of two messages.
+* ``tcp copied`` and ``ipc copied``: from any array to any array of the caller's.
+
+The same two processes run every way, one exchange of each in random order per round, so that whatever else the machine
+does meets all of them; a ratio is the median over the rounds of Gloo's time by the other's in the same round.
 
     python benchmarks/bench_transport.py [--rounds 25] [--megabytes 1 20 100]
 
@@ -35,8 +41,9 @@ KEYS = JobKeys.derive("bench")
 RESULTS = Path(__file__).parent / "results" / "transport.json"
 NUM_WARM_UP = 3
 PATIENCE_S = 60.0
-GLOO, STOP = 1, 2
-GOALS = {"tcp": 1.2, "ipc": 1.5}
+GLOO, STOP, STAGE = 1, 2, 3
+IN_PLACE, COPIED = 1, 2
+GOALS = {"tcp": 1.2, "tcp copied": 1.2, "ipc": 1.5, "ipc copied": 1.5}
 
 
 def join_gloo(rank: int, store_file: str) -> None:
@@ -49,7 +56,7 @@ def serve(pipe: Connection, directory: str, max_bytes: int) -> None:
     """The other process: answers every push with as many bytes, and takes part in Gloo's exchange when told to."""
     join_gloo(1, f"{directory}/store")
     gloo_in, gloo_out = torch.zeros(max_bytes, dtype=torch.uint8), torch.ones(max_bytes, dtype=torch.uint8)
-    answer = np.ones(max_bytes, dtype=np.uint8)
+    answer = staged = np.ones(max_bytes, dtype=np.uint8)
     with ServerEndpoint(
         job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=Path(directory), max_bulk_bytes=max_bytes
     ) as server:
@@ -58,8 +65,12 @@ def serve(pipe: Connection, directory: str, max_bytes: int) -> None:
             for incoming in server.poll(1.0):
                 match incoming:
                     case Bulk(peer=peer, header=header, payload=payload):
-                        server.send(peer, header, payload=answer[: payload.size])
+                        in_place = header.kind == IN_PLACE
+                        server.send(peer, header, payload=staged if in_place else answer[: payload.size])
                         server.release(incoming)
+                    case Control(peer=peer, kind=kind, body=body) if kind == STAGE:
+                        staged = server.stage(body["num_bytes"])
+                        server.send_control(peer, STAGE, {})
                     case Control(kind=kind, body=body) if kind == GLOO:
                         dist.recv(gloo_in[: body["num_bytes"]], 0)
                         dist.send(gloo_out[: body["num_bytes"]], 0)
@@ -89,20 +100,38 @@ def ways_to_exchange(
         received[:] = sent
         sent[:] = received
 
-    def by(client: ClientEndpoint) -> Callable[[], None]:
+    def copied(client: ClientEndpoint) -> tuple[Callable[[], None], Callable[[], None]]:
         def exchange() -> None:
-            header = Header(kind=1, generation=0, request=client.new_request())
+            header = Header(kind=COPIED, generation=0, request=client.new_request())
             client.request(header, payload=sent, into=received, timeout_s=PATIENCE_S)
 
-        return exchange
+        return nothing, exchange
+
+    def in_place(client: ClientEndpoint) -> tuple[Callable[[], None], Callable[[], None]]:
+        staged = received
+
+        def stage() -> None:
+            nonlocal staged
+            staged = client.stage(num_bytes)
+            client.send_control(STAGE, {"num_bytes": num_bytes})
+            while not client.poll(PATIENCE_S):
+                pass
+
+        def exchange() -> None:
+            header = Header(kind=IN_PLACE, generation=0, request=client.new_request())
+            client.release(client.request(header, payload=staged, timeout_s=PATIENCE_S))
+
+        return stage, exchange
 
     def nothing() -> None:
         pass
 
     return {
         "gloo": (lambda: tcp.send_control(GLOO, {"num_bytes": num_bytes}), by_gloo),
-        "tcp": (nothing, by(tcp)),
-        "ipc": (nothing, by(ipc)),
+        "tcp": in_place(tcp),
+        "tcp copied": copied(tcp),
+        "ipc": in_place(ipc),
+        "ipc copied": copied(ipc),
         "memcpy": (nothing, by_memcpy),
     }
 
@@ -138,14 +167,14 @@ def summarise(times_s: dict[str, list[float]], *, num_bytes: int) -> dict[str, A
 
 
 def print_table(results: dict[int, dict[str, Any]]) -> None:
-    print(f"{'payload':>8} {'way':>7} {'median':>9} {'quartiles':>17} {'GB/s':>6}  Gloo's time by this one's")
+    print(f"{'payload':>8} {'way':>10} {'median':>9} {'quartiles':>17} {'GB/s':>6}  Gloo's time by this one's")
     for num_bytes, ways in results.items():
         for way, row in ways.items():
             low_ms, high_ms = (1e3 * value for value in row["quartiles_s"])
             ratio_low, ratio_high = row["ratio_quartiles"]
             goal = f", goal {GOALS[way]}" if way in GOALS and num_bytes >= 20_000_000 else ""
             print(
-                f"{num_bytes / 1e6:>5.0f} MB {way:>7} {1e3 * row['median_s']:>6.2f} ms"
+                f"{num_bytes / 1e6:>5.0f} MB {way:>10} {1e3 * row['median_s']:>6.2f} ms"
                 f" {low_ms:>6.2f} to {high_ms:>6.2f} {row['bytes_per_s'] / 1e9:>6.2f}"
                 f"  {row['ratio_to_gloo']:.2f} ({ratio_low:.2f} to {ratio_high:.2f}{goal})"
             )

@@ -31,7 +31,7 @@ from plesio.runtime.exchange.transport import (
     ServerEndpoint,
     wait_readable,
 )
-from plesio.runtime.exchange.transport.sockets import CHUNK_BYTES
+from plesio.runtime.exchange.transport.sockets import CHUNK_BYTES, WHOLE_BYTES
 
 if TYPE_CHECKING:
     from tests.runtime.transport.conftest import Connect, EchoServer, StartServer
@@ -51,7 +51,7 @@ def header_of(client: ClientEndpoint, **fields: int) -> Header:
 
 
 @pytest.mark.parametrize("link", ["ipc", "tcp"])
-@pytest.mark.parametrize("num_bytes", [0, 1, 8191, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 20_000_000])
+@pytest.mark.parametrize("num_bytes", [0, 1, 8191, 20_000_000, WHOLE_BYTES, WHOLE_BYTES + 1, 7 * CHUNK_BYTES])
 def test_what_is_pushed_comes_back_bit_for_bit(server: EchoServer, connect: Connect, link: str, num_bytes: int):
     client = connect(server.addresses if link == "ipc" else server.tcp_addresses)
     assert client.link == link
@@ -140,7 +140,7 @@ def test_control_from_a_thread_of_its_own_during_a_large_push(
 @pytest.fixture
 def pair(context: zmq.Context) -> Iterator[tuple[ServerEndpoint, ClientEndpoint]]:
     """A server that looks only when the test says so, and a client that has joined it."""
-    with ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=4 * MIB) as server:
+    with ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=32 * MIB) as server:
         settings = {"job": JOB, "keys": KEYS, "timeout_s": PATIENCE_S, "max_bulk_bytes": MIB}
         with ThreadPoolExecutor(1) as pool:
             joining = pool.submit(ClientEndpoint, server.addresses, identity=b"w0", context=context, **settings)
@@ -153,7 +153,7 @@ def pair(context: zmq.Context) -> Iterator[tuple[ServerEndpoint, ClientEndpoint]
 def test_steady_pushes_take_no_new_memory_at_the_server(pair: tuple[ServerEndpoint, ClientEndpoint]):
     server, client = pair
     for seed in range(10):
-        payload = random_bytes(3 * MIB - seed, seed=seed)
+        payload = random_bytes(WHOLE_BYTES + CHUNK_BYTES - seed, seed=seed)
         client.push(header_of(client), payload=payload)
         (bulk,) = server.poll(PATIENCE_S)
         np.testing.assert_array_equal(bulk.payload, payload)

@@ -105,14 +105,14 @@ def test_garbage_over_tcp_is_refused_and_counted(server: EchoServer, connect: Co
     assert still_serves(connect(server.addresses))
 
 
-@pytest.mark.parametrize(("link", "num_refused"), [("ipc", 2), ("tcp", 4)])  # the control message, and 1 or 3 chunks
+@pytest.mark.parametrize(("link", "num_refused"), [("ipc", 2), ("tcp", 8)])  # the control message, and 1 or 7 chunks
 def test_messages_of_another_generation_are_refused_and_counted(
     server: EchoServer, connect: Connect, link: str, num_refused: int
 ):
     client = connect(server.addresses if link == "ipc" else server.tcp_addresses)
     client.generation = 7
     client.send_control(1, {})
-    client.push(Header(kind=1, generation=7), payload=np.zeros(3 * CHUNK_BYTES, dtype=np.uint8))
+    client.push(Header(kind=1, generation=7), payload=np.zeros(7 * CHUNK_BYTES, dtype=np.uint8))
     server.wait_for(lambda: server.endpoint.refused == {Refusal.FOREIGN_GENERATION: num_refused})
     assert server.seen == []
     server.endpoint.generation = 7

@@ -294,7 +294,7 @@ class ClientEndpoint:
         if not self._data.socket.closed:
             self._watch.close()
             self._data.socket.close()
-        self._mappings.forget(SERVER)
+        self._mappings.close()
         self._outbox.close()
 
     def __enter__(self) -> "ClientEndpoint":

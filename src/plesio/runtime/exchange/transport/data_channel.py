@@ -1,4 +1,4 @@
-"""Bulk messages over one ZeroMQ socket: in chunks, or in shared memory with only a reference on the socket."""
+"""Bulk messages over one ZeroMQ socket: in chunks, in one piece, or in shared memory with a reference on the socket."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,11 +12,20 @@ from plesio.runtime.exchange.transport.channels import DATA_HELLO, FREED, MANY, 
 from plesio.runtime.exchange.transport.mappings import Mappings
 from plesio.runtime.exchange.transport.outbox import Outbox, Sending
 from plesio.runtime.exchange.transport.segments import Segment
-from plesio.runtime.exchange.transport.sockets import CHUNK_BYTES, SHARED_FROM_BYTES, Link, Socket, Traffic
+from plesio.runtime.exchange.transport.sockets import (
+    CHUNK_BYTES,
+    IN_PLACE_FROM_BYTES,
+    WHOLE_BYTES,
+    Link,
+    Socket,
+    Traffic,
+)
 from plesio.runtime.exchange.transport.wire import (
     OWN_KINDS,
     REFERENCE_BYTES,
     Bulk,
+    Chunk,
+    Form,
     Header,
     Reference,
     Refusal,
@@ -25,7 +34,7 @@ from plesio.runtime.exchange.transport.wire import (
     decode_reference,
     encode_chunk,
     encode_reference,
-    is_reference,
+    form_of,
 )
 
 __all__ = ["DataChannel"]
@@ -42,7 +51,7 @@ class DataChannel:
         assembler: Puts the chunks together.
         outbox: What is sent from, and who can open our segments.
         mappings: The peers' segments.
-        destination: Where a payload in shared memory is copied to; None when it is to be read in place.
+        destination: Where a payload that came in one piece is copied to; None when it is to be read in place.
         on_refused: Called with the reason for each message that is thrown away.
         on_abandoned: Called for each message whose sender was gone before its payload could be opened.
         on_heard: Called with the peer and the file descriptor of its connection when a message begins.
@@ -89,21 +98,15 @@ class DataChannel:
         if not payload.flags.c_contiguous:
             raise ValueError("a payload must be contiguous; numpy.ascontiguousarray makes it so")
         view = payload.reshape(-1).view(np.uint8)
-        if view.size >= SHARED_FROM_BYTES and self._outbox.shares(peer):
-            head = self._head(header, meta=meta, num_bytes=view.size, by_reference=True)
+        if view.size >= IN_PLACE_FROM_BYTES and self._outbox.shares(peer):
+            head = self._head(header, meta=meta, num_bytes=view.size, form=Form.REFERENCE)
             segment = self._outbox.to_segment(view)
             if segment is not None:
                 return self._send_reference(peer, head, segment, num_bytes=view.size)
         return self._send_chunks(peer, header, meta=meta, view=view)
 
     def _head(
-        self,
-        header: Header,
-        *,
-        meta: Mapping[str, Any] | None,
-        num_bytes: int,
-        offset: int = 0,
-        by_reference: bool = False,
+        self, header: Header, *, meta: Mapping[str, Any] | None, num_bytes: int, form: Form, offset: int = 0
     ) -> bytes:
         return encode_chunk(
             header,
@@ -111,7 +114,7 @@ class DataChannel:
             total_bytes=num_bytes,
             offset=offset,
             meta=meta if offset == 0 else None,
-            by_reference=by_reference,
+            form=form,
         )
 
     def _send_reference(self, peer: bytes, head: bytes, segment: Segment, *, num_bytes: int) -> Sending | None:
@@ -130,8 +133,10 @@ class DataChannel:
     def _send_chunks(
         self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None, view: NDArray[np.uint8]
     ) -> Sending | None:
-        offsets = range(0, max(view.size, 1), CHUNK_BYTES)
-        heads = [self._head(header, meta=meta, num_bytes=view.size, offset=offset) for offset in offsets]
+        whole = IN_PLACE_FROM_BYTES <= view.size <= WHOLE_BYTES
+        form, chunk_bytes = (Form.WHOLE, view.size) if whole else (Form.PART, CHUNK_BYTES)
+        offsets = range(0, max(view.size, 1), chunk_bytes)
+        heads = [self._head(header, meta=meta, num_bytes=view.size, form=form, offset=offset) for offset in offsets]
         staged = self._outbox.claim(view)
         tracker: zmq.MessageTracker | None = None
         counted = self._traffic.of(self._link_of(peer))
@@ -140,7 +145,7 @@ class DataChannel:
             connected = self._open_route(peer)
             if not connected:
                 break
-            body = view.data[offset : offset + CHUNK_BYTES]
+            body = view.data[offset : offset + chunk_bytes]
             self.socket.send(head, zmq.SNDMORE)
             tracker = self.socket.send(body, copy=False, track=True)
             counted.sent_payload += len(body)
@@ -207,8 +212,11 @@ class DataChannel:
         head = self.socket.recv(0 if self._routed else zmq.DONTWAIT, copy=False)
         if not head.more:
             raise WireError(Refusal.MALFORMED, "a chunk without a body")
-        if not is_reference(head.buffer):
-            return self._receive_chunk(peer, head)
+        form = form_of(head.buffer)
+        if form is Form.PART:
+            return self._receive_part(peer, head)
+        if form is Form.WHOLE:
+            return self._receive_whole(peer, head)
         reference = decode_reference(self.socket.recv())
         try:
             return self._receive_reference(peer, head, reference)
@@ -216,10 +224,11 @@ class DataChannel:
             self._free(peer, reference.serial)
             raise
 
-    def _receive_chunk(self, peer: bytes, head: zmq.Frame) -> Bulk | None:
+    def _receive_part(self, peer: bytes, head: zmq.Frame) -> Bulk | None:
         chunk = decode_chunk(head.buffer, job=self._membership.job, generation=self._membership.generation)
         if chunk.offset == 0:
             self._note_origin(peer, head)
+        counted = self._traffic.of(self._link_of(peer))
         place = self._assembler.place(peer, chunk)
         counted = self._traffic.of(self._link_of(peer))
         if place is None:
@@ -234,11 +243,18 @@ class DataChannel:
             raise WireError(Refusal.MALFORMED, "a chunk with more than one body")
         return self._assembler.commit(peer, num_bytes)
 
+    def _receive_whole(self, peer: bytes, head: zmq.Frame) -> Bulk:
+        chunk = self._begin(peer, head)
+        body = self.socket.recv(copy=False)
+        if len(body) != chunk.total_bytes or body.more:
+            raise WireError(Refusal.MALFORMED, f"a body of {len(body)} bytes where {chunk.total_bytes} are due")
+        counted = self._traffic.of(self._link_of(peer))
+        counted.received_payload += len(body)
+        counted.received_framing += _framing(len(head), len(body))
+        return self._delivered(peer, chunk, np.frombuffer(body.buffer, dtype=np.uint8))
+
     def _receive_reference(self, peer: bytes, head: zmq.Frame, reference: Reference) -> Bulk | None:
-        chunk = decode_chunk(head.buffer, job=self._membership.job, generation=self._membership.generation)
-        self._note_origin(peer, head)
-        self._assembler.drop(peer)
-        self._assembler.check_size(chunk.total_bytes)
+        chunk = self._begin(peer, head)
         if self.socket.rcvmore:
             raise WireError(Refusal.MALFORMED, "a reference with more than one body")
         try:
@@ -249,6 +265,18 @@ class DataChannel:
         counted = self._traffic.of(self._link_of(peer))
         counted.received_payload += chunk.total_bytes
         counted.received_framing += _framing(len(head), REFERENCE_BYTES) + REFERENCE_BYTES
+        return self._delivered(peer, chunk, payload)
+
+    def _begin(self, peer: bytes, head: zmq.Frame) -> Chunk:
+        """The head of a message that is one chunk, accepted."""
+        chunk = decode_chunk(head.buffer, job=self._membership.job, generation=self._membership.generation)
+        self._note_origin(peer, head)
+        self._assembler.drop(peer)
+        self._assembler.check_size(chunk.total_bytes)
+        return chunk
+
+    def _delivered(self, peer: bytes, chunk: Chunk, payload: NDArray[np.uint8]) -> Bulk:
+        """The message, with its payload where it lies, or where the receiver wants it."""
         into = self._destination(chunk.header, chunk.total_bytes)
         if into is not None:
             np.copyto(into, payload)

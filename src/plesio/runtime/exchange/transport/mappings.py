@@ -106,6 +106,10 @@ class Mappings:
         """Unmap what this peer has offered, as soon as no array refers to it."""
         self._peers.pop(peer, None)
 
+    def close(self) -> None:
+        """Forget all peers; may be called twice."""
+        self._peers.clear()
+
 
 def _map(offer: MemoryOffer, reference: Reference, *, max_bytes: int) -> mmap.mmap:
     location = os.open(f"/proc/{offer.process}/fd/{reference.descriptor}", os.O_PATH | os.O_CLOEXEC)

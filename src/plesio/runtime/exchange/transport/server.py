@@ -331,6 +331,7 @@ class ServerEndpoint:
         self._control_watch.close()
         self._data_watch.close()
         self._context.destroy(linger=0)
+        self._mappings.close()
         self._outbox.close()
         if self._ipc_path is not None:
             self._ipc_path.unlink(missing_ok=True)

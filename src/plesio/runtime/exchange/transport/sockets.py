@@ -13,11 +13,12 @@ import numpy as np
 import zmq
 
 from plesio.core.errors import TransportError
-from plesio.runtime.exchange.transport.wire import MAX_CONTROL_BYTES, MAX_META_BYTES
+from plesio.runtime.exchange.transport.wire import MAX_CONTROL_BYTES
 
 __all__ = [
     "CHUNK_BYTES",
-    "SHARED_FROM_BYTES",
+    "IN_PLACE_FROM_BYTES",
+    "WHOLE_BYTES",
     "Context",
     "Link",
     "LinkBytes",
@@ -34,13 +35,19 @@ Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 Link = Literal["ipc", "tcp"]
 
-CHUNK_BYTES = 2**21
-"""Body of a chunk. Chunks of 0.5 and 1 MiB take more processor time for 20 MB, those of 4 MiB no less."""
+CHUNK_BYTES = 2**22
+"""Body of a chunk. Those of 1 and 2 MiB take more processor time, those of 8 and 16 MiB lose the overlap of receiving a
+chunk with copying the one before."""
 
-SHARED_FROM_BYTES = 2**16
-"""Payloads from here on go through shared memory where they can; it takes one message more, to give the memory back."""
+WHOLE_BYTES = 24 * 2**20
+"""Payloads up to here travel in one piece and are read in place: that spares the receiver the copy, half of its
+processor time. Larger ones would be allocated anew each time (see `keep_received_memory`), which costs more than the
+copy of chunks."""
 
-_RECEIVE_CHUNKS = 32
+IN_PLACE_FROM_BYTES = 2**16
+"""Smaller payloads are copied: that costs less than a message that gives shared memory back, and aligns them."""
+
+_RECEIVE_CHUNKS = 4
 """Chunks that may wait in a receiver, per connection, before TCP holds the sender back."""
 
 _HEARTBEAT_MS = 5_000
@@ -65,7 +72,7 @@ def configure(socket: Socket, *, bulk: bool) -> None:
     socket.linger = 0
     socket.sndhwm = 0
     socket.rcvhwm = _RECEIVE_CHUNKS if bulk else 0
-    socket.maxmsgsize = max(CHUNK_BYTES, MAX_META_BYTES + _HEAD_BYTES) if bulk else MAX_CONTROL_BYTES + _HEAD_BYTES
+    socket.maxmsgsize = WHOLE_BYTES if bulk else MAX_CONTROL_BYTES + _HEAD_BYTES
     socket.handshake_ivl = _HANDSHAKE_MS
     socket.heartbeat_ivl = _HEARTBEAT_MS
     socket.heartbeat_timeout = _HEARTBEAT_TIMEOUT_MS

@@ -5,8 +5,8 @@ A *bulk* message (a push, or the answer to a pull) travels as one or more chunks
     head   64 bytes, little endian, then (first chunk only) the JSON of ``meta``
     body   the bytes of this chunk
 
-Between processes of one host the payload may lie in shared memory instead; then there is one chunk for all of it, whose
-head says so and whose body is a *reference*: 12 bytes that name a segment (see `Mappings`).
+The head says which form the body has: a part of the payload, the whole of it, or, between processes of one host, a
+*reference* to shared memory: 12 bytes that name a segment (see `Mappings`).
 
 A *control* message is one frame: a head of 20 bytes, then a JSON object. Heads name the job by a digest and carry the
 generation of the membership, so that a message of another job, or one that was on its way when the membership changed,
@@ -18,7 +18,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ __all__ = [
     "Bulk",
     "Chunk",
     "Control",
+    "Form",
     "Gone",
     "Header",
     "Incoming",
@@ -44,7 +45,7 @@ __all__ = [
     "encode_chunk",
     "encode_control",
     "encode_reference",
-    "is_reference",
+    "form_of",
     "job_digest",
 ]
 
@@ -58,13 +59,24 @@ OWN_KINDS = 240
 """Kinds from here to 255 are the transport's own; they are valid in every generation."""
 
 _MAGIC = b"PLZ1"
-_CHUNK = struct.Struct("<4sB?2xIIQQQQQQ")
-_REFERENCE_FLAG_AT = 5
+_CHUNK = struct.Struct("<4sBB2xIIQQQQQQ")
+_FORM_AT = 5
 _REFERENCE = struct.Struct("<QI")
 
 REFERENCE_BYTES = _REFERENCE.size
 """Length of a reference."""
 _CONTROL = struct.Struct("<4sB3xIQ")
+
+
+class Form(IntEnum):
+    """What the body of a chunk is."""
+
+    PART = 0
+    """A part of the payload, to be copied to its place; also an empty payload."""
+    WHOLE = 1
+    """All of it, which the receiver may leave where it is."""
+    REFERENCE = 2
+    """A `Reference` to all of it."""
 
 
 class Refusal(StrEnum):
@@ -218,7 +230,7 @@ def encode_chunk(
     total_bytes: int,
     offset: int,
     meta: Mapping[str, Any] | None,
-    by_reference: bool = False,
+    form: Form = Form.PART,
 ) -> bytes:
     """The head frame of a chunk.
 
@@ -228,7 +240,7 @@ def encode_chunk(
         total_bytes: Payload of the whole message.
         offset: Where this chunk's body begins in it.
         meta: Goes with the first chunk; None for none.
-        by_reference: Whether the body will be a `Reference` to all of the payload.
+        form: What the body will be.
 
     Raises:
         ValueError: ``meta`` is larger than `MAX_META_BYTES`, or a field of the header is out of its range.
@@ -238,7 +250,7 @@ def encode_chunk(
         head = _CHUNK.pack(
             _MAGIC,
             header.kind,
-            by_reference,
+            form,
             header.generation,
             header.worker,
             job,
@@ -276,9 +288,15 @@ def decode_chunk(frame: bytes | memoryview, *, job: int, generation: int) -> Chu
     )
 
 
-def is_reference(frame: bytes | memoryview) -> bool:
-    """Whether the body that follows this chunk head is a `Reference`."""
-    return len(frame) >= _CHUNK.size and bytes(frame[:4]) == _MAGIC and bool(frame[_REFERENCE_FLAG_AT])
+def form_of(frame: bytes | memoryview) -> Form:
+    """What the body is that follows this chunk head.
+
+    Raises:
+        WireError: Malformed.
+    """
+    if len(frame) < _CHUNK.size or bytes(frame[:4]) != _MAGIC or frame[_FORM_AT] >= len(Form):
+        raise WireError(Refusal.MALFORMED, f"a chunk head of {len(frame)} bytes that is none of this protocol")
+    return Form(frame[_FORM_AT])
 
 
 def encode_reference(reference: Reference) -> bytes:
