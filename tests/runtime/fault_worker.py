@@ -2,8 +2,9 @@
 
     python fault_worker.py POLICY FOLDER [PLAN]
 
-PLAN is JSON: {"fault": "kill" | "nan" | "nan_grad" | "wait", "rank": r, "step": k, "step_s": seconds per step, "epochs": n}.
-"wait" trains until a worker that joined late has made a step. Writes FOLDER/rank-R.json: {"error": ..., "message": ..., "ranks": ..., "visited": [...], "clock": ...}.
+PLAN is JSON: {"fault": "kill" | "nan" | "nan_grad" | "wait", "rank": r, "step": k, "step_s": seconds per step,
+"epochs": n}. "wait" trains until a worker that joined late has made a step. Writes FOLDER/rank-R.json:
+{"error": ..., "message": ..., "ranks": ..., "visited": [...], "clock": ...}.
 """
 
 import json

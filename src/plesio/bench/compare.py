@@ -103,8 +103,7 @@ def _run(recipe: Recipe, crew: Crew, label: RunLabel, *, out: Path, progress: Pr
             progress.run_advanced(_snapshot(figures, recent))
 
     done = crew.run(Assignment(policy=label.policy, seed=label.seed, folder=folder), on_figures=on_figures)
-    result = _result(done, recipe=recipe, label=label, folder=folder)
-    return result
+    return _result(done, recipe=recipe, label=label, folder=folder)
 
 
 def _snapshot(figures: RunFigures, recent: list[tuple[float, int]]) -> Snapshot:
