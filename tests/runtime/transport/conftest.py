@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from plesio.runtime.exchange.transport import Bulk, ClientEndpoint, Control, Gone, JobKeys, ServerEndpoint
+from plesio.runtime.exchange.transport import Bulk, ClientEndpoint, Control, Gone, Incoming, JobKeys, ServerEndpoint
 
 JOB = "test job"
 KEYS = JobKeys.derive("the job's secret")
@@ -43,22 +43,28 @@ class EchoServer:
 
     def _serve(self) -> None:
         while not self._stop.is_set():
-            for incoming in self.endpoint.poll(0.02):
-                match incoming:
-                    case Bulk(peer=peer, header=header, meta=meta, payload=payload):
-                        self.seen.append(incoming)
-                        self.endpoint.send_copy(peer, header, meta=meta, payload=payload)
-                        self.endpoint.release(incoming)
-                    case Control(peer=peer, kind=kind, body=body):
-                        self.seen.append(incoming)
-                        self.endpoint.send_control(peer, kind, body)
-                    case Gone(peer=peer):
-                        self.gone.append(peer)
+            self._answer_all(self.endpoint.poll(0.02))
             while not self._actions.empty():
                 action, future = self._actions.get()
                 future.set_result(action(self.endpoint))
             with self._round:
                 self._round.notify_all()
+
+    def _answer_all(self, arrived: list[Incoming]) -> None:
+        for incoming in arrived:
+            self._answer(incoming)
+
+    def _answer(self, incoming: Incoming) -> None:
+        match incoming:
+            case Bulk(peer=peer, header=header, meta=meta, payload=payload):
+                self.seen.append(incoming)
+                self.endpoint.send_copy(peer, header, meta=meta, payload=payload)
+                self.endpoint.release(incoming)
+            case Control(peer=peer, kind=kind, body=body):
+                self.seen.append(incoming)
+                self.endpoint.send_control(peer, kind, body)
+            case Gone(peer=peer):
+                self.gone.append(peer)
 
     def run(self, action: Callable[[ServerEndpoint], object]) -> object:
         """Have the server's own thread call ``action``: an endpoint belongs to one thread."""

@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import fcntl
+import gc
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import zmq
+
+from plesio.core.errors import TransportError
+from plesio.runtime.exchange.transport import Bulk, ClientEndpoint, ControlClient, Header, JobKeys, Refusal
+from plesio.runtime.exchange.transport.segments import MemoryOffer, SegmentPool, segment_name
+from plesio.runtime.exchange.transport.wire import Form, Reference, encode_chunk, encode_reference, job_digest
+
+if TYPE_CHECKING:
+    from tests.runtime.transport.conftest import Connect, EchoServer, StartServer
+
+Forge = Callable[[MemoryOffer, int], int]
+
+JOB = "test job"
+KEYS = JobKeys.derive("the job's secret")
+PATIENCE_S = 20.0
+MIB = 2**20
+
+
+def random_bytes(num_bytes: int, *, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, num_bytes, dtype=np.uint8)
+
+
+def header_of(client: ClientEndpoint) -> Header:
+    return Header(kind=7, generation=client.generation, request=client.new_request())
+
+
+def request_staged(client: ClientEndpoint, payload: np.ndarray) -> Bulk:
+    staged = client.stage(payload.size)
+    staged[:] = payload
+    return client.request(header_of(client), payload=staged, timeout_s=PATIENCE_S)
+
+
+def mapped_segments(token: str) -> int:
+    """How many of the segments with this token are mapped in this process."""
+    return sum(f"memfd:plesio-{token}" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def num_lent(server: EchoServer) -> int:
+    return server.run(lambda endpoint: endpoint._outbox.num_lent)
+
+
+@pytest.mark.parametrize("link", ["ipc", "tcp"])
+def test_what_is_held_is_not_overwritten(server: EchoServer, connect: Connect, link: str):
+    sizes = np.random.default_rng(1).integers(MIB // 4, 2 * MIB, (3, 24)).tolist()
+
+    def exchange_many(number: int) -> None:
+        client = connect(server.addresses if link == "ipc" else server.tcp_addresses, b"w%d" % number)
+        assert client.shares_memory == (link == "ipc")
+        held: list[tuple[Bulk, np.ndarray]] = []
+        for turn, num_bytes in enumerate(sizes[number]):
+            payload = random_bytes(num_bytes, seed=100 * number + turn)
+            if turn % 3:
+                held.append((request_staged(client, payload), payload))
+            else:
+                held.append((client.request(header_of(client), payload=payload, timeout_s=PATIENCE_S), payload))
+            for bulk, expected in held:
+                np.testing.assert_array_equal(bulk.payload, expected)
+            if len(held) == 3:
+                client.release(held.pop(turn % 3)[0])
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(exchange_many, range(3)))
+
+
+def test_steady_exchanges_take_no_new_segments(server: EchoServer, connect: Connect):
+    client = connect(server.addresses)
+    for turn in range(40):
+        payload = random_bytes(MIB - turn, seed=turn)
+        answer = request_staged(client, payload)
+        np.testing.assert_array_equal(answer.payload, payload)
+        client.release(answer)
+    # the answer comes before the message that gives the push's segment back, so there may be one more
+    assert client._outbox.segments.num_allocated <= 2
+    assert server.run(lambda endpoint: endpoint._outbox.segments.num_allocated) <= 2
+
+
+def test_an_array_of_the_callers_may_change_as_soon_as_it_is_pushed(server: EchoServer, connect: Connect):
+    client = connect(server.addresses)
+    payload = random_bytes(MIB)
+    header = header_of(client)
+    assert client.push(header, payload=payload).done
+    expected = payload.copy()
+    payload[:] = 0
+    np.testing.assert_array_equal(client.answer(header.request, timeout_s=PATIENCE_S).payload, expected)
+
+
+@pytest.mark.parametrize("link", ["ipc", "tcp"])
+def test_the_beginning_of_a_staged_array_of_any_type_is_sent_without_a_copy(
+    server: EchoServer, connect: Connect, link: str
+):
+    client = connect(server.addresses if link == "ipc" else server.tcp_addresses)
+    staged = client.stage(8 * 100_000).view(np.float64)
+    staged[:] = np.arange(100_000)
+    header = header_of(client)
+    sending = client.push(header, payload=staged[:70_000])
+    assert not client._outbox._staged
+    answer = client.answer(header.request, timeout_s=PATIENCE_S)
+    np.testing.assert_array_equal(answer.payload.view(np.float64), np.arange(70_000))
+    assert sending.wait(PATIENCE_S)
+    assert np.shares_memory(client.stage(8 * 100_000), staged)
+
+
+def test_a_payload_that_nobody_refers_to_any_more_is_given_back(server: EchoServer, connect: Connect):
+    client = connect(server.addresses)
+    view = client.request(header_of(client), payload=random_bytes(MIB), timeout_s=PATIENCE_S).payload[5:10].view()
+    gc.collect()
+    client.poll(0.0)
+    assert num_lent(server) == 1
+    del view
+    gc.collect()
+    while num_lent(server):
+        client.poll(0.0)
+    again = client.request(header_of(client), payload=random_bytes(MIB, seed=1), timeout_s=PATIENCE_S)
+    np.testing.assert_array_equal(again.payload, random_bytes(MIB, seed=1))
+    assert server.run(lambda endpoint: endpoint._outbox.segments.num_allocated) == 1
+
+
+_PUSH_AND_HOLD = """
+import sys, signal, json, numpy as np, zmq
+from plesio.runtime.exchange.transport import ClientEndpoint, Header, JobKeys
+client = ClientEndpoint(json.loads(sys.argv[1]), identity=b"w0", job="test job", context=zmq.Context(),
+                        keys=JobKeys.derive("the job's secret"), timeout_s=20, max_bulk_bytes=2**25)
+payload = np.random.default_rng(0).integers(0, 256, 2**21, dtype=np.uint8)
+held = [client.request(Header(kind=7, generation=0, request=n), payload=payload, timeout_s=20) for n in (1, 2)]
+staged = client.stage(2**22)
+print(client._outbox.segments.offer.token, flush=True)
+signal.pause()
+"""
+
+
+def test_a_client_killed_with_segments_in_its_hands_leaves_none_behind(
+    server: EchoServer, connect: Connect, tmp_path: Path
+):
+    shm_before = sorted(os.listdir("/dev/shm"))
+    command = [sys.executable, "-c", _PUSH_AND_HOLD, json.dumps(server.addresses)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            token = process.stdout.readline().strip()
+            assert mapped_segments(token) > 0
+            assert num_lent(server) == 2
+        finally:
+            process.send_signal(signal.SIGKILL)
+    server.wait_for(lambda: server.gone == [b"w0"])
+    assert num_lent(server) == 0
+    last = server.seen[-1]
+    np.testing.assert_array_equal(last.payload, random_bytes(2 * MIB))  # memory outlives its owner while it is used
+    del last
+    server.run(lambda _: server.seen.clear())
+    gc.collect()
+    assert mapped_segments(token) == 0
+    assert sorted(os.listdir("/dev/shm")) == shm_before
+    assert [path.suffix for path in tmp_path.iterdir()] == [".sock"]
+    again = connect(server.addresses)
+    np.testing.assert_array_equal(request_staged(again, random_bytes(MIB)).payload, random_bytes(MIB))
+    assert not server.endpoint.refused
+
+
+def test_what_a_client_reads_in_place_outlives_the_server(start_server: StartServer, connect: Connect):
+    server = start_server()
+    client = connect(server.addresses)
+    answer = client.request(header_of(client), payload=random_bytes(MIB), timeout_s=PATIENCE_S)
+    server.close()
+    with pytest.raises(TransportError, match="ended the connection"):
+        client.poll(PATIENCE_S)
+    np.testing.assert_array_equal(answer.payload, random_bytes(MIB))
+
+
+@contextmanager
+def largest_file(num_bytes: int) -> Iterator[None]:
+    """The kernel makes no file, and so no memfd, larger than this."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_without_memory_for_a_segment_the_payload_goes_through_the_socket(server: EchoServer, connect: Connect):
+    client = connect(server.addresses)
+    payload = random_bytes(30 * MIB)
+    with largest_file(16 * MIB):
+        for _ in range(2):
+            np.testing.assert_array_equal(request_staged(client, payload).payload, payload)
+    assert client.num_unshared >= 2
+    assert server.endpoint.num_unshared >= 2
+    assert client.traffic.ipc.sent_payload == 2 * payload.size
+    small = random_bytes(MIB)
+    np.testing.assert_array_equal(request_staged(client, small).payload, small)
+    assert client._outbox.num_lent <= 1
+
+
+def test_without_any_shared_memory_everything_goes_through_the_socket(
+    server: EchoServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> int:
+        raise OSError("not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "memfd_create", refuse)
+        client = connect(server.addresses)
+    assert (client.link, client.shares_memory) == ("ipc", False)
+    payload = random_bytes(30 * MIB)
+    np.testing.assert_array_equal(request_staged(client, payload).payload, payload)
+
+
+def opens(server: EchoServer, context: zmq.Context, memory: object) -> bool:
+    """Whether the server can open what a client offers."""
+    with ControlClient(
+        server.addresses,
+        identity=b"w0",
+        job=JOB,
+        keys=KEYS,
+        context=context,
+        timeout_s=PATIENCE_S,
+        hello={"data": "ipc", "memory": memory},
+    ) as client:
+        return client.welcome["opens"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"process": 1},
+        {"process": -1},
+        {"process": "self"},
+        {"process": 2**70},
+        {"token": "0" * 32},
+        {"token": "../../../etc/passwd"},
+        {"probe": 0},
+        {"probe": -1},
+        {"probe": 10**6},
+        {"probe": None},
+    ],
+)
+def test_memory_that_is_not_as_offered_is_not_opened(
+    server: EchoServer, context: zmq.Context, changes: dict[str, object]
+):
+    pool = SegmentPool(max_free_bytes=MIB)
+    offer = pool.offer.to_json()
+    assert opens(server, context, offer) is True
+    assert opens(server, context, {**offer, **changes}) is False
+    assert opens(server, context, None) is False
+    assert opens(server, context, []) is False
+    pool.close()
+
+
+def send_reference(client: ClientEndpoint, *, serial: int, descriptor: int, num_bytes: int) -> None:
+    header = Header(kind=7, generation=client.generation, request=client.new_request())
+    head = encode_chunk(header, job=job_digest(JOB), total_bytes=num_bytes, offset=0, meta=None, form=Form.REFERENCE)
+    reference = encode_reference(Reference(serial=serial, descriptor=descriptor))
+    client._data.socket.send_multipart([head, reference])
+
+
+def still_serves(client: ClientEndpoint) -> bool:
+    payload = random_bytes(MIB)
+    return np.array_equal(request_staged(client, payload).payload, payload)
+
+
+def unsealed(offer: MemoryOffer, serial: int) -> int:
+    descriptor = os.memfd_create(segment_name(offer.token, serial), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, MIB)
+    return descriptor
+
+
+def too_large(offer: MemoryOffer, serial: int) -> int:
+    descriptor = unsealed(offer, serial)
+    os.ftruncate(descriptor, 100 * MIB)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return descriptor
+
+
+def named_otherwise(offer: MemoryOffer, serial: int) -> int:
+    return unsealed(offer, serial + 1)
+
+
+def a_file(_offer: MemoryOffer, _serial: int) -> int:
+    return os.open("/etc/passwd", os.O_RDONLY | os.O_CLOEXEC)
+
+
+@pytest.mark.parametrize("forge", [unsealed, too_large, named_otherwise, a_file])
+def test_a_reference_to_anything_but_a_segment_is_refused_and_counted(
+    server: EchoServer, connect: Connect, forge: Forge
+):
+    client = connect(server.addresses)
+    descriptor = forge(client._outbox.segments.offer, 1000)
+    try:
+        send_reference(client, serial=1000, descriptor=descriptor, num_bytes=MIB)
+        server.wait_for(lambda: server.endpoint.refused == {Refusal.SEGMENT: 1})
+    finally:
+        os.close(descriptor)
+    assert still_serves(client)
+
+
+def test_a_reference_to_a_descriptor_that_is_closed_is_a_message_abandoned(server: EchoServer, connect: Connect):
+    client = connect(server.addresses)
+    send_reference(client, serial=1000, descriptor=10**6, num_bytes=MIB)
+    server.wait_for(lambda: server.endpoint.num_abandoned == 1)
+    assert still_serves(client)
+
+
+@pytest.mark.parametrize(("num_bytes", "reason"), [(2 * MIB, Refusal.SEGMENT), (2**50, Refusal.OVERSIZE)])
+def test_a_payload_longer_than_its_segment_is_refused_and_counted(
+    server: EchoServer, connect: Connect, num_bytes: int, reason: Refusal
+):
+    client = connect(server.addresses)
+    segment = client._outbox.segments.take(MIB)
+    send_reference(client, serial=segment.serial, descriptor=segment.descriptor, num_bytes=num_bytes)
+    server.wait_for(lambda: server.endpoint.refused == {reason: 1})
+    assert still_serves(client)
+
+
+def test_a_reference_of_a_client_that_offered_nothing_is_refused_and_counted(server: EchoServer, connect: Connect):
+    client = connect(server.tcp_addresses)
+    pool = SegmentPool(max_free_bytes=MIB)
+    send_reference(client, serial=0, descriptor=pool.offer.probe, num_bytes=10)
+    server.wait_for(lambda: server.endpoint.refused == {Refusal.SEGMENT: 1})
+    assert still_serves(client)
+    pool.close()
+
+
+def test_what_is_refused_gives_its_segment_back(server: EchoServer, connect: Connect):
+    client = connect(server.addresses)
+    for _ in range(5):
+        client.push(Header(kind=1, generation=7), payload=random_bytes(MIB))
+        while client._outbox.num_lent:
+            client.poll(0.01)
+    assert client._outbox.segments.num_allocated == 1
+    assert server.endpoint.refused == {Refusal.FOREIGN_GENERATION: 5}
+
+
+def test_a_pool_of_segments_keeps_no_more_than_it_is_told_to():
+    pool = SegmentPool(max_free_bytes=3 * MIB)
+    first, second = pool.take(2 * MIB), pool.take(2 * MIB)
+    num_open = len(os.listdir("/proc/self/fd"))
+    pool.give_back(first)
+    pool.give_back(second)
+    del second
+    assert len(os.listdir("/proc/self/fd")) == num_open - 2  # its own, and that of the mapping
+    assert pool.take(MIB + 1) is first
+    assert pool.take(2 * MIB) is not first
+    pool.close()
+    pool.close()
