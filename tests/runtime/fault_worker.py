@@ -70,4 +70,5 @@ def main() -> None:
     sys.exit(0 if outcome["error"] is None else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()
