@@ -23,7 +23,7 @@ from plesio.core.errors import ExchangeError
 from plesio.policies import UpdateKind
 from plesio.runtime.exchange.layout import Slice
 
-__all__ = ["SUPPORTED_OPTIMIZERS", "OptimizerSpec", "Pulled", "Shard", "optimizer_spec"]
+__all__ = ["SUPPORTED_OPTIMIZERS", "Allocate", "OptimizerSpec", "Pulled", "Shard", "empty_payload", "optimizer_spec"]
 
 SUPPORTED_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     optimizer.__name__: optimizer
@@ -97,6 +97,15 @@ class Pulled:
     payload: torch.Tensor
 
 
+Allocate = Callable[[int], torch.Tensor]
+"""Gives uint8 memory of so many bytes."""
+
+
+def empty_payload(num_bytes: int) -> torch.Tensor:
+    """Memory of its own for a payload."""
+    return torch.empty(num_bytes, dtype=torch.uint8)
+
+
 @dataclass(slots=True)
 class _Pending:
     values: dict[int, torch.Tensor]
@@ -111,11 +120,19 @@ class Shard:
         block: Their initial values, ``[block_bytes]`` uint8; owned by the shard from now on.
         update: What updates are.
         optimizer: For ``gradient`` updates.
+        allocate: Gives the memory (uint8, of this many bytes) that a pull is packed into.
     """
 
     def __init__(
-        self, slices: Sequence[Slice], *, block: torch.Tensor, update: UpdateKind, optimizer: OptimizerSpec | None
+        self,
+        slices: Sequence[Slice],
+        *,
+        block: torch.Tensor,
+        update: UpdateKind,
+        optimizer: OptimizerSpec | None,
+        allocate: Allocate = empty_payload,
     ) -> None:
+        self._allocate = allocate
         self.version = 0
         self._slices = slices
         self._block = block
@@ -243,7 +260,7 @@ class Shard:
         return Pulled(self.version, None, self._packed(self._snapshots[number], everything))
 
     def _packed(self, block: torch.Tensor, present: Sequence[int]) -> torch.Tensor:
-        payload = torch.empty(sum(self._slices[index].num_bytes for index in present), dtype=torch.uint8)
+        payload = self._allocate(sum(self._slices[index].num_bytes for index in present))
         position = 0
         for index in present:
             piece = self._slices[index]

@@ -15,7 +15,7 @@ import torch
 from plesio.policies import UpdateKind
 from plesio.runtime.coordinator import Order
 from plesio.runtime.exchange.layout import Slice
-from plesio.runtime.exchange.shard import OptimizerSpec, Pulled, Shard
+from plesio.runtime.exchange.shard import Allocate, OptimizerSpec, Pulled, Shard, empty_payload
 from plesio.runtime.exchange.transport import Bulk
 
 __all__ = ["Answer", "PullRequest", "ShardHost"]
@@ -60,6 +60,7 @@ class ShardHost:
         update: What updates are.
         optimizer: For gradients.
         release: Called with every push whose payload is no longer needed.
+        allocate: Gives the memory that an answer is packed into.
     """
 
     def __init__(
@@ -70,13 +71,14 @@ class ShardHost:
         update: UpdateKind,
         optimizer: OptimizerSpec | None,
         release: Callable[[Bulk], None],
+        allocate: Allocate = empty_payload,
     ) -> None:
         block = torch.zeros(slices[-1].offset + slices[-1].num_bytes if slices else 0, dtype=torch.uint8)
         position = 0
         for piece in slices:
             block[piece.offset : piece.offset + piece.num_bytes] = packed[position : position + piece.num_bytes]
             position += piece.num_bytes
-        self._shard = Shard(slices, block=block, update=update, optimizer=optimizer)
+        self._shard = Shard(slices, block=block, update=update, optimizer=optimizer, allocate=allocate)
         self._release = release
         self._pushes: dict[tuple[int, int], Bulk] = {}
         self._decided: dict[int, int] = defaultdict(int)

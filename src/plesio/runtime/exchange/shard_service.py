@@ -76,6 +76,7 @@ class ShardService:
             update=meta["update"],
             optimizer=None if optimizer is None else OptimizerSpec(optimizer["name"], tuple(optimizer["groups"])),
             release=self._endpoint.release,
+            allocate=lambda num_bytes: torch.from_numpy(self._endpoint.stage(num_bytes)),
         )
         self._endpoint.release(message)
         self._endpoint.send(message.peer, self._reply(message, version=0))

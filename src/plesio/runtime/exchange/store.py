@@ -61,9 +61,6 @@ class StoreExchange:
         self._timeline = timeline
         self._refuse = refuse
         self._by_name = {name: tensor for name, tensor, _, _ in replica.tensors()}
-        self._staging = [
-            np.empty(layout.payload_bytes(server), dtype=np.uint8) for server in range(len(layout.servers))
-        ]
         self._gradients: dict[str, torch.Tensor] = {}
         self._base: dict[str, torch.Tensor] = {}
         self._sent_groups: tuple[dict[str, Any], ...] | None = None
@@ -166,19 +163,20 @@ class StoreExchange:
         return {**update, **self._replica.buffers}
 
     def _pack(self, tensors: Mapping[str, torch.Tensor]) -> tuple[list[list[int] | None], list[NDArray[np.uint8]]]:
-        """Copy the slices of ``tensors`` into the staging buffers; say which are there (None: all)."""
+        """Copy the slices of ``tensors`` to where they are sent from; say which are there (None: all)."""
         present: list[list[int] | None] = []
         payloads: list[NDArray[np.uint8]] = []
-        for slices, staging in zip(self._layout.servers, self._staging, strict=True):
-            here, position = [], 0
-            for index, piece in enumerate(slices):
-                if piece.name in tensors:
-                    source = tensors[piece.name].detach().reshape(-1)[piece.start : piece.stop].view(torch.uint8)
-                    torch.from_numpy(staging[position : position + piece.num_bytes]).copy_(source)
-                    position += piece.num_bytes
-                    here.append(index)
+        for server, slices in enumerate(self._layout.servers):
+            here = [index for index, piece in enumerate(slices) if piece.name in tensors]
+            payload = self._client.endpoints[server].stage(self._layout.payload_bytes(server, here))
+            position = 0
+            for index in here:
+                piece = slices[index]
+                source = tensors[piece.name].detach().reshape(-1)[piece.start : piece.stop].view(torch.uint8)
+                torch.from_numpy(payload[position : position + piece.num_bytes]).copy_(source)
+                position += piece.num_bytes
             present.append(here if len(here) < len(slices) else None)
-            payloads.append(staging[:position])
+            payloads.append(payload)
         return present, payloads
 
     def _pull(self, *, clock: int) -> None:

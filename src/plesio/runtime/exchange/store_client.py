@@ -154,7 +154,7 @@ class StoreClient:
         present: Sequence[Sequence[int] | None],
         payloads: Sequence[NDArray[np.uint8]],
     ) -> None:
-        """Send an update. The payloads must not change before the next `pull` has returned."""
+        """Send an update, in payloads that were staged by the servers' endpoints."""
         header = self._header(BulkKind.PUSH, clock=clock, base_version=base_version)
         for endpoint, here, payload in zip(self.endpoints, present, payloads, strict=True):
             endpoint.push(header, meta={**meta, "present": here}, payload=payload)

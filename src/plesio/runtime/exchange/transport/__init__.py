@@ -11,7 +11,7 @@ payloads of up to hundreds of megabytes, over a Unix socket between processes of
   chunks: a ZeroMQ message is delivered whole or not at all, so only separate messages let the receiver copy the first
   megabytes while the next are on their way.
 
-Whoever packs a payload anyhow packs it into an array from ``endpoint.stage(num_bytes)``: then the sender copies nothing.
+Whoever packs a payload anyhow packs it into an array from ``endpoint.stage(num_bytes)``: it is sent without a copy.
 
 What is protected, and what is not. All members of a job hold one secret and trust each other. Whoever does not hold it
 cannot open a control connection, and without one gets no ticket, so cannot open a data connection either; both are
@@ -21,8 +21,8 @@ announced size is believed beyond the limit that the endpoint was made with, and
 server's loop. *Not* protected are the bulk data on the wire: they are neither encrypted nor signed, and the ticket is
 sent in the clear, so whoever can read or change packets between two hosts can read or change a training run. The reason
 is speed: encryption doubles the time of a 20 MB exchange. Use a network you trust, or one that encrypts (WireGuard).
-Shared memory can be opened by processes of the same user, like all other memory of theirs; a receiver opens only what is
-what the sender's encrypted greeting said it would be.
+Shared memory can be opened by processes of the same user, as all other memory of theirs can; a receiver opens only what
+the sender's encrypted greeting has announced.
 
 A lost connection is an error for the client and a `Gone` for the server. Neither resumes: the client connects again
 and asks the server what it has. Threads: an endpoint belongs to one thread; `ControlClient` gives another thread, such
