@@ -6,7 +6,9 @@ and the virtual world drive it as they like.
 
 A run goes through three states::
 
-    gathering --all expected workers joined--> running --nobody left, or an error--> ended
+    gathering --all expected workers joined--> running --nobody left--> ended
+
+A worker that goes while the others gather, or disagrees with them, fails the run for all: they would wait in vain.
 
 A worker is lost when nothing was heard of it for a lease. The lease follows the measured step time of the slowest
 worker (`LEASE_STEPS` steps, within `MIN_LEASE_S` and `MAX_LEASE_S`): a constant would be too short for one model and
@@ -141,7 +143,6 @@ class Coordinator:
         num_servers: int,
         snapshot_every: int | None = None,
         folder: Path | None = None,
-        now_s: float,
     ) -> None:
         self.policy = policy
         self.expected = tuple(sorted(expected))
@@ -164,7 +165,7 @@ class Coordinator:
         self._samples_of: dict[tuple[int, int], int] = {}
         self._plans: dict[int, LeaseBook] = {}
         self._asking: dict[int, int] = {}
-        self._created_s = now_s
+        self._start_failed = False
 
     @property
     def live(self) -> list[int]:
@@ -184,6 +185,8 @@ class Coordinator:
     def join(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker asks to take part; it is told ``start`` when the run starts, or at once when it runs already."""
         self._members[worker] = _Member(heard_s=now_s)
+        if self._start_failed:
+            return [Tell(worker, "failed", {"message": self.error})]
         if self.state == "running":
             return self._admit([worker], now_s=now_s)
         if self.state == "gathering" and all(rank in self._members for rank in self.expected):
@@ -191,6 +194,20 @@ class Coordinator:
             self.started_s = now_s
             return self._admit(self.expected, now_s=now_s)
         return []
+
+    def reject(self, worker: int, message: str, *, now_s: float) -> list[Effect]:
+        """A worker asks to take part that disagrees with the others; before the start that fails the run."""
+        if self.state == "running":
+            return [Tell(worker, "failed", {"message": message})]
+        self._members[worker] = _Member(heard_s=now_s)
+        return self._fail_start(message)
+
+    def _fail_start(self, message: str) -> list[Effect]:
+        if self._start_failed:
+            return []
+        self._start_failed = True
+        self.status, self.error = "failed", message
+        return [Tell(other, "failed", {"message": message}) for other in self.live]
 
     def _admit(self, workers: Sequence[int], *, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -258,8 +275,10 @@ class Coordinator:
 
     def _remove(self, worker: int) -> list[Effect]:
         self._members[worker].live = False
-        if self.state == "running" and not self.live:
+        if not self.live:
             self.state = "ended"
+        if self.state == "gathering":
+            return self._fail_start(f"worker {worker} was gone before the run began")
         return self._answer_leaving()
 
     def _answer_leaving(self) -> list[Effect]:
@@ -273,6 +292,11 @@ class Coordinator:
                 member.answered = True
                 effects.append(Tell(worker, "left", {"evaluates": evaluates}))
         return effects
+
+    def excuse(self, busy_s: float) -> None:
+        """The server did not listen for so long (it loaded torch, applied an update): that is nobody's silence."""
+        for member in self._members.values():
+            member.heard_s += busy_s
 
     def tick(self, *, now_s: float) -> list[Effect]:
         """Lose every worker that has been silent for a lease. Call it several times a lease."""

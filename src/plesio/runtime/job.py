@@ -44,13 +44,15 @@ class Job:
 
     Args:
         place: Where this process stands.
+        meet_s: How long the processes wait for each other at the start.
 
     Raises:
         TransportError: The key-value store cannot be reached, or its port is in use.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, meet_s: float = MEET_S) -> None:
         self.place = place
+        self.meet_s = meet_s
         self._exit = contextlib.ExitStack()
         self._servers: list[subprocess.Popen[str]] = []
         self._endpoints: list[ClientEndpoint] = []
@@ -79,7 +81,7 @@ class Job:
                 place.port,
                 is_master=hosts_store,
                 wait_for_workers=False,
-                timeout=datetime.timedelta(seconds=MEET_S),
+                timeout=datetime.timedelta(seconds=self.meet_s),
                 multi_tenant=True,
             )
         except (RuntimeError, ValueError) as error:
@@ -95,7 +97,7 @@ class Job:
             return str(self._store.get(key), encoding="utf-8")
         except RuntimeError as error:
             raise TransportError(
-                f"worker {self.place.rank} waited {MEET_S:g} s for {key}; "
+                f"worker {self.place.rank} waited {self.meet_s:g} s for {key}; "
                 "is worker 0 running, and under the same MASTER_PORT?"
             ) from error
 

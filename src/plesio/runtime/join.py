@@ -117,8 +117,8 @@ def join(
             exchange = store
         else:
             world.connect(1, on_refused=refuse)
+            world.join(layout=replica.digest())  # first: nobody may wait in a collective for one who disagrees
             group = world.process_group(next(iter(replica.parameters.values())).device.type)
-            world.join(layout=replica.digest())
             if isinstance(chosen, LocalSGD):
                 exchange = AveragingExchange(
                     replica,

@@ -57,9 +57,10 @@ class ControlKind(IntEnum):
     """Server to server 0: its part of an update is in."""
     ORDERS = 21
     """Server 0 to the other servers: what to do to their shards."""
-
     ENDED = 22
-    """Server 0 to the other servers: the run is over; the next has this generation."""
+    """Server 0 to the other servers: the run is over. Answered with `ENDED` and what they sent in it."""
+    SERVES = 23
+    """Server to server 0, once: it is there."""
 
 
 def worker_identity(rank: int) -> str:

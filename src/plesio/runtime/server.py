@@ -8,6 +8,7 @@ The loop is thin: it receives, hands on to a `Coordinator` (server 0) and a `Sha
 """
 
 import json
+import math
 import os
 import selectors
 import sys
@@ -21,7 +22,7 @@ from typing import Any
 import zmq
 
 from plesio.core.errors import PlesioError, TransportError
-from plesio.core.results import Environment, Evaluation, write_results
+from plesio.core.results import Environment, Evaluation, RunResult, write_results
 from plesio.policies import Arrived, parse_policy, write_log
 from plesio.runtime.coordinator import Coordinator, Effect, Order, PlanFigures, Tell
 from plesio.runtime.exchange.shard_service import ShardService
@@ -90,14 +91,25 @@ class JobServer:
                 context=zmq.Context.instance(),
                 timeout_s=CONNECT_S,
             )
+            self.endpoint.generation = self._first.generation
+            self._first.send(ControlKind.SERVES, {})
+        # what the workers send, and at once what server 0 decides about it
+        self._poller = zmq.Poller()
+        for readable in (*self.endpoint.sockets, *(() if self._first is None else self._first.sockets)):
+            self._poller.register(readable, zmq.POLLIN)
         self._coordinator: Coordinator | None = None
         self._folder: Path | None = None
         self._shard = ShardService(self.endpoint)
-        self._others: list[bytes] = []
+        self._others: set[bytes] = set()
+        self._holders: list[bytes] = []
+        self._ending: Coordinator | None = None
+        self._awaited: set[bytes] = set()
         self._num_servers = 1
         self._layout = ""
         self._closing: list[int] = []
-        self._bytes_before: Counter[str] = Counter()
+        self._sent_before: Counter[str] = Counter()
+        self._sent_elsewhere: Counter[str] = Counter()
+        self._refused_elsewhere: Counter[str] = Counter()
         self._refused_before: Counter[str] = Counter()
         self._server_0_gone = False
 
@@ -123,11 +135,16 @@ class JobServer:
                     orphaned_s = None if orphaned_s is None else time.perf_counter()
                 elif orphaned_s is not None and time.perf_counter() - orphaned_s > ORPHAN_S:
                     break
-        self._finish_run()
+        self._end_run()
+        if self._ending is not None:  # nobody is left to wait for the other servers
+            self._close_books(self._ending)
 
     def turn(self, timeout_s: float) -> None:
         """Take in what arrives within ``timeout_s`` and act on it."""
-        for incoming in self.endpoint.poll(timeout_s):
+        self._poller.poll(math.ceil(timeout_s * 1e3))
+        arrived = self.endpoint.poll(0.0)
+        begun_s = time.perf_counter()
+        for incoming in arrived:
             match incoming:
                 case Control():
                     self._on_control(incoming)
@@ -138,7 +155,9 @@ class JobServer:
         if self._first is not None:
             self._obey(self._first)
         if self._coordinator is not None:
-            self._act(self._coordinator.tick(now_s=time.perf_counter()))
+            now_s = time.perf_counter()
+            self._coordinator.excuse(now_s - begun_s)
+            self._act(self._coordinator.tick(now_s=now_s))
 
     def _obey(self, first: ControlClient) -> None:
         """Do what server 0 has decided since the last turn."""
@@ -152,7 +171,9 @@ class JobServer:
                 self._shard.carry_out([Order(kind, body) for kind, body in control.body["orders"]])
             elif control.kind == ControlKind.ENDED:
                 self._shard.end_run()
-                self.endpoint.generation = first.generation = control.body["generation"]
+                first.send(ControlKind.ENDED, self._traffic_of_run())
+                self._begin_generation()
+                first.generation = self.endpoint.generation
 
     def close(self) -> None:
         """Close the sockets."""
@@ -168,8 +189,12 @@ class JobServer:
         if kind is ControlKind.ARRIVED:
             event = Arrived(**body["event"])
             self._arrived(event, num_samples=body["num_samples"], server=body["server"])
-        elif kind is ControlKind.JOIN and worker is not None:
-            self._join(worker, body, peer=message.peer)
+        elif kind is ControlKind.SERVES:
+            self._others.add(message.peer)
+        elif kind is ControlKind.ENDED:
+            self._ended_at(message.peer, body)
+        elif kind is ControlKind.JOIN and worker is not None and self._ending is None:
+            self._join(worker, body)
         elif kind is ControlKind.RESULT or kind is ControlKind.PROGRESS:
             self._answer_figures(message, kind)
         elif self._coordinator is not None and worker is not None:
@@ -204,11 +229,14 @@ class JobServer:
                 coordinator.ledger.evaluations += [Evaluation(**point) for point in body["evaluations"]]
                 coordinator.ledger.parameters_sha256 = body["parameters_sha256"] or coordinator.ledger.parameters_sha256
             case ControlKind.BYE:
+                if not coordinator.is_live(worker):  # counted lost, or never let in: the run goes on without it
+                    self._send_result(worker, self._result(coordinator))
+                    return
                 coordinator.heard(worker, now_s=now_s, report=Report.from_json(body["report"]))
                 self._closing.append(worker)
                 self._act(coordinator.bye(worker, status=body["status"], error=body["error"], now_s=now_s))
 
-    def _join(self, worker: int, body: Mapping[str, Any], *, peer: bytes) -> None:
+    def _join(self, worker: int, body: Mapping[str, Any]) -> None:
         now_s = time.perf_counter()
         if self._coordinator is None:
             folder = None if body["folder"] is None else Path(body["folder"])
@@ -221,14 +249,13 @@ class JobServer:
                 num_servers=self._num_servers,
                 snapshot_every=body["snapshot_every"] if policy.exchange == "store" else None,
                 folder=folder,
-                now_s=now_s,
             )
             self._folder = folder
-            self._others = [server_identity(index).encode() for index in range(1, self._num_servers)]
+            self._holders = [server_identity(index).encode() for index in range(1, self._num_servers)]
             self._layout = body["layout"]
         problem = self._disagreement(self._coordinator, body)
         if problem is not None:
-            self.endpoint.send_control(peer, ControlKind.FAILED, {"message": problem})
+            self._act(self._coordinator.reject(worker, problem, now_s=now_s))
             return
         if worker == 0:
             self._coordinator.ledger.environment = Environment(**body["environment"])
@@ -254,6 +281,9 @@ class JobServer:
 
     def _on_gone(self, message: Gone) -> None:
         """A connection ended. A heartbeat's ends with its process only, so that loss need not wait for the lease."""
+        if message.peer in self._others:
+            self._others.discard(message.peer)
+            self._ended_at(message.peer, {"sent": {}, "refused": {}})
         worker = worker_of(message.peer)
         if self._coordinator is not None and worker is not None and message.peer.startswith(b"heartbeat"):
             self._act(self._coordinator.lose(worker, now_s=time.perf_counter()))
@@ -275,7 +305,7 @@ class JobServer:
     def _act(self, effects: list[Effect]) -> None:
         orders = [effect for effect in effects if isinstance(effect, Order)]
         if orders:
-            for peer in self._others:
+            for peer in self._holders:
                 body = {"orders": [[order.kind, order.body] for order in orders]}
                 self.endpoint.send_control(peer, ControlKind.ORDERS, body)
             self._shard.carry_out(orders)
@@ -283,7 +313,7 @@ class JobServer:
             if isinstance(effect, Tell):
                 self._tell(effect)
         if self._coordinator is not None and self._coordinator.state == "ended":
-            self._finish_run()
+            self._end_run()
 
     def _tell(self, effect: Tell) -> None:
         kind = ControlKind[effect.kind.upper()]
@@ -291,22 +321,49 @@ class JobServer:
         identity = heartbeat_identity(effect.worker) if by_thread else worker_identity(effect.worker)
         self.endpoint.send_control(identity.encode(), kind, effect.body)
 
-    def _bytes_sent(self) -> Counter[str]:
-        return Counter({"ipc": self.endpoint.traffic.ipc.sent, "tcp": self.endpoint.traffic.tcp.sent})
+    def _traffic_of_run(self) -> dict[str, dict[str, int]]:
+        """What this server has sent in the run under way, and whom it has turned away."""
+        sent = Counter({"ipc": self.endpoint.traffic.ipc.sent, "tcp": self.endpoint.traffic.tcp.sent})
+        refused = Counter({str(reason): count for reason, count in self.endpoint.refused.items()})
+        return {"sent": dict(sent - self._sent_before), "refused": dict(refused - self._refused_before)}
 
-    def _result(self, coordinator: Coordinator) -> Any:
-        ledger = coordinator.ledger
-        ledger.server_bytes = self._bytes_sent() - self._bytes_before
-        ledger.refused_peers = (
-            Counter({str(reason): n for reason, n in self.endpoint.refused.items()}) - self._refused_before
-        )
+    def _begin_generation(self) -> None:
+        self._sent_before = Counter({"ipc": self.endpoint.traffic.ipc.sent, "tcp": self.endpoint.traffic.tcp.sent})
+        self._refused_before = Counter({str(reason): count for reason, count in self.endpoint.refused.items()})
+        self.endpoint.generation += 1
+
+    def _result(self, coordinator: Coordinator) -> RunResult:
+        own, ledger = self._traffic_of_run(), coordinator.ledger
+        ledger.server_bytes = Counter(own["sent"]) + self._sent_elsewhere
+        ledger.refused_peers = Counter(own["refused"]) + self._refused_elsewhere
         return ledger.result(status=coordinator.status, error=coordinator.error)
 
-    def _finish_run(self) -> None:
-        """Write the run's figures, let its workers go, and be ready for the next run."""
-        coordinator, self._coordinator = self._coordinator, None
-        if coordinator is None:
+    def _send_result(self, worker: int, result: RunResult) -> None:
+        self.endpoint.send_control(worker_identity(worker).encode(), ControlKind.BYE, result.to_json())
+
+    def _end_run(self) -> None:
+        """The run is over when every server has forgotten it: only then may the next one's messages reach them."""
+        self._ending, self._coordinator = self._coordinator, None
+        if self._ending is None:
             return
+        self._shard.end_run()
+        self._awaited = set(self._others)
+        for peer in self._others:
+            self.endpoint.send_control(peer, ControlKind.ENDED, {})
+        if not self._awaited:
+            self._close_books(self._ending)
+
+    def _ended_at(self, peer: bytes, traffic: Mapping[str, Mapping[str, int]]) -> None:
+        """Another server has ended the run, or is gone."""
+        self._sent_elsewhere.update(traffic["sent"])
+        self._refused_elsewhere.update(traffic["refused"])
+        self._awaited.discard(peer)
+        if self._ending is not None and not self._awaited:
+            self._close_books(self._ending)
+
+    def _close_books(self, coordinator: Coordinator) -> None:
+        """Write the run's figures, let its workers go, and be ready for the next run."""
+        self._ending = None
         coordinator.trace.close()
         result = self._result(coordinator)
         if self._folder is not None:
@@ -317,14 +374,11 @@ class JobServer:
             except OSError as error:
                 print(f"plesio: the run's figures could not be written to {self._folder}: {error}", file=sys.stderr)
         for worker in self._closing:
-            self.endpoint.send_control(worker_identity(worker).encode(), ControlKind.BYE, result.to_json())
+            self._send_result(worker, result)
         self._closing.clear()
-        self._shard.end_run()
-        self._bytes_before = self._bytes_sent()
-        self._refused_before = Counter({str(reason): n for reason, n in self.endpoint.refused.items()})
-        self.endpoint.generation += 1
-        for peer in self._others:
-            self.endpoint.send_control(peer, ControlKind.ENDED, {"generation": self.endpoint.generation})
+        self._sent_elsewhere.clear()
+        self._refused_elsewhere.clear()
+        self._begin_generation()
 
 
 def main() -> None:

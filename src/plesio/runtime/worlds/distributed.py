@@ -15,7 +15,7 @@ from plesio.policies import Policy
 from plesio.runtime.coordinator import PlanFigures
 from plesio.runtime.exchange.store_client import Leases, StoreClient
 from plesio.runtime.heartbeat import Heartbeat
-from plesio.runtime.job import MEET_S, Job
+from plesio.runtime.job import Job
 from plesio.runtime.ledger import Meter, RunInfo
 from plesio.runtime.loading import Feed, LeasedFeed, SynchronousFeed
 from plesio.runtime.machine import environment
@@ -101,7 +101,7 @@ class DistributedWorld:
         self._heartbeat = self._job.heartbeat()
         self._heartbeat.begin(self._meter, abort=self._abort)
         self.client.tell(ControlKind.JOIN, body)
-        self.clock = self.client.await_control(ControlKind.START, timeout_s=MEET_S)["clock"]
+        self.clock = self.client.await_control(ControlKind.START, timeout_s=self._job.meet_s)["clock"]
 
     def _abort(self) -> None:
         if self._policy.exchange == "collective":
@@ -191,5 +191,5 @@ class DistributedWorld:
 
 
 def _from_collective(error: BaseException) -> bool:
-    """Whether torch.distributed raised it; Gloo's errors are bare RuntimeErrors that begin with the source file's path."""
+    """Whether torch.distributed raised it; Gloo's errors are bare RuntimeErrors that begin with its source's path."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

@@ -141,8 +141,8 @@ class ServerEndpoint:
             routed=True,
         )
         self._poller = zmq.Poller()
-        for socket in (control, data, self._zap.socket, self._control_watch.socket, self._data_watch.socket):
-            self._poller.register(socket, zmq.POLLIN)
+        for readable in self.sockets:
+            self._poller.register(readable, zmq.POLLIN)
 
     def _router(self, *, bulk: bool) -> Socket:
         socket = self._context.socket(zmq.ROUTER)
@@ -179,6 +179,12 @@ class ServerEndpoint:
                 f'cannot make a socket in "{path.parent}" ({error}); use a writable directory'
             ) from error
         return path
+
+    @property
+    def sockets(self) -> tuple[Socket, ...]:
+        """What becomes readable when `poll` has something to return."""
+        watches = (self._control_watch.socket, self._data_watch.socket)
+        return (self._control.socket, self._data.socket, self._zap.socket, *watches)
 
     @property
     def generation(self) -> int:
