@@ -1,0 +1,212 @@
+"""What the workers of the process tests do: small training runs with everything a user's loop may have."""
+
+import hashlib
+import math
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  # as everyone calls it
+from torch.utils.data import DataLoader, Dataset
+
+import plesio
+from plesio.runtime.environment import Place
+
+NUM_SAMPLES = 96
+NUM_FEATURES = 6
+
+
+class Numbered(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
+    """A linear problem whose samples carry their number, so that it can be told who saw which."""
+
+    def __init__(self, num_samples: int = NUM_SAMPLES) -> None:
+        generator = torch.Generator().manual_seed(7)
+        x = torch.randn(NUM_SAMPLES, NUM_FEATURES, generator=generator)
+        self.x, self.y = x[:num_samples], (x @ torch.randn(NUM_FEATURES, 1, generator=generator))[:num_samples]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+        return index, self.x[index], self.y[index]
+
+
+class Net(nn.Module):
+    """Linear layers around options: BatchNorm, a frozen parameter, one that is never used."""
+
+    def __init__(self, *, batch_norm: bool = False, frozen: bool = False, unused: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(NUM_FEATURES, 5)
+        self.norm = nn.BatchNorm1d(5) if batch_norm else nn.Identity()
+        self.last = nn.Linear(5, 1)
+        if frozen:
+            self.scale = nn.Parameter(torch.full((1,), 1.5), requires_grad=False)
+        if unused:
+            self.spare = nn.Parameter(torch.full((3,), 2.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.last(torch.tanh(self.norm(self.first(x))))
+        return out * self.scale if hasattr(self, "scale") else out
+
+
+def build(
+    rank: int, *, optimizer: str = "SGD", groups: bool = False, **model_options: bool
+) -> tuple[Net, torch.optim.Optimizer]:
+    torch.manual_seed(100 + rank)  # replicas differ until the session makes them rank 0's
+    model = Net(**model_options)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if groups:
+        options: list[dict[str, Any]] = [
+            {"params": model.first.parameters(), "lr": 0.02, "momentum": 0.5},
+            {"params": model.last.parameters(), "lr": 0.05, "weight_decay": 0.01},
+        ]
+        return model, torch.optim.SGD(options, lr=0.1)
+    return model, getattr(torch.optim, optimizer)(trained, lr=0.05)
+
+
+def loss_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    _, x, y = batch
+    return F.mse_loss(model(x), y)
+
+
+def whole_loss(model: nn.Module, num_samples: int = NUM_SAMPLES) -> float:
+    data = Numbered(num_samples)
+    with torch.no_grad():
+        return float(F.mse_loss(model(data.x), data.y))
+
+
+def digest(model: nn.Module) -> str:
+    """Of the parameters: running statistics are a rank's own under DDP."""
+    parts = [tensor.detach().contiguous().numpy().tobytes() for _, tensor in sorted(model.named_parameters())]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(
+    session: plesio.Session,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    epochs: int = 2,
+    batch_size: int = 4,
+    num_samples: int = NUM_SAMPLES,
+    clip: float | None = None,
+    scheduled: bool = False,
+    accumulate: int = 1,
+    loader_workers: int = 0,
+    evaluate: bool = False,
+    at_step: Callable[[int, nn.Module], None] = lambda step, model: None,
+) -> dict[str, Any]:
+    """The loop of the README with the usual extras; returns what this worker saw."""
+    loader = DataLoader(Numbered(num_samples), batch_size=batch_size, num_workers=loader_workers)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.8) if scheduled else None
+    seen: list[list[int]] = []
+    first_batches: list[list[int]] = []
+    metrics: list[float | None] = []
+    step = 0
+    for _ in range(epochs):
+        epoch: list[int] = []
+        for batch in session.shard(loader):
+            epoch += batch[0].tolist()
+            first_batches.append(batch[0].tolist())
+            for part in range(1, accumulate):
+                with session.accumulate():
+                    piece = tuple(tensor[part::accumulate] for tensor in batch)
+                    (loss_of(model, piece) * len(piece[0]) / len(batch[0])).backward()
+            piece = tuple(tensor[0::accumulate] for tensor in batch)
+            loss = loss_of(model, piece) * len(piece[0]) / len(batch[0])
+            loss.backward()
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            step += 1
+            at_step(step, model)
+            session.step(loss)
+            if scheduler is not None:
+                scheduler.step()
+        seen.append(epoch)
+        if evaluate:
+            metrics.append(session.evaluate(lambda: whole_loss(model, num_samples)))
+    return {
+        "seen": seen,
+        "batches": first_batches,
+        "metrics": metrics,
+        "rates": [g["lr"] for g in optimizer.param_groups],
+    }
+
+
+def outcome(session: plesio.Session, model: nn.Module) -> dict[str, Any]:
+    return {
+        "clock": session.clock,
+        "digest": digest(model),
+        "loss": whole_loss(model),
+        "result": session.report().to_json(),
+        "state": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
+    }
+
+
+def one_run(*, policy: str, job: plesio.Job | None = None, **options: Any) -> dict[str, Any]:
+    """One session from start to end."""
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    join = {key: options.pop(key) for key in ("trace", "num_servers", "snapshot_every") if key in options}
+    kill_at = options.pop("kill_at", {}).get(rank)
+    poison_at = options.pop("poison_at", {}).get(rank)
+    shape = {
+        key: options.pop(key) for key in ("optimizer", "groups", "batch_norm", "frozen", "unused") if key in options
+    }
+    pace_s = options.pop("pace_s", {}).get(rank)
+
+    def at_step(step: int, model: nn.Module) -> None:
+        if step == kill_at:
+            die()
+        if step == poison_at:
+            next(p for p in model.parameters() if p.grad is not None).grad.view(-1)[0] = math.nan  # type: ignore[union-attr]
+
+    model, optimizer = build(rank, **shape)
+    pacer = _pacer(pace_s) if pace_s is not None else None
+    with plesio.join(model, optimizer, policy=policy, job=job, pacer=pacer, **join) as session:
+        start = digest(model)
+        saw = train(session, model, optimizer, at_step=at_step, **options)
+    return {**saw, "start": start, **outcome(session, model)}
+
+
+def _pacer(step_s: float) -> Any:
+    from plesio.runtime.pacing import Constant, Pacer
+
+    return Pacer(step_time=Constant(mean_s=step_s), seed=0, worker=int(os.environ["RANK"]))
+
+
+def several_runs(*, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One job, several sessions, as a comparison does it."""
+    place = Place.from_environment()
+    assert place is not None
+    with plesio.Job(place) as job:
+        return [one_run(job=job, **run) for run in runs]
+
+
+def several_joins(*, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sessions one after the other, each with a job of its own."""
+    return [one_run(**run) for run in runs]
+
+
+def run_until(path: str, **options: Any) -> dict[str, Any]:
+    """Train until a file appears: epochs without end, for tests in which somebody joins."""
+    rank = int(os.environ["RANK"])
+    model, optimizer = build(rank)
+    seen = 0
+    with plesio.join(model, optimizer, **options) as session:
+        loader = DataLoader(Numbered(), batch_size=4)
+        while not Path(path).exists():
+            for batch in session.shard(loader):
+                loss = loss_of(model, batch)
+                loss.backward()
+                session.step(loss)
+                seen += len(batch[0])
+    return {"samples": seen, **outcome(session, model)}
