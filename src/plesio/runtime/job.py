@@ -7,6 +7,7 @@ it.
 
 import contextlib
 import datetime
+import itertools
 import json
 import os
 import subprocess
@@ -37,6 +38,8 @@ __all__ = ["Job"]
 MEET_S = 60.0
 """How long processes wait for each other at the start."""
 SERVER_STOP_S = 10.0
+_NUMBERS = itertools.count()
+"""Of the jobs that this process has been in."""
 
 
 class Job:
@@ -90,7 +93,12 @@ class Job:
                 f"cannot meet the other workers at {place.address}:{place.port}: {what} "
                 f"(MASTER_ADDR, MASTER_PORT; {str(error).splitlines()[0]})"
             ) from error
-        return PrefixStore(f"plesio/{place.restart}", store)
+        prefix = f"plesio/{place.restart}"
+        # Jobs follow each other on one store when sessions do: each has its number, the same in all its processes.
+        number = int(store.get(f"{prefix}/current")) if place.late else next(_NUMBERS)
+        if place.rank == 0:
+            store.set(f"{prefix}/current", str(number))
+        return PrefixStore(f"{prefix}/{number}", store)
 
     def _get(self, key: str) -> str:
         try:

@@ -1,5 +1,6 @@
 """`plesio.join`: the one call that turns a training loop into a Plesio worker."""
 
+import sys
 import time
 from pathlib import Path
 
@@ -79,9 +80,14 @@ def join(
     folder = None if trace is None else Path(trace)
     meter = Meter()
     rank = 0 if place is None else place.rank
+
+    def give_up_tracing(sentence: str) -> None:
+        meter.totals.fallbacks.append(sentence)
+        print(f"plesio: worker {rank}: {sentence}", file=sys.stderr)
+
     path = None if folder is None else folder / f"trace-{rank}.jsonl"
     header = {"worker": rank, "policy": chosen.spec}
-    timeline = Timeline(meter, TraceWriter(path, header=header, on_failure=meter.totals.fallbacks.append))
+    timeline = Timeline(meter, TraceWriter(path, header=header, on_failure=give_up_tracing))
 
     def refuse(clock: int, reason: str) -> None:
         meter.refuse(reason)

@@ -63,7 +63,8 @@ class SynchronousFeed:
         self._rank = rank
         self._num_workers = num_workers
         self._global = samples_before
-        self._rounds: deque[int] = deque()
+        self._rounds: deque[tuple[int, int]] = deque()
+        """Of each batch handed out and not trained on yet: its own samples, and those of its round on all ranks."""
 
     def batches(self) -> Iterator[list[int]]:
         """Every batch of the plan."""
@@ -73,7 +74,7 @@ class SynchronousFeed:
             per_rank = [self._epoch_batches(rank, epoch=epoch, limit=limit) for rank in range(self._num_workers)]
             sizes = [sum(len(batch) for batch in batches) for batches in zip(*per_rank, strict=True)]
             for batch, size in zip(per_rank[self._rank], sizes, strict=True):
-                self._rounds.append(size)
+                self._rounds.append((len(batch), size))
                 yield batch.tolist()
             left -= limit
             epoch += 1
@@ -95,7 +96,10 @@ class SynchronousFeed:
 
     def trained(self, num_samples: int) -> int | None:
         """Samples of all workers up to this step."""
-        self._global += self._rounds.popleft() if self._rounds else num_samples
+        while num_samples > 0 and self._rounds:
+            own, of_all = self._rounds.popleft()
+            num_samples -= own
+            self._global += of_all
         return self._global
 
     def close(self) -> None:
@@ -156,6 +160,8 @@ class LeasedFeed:
 
     def wait(self) -> bool:
         """Rest until a block comes, or the plan is done."""
+        # What the loop has taken and not stepped on yet (accumulated gradients) is its own: nobody else need wait for it.
+        self.trained(sum(left for _, left in self._held))
         self._next = self._ask(idle=True)
         return self._next is not None
 

@@ -35,7 +35,7 @@ class Observer:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = PrefixStore("plesio/0", store)
+        self._store = PrefixStore("plesio/0/0", store)  # the only job of its processes
         self._context: zmq.Context[Any] = zmq.Context()
         self._client: ControlClient | None = None
 

@@ -172,7 +172,8 @@ class Session:
                     # nothing left: the time spent asking was waiting for others' last blocks
                     self._timeline.wait(asked_s, time.perf_counter(), clock=self._clock)
                     return
-                batch, self._batch_samples = item
+                batch, num_samples = item
+                self._batch_samples += num_samples  # several batches make one step when gradients are accumulated
                 yield batch
         finally:
             batches.close()  # type: ignore[attr-defined]
@@ -216,10 +217,13 @@ class Session:
         value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
         at_s = self._training.elapsed_s()
         progress = Progress(clock, samples, self._global_samples, value, at_s)
+        stepping_s, exchanged_s = time.perf_counter(), timeline.exchanged_s
         try:
             self._exchange.step(progress)
         except RuntimeError as error:
             raise self._world.explain(error) or error from error
+        # the optimizer's step and the packing of tensors: all of the exchange that was neither waiting nor transfer
+        timeline.worked((time.perf_counter() - stepping_s) - (timeline.exchanged_s - exchanged_s))
         self._clock = clock
         self._marked_s = time.perf_counter()
         timeline.meter.step(

@@ -106,11 +106,13 @@ class AveragingExchange:
         for work in averaging.works:
             work.wait()
         started = averaging.started
+        # without steps since, the mean itself is taken: replicas are then equal to the bit
+        stepped_since = self._latest is not None and self._latest.clock != started.clock
         self._timeline.blocked(begun_s, time.perf_counter(), clock=started.clock)
         for group, sent, total in zip(self._groups, averaging.sent, averaging.sums, strict=True):
             mean = total.div_(self._num_workers)  # sum, then divide
             for (_, tensor), before, after in zip(group, _parts(group, sent), _parts(group, mean), strict=True):
-                if self._policy.delay:
+                if stepped_since:
                     tensor.add_(after - before)
                 else:
                     tensor.copy_(after)

@@ -71,6 +71,8 @@ class StoreExchange:
         self._version = 0
         self._credit = 0
         self._fetched_snapshots = 0
+        # Where the servers step, the replica's own optimizer may never do; a scheduler would take that for a mistake.
+        replica.optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def offer_initial(self) -> None:
         """Give the servers this replica's state to start from (rank 0).
