@@ -2,7 +2,8 @@
 
 An update waits here from the moment its last byte is in until the policy says `apply` (with a weight, alone or averaged
 with others) or `drop`. Every server applies the same updates in the same order, because the coordinator alone decides;
-versions are therefore equal on all servers and a pull from several servers at one version is one consistent model.
+a version is therefore the same updates on every server. A pull from several servers may see them one order apart: it
+asks each for its present, and waits for none.
 
 Two ways to apply, chosen by the policy's ``update``:
 
