@@ -158,7 +158,7 @@ def read_trace(path: Path) -> Trace:
     try:
         header = json.loads(lines[0])
         version = header.pop("schema")
-    except (IndexError, ValueError, KeyError, AttributeError):
+    except (IndexError, ValueError, KeyError, AttributeError, TypeError):
         raise DataError(f"{path} is not a trace: its first line is no header") from None
     if version != TRACE_SCHEMA_VERSION:
         raise DataError(f"{path} has trace schema version {version}; this Plesio reads {TRACE_SCHEMA_VERSION}")

@@ -1,0 +1,120 @@
+"""A test leaves nothing behind: process, thread, socket, pipe, open file, environment variable or temporary folder."""
+
+import ctypes
+import gc
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+_PATIENCE_S = 10.0
+"""How long what a test has ended already may take to be gone."""
+_LOOK_S = 0.02
+_PR_SET_CHILD_SUBREAPER = 36
+_OWN_VARIABLES = ("PYTEST_", "KMP_", "TORCHINDUCTOR_")
+"""Set by pytest itself, and by OpenMP and torch when they are loaded."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Orphans become children of this process, so a server whose starter was killed is not overlooked.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # A folder of its own: other Plesio jobs on this machine put theirs into the common one.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="plt-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    folder, tempfile.tempdir = os.environ.pop("TMPDIR"), None
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Belongings:
+    processes: dict[int, str]
+    threads: dict[int, str]
+    descriptors: dict[str, str]
+    variables: dict[str, str]
+    folders: dict[str, str]
+
+    @classmethod
+    def now(cls) -> "Belongings":
+        return cls(
+            processes=dict(_processes()),
+            threads={id(thread): thread.name for thread in threading.enumerate() if not _is_collector(thread)},
+            descriptors=dict(_descriptors()),
+            variables={key: value for key, value in os.environ.items() if not key.startswith(_OWN_VARIABLES)},
+            folders={str(path): "temporary" for path in Path(tempfile.gettempdir()).glob("plesio-*")},
+        )
+
+    def new_since(self, before: "Belongings") -> dict[str, list[str]]:
+        found = {
+            what: [f"{key} {value}" for key, value in now.items() if then.get(key) != value]
+            for what, now, then in (
+                ("processes", self.processes, before.processes),
+                ("threads", self.threads, before.threads),
+                ("descriptors", self.descriptors, before.descriptors),
+                ("variables", self.variables, before.variables),
+                ("folders", self.folders, before.folders),
+            )
+        }
+        found["variables"] += [f"{key} is gone" for key in before.variables.keys() - self.variables.keys()]
+        return {what: names for what, names in found.items() if names}
+
+
+def _processes() -> Iterator[tuple[int, str]]:
+    for process in psutil.Process().children(recursive=True):
+        try:
+            command = process.cmdline()
+            if process.status() == psutil.STATUS_ZOMBIE or _serves_multiprocessing(command):
+                continue
+            yield process.pid, " ".join(command)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _serves_multiprocessing(command: list[str]) -> bool:
+    """The fork server and the resource tracker are started once and live as long as their starter."""
+    return len(command) == 3 and command[2].startswith(
+        ("from multiprocessing.forkserver import main", "from multiprocessing.resource_tracker import main")
+    )
+
+
+def _is_collector(thread: threading.Thread) -> bool:
+    """pyzmq has one thread that tells Python which sent messages are done with; it never ends."""
+    return type(thread).__name__ == "GarbageCollectorThread"
+
+
+def _descriptors() -> Iterator[tuple[str, str]]:
+    kept = (
+        multiprocessing.forkserver._forkserver._forkserver_alive_fd,  # type: ignore[attr-defined]
+        multiprocessing.resource_tracker._resource_tracker._fd,  # type: ignore[attr-defined]
+    )
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:
+            continue  # the listing's own
+        if target.startswith(("socket:", "pipe:", tempfile.gettempdir())) and int(name) not in kept:
+            yield target, f"(descriptor {name})"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    before = Belongings.now()
+    yield
+    deadline_s = time.monotonic() + _PATIENCE_S
+    left = Belongings.now().new_since(before)
+    while left and time.monotonic() < deadline_s:
+        gc.collect()
+        time.sleep(_LOOK_S)
+        left = Belongings.now().new_since(before)
+    assert not left, f"left behind: {left}"
