@@ -160,7 +160,7 @@ class LeasedFeed:
 
     def wait(self) -> bool:
         """Rest until a block comes, or the plan is done."""
-        # What the loop has taken and not stepped on yet (accumulated gradients) is its own: nobody else need wait for it.
+        # What the loop has taken and not stepped on yet (accumulated gradients) is its own: nobody need wait for it.
         self.trained(sum(left for _, left in self._held))
         self._next = self._ask(idle=True)
         return self._next is not None
