@@ -15,7 +15,9 @@ worker (`LEASE_STEPS` steps, within `MIN_LEASE_S` and `MAX_LEASE_S`): a constant
 too long for another. A lost worker that speaks up again is told so, and none of its later updates count.
 
 A worker that has no samples left *rests*: the policy sees it leave, so that nobody waits for its clock, and sees it
-join again when it is given a block. Without this, a bound would deadlock at the end of every epoch.
+join again when it is given a block. Without this, a bound would deadlock at the end of every epoch. Under a synchronous
+policy all who rest join again when the plan is done, before anybody can be given a block of the next one: otherwise the
+first to ask would make rounds on its own, and the result would depend on who is quick.
 """
 
 from collections.abc import Iterable, Sequence
@@ -418,20 +420,21 @@ class Coordinator:
         for worker, number in list(self._asking.items()):
             plan, member = self._plans[number], self._members[worker]
             block = plan.lease(worker)
-            if block is None and not member.resting:
+            wakes = plan.done and self.policy.synchronous
+            if block is None and not member.resting and not wakes:
                 member.resting = True
                 effects += self._decide(Left(worker=worker, reason=LeaveReason.RESTING), now_s=now_s)
             if block is None and not plan.done:
                 continue  # somebody's block may yet come back
             del self._asking[worker]
-            effects += self._give(worker, plan=number, block=block, now_s=now_s)
+            effects += self._give(worker, plan=number, block=block, wakes=wakes, now_s=now_s)
         return effects
 
-    def _give(self, worker: int, *, plan: int, block: Block | None, now_s: float) -> list[Effect]:
+    def _give(self, worker: int, *, plan: int, block: Block | None, wakes: bool = False, now_s: float) -> list[Effect]:
         member = self._members[worker]
         effects: list[Effect] = []
         body: dict[str, Any] = {"plan": plan, "block": None if block is None else asdict(block)}
-        if block is not None and member.resting:
+        if (block is not None or wakes) and member.resting:
             member.resting = False
             effects += self._decide(Joined(worker=worker), now_s=now_s)
             body["clock"] = member.clock
