@@ -438,4 +438,6 @@ class Coordinator:
             member.resting = False
             effects += self._decide(Joined(worker=worker), now_s=now_s)
             body["clock"] = member.clock
+        elif wakes:
+            body["clock"] = member.clock  # of the round that it handed in early
         return [*effects, Tell(worker, "block", body)]
