@@ -255,7 +255,8 @@ def test_training_helps_and_the_books_are_right(runs: dict[str, Run], name: str)
     assert result.wall_s > 0
     for times in result.workers:
         assert 0 < times.compute_s <= 1.01 * result.wall_s
-        assert times.compute_s + times.wait_s + times.communicate_s <= 1.05 * result.wall_s + 0.05
+        assert times.communicate_s > 0
+        assert times.wait_s >= 0
     assert result == RunResult.from_json(run.workers[0]["result"])
 
 
@@ -280,6 +281,15 @@ def test_traces_hold_every_step_and_every_exchange(runs: dict[str, Run], name: s
         # a paced step is two: the gradient, and the rest of its time
         assert len(spans) == len(worker["batches"]) * (2 if "pace_s" in run.case.options else 1)
         assert all(record.duration_s is not None and record.duration_s >= 0 for record in spans)
+        pieces = sorted(
+            (record.at_s, record.duration_s)
+            for record in trace.records
+            if record.duration_s is not None and record.kind != "evaluate"
+        )
+        ends = [at_s + duration_s for at_s, duration_s in pieces]
+        assert all(end <= start + 2e-6 for end, (start, _) in zip(ends, pieces[1:], strict=False)), (
+            "a worker did two things"
+        )
         pushes = [record for record in trace.records if record.kind == "push"]
         assert bool(pushes) == (parse_policy(run.case.policy).exchange == "store")
 
