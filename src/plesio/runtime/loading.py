@@ -4,8 +4,9 @@
 still hold samples that could come back (a worker may be lost); the loop then waits, and goes on if something does.
 """
 
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -228,7 +229,9 @@ class _Batches:
             yield batch
 
 
-def shard(loader: DataLoader[Any], *, feed: Feed) -> Iterator[tuple[Any, int]]:
+def shard(
+    loader: DataLoader[Any], *, feed: Feed, on_waited: Callable[[float, float], None]
+) -> Iterator[tuple[Any, int]]:
     """This worker's batches, each with its number of samples, in the loader's own form."""
     more = True
     try:
@@ -236,7 +239,9 @@ def shard(loader: DataLoader[Any], *, feed: Feed) -> Iterator[tuple[Any, int]]:
             batches = _Batches(feed)
             for batch in _like(loader, batches):
                 yield batch, batches.sizes.popleft()
+            begun_s = time.perf_counter()
             more = feed.wait()
+            on_waited(begun_s, time.perf_counter())
     finally:
         feed.close()
 

@@ -162,15 +162,12 @@ class Session:
         feed = self._world.feed(figures, plan=self._num_plans, samples_before=self._global_samples or 0)
         self._num_plans += 1
         self._feed = feed
-        batches = shard(loader, feed=feed)
+        batches = shard(loader, feed=feed, on_waited=self._waited_for_samples)
         try:
             while True:
                 self._mark()
-                asked_s = time.perf_counter()
                 item = next(batches, None)
                 if item is None:
-                    # nothing left: the time spent asking was waiting for others' last blocks
-                    self._timeline.wait(asked_s, time.perf_counter(), clock=self._clock)
                     return
                 batch, num_samples = item
                 self._batch_samples += num_samples  # several batches make one step when gradients are accumulated
@@ -178,6 +175,11 @@ class Session:
         finally:
             batches.close()  # type: ignore[attr-defined]
             self._feed = None
+
+    def _waited_for_samples(self, begun_s: float, ended_s: float) -> None:
+        """What the worker had done until then is in the books: what it still handed in, and its last step."""
+        self._timeline.wait(max(begun_s, self._timeline.ended_s), ended_s, clock=self._clock)
+        self._marked_s = ended_s
 
     def accumulate(self) -> contextlib.AbstractContextManager[None]:
         """For gradient accumulation: backward passes in this context are kept on the worker until the next `step`.

@@ -9,13 +9,15 @@ __all__ = ["Timeline"]
 class Timeline:
     """Adds spans to the totals and writes them to the trace. Times are `time.perf_counter` seconds."""
 
-    __slots__ = ("_totals", "exchanged_s", "meter", "trace")
+    __slots__ = ("_totals", "ended_s", "exchanged_s", "meter", "trace")
 
     def __init__(self, meter: Meter, trace: TraceWriter) -> None:
         self.meter = meter
         self.trace = trace
         self.exchanged_s = 0.0
         """Seconds of waiting, communicating and being blocked so far."""
+        self.ended_s = 0.0
+        """End of the last of these."""
         self._totals = meter.totals
 
     def compute(self, start_s: float, end_s: float, *, clock: int) -> None:
@@ -31,18 +33,21 @@ class Timeline:
         """The worker waited for others."""
         self._totals.wait_s += end_s - start_s
         self.exchanged_s += end_s - start_s
+        self.ended_s = end_s
         self.trace.span("wait", start_s=start_s, end_s=end_s, clock=clock)
 
     def communicate(self, start_s: float, end_s: float, *, clock: int) -> None:
         """The worker's step stood still for a transfer."""
         self._totals.communicate_s += end_s - start_s
         self.exchanged_s += end_s - start_s
+        self.ended_s = end_s
         self.trace.span("communicate", start_s=start_s, end_s=end_s, clock=clock)
 
     def blocked(self, start_s: float, end_s: float, *, clock: int) -> None:
         """The worker was inside a collective: waiting and communicating, to be told apart when all have reported."""
         self._totals.blocked.append((clock, end_s - start_s))
         self.exchanged_s += end_s - start_s
+        self.ended_s = end_s
         self.trace.span("blocked", start_s=start_s, end_s=end_s, clock=clock)
 
     def evaluate(self, start_s: float, end_s: float, *, clock: int) -> None:
