@@ -1,0 +1,351 @@
+"""One run's decisions, without sockets or clocks."""
+
+from typing import Any
+
+import pytest
+
+from plesio.core.results import RunResult
+from plesio.policies import Arrived, parse_policy, verify
+from plesio.runtime.coordinator import (
+    FIRST_LEASE_S,
+    LEASE_STEPS,
+    MAX_LEASE_S,
+    MIN_LEASE_S,
+    Coordinator,
+    Effect,
+    Order,
+    PlanFigures,
+    Tell,
+)
+from plesio.runtime.ledger import Report, RunInfo
+
+FIGURES = PlanFigures(num_samples=8, batch_size=2, budget_samples=8)
+
+
+class Run:
+    """A coordinator, a clock that the test turns, and what each worker was told."""
+
+    def __init__(self, policy: str, *, workers: int = 2, servers: int = 1, snapshot_every: int | None = None) -> None:
+        chosen = parse_policy(policy)
+        self.coordinator = Coordinator(
+            chosen,
+            info=RunInfo(),
+            expected=range(workers),
+            num_servers=servers if chosen.exchange == "store" else 0,
+            snapshot_every=snapshot_every,
+        )
+        self.now_s = 0.0
+        self.orders: list[Order] = []
+        self.told: dict[int, list[Tell]] = {}
+
+    def do(self, name: str, *args: Any, **kwargs: Any) -> list[Effect]:
+        effects: list[Effect] = getattr(self.coordinator, name)(*args, **kwargs, now_s=self.now_s)
+        for effect in effects:
+            if isinstance(effect, Tell):
+                self.told.setdefault(effect.worker, []).append(effect)
+            else:
+                self.orders.append(effect)
+        return effects
+
+    def start(self) -> "Run":
+        for worker in self.coordinator.expected:
+            self.do("join", worker)
+        return self
+
+    def arrive(self, worker: int, clock: int, *, server: int = 0, samples: int = 2, **event: Any) -> list[Effect]:
+        arrived = Arrived(worker=worker, clock=clock, **event)
+        return self.do("arrived", arrived, num_samples=samples, server=server)
+
+    def ask(self, worker: int, *, plan: int = 0, idle: bool = False) -> Tell | None:
+        effects = self.do("lease", worker, plan=plan, idle=idle, figures=FIGURES)
+        answers = [one for one in effects if isinstance(one, Tell) and one.worker == worker and one.kind == "block"]
+        return answers[0] if answers else None
+
+    def block(self, worker: int, *, plan: int = 0) -> dict[str, Any]:
+        answer = self.ask(worker, plan=plan)
+        assert answer is not None
+        block: dict[str, Any] = answer.body["block"]
+        return block
+
+    def finish(self, worker: int, block: dict[str, Any], *, plan: int = 0) -> list[Effect]:
+        samples = block["stop"] - block["start"]
+        return self.do("finish", worker, plan=plan, block=block["id"], num_samples=samples)
+
+    def kinds(self, worker: int) -> list[str]:
+        return [tell.kind for tell in self.told.get(worker, [])]
+
+    def applied(self) -> list[list[list[int]]]:
+        return [order.body["updates"] for order in self.orders if order.kind == "apply"]
+
+    @property
+    def result(self) -> RunResult:
+        return self.coordinator.ledger.result(status=self.coordinator.status, error=self.coordinator.error)
+
+
+def test_run_starts_when_the_last_expected_worker_has_joined():
+    run = Run("asp", workers=3)
+    assert run.do("join", 2) == []
+    assert run.do("join", 0) == []
+    assert run.coordinator.state == "gathering"
+    run.do("join", 1)
+    assert run.coordinator.state == "running"
+    assert [run.kinds(worker) for worker in range(3)] == [["start"]] * 3
+    assert run.told[0][0].body["clock"] == 0
+
+
+def test_newcomer_starts_where_the_slowest_is():
+    run = Run("ssp:4").start()
+    for clock in (1, 2, 3):
+        run.arrive(0, clock, base_version=0)
+    run.arrive(1, 2, base_version=0)
+    run.do("join", 2)
+    assert run.told[2][-1].kind == "start"
+    assert run.told[2][-1].body["clock"] == 2
+    assert run.coordinator.live == [0, 1, 2]
+
+
+def test_update_counts_when_the_last_server_has_its_part():
+    run = Run("asp", servers=3).start()
+    assert run.arrive(0, 1, server=2) == []
+    assert run.arrive(0, 1, server=0) == []
+    assert run.applied() == []
+    run.arrive(0, 1, server=1)
+    assert run.applied() == [[[0, 1]]]
+    assert run.coordinator.ledger.applied_samples == 2
+
+
+def test_lost_worker_loses_the_updates_that_are_not_whole_and_keeps_the_others():
+    run = Run("asp", servers=2).start()
+    run.arrive(0, 1, server=0)
+    run.arrive(0, 1, server=1)
+    run.arrive(0, 2, server=0, base_version=1)
+    run.do("lose", 0)
+    assert run.applied() == [[[0, 1]]]
+    assert [order.body for order in run.orders if order.kind == "drop"] == [{"worker": 0, "clock": 2}]
+    [late] = run.arrive(0, 2, server=1, base_version=1)
+    assert late == Order("drop", {"worker": 0, "clock": 2})
+    assert run.result.lost_workers == (0,)
+    assert run.result.samples == 2, "its acknowledged push counts"
+    assert run.kinds(1)[-1] == "lost"
+    assert run.coordinator.status == "finished"
+
+
+def test_lost_worker_no_longer_holds_up_a_synchronous_round():
+    run = Run("bsp,exchange=store", workers=3).start()
+    run.arrive(0, 1)
+    run.arrive(2, 1)
+    assert run.applied() == []
+    run.do("lose", 1)
+    assert run.applied() == [[[0, 1], [2, 1]]]
+
+
+def test_loss_is_fatal_for_a_collective_and_names_the_worker():
+    run = Run("bsp").start()
+    run.do("lose", 1)
+    assert run.told[0][-1].kind == "lost"
+    assert run.told[0][-1].body == {"workers": [1], "fatal": True}
+    assert (run.result.status, run.result.lost_workers) == ("failed", (1,))
+    assert "worker 1" in str(run.result.error)
+
+
+def test_worker_that_is_silent_for_a_lease_is_lost_and_told_so_when_it_speaks():
+    run = Run("asp").start()
+    run.now_s = FIRST_LEASE_S
+    run.do("heard", 0)
+    assert run.do("tick") == []
+    run.now_s += 0.1
+    run.do("tick")
+    assert run.coordinator.live == [0]
+    assert run.result.lost_workers == (1,)
+    [told] = run.do("heard", 1)
+    assert told == Tell(1, "expelled", {})
+    assert run.do("leave", 1) == []
+    assert run.ask(1) is None
+
+
+def test_lease_follows_the_slowest_workers_step():
+    run = Run("asp").start()
+    assert run.coordinator.lease_s == FIRST_LEASE_S
+    run.do("heard", 0, report=Report(recent_step_s=0.001))
+    assert run.coordinator.lease_s == MIN_LEASE_S
+    run.do("heard", 1, report=Report(recent_step_s=0.5))
+    assert run.coordinator.lease_s == LEASE_STEPS * 0.5
+    run.do("heard", 1, report=Report(recent_step_s=1e3))
+    assert run.coordinator.lease_s == MAX_LEASE_S
+
+
+def test_silence_while_the_server_was_busy_is_nobodys():
+    run = Run("asp").start()
+    run.now_s = 2 * FIRST_LEASE_S
+    run.coordinator.excuse(1.5 * FIRST_LEASE_S)
+    assert run.do("tick") == []
+
+
+def test_update_that_is_not_finite_is_refused_and_the_next_one_counts():
+    run = Run("asp").start()
+    run.arrive(0, 1, samples=0, finite=False)
+    assert run.applied() == []
+    assert [order.body for order in run.orders if order.kind == "drop"] == [{"worker": 0, "clock": 1}]
+    assert "refused" not in run.kinds(0), "the worker found it itself, and counted it"
+    run.arrive(0, 2)
+    assert run.applied() == [[[0, 2]]]
+
+
+def test_stale_update_is_refused_where_the_weighting_says_so():
+    run = Run("asp,weight=cap:1").start()
+    for clock in (1, 2):
+        run.arrive(0, clock, base_version=clock - 1)
+    run.arrive(1, 1, base_version=0)
+    assert run.told[1][-1].body == {"clock": 1, "reason": "too_stale"}
+
+
+def test_lead_is_the_largest_when_a_step_began():
+    run = Run("ssp:4").start()
+    for clock in (1, 2, 3):
+        run.arrive(0, clock, base_version=clock - 1)
+    assert run.result.max_lead == 2
+
+
+def test_resting_worker_holds_nobody_up_and_goes_on_where_the_others_are():
+    run = Run("ssp:1").start()
+    blocks = [run.block(0)]
+    while (answer := run.ask(1)) is not None and answer.body["block"] is not None:
+        blocks.append(answer.body["block"])
+    assert run.ask(0, idle=True) is None, "worker 1 holds blocks that may come back"
+    for clock in range(1, 6):
+        run.arrive(1, clock, base_version=clock - 1)  # without the rest, the bound would forbid the third
+    run.do("lose", 1)
+    [answer] = [tell for tell in run.told[0] if tell.kind == "block"][-1:]
+    assert answer.body["block"] is not None
+    assert answer.body["clock"] == 5
+    assert verify(run.coordinator.recorder.log) is None
+
+
+def test_plan_is_over_for_all_when_its_samples_are_finished():
+    run = Run("asp").start()
+    held: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
+    for worker in (0, 1) * 8:
+        answer = run.ask(worker)
+        if answer is not None and answer.body["block"] is not None:
+            held[worker].append(answer.body["block"])
+    assert sum(block["stop"] - block["start"] for blocks in held.values() for block in blocks) == 8
+    for block in held[0]:
+        run.finish(0, block)
+    assert run.ask(0, idle=True) is None
+    for block in held[1]:
+        run.finish(1, block)
+    assert run.told[0][-1].body["block"] is None
+    answer = run.ask(1, idle=True)
+    assert answer is not None
+    assert answer.body["block"] is None
+
+
+def test_worker_that_leaves_its_loop_gives_its_blocks_back():
+    run = Run("asp").start()
+    first = run.block(0)
+    while run.block(1) is not None:
+        pass
+    run.do("release", 0)
+    again = run.block(1)
+    assert (again["start"], again["stop"]) == (first["start"], first["stop"])
+
+
+def test_synchronous_workers_begin_the_next_plan_together():
+    run = Run("bsp,exchange=store").start()
+    rounds = [(run.block(0), run.block(1)) for _ in range(2)]
+    for number, blocks in enumerate(rounds, start=1):
+        for worker in (0, 1):
+            run.arrive(worker, number)
+            if (worker, number) != (1, 2):
+                run.finish(worker, blocks[worker])
+    assert run.ask(0, idle=True) is None, "worker 1 has not reported its last block"
+    run.finish(1, rounds[1][1])
+    # worker 0 was waiting; worker 1 is quick, and has the next plan's first batch before worker 0 has asked for its own
+    assert run.ask(1, idle=True) is not None
+    assert run.block(1, plan=1) is not None
+    run.arrive(1, 3)
+    assert len(run.applied()) == 2, "worker 1 makes a round of its own"
+    run.arrive(0, 3)
+    assert run.applied()[2] == [[1, 3], [0, 3]]
+
+
+def test_lowest_rank_evaluates_when_all_have_left():
+    run = Run("asp", workers=3).start()
+    run.do("leave", 0)
+    assert "left" not in run.kinds(0)
+    run.do("leave", 2)
+    assert run.told[2][-1] == Tell(2, "left", {"evaluates": False})
+    run.do("leave", 1)
+    assert run.told[0][-1] == Tell(0, "left", {"evaluates": True})
+
+
+def test_if_the_lowest_rank_is_lost_the_next_one_evaluates():
+    run = Run("asp", workers=3).start()
+    run.do("lose", 0)
+    run.do("leave", 1)
+    run.do("leave", 2)
+    assert run.told[1][-1] == Tell(1, "left", {"evaluates": True})
+    assert run.told[2][-1] == Tell(2, "left", {"evaluates": False})
+
+
+def test_run_ends_when_the_last_worker_has_said_goodbye():
+    run = Run("asp").start()
+    run.do("bye", 0, status="finished", error=None)
+    assert run.coordinator.state == "running"
+    run.do("bye", 1, status="finished", error=None)
+    assert run.coordinator.state == "ended"
+    assert run.do("bye", 1, status="failed", error="late") == []
+    assert run.result.status == "finished"
+
+
+def test_first_failure_is_the_runs():
+    run = Run("asp").start()
+    run.do("bye", 1, status="failed", error="ValueError: x")
+    run.do("bye", 0, status="interrupted", error="interrupted")
+    assert (run.result.status, run.result.error) == ("failed", "ValueError: x")
+
+
+@pytest.mark.parametrize("how", ["rejected", "lost", "failed"])
+def test_start_fails_for_all_when_one_worker_cannot_take_part(how: str):
+    run = Run("bsp", workers=3)
+    run.do("join", 0)
+    if how == "rejected":
+        run.do("reject", 1, "other policy")
+    else:
+        run.do("join", 1)
+        if how == "lost":
+            run.do("lose", 1)
+        else:
+            run.do("bye", 1, status="failed", error="x")
+    assert "failed" in run.kinds(0)
+    run.do("join", 2)
+    assert run.kinds(2) == ["failed"], "who comes later is told too"
+    for worker in run.coordinator.live:
+        run.do("bye", worker, status="failed", error="x")
+    assert run.coordinator.state == "ended"
+    assert run.result.status == "failed"
+
+
+def test_late_worker_that_disagrees_does_not_disturb_the_run():
+    run = Run("asp").start()
+    run.do("reject", 7, "other model")
+    assert run.told[7] == [Tell(7, "failed", {"message": "other model"})]
+    assert run.coordinator.live == [0, 1]
+    assert run.coordinator.status == "finished"
+
+
+def test_snapshots_are_taken_when_the_samples_pass_a_multiple():
+    run = Run("asp", snapshot_every=4).start()
+    for clock in range(1, 6):
+        run.now_s = float(clock)
+        run.arrive(0, clock, samples=2, base_version=clock - 1)
+    assert [(one.number, one.samples, one.at_s) for one in run.coordinator.snapshots] == [(0, 4, 2.0), (1, 8, 4.0)]
+    assert [order.kind for order in run.orders if order.kind in ("apply", "snapshot")] == [
+        "apply",
+        "apply",
+        "snapshot",
+        "apply",
+        "apply",
+        "snapshot",
+        "apply",
+    ]
