@@ -4,6 +4,7 @@ import ctypes
 import gc
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
+import multiprocessing.util
 import os
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 _PATIENCE_S = 10.0
 """How long what a test has ended already may take to be gone."""
@@ -29,12 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # A folder of its own: other Plesio jobs on this machine put theirs into the common one.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="plt-")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    folder, tempfile.tempdir = os.environ.pop("TMPDIR"), None
-    shutil.rmtree(folder, ignore_errors=True)
+    folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="plt-")
+    # After multiprocessing has removed its own folder from it, which it does at priority -100.
+    multiprocessing.util.Finalize(
+        None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=-200
+    )
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,8 @@ def _processes() -> Iterator[tuple[int, str]]:
 
 def _serves_multiprocessing(command: list[str]) -> bool:
     """The fork server and the resource tracker are started once and live as long as their starter."""
-    return len(command) == 3 and command[2].startswith(
-        ("from multiprocessing.forkserver import main", "from multiprocessing.resource_tracker import main")
-    )
+    mains = ("from multiprocessing.forkserver import main", "from multiprocessing.resource_tracker import main")
+    return any(argument.startswith(mains) for argument in command)
 
 
 def _is_collector(thread: threading.Thread) -> bool:
@@ -105,6 +105,12 @@ def _descriptors() -> Iterator[tuple[str, str]]:
             continue  # the listing's own
         if target.startswith(("socket:", "pipe:", tempfile.gettempdir())) and int(name) not in kept:
             yield target, f"(descriptor {name})"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _libuv() -> None:
+    """Its first loop (in torch's store) opens a pipe that lives as long as the process, so no test is to blame."""
+    TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 @pytest.fixture(autouse=True)

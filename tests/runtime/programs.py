@@ -210,3 +210,35 @@ def run_until(path: str, **options: Any) -> dict[str, Any]:
                 session.step(loss)
                 seen += len(batch[0])
     return {"samples": seen, **outcome(session, model)}
+
+
+def join_within(*, policy: str, meet_s: float) -> None:
+    """Wait for the others, but not for long."""
+    place = Place.from_environment()
+    assert place is not None
+    model, optimizer = build(place.rank)
+    with plesio.Job(place, meet_s=meet_s) as job:
+        plesio.join(model, optimizer, policy=policy, job=job).close()
+
+
+def disagree(*, what: str, exchange: str) -> None:
+    rank = int(os.environ["RANK"])
+    policies = ["bsp", "local_sgd:2"] if exchange == "collective" else ["ssp:2", "ssp:4"]
+    model, optimizer = build(0, unused=what == "model" and rank == 1)
+    plesio.join(model, optimizer, policy=policies[rank if what == "policy" else 0]).close()
+
+
+class Own(torch.optim.SGD):
+    """An optimizer of the user's own."""
+
+
+def join_with(*, optimizer: str, policy: str) -> float:
+    model, _ = build(int(os.environ["RANK"]))
+    made = (
+        torch.optim.LBFGS(model.parameters())
+        if optimizer == "LBFGS"
+        else Own(model.parameters(), lr=0.05, momentum=0.5)
+    )
+    with plesio.join(model, made, policy=policy) as session:
+        train(session, model, made)
+    return whole_loss(model)

@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ import torch.distributed as dist
 import zmq
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from plesio.core.errors import ConfigError, TransportError
+from plesio.core.errors import TransportError
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.tcp_traffic import TcpTraffic
 from plesio.runtime.exchange.transport import ClientEndpoint, ControlClient, JobKeys, new_job_secret
@@ -95,10 +94,19 @@ class Job:
             ) from error
         prefix = f"plesio/{place.restart}"
         # Jobs follow each other on one store when sessions do: each has its number, the same in all its processes.
-        number = int(store.get(f"{prefix}/current")) if place.late else next(_NUMBERS)
+        try:
+            number = int(store.get(f"{prefix}/current")) if place.late else next(_NUMBERS)
+        except RuntimeError as error:
+            raise TransportError(f"no job is running at {place.address}:{place.port} that could be joined") from error
         if place.rank == 0:
             store.set(f"{prefix}/current", str(number))
-        return PrefixStore(f"{prefix}/{number}", store)
+        meeting = PrefixStore(f"{prefix}/{number}", store)
+        meeting.set(f"here/{place.rank}", "")
+        return meeting
+
+    def missing(self) -> list[int]:
+        """Workers that the job should begin with and that have not come."""
+        return [rank for rank in range(self.place.num_workers) if not self._store.check([f"here/{rank}"])]
 
     def _get(self, key: str) -> str:
         try:
@@ -111,13 +119,11 @@ class Job:
 
     def _start_server(self, index: int) -> None:
         place = self.place
-        folder = self._exit.enter_context(tempfile.TemporaryDirectory(prefix="plesio-"))
         config = ServerConfig(
             index=index,
             host=place.own_address(),
             job=self._job,
             secret=self._keys_secret(),
-            ipc_dir=folder,
             first=None if index == 0 else json.loads(self._get("server/0")),
         )
         # A session of its own: Ctrl-C is for the workers, which then say goodbye to a server that still listens.
@@ -186,16 +192,7 @@ class Job:
         return self._heartbeat
 
     def process_group(self, device_type: str) -> dist.ProcessGroup:
-        """The group of all ranks, made at the first call (all ranks call it).
-
-        Raises:
-            ConfigError: This worker joined late; collectives have a fixed membership.
-        """
-        if self.place.late:
-            raise ConfigError(
-                "a collective exchange has a fixed membership, so no worker can join it while it runs; "
-                "use a policy on the store (ssp, asp, or exchange=store)"
-            )
+        """The group of all ranks that the job began with, made at the first call (all of them call it)."""
         if self._group is None or not dist.is_initialized():
             if not dist.is_initialized():
                 backend = "gloo" if device_type == "cpu" else "cpu:gloo,cuda:nccl"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from plesio.core.errors import ConfigError
 from plesio.core.trace import TraceWriter
 from plesio.policies import LocalSGD, Policy, parse_policy
 from plesio.runtime.environment import Place
@@ -14,6 +15,7 @@ from plesio.runtime.exchange.ddp import DdpExchange
 from plesio.runtime.exchange.exchange import Exchange, LocalExchange
 from plesio.runtime.exchange.layout import Layout
 from plesio.runtime.exchange.replica import Replica
+from plesio.runtime.exchange.shard import optimizer_spec
 from plesio.runtime.exchange.store import StoreExchange
 from plesio.runtime.job import Job
 from plesio.runtime.ledger import Meter, RunInfo
@@ -62,6 +64,7 @@ def join(
         PolicySpecError: The policy's text cannot be read.
         TaskError: The model has no trainable parameters, or the optimizer none of the model's.
         ExchangeError: The store's servers cannot run this optimizer.
+        ConfigError: This worker joins late, and the policy's exchange is a collective.
         TransportError: The other workers cannot be reached.
 
     >>> import torch
@@ -80,6 +83,13 @@ def join(
     folder = None if trace is None else Path(trace)
     meter = Meter()
     rank = 0 if place is None else place.rank
+    if place is not None and chosen.exchange == "store" and chosen.update == "gradient":
+        optimizer_spec(optimizer)  # every worker sees at once that the servers cannot run it
+    if place is not None and chosen.exchange == "collective" and place.late:
+        raise ConfigError(
+            "a collective exchange has a fixed membership, so no worker can join it while it runs; "
+            "use a policy on the store (ssp, asp, or exchange=store)"
+        )
 
     def give_up_tracing(sentence: str) -> None:
         meter.totals.fallbacks.append(sentence)

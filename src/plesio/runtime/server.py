@@ -2,7 +2,7 @@
 
 Started by the host's first worker (`plesio.runtime.job`) and independent of it from then on: a worker that is killed
 takes no parameters, no decisions and no results with it. It ends when its starter says that the job is over, or when
-its starter is gone and no worker is left.
+its starter is gone and no worker is connected any more.
 
 The loop is thin: it receives, hands on to a `Coordinator` (server 0) and a `ShardService`, and sends what they answer.
 """
@@ -12,6 +12,7 @@ import math
 import os
 import selectors
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -43,8 +44,8 @@ MAX_BULK_BYTES = 2**36
 CONNECT_S = 30.0
 POLL_S = 0.1
 """Longest nap: leases are checked this often when nothing arrives."""
-ORPHAN_S = 20.0
-"""A server whose starter is gone ends after this long without a live worker."""
+ORPHAN_S = 5.0
+"""A server whose starter is gone ends after this long without a connection of a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,6 @@ class ServerConfig:
         host: Address to listen on.
         job: Name of the job.
         secret: The job's secret.
-        ipc_dir: Folder for the host's ipc sockets.
         first: Addresses of server 0, for the others.
     """
 
@@ -64,7 +64,6 @@ class ServerConfig:
     host: str
     job: str
     secret: str
-    ipc_dir: str
     first: dict[str, str] | None = None
 
 
@@ -73,13 +72,14 @@ class JobServer:
 
     Args:
         config: Who it is.
+        ipc_dir: Folder for the socket of the workers on this host.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, *, ipc_dir: Path) -> None:
         self._index = config.index
         keys = JobKeys.derive(config.secret)
         self.endpoint = ServerEndpoint(
-            job=config.job, keys=keys, host=config.host, ipc_dir=Path(config.ipc_dir), max_bulk_bytes=MAX_BULK_BYTES
+            job=config.job, keys=keys, host=config.host, ipc_dir=ipc_dir, max_bulk_bytes=MAX_BULK_BYTES
         )
         self._first: ControlClient | None = None
         if config.first is not None:
@@ -122,18 +122,20 @@ class JobServer:
         """
         with selectors.DefaultSelector() as selector:
             selector.register(starter, selectors.EVENT_READ)
-            orphaned_s: float | None = None
-            while True:
+            alone_since_s: float | None = None
+            starter_lives = True
+            while not self._server_0_gone:
                 self.turn(POLL_S)
-                if orphaned_s is None and selector.select(0):
-                    if os.read(starter, 1):
-                        break
-                    orphaned_s = time.perf_counter()
-                if self._server_0_gone:
-                    break
-                if self._coordinator is not None and self._coordinator.live:
-                    orphaned_s = None if orphaned_s is None else time.perf_counter()
-                elif orphaned_s is not None and time.perf_counter() - orphaned_s > ORPHAN_S:
+                if starter_lives:
+                    if selector.select(0):
+                        if os.read(starter, 1):
+                            break
+                        starter_lives = False
+                elif any(worker_of(peer) is not None for peer in self.endpoint.peers):
+                    alone_since_s = None
+                elif alone_since_s is None:
+                    alone_since_s = time.monotonic()
+                elif time.monotonic() - alone_since_s > ORPHAN_S:
                     break
         self._end_run()
         if self._ending is not None:  # nobody is left to wait for the other servers
@@ -384,16 +386,18 @@ class JobServer:
 def main() -> None:
     """Serve the job described by the first line of standard input; print the addresses as one line of JSON."""
     config = ServerConfig(**json.loads(sys.stdin.readline()))
-    try:
-        server = JobServer(config)
-    except PlesioError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
-        sys.exit(2)
-    print(json.dumps({"addresses": server.endpoint.addresses}), flush=True)
-    try:
-        server.serve(sys.stdin.fileno())
-    finally:
-        server.close()
+    # The server's own folder, so that it goes with the server also when the starter was killed.
+    with tempfile.TemporaryDirectory(prefix="plesio-") as ipc_dir:
+        try:
+            server = JobServer(config, ipc_dir=Path(ipc_dir))
+        except PlesioError as error:
+            print(json.dumps({"error": str(error)}), flush=True)
+            sys.exit(2)
+        print(json.dumps({"addresses": server.endpoint.addresses}), flush=True)
+        try:
+            server.serve(sys.stdin.fileno())
+        finally:
+            server.close()
 
 
 if __name__ == "__main__":

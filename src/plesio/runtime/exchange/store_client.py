@@ -66,8 +66,15 @@ class StoreClient:
         """Send a control message to server 0."""
         self.endpoints[0].send_control(kind, body)
 
-    def await_control(self, kind: ControlKind, *, timeout_s: float | None = None) -> Mapping[str, Any]:
+    def await_control(
+        self, kind: ControlKind, *, timeout_s: float | None = None, explain: Callable[[], str] = str
+    ) -> Mapping[str, Any]:
         """The next control message of this kind from server 0.
+
+        Args:
+            kind: Which.
+            timeout_s: How long to wait; None for ever.
+            explain: What to add to the error when it does not come.
 
         Raises:
             TransportError: It did not come within ``timeout_s``.
@@ -78,7 +85,9 @@ class StoreClient:
             if self._controls[ControlKind.FAILED]:
                 raise TransportError(self._controls[ControlKind.FAILED].popleft()["message"])
             if deadline_s is not None and time.monotonic() > deadline_s:
-                raise TransportError(f"the job's server has not answered within {timeout_s:g} s ({kind.name.lower()})")
+                raise TransportError(
+                    f"the job's server has not answered within {timeout_s:g} s ({kind.name.lower()}){explain()}"
+                )
             self._wait(0)
         return self._controls[kind].popleft()
 

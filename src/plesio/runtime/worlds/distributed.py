@@ -101,7 +101,12 @@ class DistributedWorld:
         self._heartbeat = self._job.heartbeat()
         self._heartbeat.begin(self._meter, abort=self._abort)
         self.client.tell(ControlKind.JOIN, body)
-        self.clock = self.client.await_control(ControlKind.START, timeout_s=self._job.meet_s)["clock"]
+        started = self.client.await_control(ControlKind.START, timeout_s=self._job.meet_s, explain=self._who_is_missing)
+        self.clock = started["clock"]
+
+    def _who_is_missing(self) -> str:
+        missing = self._job.missing()
+        return f"; of the job's workers {missing} have not come" if missing else ""
 
     def _abort(self) -> None:
         if self._policy.exchange == "collective":

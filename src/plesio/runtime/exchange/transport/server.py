@@ -82,6 +82,8 @@ class ServerEndpoint:
         """Bulk messages that began and will never be complete, because their sender was cut off."""
         self.traffic = Traffic()
         """Bytes sent and received, by class of link."""
+        self.peers: set[bytes] = set()
+        """Identities whose control connections are open."""
         self._membership = Membership(job=job_digest(job), generation=generation)
         self._tickets = Tickets()
         self._links: dict[bytes, Link] = {}
@@ -218,6 +220,7 @@ class ServerEndpoint:
         num_control_ended, num_data_ended = self._control_watch.num_ended, self._data_watch.num_ended
         controls, all_control_read = self._control.receive()
         bulks, all_data_read = self._data.receive()
+        self.peers.update(control.peer for control in controls)
         incoming: list[Incoming] = [control for control in controls if not self._welcome(control)]
         incoming += bulks
         if all_control_read and all_data_read:
@@ -225,6 +228,7 @@ class ServerEndpoint:
                 self._assembler.drop(peer)
             for peer in self._control_watch.take_gone(num_ended=num_control_ended):
                 self._unshare(peer)
+                self.peers.discard(peer)
                 incoming.append(Gone(peer=peer))
         return incoming
 

@@ -1,0 +1,234 @@
+"""What can be wrong at the start of a job, and what one process alone does."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import plesio
+from plesio.core.errors import ConfigError, ExchangeError, TaskError, TransportError
+from plesio.core.results import read_results
+from plesio.runtime.environment import Place
+from plesio.runtime.job import Job
+from plesio.testing import Ending, LocalJob
+
+pytestmark = pytest.mark.timeout(120)
+
+PROGRAMS = Path(__file__).with_name("programs.py")
+LIMIT_S = 60.0
+
+
+def small() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Linear(2, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def run(num_workers: int, function: str, **arguments: Any) -> dict[int, Ending]:
+    with LocalJob(num_workers) as job:
+        return job.run(PROGRAMS, function, timeout_s=LIMIT_S, **arguments)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4", "ssp:2"])
+def test_one_process_alone_trains_as_plain_pytorch(policy: str, tmp_path: Path):
+    data = TensorDataset(torch.randn(20, 2, generator=torch.Generator().manual_seed(0)))
+    torch.manual_seed(0)
+    model, optimizer = small()
+    plain = nn.Linear(2, 1)
+    plain.load_state_dict(model.state_dict())
+    stepper = torch.optim.SGD(plain.parameters(), lr=0.1)
+    with plesio.join(model, optimizer, policy=policy, trace=tmp_path) as session:
+        assert (session.rank, session.num_workers) == (0, 1)
+        for _ in range(2):
+            for (x,) in session.shard(DataLoader(data, batch_size=3)):
+                loss = model(x).square().mean()
+                loss.backward()
+                session.step(loss)
+                plain(x).square().mean().backward()
+                stepper.step()
+                stepper.zero_grad()
+        metric = session.evaluate(lambda: 1.0)
+    assert metric == 1.0
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    [result] = read_results(tmp_path / "results.json")
+    assert result == session.report()
+    assert (result.status, result.samples, result.steps, result.bytes_sent_total) == ("finished", 40, 14, 0)
+
+
+def test_sessions_follow_one_another_and_a_closed_one_says_so():
+    model, optimizer = small()
+    for _ in range(2):
+        session = plesio.join(model, optimizer)
+        model(torch.ones(1, 2)).sum().backward()
+        session.step()
+        session.close()
+        session.close()
+        assert session.report().steps == 1
+        with pytest.raises(ConfigError, match="closed"):
+            session.step()
+
+
+def test_error_in_the_loop_is_the_users_own_and_in_the_results(tmp_path: Path):
+    model, optimizer = small()
+    with pytest.raises(ZeroDivisionError), plesio.join(model, optimizer, trace=tmp_path):
+        raise ZeroDivisionError("mine")
+    [result] = read_results(tmp_path / "results.json")
+    assert result.status == "failed"
+    assert "ZeroDivisionError: mine" in str(result.error)
+
+
+def test_ctrl_c_is_an_interrupted_run(tmp_path: Path):
+    model, optimizer = small()
+    with pytest.raises(KeyboardInterrupt), plesio.join(model, optimizer, trace=tmp_path):
+        raise KeyboardInterrupt
+    assert read_results(tmp_path / "results.json")[0].status == "interrupted"
+
+
+def test_gradient_that_is_not_finite_is_refused_alone_too():
+    model, optimizer = small()
+    before = [p.detach().clone() for p in model.parameters()]
+    with plesio.join(model, optimizer) as session:
+        (model(torch.ones(1, 2)) * float("inf")).sum().backward()
+        session.step()
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+    assert session.report().refused_updates == {"0": {"not_finite": 1}}
+
+
+def test_model_that_cannot_be_trained_is_refused():
+    with pytest.raises(TaskError, match=r"ReLU.*no trainable parameters"):
+        plesio.join(nn.ReLU(), torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1))
+    frozen = nn.Linear(2, 1).requires_grad_(False)
+    with pytest.raises(TaskError, match="no trainable parameters"):
+        plesio.join(frozen, torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1))
+    with pytest.raises(TaskError, match=r"model\.parameters\(\)"):
+        plesio.join(nn.Linear(2, 1), torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1))
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "0"}, "WORLD_SIZE and MASTER_ADDR and MASTER_PORT not set although RANK is"),
+        ({"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, 'RANK="x"'),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "high"}, 'MASTER_PORT="high"'),
+    ],
+)
+def test_half_of_torchruns_variables_is_an_error_that_says_which(variables: dict[str, str], message: str):
+    with pytest.raises(ConfigError, match=message):
+        Place.from_environment(variables)
+
+
+def place_at(port: int, *, rank: int, agent: bool) -> Place:
+    return Place(
+        rank=rank,
+        num_workers=2,
+        local_rank=rank,
+        local_workers=2,
+        address="127.0.0.1",
+        port=port,
+        agent_hosts_store=agent,
+    )
+
+
+def test_port_in_use_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(TransportError, match=f"port {port} of 127.0.0.1 is in use.*MASTER_PORT"):
+            Job(place_at(port, rank=0, agent=False), meet_s=1.0)
+
+
+def test_nobody_at_the_address_is_an_error_that_says_where():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(TransportError, match=f"127.0.0.1:{port}.*nobody answers"):
+        Job(place_at(port, rank=1, agent=True), meet_s=0.2)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_worker_that_does_not_come_is_waited_for_only_so_long(policy: str):
+    with LocalJob(2) as job:
+        job.start(0, PROGRAMS, "join_within", policy=policy, meet_s=2.0)
+        ending = job.wait(timeout_s=LIMIT_S)[0]
+    assert ending.error == "TransportError"
+    assert "within 2 s" in ending.message
+    assert "[1]" in ending.message, "it says who is missing"
+
+
+def test_first_worker_that_does_not_come_is_named():
+    with LocalJob(2) as job:
+        job.start(1, PROGRAMS, "join_within", policy="asp", meet_s=1.0)
+        ending = job.wait(timeout_s=LIMIT_S)[1]
+    assert ending.error == "TransportError"
+    assert "is worker 0 running" in ending.message
+
+
+@pytest.mark.parametrize(
+    ("what", "message"), [("policy", "runs policy"), ("model", "model differs")], ids=["policy", "model"]
+)
+@pytest.mark.parametrize("exchange", ["collective", "store"])
+def test_workers_that_disagree_are_all_told_at_once(what: str, message: str, exchange: str):
+    endings = run(2, "disagree", what=what, exchange=exchange)
+    for ending in endings.values():
+        assert ending.error == "TransportError", ending.trace
+        assert message in ending.message
+
+
+@pytest.mark.parametrize("optimizer", ["LBFGS", "Own"])
+def test_optimizer_that_the_store_cannot_run_is_one_clear_line_on_every_worker(optimizer: str):
+    endings = run(2, "join_with", optimizer=optimizer, policy="asp")
+    assert endings[0].error == ExchangeError.__name__
+    assert f"cannot run {optimizer}" in endings[0].message
+    assert "AdamW" in endings[0].message
+    assert "update=delta" in endings[0].message
+    assert "\n" not in endings[0].message
+    assert endings[1].error in (ExchangeError.__name__, TransportError.__name__)
+
+
+def test_any_optimizer_works_with_deltas():
+    endings = run(2, "join_with", optimizer="Own", policy="ssp:4,update=delta")
+    for ending in endings.values():
+        assert ending.error is None, ending.trace
+    assert endings[0].value < endings[0].value + 1  # finite
+
+
+def test_late_worker_of_a_collective_is_told_why_it_cannot_join():
+    with LocalJob(1) as job:
+        job.start(1, PROGRAMS, "join_with", optimizer="Own", policy="bsp")
+        ending = job.wait(timeout_s=LIMIT_S)[1]
+    assert ending.error == "ConfigError"
+    assert "exchange=store" in ending.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system that is too small")
+def test_full_disk_while_tracing_does_not_stop_the_training(tmp_path: Path):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", folder], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("mounting is not permitted here")
+    try:
+        (folder / "ballast").write_bytes(b"x" * 8192)
+        endings = run(2, "one_run", policy="asp", epochs=20, trace=folder)
+    finally:
+        subprocess.run(["umount", folder], check=True)
+    for ending in endings.values():
+        assert ending.error is None, ending.trace
+    result = endings[0].value["result"]
+    assert result["status"] == "finished"
+    assert result["samples"] == 20 * 96
+    assert any("tracing stopped, training goes on" in line for line in result["fallbacks"])
+    assert len(result["fallbacks"]) == len(set(result["fallbacks"]))
+
+
+def test_plesio_imports_without_torch():
+    code = "import plesio, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
