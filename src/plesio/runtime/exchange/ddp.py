@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
 from plesio.runtime.exchange.exchange import Progress, Refusal, SharedState, SnapshotTaker
-from plesio.runtime.exchange.replica import Replica, State
+from plesio.runtime.exchange.replica import Buckets, Replica, State
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["DdpExchange"]
@@ -52,6 +52,7 @@ class DdpExchange:
         self._refuse = refuse
         self._leads = dist.get_rank(group) == 0
         self._snapshots = SnapshotTaker(snapshot_every if self._leads else None)
+        self._buckets = Buckets(replica)
         device = next(iter(replica.parameters.values())).device
         device_ids = None if device.type == "cpu" else [device]
         self._ddp = DistributedDataParallel(
@@ -89,7 +90,7 @@ class DdpExchange:
     def step(self, progress: Progress) -> None:
         """Step the optimizer with the averaged gradient, the same on every rank."""
         self.ready_s = None
-        if self._replica.gradients_finite():  # the mean is the same on all ranks, so all decide alike
+        if self._buckets.finite():  # the mean is the same on all ranks, so all decide alike
             self._replica.optimizer.step()
         else:
             self._blame(progress)
@@ -130,4 +131,4 @@ class DdpExchange:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        del self._ddp
+        del self._ddp, self._buckets

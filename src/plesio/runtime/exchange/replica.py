@@ -1,7 +1,8 @@
 """A worker's model and optimizer, seen as the tensors that an exchange moves."""
 
 import hashlib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from plesio.core.errors import TaskError
 from plesio.runtime.exchange.layout import TensorKind
 
-__all__ = ["Replica", "State", "parameters_sha256"]
+__all__ = ["Buckets", "Replica", "State", "all_finite", "parameters_sha256"]
 
 State = dict[str, torch.Tensor]
 """Tensors by name: parameters and buffers, detached, on the CPU."""
@@ -65,9 +66,7 @@ class Replica:
 
     def gradients_finite(self) -> bool:
         """Whether no gradient holds NaN or infinity (read in one pass, without a copy)."""
-        # a sum is finite only if every term is; overflow of finite terms would need gradients of 1e30 and counts as bad
-        sums = [grad.sum() if not grad.is_sparse else grad.coalesce().values().sum() for grad in self.gradients()]
-        return bool(torch.isfinite(torch.stack([total.float() for total in sums]).sum())) if sums else True
+        return all_finite([g.coalesce().values() if g.is_sparse else g for g in self.gradients()])
 
     def state(self) -> State:
         """A copy of parameters and all buffers, on the CPU."""
@@ -93,6 +92,43 @@ class Replica:
             yield
         finally:
             self.load(own)
+
+
+def all_finite(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether no tensor holds NaN or infinity.
+
+    A sum is finite only if every term is. That of finite terms overflows only where they are of 1e30 and more, which
+    counts as bad.
+    """
+    sums = [tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]
+    if all(total.device.type == "cpu" for total in sums):
+        return all(math.isfinite(total.item()) for total in sums)
+    return bool(torch.isfinite(torch.stack([total.float() for total in sums])).all())  # the device is asked once
+
+
+class Buckets:
+    """Gradients that are views of a few flat tensors, as DDP keeps them; checked a tensor at a time."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._addresses: list[int] = []
+        self._flat: list[torch.Tensor] = []
+
+    def finite(self) -> bool:
+        """Whether no gradient holds NaN or infinity."""
+        gradients = list(self._replica.gradients())
+        if any(gradient.is_sparse for gradient in gradients):
+            return self._replica.gradients_finite()
+        addresses = [gradient.untyped_storage().data_ptr() for gradient in gradients]
+        if addresses != self._addresses:  # a flat tensor keeps its storage alive, so an address is not used again
+            self._addresses = addresses
+            of_storage = dict(zip(addresses, gradients, strict=True))
+            self._flat = [
+                torch.empty(0, dtype=gradient.dtype, device=gradient.device).set_(gradient.untyped_storage())
+                for gradient in of_storage.values()
+            ]
+        # a place that no gradient is a view of may hold anything
+        return all_finite(self._flat) or self._replica.gradients_finite()
 
 
 def parameters_sha256(replica: Replica, state: State) -> str:
