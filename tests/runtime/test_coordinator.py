@@ -208,9 +208,10 @@ def test_lead_is_the_largest_when_a_step_began():
 
 def test_resting_worker_holds_nobody_up_and_goes_on_where_the_others_are():
     run = Run("ssp:1").start()
-    blocks = [run.block(0)]
-    while (answer := run.ask(1)) is not None and answer.body["block"] is not None:
-        blocks.append(answer.body["block"])
+    while run.block(1) is not None:
+        pass
+    while (block := run.block(0)) is not None:
+        run.finish(0, block)
     assert run.ask(0, idle=True) is None, "worker 1 holds blocks that may come back"
     for clock in range(1, 6):
         run.arrive(1, clock, base_version=clock - 1)  # without the rest, the bound would forbid the third

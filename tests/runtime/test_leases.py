@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -284,24 +285,74 @@ def test_a_faster_worker_is_leased_more():
     assert samples[0] == pytest.approx(750, abs=15)
 
 
-def test_blocks_shrink_to_one_batch_at_the_end_of_an_epoch():
+@pytest.mark.parametrize("num_batches", [7, 60, 301])
+def test_all_finish_at_about_the_same_time_although_blocks_are_asked_for_ahead(num_batches: int):
+    paces = {0: 1, 1: 1, 2: 1, 3: 3}
+    book = LeaseBook(num_batches, batch_size=1, budget_samples=num_batches, workers=paces, dealing="guided")
+    queues: dict[int, list[Block]] = {worker: [] for worker in paces}
+    left: dict[int, int] = {}
+    now = 0
+    while not book.done:
+        for worker, pace in paces.items():
+            if left.get(worker, 0) > 1:
+                left[worker] -= 1
+                continue
+            if left.pop(worker, 0):
+                book.finish(worker, queues[worker][0].id, 1)
+                queues[worker][0] = replace(queues[worker][0], start=queues[worker][0].start + 1)
+                if queues[worker][0].num_samples == 0:
+                    del queues[worker][0]
+            while len(queues[worker]) < 2 and (block := book.lease(worker)) is not None:
+                queues[worker].append(block)  # the one under way and the next
+            if queues[worker]:
+                left[worker] = pace
+        now += 1
+        book.validate()
+    ideal = num_batches / sum(1 / pace for pace in paces.values())
+    assert now - 1 <= ideal + 2, "more than the last step of a fast worker and the clock's own"
+
+
+def test_worker_that_would_only_be_late_is_refused_until_it_is_needed():
+    book = LeaseBook(100, batch_size=1, budget_samples=100, workers=[0, 1], dealing="guided")
+    train(book, 0, num_batches=90, batch_size=1)
+    last = [book.lease(0)]
+    while (num_left := 100 - book.finished_samples - book.outstanding_samples) > 2:
+        last.append(book.lease(0))
+    assert num_left > 0
+    assert book.lease(1) is None, "worker 0 is done with all before worker 1 with one batch"
+    book.release(0)
+    assert book.lease(1) is not None
+
+
+def train(book: LeaseBook, worker: int, *, num_batches: int, batch_size: int) -> list[int]:
+    """Lease and finish, one block after the other; the blocks' sizes in batches."""
+    sizes: list[int] = []
+    while sum(sizes) < num_batches and (block := book.lease(worker)) is not None:
+        for batch in block.batches():
+            assert book.finish(worker, block.id, batch.stop - batch.start)
+        sizes.append(-(-block.num_samples // batch_size))
+    return sizes
+
+
+def test_blocks_grow_with_what_is_known_of_the_pace_and_shrink_towards_the_end():
     book = LeaseBook(400, batch_size=4, budget_samples=400, workers=[0, 1], dealing="guided")
-    sizes = []
-    while (block := book.lease(0)) is not None:
-        sizes.append(block.num_samples // 4)
-    assert sizes[0] == MAX_BLOCK_BATCHES
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[-4:] == [1, 1, 1, 1]
+    sizes = train(book, 0, num_batches=100, batch_size=4)
+    peak = sizes.index(MAX_BLOCK_BATCHES)
+    assert sizes[0] == 1
+    assert sizes[:peak] == sorted(sizes[:peak])
+    assert sizes[peak:] == sorted(sizes[peak:], reverse=True)
+    assert sizes[-1] == 1
 
 
 def test_what_a_lost_worker_left_is_leased_first():
     book = LeaseBook(100, batch_size=2, budget_samples=100, workers=[0, 1, 2], dealing="guided")
+    train(book, 0, num_batches=15, batch_size=2)
     lost = book.lease(0)
     book.lease(1)
     assert book.finish(0, lost.id, 3)
     book.release(0)
     again = book.lease(2)
-    assert (again.epoch, again.start, again.stop) == (lost.epoch, lost.start + 3, lost.stop)
+    assert (again.epoch, again.start, again.num_samples) == (lost.epoch, lost.start + 3, 2)
 
 
 def test_a_lost_workers_batch_is_dealt_to_the_survivors_in_the_next_round():

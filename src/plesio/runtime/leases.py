@@ -6,9 +6,10 @@ travel. Three ways to deal it out:
 *Synchronous* (`synchronous_batches`): for a collective exchange. No messages: a rank's batches are a function of the
 seed, the epoch and the rank, and all ranks have equally many.
 
-*Guided* (`LeaseBook`): for relaxed policies. Whoever asks is leased the next block, so fast workers take more. Blocks
-shrink towards the end of an epoch (guided self-scheduling: Polychronopoulos & Kuck 1987; half their size and at most
-`MAX_BLOCK_BATCHES` batches), so that the last ones finish at about the same time.
+*Guided* (`LeaseBook`): for relaxed policies. Whoever asks is leased the next block, so fast workers take more. Towards
+the end blocks shrink, so that all finish at about the same time: each is half of what the worker's share of the rest
+would be if every batch went to whoever finished it first (weighted factoring: Flynn Hummel et al. 1996; at most
+`MAX_BLOCK_BATCHES` batches), and a worker whose share is nothing is refused. Paces are measured, in batches finished.
 
 *Fixed* (`LeaseBook`): for synchronous policies on the store. Rounds of one batch per live worker, in the order of their
 numbers, laid out as `synchronous_batches` does. Who asks first changes nothing; only a loss or a join changes the
@@ -20,8 +21,9 @@ what it had not finished is leased again before anything else. The invariant (`L
     budget = finished + outstanding + dealt, not yet leased + returned + never dealt
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -33,6 +35,8 @@ from plesio.core.errors import ConfigError, DataError
 __all__ = ["MAX_BLOCK_BATCHES", "Block", "Dealing", "LeaseBook", "epoch_order", "synchronous_batches"]
 
 MAX_BLOCK_BATCHES = 8
+REMEMBERED_STEPS = 32
+"""Of each worker, on average, for its pace."""
 
 Dealing = Literal["guided", "fixed"]
 
@@ -187,8 +191,12 @@ class _Dealer(Protocol):
         """Samples set aside for workers that have not asked for them yet."""
         ...
 
-    def next_for(self, worker: int, *, live: list[int]) -> _Span | None:
-        """The worker's next span; ``live`` is in ascending order and has the worker in it."""
+    def next_for(self, worker: int, *, held: Mapping[int, int]) -> _Span | None:
+        """The worker's next span; ``held`` are the samples that each live worker has leased and not finished."""
+        ...
+
+    def finished(self, worker: int) -> None:
+        """The worker has finished a step on its samples."""
         ...
 
     def leave(self, worker: int) -> list[_Span]:
@@ -197,30 +205,70 @@ class _Dealer(Protocol):
 
 
 class _GuidedDealer:
-    """The next block goes to whoever asks; nothing is set aside."""
+    """The next block goes to whoever asks, unless others will have finished it first; nothing is set aside."""
 
     def __init__(self, pool: _Pool, *, batch_size: int) -> None:
         self._pool = pool
         self._batch_size = batch_size
+        self._recent: deque[int] = deque()
+        self._steps: Counter[int] = Counter()
+        """Of the recent steps, each worker's."""
+        self._refused: set[int] = set()
 
     @property
     def num_dealt(self) -> int:
         return 0
 
-    def next_for(self, worker: int, *, live: list[int]) -> _Span | None:
+    def next_for(self, worker: int, *, held: Mapping[int, int]) -> _Span | None:
         pool = self._pool
-        num_left = pool.num_left_of_epoch + sum(map(len, pool.returned))
-        num_batches = -(-num_left // self._batch_size) // (2 * len(live))
-        num = max(1, min(MAX_BLOCK_BATCHES, num_batches)) * self._batch_size
+        if not pool.num_samples:
+            return None
+        num_due = self._num_due(worker, rivals=held.keys(), held=held)
+        if num_due == 0:
+            # A rival that holds nothing and has not asked may never ask: it is not left anything.
+            engaged = {rival for rival in held if held[rival] > 0 or rival in self._refused}
+            if self._num_due(worker, rivals=engaged, held=held) == 0:
+                self._refused.add(worker)
+                return None
+        self._refused.discard(worker)
+        most = min(MAX_BLOCK_BATCHES, 1 + self._steps[worker])  # little while its pace is a guess
+        num = max(1, min(most, -(-num_due // 2))) * self._batch_size
         if pool.returned:
             span = pool.returned.popleft()
             if len(span) > num:
                 pool.returned.appendleft(replace(span, start=span.start + num))
                 span = replace(span, stop=span.start + num)
             return span
-        return pool.take_fresh(min(num, pool.num_left_of_epoch)) if pool.num_fresh else None
+        return pool.take_fresh(min(num, pool.num_left_of_epoch))
+
+    def _num_due(self, worker: int, *, rivals: Set[int], held: Mapping[int, int]) -> int:
+        """How many batches ``worker`` gets if each one left goes to whoever would finish it first (list scheduling).
+
+        Looks no further ahead than a full block each: beyond that the answer makes no difference.
+        """
+        batch_s = {rival: 1 / (1 + self._steps[rival]) for rival in {worker, *rivals}}  # in any unit of time
+        finishes = [
+            ((1 - -held[rival] // self._batch_size) * batch_s[rival], rival != worker, rival) for rival in batch_s
+        ]
+        heapq.heapify(finishes)
+        num_left = -(-self._pool.num_samples // self._batch_size)
+        num_due = 0
+        for _ in range(min(num_left, 2 * MAX_BLOCK_BATCHES * len(finishes))):
+            finish_s, is_rival, rival = finishes[0]
+            num_due += not is_rival
+            heapq.heapreplace(finishes, (finish_s + batch_s[rival], is_rival, rival))
+        return num_due
+
+    def finished(self, worker: int) -> None:
+        self._recent.append(worker)
+        self._steps[worker] += 1
+        while len(self._recent) > REMEMBERED_STEPS * len(self._steps):
+            self._steps[self._recent.popleft()] -= 1
 
     def leave(self, worker: int) -> list[_Span]:
+        self._refused.discard(worker)
+        self._recent = deque(other for other in self._recent if other != worker)
+        del self._steps[worker]
         return []
 
 
@@ -236,12 +284,15 @@ class _FixedDealer:
     def num_dealt(self) -> int:
         return sum(len(span) for spans in self._dealt.values() for span in spans)
 
-    def next_for(self, worker: int, *, live: list[int]) -> _Span | None:
+    def next_for(self, worker: int, *, held: Mapping[int, int]) -> _Span | None:
         while not self._dealt.get(worker):
             if not self._pool.num_samples:
                 return None
-            self._deal_round(live)
+            self._deal_round(sorted(held))
         return self._dealt[worker].popleft()
+
+    def finished(self, worker: int) -> None:
+        pass
 
     def leave(self, worker: int) -> list[_Span]:
         return list(self._dealt.pop(worker, ()))
@@ -307,7 +358,8 @@ class LeaseBook:
         self._batch_size = batch_size
         self._dealing = dealing
         self._budget_samples = budget_samples
-        self._live = set(workers)
+        self._held: dict[int, int] = dict.fromkeys(workers, 0)
+        """Samples that each live worker has leased and not finished."""
         self._leases: dict[int, _Lease] = {}
         self._next_id = 0
         self._finished_samples = 0
@@ -320,7 +372,7 @@ class LeaseBook:
     @property
     def outstanding_samples(self) -> int:
         """Samples that are leased and not finished."""
-        return sum(lease.block.num_samples - lease.num_finished for lease in self._leases.values())
+        return sum(self._held.values())
 
     @property
     def done(self) -> bool:
@@ -329,22 +381,24 @@ class LeaseBook:
 
     def join(self, worker: int) -> None:
         """Count a worker in: it may lease, and in fixed mode it has a batch in every round dealt from now on."""
-        self._live.add(worker)
+        self._held.setdefault(worker, 0)
 
     def lease(self, worker: int) -> Block | None:
         """The next block for a live worker, or None when there is none for it now.
 
-        None while the book is not `done` means that others still hold what is left. If one of them is lost, its part
-        comes back: ask again after every `release`, until `done`. Meanwhile the policy must not wait for this worker.
+        None while the book is not `done` means that others hold what is left or will sooner be done with it. If one of
+        them is lost or slower than it was, there may be a block: ask again after every `finish` and `release`, until
+        `done`. Meanwhile the policy must not wait for this worker.
         """
-        assert worker in self._live, f"worker {worker} asks for samples but has not joined"
-        span = self._dealer.next_for(worker, live=sorted(self._live))
+        assert worker in self._held, f"worker {worker} asks for samples but has not joined"
+        span = self._dealer.next_for(worker, held=self._held)
         if span is None:
             return None
         batch_size = self._batch_size if self._dealing == "guided" else len(span)
         block = Block(id=self._next_id, epoch=span.epoch, start=span.start, stop=span.stop, batch_size=batch_size)
         self._next_id += 1
         self._leases[block.id] = _Lease(worker, block)
+        self._held[worker] += block.num_samples
         return block
 
     def finish(self, worker: int, block_id: int, num_samples: int) -> bool:
@@ -358,6 +412,8 @@ class LeaseBook:
             return False
         assert 0 <= num_samples <= lease.block.num_samples - lease.num_finished, "more samples than the block has"
         lease.num_finished += num_samples
+        self._held[worker] -= num_samples
+        self._dealer.finished(worker)
         self._finished_samples += num_samples
         if lease.num_finished == lease.block.num_samples:
             del self._leases[block_id]
@@ -365,7 +421,7 @@ class LeaseBook:
 
     def release(self, worker: int) -> None:
         """Count a worker out: what it had leased and not finished is leased again first. Harmless when repeated."""
-        self._live.discard(worker)
+        self._held.pop(worker, None)
         for block_id, lease in list(self._leases.items()):
             if lease.worker == worker:
                 del self._leases[block_id]
@@ -377,4 +433,8 @@ class LeaseBook:
         """Raise AssertionError when the samples do not add up (tests call this after every event)."""
         parts = (self._finished_samples, self.outstanding_samples, self._dealer.num_dealt, self._pool.num_samples)
         assert sum(parts) == self._budget_samples, f"finished, outstanding, dealt, in the pool: {parts}"
-        assert all(lease.worker in self._live for lease in self._leases.values()), "a lost worker holds a lease"
+        held = dict.fromkeys(self._held, 0)
+        for lease in self._leases.values():
+            assert lease.worker in held, "a lost worker holds a lease"
+            held[lease.worker] += lease.block.num_samples - lease.num_finished
+        assert held == self._held, f"held: {self._held}, leased: {held}"
