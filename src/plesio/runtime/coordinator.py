@@ -318,8 +318,18 @@ class Coordinator:
             self.ledger.report(worker, report)
         return []
 
-    def arrived(self, event: Arrived, *, num_samples: int, server: int, now_s: float) -> list[Effect]:
-        """One server holds its part of an update; when all do, the policy decides."""
+    def arrived(
+        self, event: Arrived, *, num_samples: int, finished: Iterable[Sequence[int]] = (), server: int, now_s: float
+    ) -> list[Effect]:
+        """One server holds its part of an update; when all do, the policy decides.
+
+        Args:
+            event: The update.
+            num_samples: Samples in it.
+            finished: (plan, block, number) of the leased ones among them: what never arrives is leased again.
+            server: Who holds it.
+            now_s: The time.
+        """
         if self.state != "running" or not self.is_live(event.worker) or self._members[event.worker].resting:
             return [Order("drop", {"worker": event.worker, "clock": event.clock})]
         key = (event.worker, event.clock)
@@ -338,7 +348,10 @@ class Coordinator:
         self._samples_of[key] = num_samples
         if event.finite:
             self.ledger.arrived(event.worker, num_steps=event.num_steps, num_samples=num_samples)
-        return self._decide(event, now_s=now_s)
+        effects = self._decide(event, now_s=now_s)
+        for plan, block, number in finished:
+            effects += self.finish(event.worker, plan=plan, block=block, num_samples=number, now_s=now_s)
+        return effects
 
     def _decide(self, event: Event, *, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -410,7 +423,7 @@ class Coordinator:
         return self._answer_asking(now_s=now_s)
 
     def finish(self, worker: int, *, plan: int, block: int, num_samples: int, now_s: float) -> list[Effect]:
-        """A worker has trained on the next ``num_samples`` samples of a block."""
+        """A worker is done with the next ``num_samples`` samples of a block."""
         if plan in self._plans and self.is_live(worker):
             self._plans[plan].finish(worker, block, num_samples)
         return self._answer_asking(now_s=now_s)

@@ -190,7 +190,7 @@ class JobServer:
         kind = ControlKind(message.kind)
         if kind is ControlKind.ARRIVED:
             event = Arrived(**body["event"])
-            self._arrived(event, num_samples=body["num_samples"], server=body["server"])
+            self._arrived(event, num_samples=body["num_samples"], finished=body["finished"], server=body["server"])
         elif kind is ControlKind.SERVES:
             self._others.add(message.peer)
         elif kind is ControlKind.ENDED:
@@ -224,7 +224,8 @@ class JobServer:
             case ControlKind.RELEASE:
                 self._act(coordinator.release(worker, now_s=now_s))
             case ControlKind.NOT_FINITE:
-                self._arrived(Arrived(**body["event"], finite=False), num_samples=0, server=0)
+                event = Arrived(**body["event"], finite=False)
+                self._arrived(event, num_samples=0, finished=body["finished"], server=0)
             case ControlKind.LEAVE:
                 self._act(coordinator.leave(worker, now_s=now_s))
             case ControlKind.EVALUATED:
@@ -294,14 +295,17 @@ class JobServer:
         snapshots = [] if self._coordinator is None else self._coordinator.snapshots
         arrival = self._shard.take(message, snapshots=snapshots)
         if arrival is not None:
-            self._arrived(arrival.event, num_samples=arrival.num_samples, server=self._index)
+            self._arrived(arrival.event, num_samples=arrival.num_samples, finished=arrival.finished, server=self._index)
 
-    def _arrived(self, event: Arrived, *, num_samples: int, server: int) -> None:
+    def _arrived(self, event: Arrived, *, num_samples: int, finished: list[list[int]], server: int) -> None:
         if self._coordinator is not None:
             now_s = time.perf_counter()
-            self._act(self._coordinator.arrived(event, num_samples=num_samples, server=server, now_s=now_s))
+            effects = self._coordinator.arrived(
+                event, num_samples=num_samples, finished=finished, server=server, now_s=now_s
+            )
+            self._act(effects)
         elif self._first is not None:
-            body = {"event": asdict(event), "num_samples": num_samples, "server": server}
+            body = {"event": asdict(event), "num_samples": num_samples, "finished": finished, "server": server}
             self._first.send(ControlKind.ARRIVED, body)
 
     def _act(self, effects: list[Effect]) -> None:

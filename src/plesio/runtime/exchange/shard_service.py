@@ -22,10 +22,14 @@ __all__ = ["Arrival", "ShardService"]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """This server has its part of an update of ``num_samples`` samples."""
+    """This server has its part of an update of ``num_samples`` samples.
+
+    ``finished`` are the (plan, block, number) of the leased ones among them.
+    """
 
     event: Arrived
     num_samples: int
+    finished: list[list[int]]
 
 
 class ShardService:
@@ -144,4 +148,4 @@ def _arrival(message: Bulk) -> Arrival:
     event = Arrived(
         worker=header.worker, clock=header.clock, num_steps=meta["num_steps"], base_version=header.base_version
     )
-    return Arrival(event, meta["num_samples"])
+    return Arrival(event, meta["num_samples"], meta["finished"])

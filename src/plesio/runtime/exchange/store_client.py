@@ -59,6 +59,7 @@ class StoreClient:
         self._bulks: list[dict[int, Bulk]] = [{} for _ in self.endpoints]
         self._held: list[Bulk | None] = [None for _ in self.endpoints]
         self._num_requests = 0
+        self._finished: list[list[int]] = []
         self._evaluates: bool | None = None
         self._snapshots: list[Snapshot] = []
 
@@ -165,14 +166,29 @@ class StoreClient:
     ) -> None:
         """Send an update, in payloads that were staged by the servers' endpoints."""
         header = self._header(BulkKind.PUSH, clock=clock, base_version=base_version)
+        finished = self.take_finished()
         for endpoint, here, payload in zip(self.endpoints, present, payloads, strict=True):
-            endpoint.push(header, meta={**meta, "present": here}, payload=payload)
+            endpoint.push(header, meta={**meta, "present": here, "finished": finished}, payload=payload)
+
+    def note_finished(self, plan: int, block: int, num_samples: int) -> None:
+        """These leased samples are part of the update under way: they are finished when it has arrived."""
+        self._finished.append([plan, block, num_samples])
+
+    def take_finished(self) -> list[list[int]]:
+        """What was noted since the last call."""
+        taken, self._finished = self._finished, []
+        return taken
+
+    def tell_finished(self) -> None:
+        """Report samples that have no update of their own."""
+        for plan, block, num_samples in self.take_finished():
+            self.tell(ControlKind.FINISH, {"plan": plan, "block": block, "num_samples": num_samples})
 
     def not_finite(self, *, clock: int, base_version: int) -> None:
         """Say that there is no update at this clock because it was not finite."""
         event = asdict(Arrived(worker=self._rank, clock=clock, base_version=base_version))
         del event["finite"]
-        self.tell(ControlKind.NOT_FINITE, {"event": event})
+        self.tell(ControlKind.NOT_FINITE, {"event": event, "finished": self.take_finished()})
 
     def pull(self, *, after: int, clock: int, known_version: int | None) -> list[Reply]:
         """The parameters after this worker's update at clock ``after``, when it has credit beyond ``clock``.
@@ -239,6 +255,7 @@ class Leases:
         """Ask for the next block."""
         if idle:
             self._before_rest()
+            self._client.tell_finished()  # what the loop took and made no step of
         self._client.tell(ControlKind.LEASE, {"plan": self._plan, "idle": idle, "figures": self._figures})
         self._asked = True
 
@@ -251,12 +268,12 @@ class Leases:
         return None if body["block"] is None else Block(**body["block"])
 
     def finish(self, block: int, *, num_samples: int) -> None:
-        """Report progress on a block."""
-        body = {"plan": self._plan, "block": block, "num_samples": num_samples}
-        self._client.tell(ControlKind.FINISH, body)
+        """Note progress on a block; it counts when the update that it is part of has arrived."""
+        self._client.note_finished(self._plan, block, num_samples)
 
     def release(self) -> None:
         """Give back all that is leased and not finished."""
         if self._asked:
             self.receive()
+        self._client.tell_finished()  # their update is still this worker's to push
         self._client.tell(ControlKind.RELEASE, {})
