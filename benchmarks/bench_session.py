@@ -149,7 +149,7 @@ def work(path: Path, *, num_pairs: int, busy: bool) -> None:
     place = Place.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
-        job.process_group("cpu")
+        job.group("cpu")
         bare_s = torch.tensor([bare_step_s()])
         dist.broadcast(bare_s, src=0)
         measured = {}

@@ -69,7 +69,7 @@ def work(path: Path, *, num_rounds: int, num_samples: int, step_s: float) -> Non
     place = Place.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
-        job.process_group("cpu")
+        job.group("cpu")
         for policy in POLICIES:
             run_once(policy, num_samples=num_samples // 4, step_s=step_s, job=job)  # starts servers, fills caches
         rounds = []

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from plesio.core.clock import MonotonicClock
 from plesio.core.trace import TraceWriter
 from plesio.runtime.ledger import Meter
 from plesio.runtime.timeline import Timeline
@@ -56,8 +57,8 @@ def measure(*, num_blocks: int, num_steps: int) -> dict[str, list[float]]:
     filler = np.ones(CACHE_BYTES // 8)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace-0.jsonl"
-        traced = Timeline(Meter(), TraceWriter(path, header={"worker": 0, "policy": "asp"}))
-        untraced = Timeline(Meter(), TraceWriter(None, header={}))
+        traced = Timeline(Meter(), TraceWriter(path, header={"worker": 0, "policy": "asp"}), clock=MonotonicClock())
+        untraced = Timeline(Meter(), TraceWriter(None, header={}), clock=MonotonicClock())
         times_s: dict[str, list[float]] = {"traced": [], "untraced": []}
         block_s(traced, num_steps=num_steps, filler=filler)
         for _ in range(num_blocks):

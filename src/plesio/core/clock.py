@@ -13,6 +13,10 @@ class Clock(Protocol):
         """Seconds since an arbitrary origin."""
         ...
 
+    def unix_s(self) -> float:
+        """The same moment for everybody who writes one down: Unix time, or a virtual world's own."""
+        ...
+
     def sleep_s(self, duration_s: float) -> None:
         """Let ``duration_s`` seconds pass; zero or less returns at once."""
         ...
@@ -26,6 +30,10 @@ class MonotonicClock:
     def now_s(self) -> float:
         """Seconds since the host started."""
         return time.perf_counter()
+
+    def unix_s(self) -> float:
+        """Unix time."""
+        return time.time()
 
     def sleep_s(self, duration_s: float) -> None:
         """Sleep; zero or less returns at once."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import DataError
 
 __all__ = [
@@ -66,19 +67,26 @@ class TraceWriter:
         path: The file to write; None records nothing and costs nothing.
         header: Goes into the first line (worker, policy ...).
         on_failure: Called once with a sentence when the file can no longer be written.
+        clock: Whose times are recorded; None is the machine's.
     """
 
     def __init__(
-        self, path: Path | None, *, header: Mapping[str, Any], on_failure: Callable[[str], object] | None = None
+        self,
+        path: Path | None,
+        *,
+        header: Mapping[str, Any],
+        on_failure: Callable[[str], object] | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        clock = MonotonicClock() if clock is None else clock
         self._file: IO[str] | None = None
         self._pending: list[tuple[str, float, float | None, int, Mapping[str, Any] | None]] = []
         self._on_failure = on_failure
-        self.origin_s = time.perf_counter()
+        self.origin_s = clock.now_s()
         self._next_flush_s = self.origin_s + FLUSH_S
         if path is None:
             return
-        line = {"schema": TRACE_SCHEMA_VERSION, **header, "origin_s": time.time()}
+        line = {"schema": TRACE_SCHEMA_VERSION, **header, "origin_s": clock.unix_s()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("w", encoding="utf-8")
@@ -93,14 +101,14 @@ class TraceWriter:
         return self._file is not None
 
     def span(self, kind: str, *, start_s: float, end_s: float, clock: int) -> None:
-        """Record that the worker did ``kind`` from ``start_s`` to ``end_s`` (`time.perf_counter` seconds)."""
+        """Record that the worker did ``kind`` from ``start_s`` to ``end_s`` (the clock's seconds)."""
         if self._file is not None:
             self._pending.append((kind, start_s, end_s - start_s, clock, None))
             if len(self._pending) >= FLUSH_RECORDS or end_s >= self._next_flush_s:
                 self.flush()
 
     def event(self, kind: str, *, at_s: float, clock: int, **fields: Any) -> None:
-        """Record that ``kind`` happened at ``at_s`` (`time.perf_counter` seconds)."""
+        """Record that ``kind`` happened at ``at_s`` (the clock's seconds)."""
         if self._file is not None:
             self._pending.append((kind, at_s, None, clock, fields))
 

@@ -24,8 +24,10 @@ import torch.distributed as dist
 import zmq
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import TransportError
 from plesio.runtime.environment import Place
+from plesio.runtime.exchange.group import TorchGroup
 from plesio.runtime.exchange.tcp_traffic import TcpTraffic
 from plesio.runtime.exchange.transport import ClientEndpoint, ControlClient, JobKeys, new_job_secret
 from plesio.runtime.heartbeat import Heartbeat
@@ -54,11 +56,12 @@ class Job:
 
     def __init__(self, place: Place, *, meet_s: float = MEET_S) -> None:
         self.place = place
+        self.clock: Clock = MonotonicClock()
         self.meet_s = meet_s
         self._exit = contextlib.ExitStack()
         self._servers: list[subprocess.Popen[str]] = []
         self._endpoints: list[ClientEndpoint] = []
-        self._group: dist.ProcessGroup | None = None
+        self._group: TorchGroup | None = None
         self._heartbeat: Heartbeat | None = None
         self._num_groups = 0
         self._group_traffic = TcpTraffic()
@@ -191,7 +194,7 @@ class Job:
             self._heartbeat = Heartbeat(client)
         return self._heartbeat
 
-    def process_group(self, device_type: str) -> dist.ProcessGroup:
+    def group(self, device_type: str) -> TorchGroup:
         """The group of all ranks that the job began with, made at the first call (all of them call it)."""
         if self._group is None or not dist.is_initialized():
             if not dist.is_initialized():
@@ -206,15 +209,15 @@ class Job:
                     dist.barrier()  # connections are made at the first use
                 self._num_groups += 1
                 self._exit.callback(self._destroy_process_group)
-            self._group = dist.group.WORLD
-        assert self._group is not None
+            assert dist.group.WORLD is not None
+            self._group = TorchGroup(dist.group.WORLD)
         return self._group
 
     def abort_collectives(self) -> None:
         """Wake every thread that is blocked in a collective, with an error."""
         if self._group is not None:
             for device_type in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-                self._group._get_backend(torch.device(device_type)).abort()
+                self._group.process_group._get_backend(torch.device(device_type)).abort()
 
     def bytes_sent(self) -> Counter[str]:
         """Bytes this process has sent in this job, by class of link."""

@@ -1,11 +1,11 @@
 """`plesio.join`: the one call that turns a training loop into a Plesio worker."""
 
 import sys
-import time
 from pathlib import Path
 
 import torch
 
+from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError
 from plesio.core.trace import TraceWriter
 from plesio.policies import LocalSGD, Policy, parse_policy
@@ -13,11 +13,14 @@ from plesio.runtime.environment import Place
 from plesio.runtime.exchange.averaging import AveragingExchange
 from plesio.runtime.exchange.ddp import DdpExchange
 from plesio.runtime.exchange.exchange import Exchange, LocalExchange
+from plesio.runtime.exchange.group import TorchGroup
 from plesio.runtime.exchange.layout import Layout
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.exchange.shard import optimizer_spec
 from plesio.runtime.exchange.store import StoreExchange
+from plesio.runtime.exchange.synchronous import ReducingExchange
 from plesio.runtime.job import Job
+from plesio.runtime.job_handle import JobHandle
 from plesio.runtime.ledger import Meter, RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.session import Session
@@ -38,7 +41,7 @@ def join(
     snapshot_every: int | None = None,
     pacer: Pacer | None = None,
     info: RunInfo | None = None,
-    job: Job | None = None,
+    job: JobHandle | None = None,
 ) -> Session:
     """Take part in training ``model`` with the other workers of this job; the start is common to all of them.
 
@@ -97,11 +100,13 @@ def join(
 
     path = None if folder is None else folder / f"trace-{rank}.jsonl"
     header = {"worker": rank, "policy": chosen.spec}
-    timeline = Timeline(meter, TraceWriter(path, header=header, on_failure=give_up_tracing))
+    run_clock = MonotonicClock() if job is None else job.clock
+    trace_writer = TraceWriter(path, header=header, on_failure=give_up_tracing, clock=run_clock)
+    timeline = Timeline(meter, trace_writer, clock=run_clock)
 
     def refuse(clock: int, reason: str) -> None:
         meter.refuse(reason)
-        timeline.event("refuse", at_s=time.perf_counter(), clock=clock, reason=reason)
+        timeline.event("refuse", at_s=run_clock.now_s(), clock=clock, reason=reason)
 
     if place is None:
         alone = AloneWorld(policy=chosen, info=names, folder=folder, meter=meter)
@@ -134,7 +139,7 @@ def join(
         else:
             world.connect(1, on_refused=refuse)
             world.join(layout=replica.digest())  # first: nobody may wait in a collective for one who disagrees
-            group = world.process_group(next(iter(replica.parameters.values())).device.type)
+            group = world.group(next(iter(replica.parameters.values())).device.type)
             if isinstance(chosen, LocalSGD):
                 exchange = AveragingExchange(
                     replica,
@@ -144,8 +149,12 @@ def join(
                     refuse=refuse,
                     snapshot_every=snapshot_every,
                 )
-            else:
+            elif isinstance(group, TorchGroup):
                 exchange = DdpExchange(
+                    replica, group=group, timeline=timeline, refuse=refuse, snapshot_every=snapshot_every
+                )
+            else:
+                exchange = ReducingExchange(
                     replica, group=group, timeline=timeline, refuse=refuse, snapshot_every=snapshot_every
                 )
         return Session(replica, policy=chosen, world=world, exchange=exchange, timeline=timeline, pacer=pacer)

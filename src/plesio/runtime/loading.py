@@ -4,7 +4,6 @@
 still hold samples that could come back (a worker may be lost); the loop then waits, and goes on if something does.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -230,7 +229,7 @@ class _Batches:
 
 
 def shard(
-    loader: DataLoader[Any], *, feed: Feed, on_waited: Callable[[float, float], None]
+    loader: DataLoader[Any], *, feed: Feed, now_s: Callable[[], float], on_waited: Callable[[float, float], None]
 ) -> Iterator[tuple[Any, int]]:
     """This worker's batches, each with its number of samples, in the loader's own form."""
     more = True
@@ -239,9 +238,9 @@ def shard(
             batches = _Batches(feed)
             for batch in _like(loader, batches):
                 yield batch, batches.sizes.popleft()
-            begun_s = time.perf_counter()
+            begun_s = now_s()
             more = feed.wait()
-            on_waited(begun_s, time.perf_counter())
+            on_waited(begun_s, now_s())
     finally:
         feed.close()
 

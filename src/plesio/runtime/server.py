@@ -1,10 +1,8 @@
-"""The job's server: one process per host that holds a shard, and on the first host decides the runs.
+"""The process that a job's server is: one per host, started by the host's first worker (`plesio.runtime.job`).
 
-Started by the host's first worker (`plesio.runtime.job`) and independent of it from then on: a worker that is killed
-takes no parameters, no decisions and no results with it. It ends when its starter says that the job is over, or when
-its starter is gone and no worker is connected any more.
-
-The loop is thin: it receives, hands on to a `Coordinator` (server 0) and a `ShardService`, and sends what they answer.
+It is independent of its starter from then on: a worker that is killed takes no parameters, no decisions and no results
+with it. It ends when its starter says that the job is over, or when its starter is gone and no worker is connected any
+more.
 """
 
 import json
@@ -14,30 +12,18 @@ import selectors
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import zmq
 
+from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError, TransportError
-from plesio.core.results import Environment, Evaluation, RunResult, write_results
-from plesio.policies import Arrived, parse_policy, write_log
-from plesio.runtime.coordinator import Coordinator, Effect, Order, PlanFigures, Tell
-from plesio.runtime.exchange.shard_service import ShardService
-from plesio.runtime.exchange.transport import Bulk, Control, ControlClient, Gone, JobKeys, ServerEndpoint
-from plesio.runtime.ledger import Report, RunInfo
-from plesio.runtime.messages import (
-    ControlKind,
-    heartbeat_identity,
-    server_identity,
-    worker_identity,
-    worker_of,
-)
+from plesio.runtime.exchange.transport import ControlClient, JobKeys, ServerEndpoint
+from plesio.runtime.job_server import JobServer
+from plesio.runtime.messages import server_identity, worker_of
 
-__all__ = ["JobServer", "ServerConfig", "main"]
+__all__ = ["ServerConfig", "ServerProcess", "main"]
 
 MAX_BULK_BYTES = 2**36
 """Largest payload between a worker and one server; members of the job may send models of any size."""
@@ -67,8 +53,8 @@ class ServerConfig:
     first: dict[str, str] | None = None
 
 
-class JobServer:
-    """One server, from start to end.
+class ServerProcess:
+    """A `JobServer` on real sockets, from start to end.
 
     Args:
         config: Who it is.
@@ -76,7 +62,6 @@ class JobServer:
     """
 
     def __init__(self, config: ServerConfig, *, ipc_dir: Path) -> None:
-        self._index = config.index
         keys = JobKeys.derive(config.secret)
         self.endpoint = ServerEndpoint(
             job=config.job, keys=keys, host=config.host, ipc_dir=ipc_dir, max_bulk_bytes=MAX_BULK_BYTES
@@ -91,27 +76,12 @@ class JobServer:
                 context=zmq.Context.instance(),
                 timeout_s=CONNECT_S,
             )
-            self.endpoint.generation = self._first.generation
-            self._first.send(ControlKind.SERVES, {})
+        self._server_0_gone = False
+        self._server = JobServer(config.index, endpoint=self.endpoint, first=self._first, clock=MonotonicClock())
         # what the workers send, and at once what server 0 decides about it
         self._poller = zmq.Poller()
         for readable in (*self.endpoint.sockets, *(() if self._first is None else self._first.sockets)):
             self._poller.register(readable, zmq.POLLIN)
-        self._coordinator: Coordinator | None = None
-        self._folder: Path | None = None
-        self._shard = ShardService(self.endpoint)
-        self._others: set[bytes] = set()
-        self._holders: list[bytes] = []
-        self._ending: Coordinator | None = None
-        self._awaited: set[bytes] = set()
-        self._num_servers = 1
-        self._layout = ""
-        self._closing: list[int] = []
-        self._sent_before: Counter[str] = Counter()
-        self._sent_elsewhere: Counter[str] = Counter()
-        self._refused_elsewhere: Counter[str] = Counter()
-        self._refused_before: Counter[str] = Counter()
-        self._server_0_gone = False
 
     def serve(self, starter: int) -> None:
         """Serve until the job is over.
@@ -137,254 +107,26 @@ class JobServer:
                     alone_since_s = time.monotonic()
                 elif time.monotonic() - alone_since_s > ORPHAN_S:
                     break
-        self._end_run()
-        if self._ending is not None:  # nobody is left to wait for the other servers
-            self._close_books(self._ending)
+        self._server.end()
 
     def turn(self, timeout_s: float) -> None:
         """Take in what arrives within ``timeout_s`` and act on it."""
         self._poller.poll(math.ceil(timeout_s * 1e3))
         arrived = self.endpoint.poll(0.0)
         begun_s = time.perf_counter()
-        for incoming in arrived:
-            match incoming:
-                case Control():
-                    self._on_control(incoming)
-                case Bulk():
-                    self._on_bulk(incoming)
-                case Gone():
-                    self._on_gone(incoming)
+        self._server.handle(arrived)
         if self._first is not None:
-            self._obey(self._first)
-        if self._coordinator is not None:
-            now_s = time.perf_counter()
-            self._coordinator.excuse(now_s - begun_s)
-            self._act(self._coordinator.tick(now_s=now_s))
-
-    def _obey(self, first: ControlClient) -> None:
-        """Do what server 0 has decided since the last turn."""
-        try:
-            controls = first.poll(0.0)
-        except TransportError:
-            self._server_0_gone = True  # it ends last of all; nothing is left to serve
-            return
-        for control in controls:
-            if control.kind == ControlKind.ORDERS:
-                self._shard.carry_out([Order(kind, body) for kind, body in control.body["orders"]])
-            elif control.kind == ControlKind.ENDED:
-                self._shard.end_run()
-                first.send(ControlKind.ENDED, self._traffic_of_run())
-                self._begin_generation()
-                first.generation = self.endpoint.generation
+            try:
+                self._server.obey(self._first.poll(0.0))
+            except TransportError:
+                self._server_0_gone = True  # it ends last of all; nothing is left to serve
+        self._server.check_leases(busy_s=time.perf_counter() - begun_s)
 
     def close(self) -> None:
         """Close the sockets."""
         if self._first is not None:
             self._first.close()
         self.endpoint.close()
-
-    def _on_control(self, message: Control) -> None:
-        now_s = time.perf_counter()
-        worker = worker_of(message.peer)
-        body = message.body
-        kind = ControlKind(message.kind)
-        if kind is ControlKind.ARRIVED:
-            event = Arrived(**body["event"])
-            self._arrived(event, num_samples=body["num_samples"], finished=body["finished"], server=body["server"])
-        elif kind is ControlKind.SERVES:
-            self._others.add(message.peer)
-        elif kind is ControlKind.ENDED:
-            self._ended_at(message.peer, body)
-        elif kind is ControlKind.JOIN and worker is not None and self._ending is None:
-            self._join(worker, body)
-        elif kind is ControlKind.RESULT or kind is ControlKind.PROGRESS:
-            self._answer_figures(message, kind)
-        elif self._coordinator is not None and worker is not None:
-            self._on_worker(self._coordinator, worker, kind, body, now_s=now_s)
-
-    def _on_worker(
-        self, coordinator: Coordinator, worker: int, kind: ControlKind, body: Mapping[str, Any], *, now_s: float
-    ) -> None:
-        match kind:
-            case ControlKind.HEARTBEAT:
-                effects = coordinator.heard(worker, now_s=now_s, report=Report.from_json(body["report"]))
-                self._act(effects)
-                if not effects:
-                    lease = {"lease_s": coordinator.lease_s}
-                    self.endpoint.send_control(heartbeat_identity(worker).encode(), ControlKind.ALIVE, lease)
-            case ControlKind.LEASE:
-                figures = PlanFigures(**body["figures"])
-                self._act(coordinator.lease(worker, plan=body["plan"], idle=body["idle"], figures=figures, now_s=now_s))
-            case ControlKind.FINISH:
-                self._act(
-                    coordinator.finish(
-                        worker, plan=body["plan"], block=body["block"], num_samples=body["num_samples"], now_s=now_s
-                    )
-                )
-            case ControlKind.RELEASE:
-                self._act(coordinator.release(worker, now_s=now_s))
-            case ControlKind.NOT_FINITE:
-                event = Arrived(**body["event"], finite=False)
-                self._arrived(event, num_samples=0, finished=body["finished"], server=0)
-            case ControlKind.LEAVE:
-                self._act(coordinator.leave(worker, now_s=now_s))
-            case ControlKind.EVALUATED:
-                coordinator.ledger.evaluations += [Evaluation(**point) for point in body["evaluations"]]
-                coordinator.ledger.parameters_sha256 = body["parameters_sha256"] or coordinator.ledger.parameters_sha256
-            case ControlKind.BYE:
-                if not coordinator.is_live(worker):  # counted lost, or never let in: the run goes on without it
-                    self._send_result(worker, self._result(coordinator))
-                    return
-                coordinator.heard(worker, now_s=now_s, report=Report.from_json(body["report"]))
-                self._closing.append(worker)
-                self._act(coordinator.bye(worker, status=body["status"], error=body["error"], now_s=now_s))
-
-    def _join(self, worker: int, body: Mapping[str, Any]) -> None:
-        now_s = time.perf_counter()
-        if self._coordinator is None:
-            folder = None if body["folder"] is None else Path(body["folder"])
-            policy = parse_policy(body["policy"])
-            self._num_servers = body["num_servers"]
-            self._coordinator = Coordinator(
-                policy,
-                info=RunInfo(**body["info"]),
-                expected=range(body["num_workers"]),
-                num_servers=self._num_servers,
-                snapshot_every=body["snapshot_every"] if policy.exchange == "store" else None,
-                folder=folder,
-            )
-            self._folder = folder
-            self._holders = [server_identity(index).encode() for index in range(1, self._num_servers)]
-            self._layout = body["layout"]
-        problem = self._disagreement(self._coordinator, body)
-        if problem is not None:
-            self._act(self._coordinator.reject(worker, problem, now_s=now_s))
-            return
-        if worker == 0:
-            self._coordinator.ledger.environment = Environment(**body["environment"])
-        self._act(self._coordinator.join(worker, now_s=now_s))
-
-    def _disagreement(self, coordinator: Coordinator, body: Mapping[str, Any]) -> str | None:
-        if body["policy"] != coordinator.policy.spec:
-            return (
-                f'this worker runs policy "{body["policy"]}", the others "{coordinator.policy.spec}"; use one for all'
-            )
-        if body["layout"] != self._layout:
-            return "this worker's model differs from the others' (names, shapes, dtypes, or the number of servers)"
-        return None
-
-    def _answer_figures(self, message: Control, kind: ControlKind) -> None:
-        coordinator = self._coordinator
-        body: dict[str, Any] = {}
-        if coordinator is not None and kind is ControlKind.PROGRESS:
-            body = {"policy": coordinator.policy.spec, **coordinator.ledger.progress()}
-        elif coordinator is not None:
-            body = self._result(coordinator).to_json()
-        self.endpoint.send_control(message.peer, kind, body)
-
-    def _on_gone(self, message: Gone) -> None:
-        """A connection ended. A heartbeat's ends with its process only, so that loss need not wait for the lease."""
-        if message.peer in self._others:
-            self._others.discard(message.peer)
-            self._ended_at(message.peer, {"sent": {}, "refused": {}})
-        worker = worker_of(message.peer)
-        if self._coordinator is not None and worker is not None and message.peer.startswith(b"heartbeat"):
-            self._act(self._coordinator.lose(worker, now_s=time.perf_counter()))
-
-    def _on_bulk(self, message: Bulk) -> None:
-        snapshots = [] if self._coordinator is None else self._coordinator.snapshots
-        arrival = self._shard.take(message, snapshots=snapshots)
-        if arrival is not None:
-            self._arrived(arrival.event, num_samples=arrival.num_samples, finished=arrival.finished, server=self._index)
-
-    def _arrived(self, event: Arrived, *, num_samples: int, finished: list[list[int]], server: int) -> None:
-        if self._coordinator is not None:
-            now_s = time.perf_counter()
-            effects = self._coordinator.arrived(
-                event, num_samples=num_samples, finished=finished, server=server, now_s=now_s
-            )
-            self._act(effects)
-        elif self._first is not None:
-            body = {"event": asdict(event), "num_samples": num_samples, "finished": finished, "server": server}
-            self._first.send(ControlKind.ARRIVED, body)
-
-    def _act(self, effects: list[Effect]) -> None:
-        orders = [effect for effect in effects if isinstance(effect, Order)]
-        if orders:
-            for peer in self._holders:
-                body = {"orders": [[order.kind, order.body] for order in orders]}
-                self.endpoint.send_control(peer, ControlKind.ORDERS, body)
-            self._shard.carry_out(orders)
-        for effect in effects:
-            if isinstance(effect, Tell):
-                self._tell(effect)
-        if self._coordinator is not None and self._coordinator.state == "ended":
-            self._end_run()
-
-    def _tell(self, effect: Tell) -> None:
-        kind = ControlKind[effect.kind.upper()]
-        by_thread = kind in (ControlKind.LOST, ControlKind.EXPELLED)
-        identity = heartbeat_identity(effect.worker) if by_thread else worker_identity(effect.worker)
-        self.endpoint.send_control(identity.encode(), kind, effect.body)
-
-    def _traffic_of_run(self) -> dict[str, dict[str, int]]:
-        """What this server has sent in the run under way, and whom it has turned away."""
-        sent = Counter({"ipc": self.endpoint.traffic.ipc.sent, "tcp": self.endpoint.traffic.tcp.sent})
-        refused = Counter({str(reason): count for reason, count in self.endpoint.refused.items()})
-        return {"sent": dict(sent - self._sent_before), "refused": dict(refused - self._refused_before)}
-
-    def _begin_generation(self) -> None:
-        self._sent_before = Counter({"ipc": self.endpoint.traffic.ipc.sent, "tcp": self.endpoint.traffic.tcp.sent})
-        self._refused_before = Counter({str(reason): count for reason, count in self.endpoint.refused.items()})
-        self.endpoint.generation += 1
-
-    def _result(self, coordinator: Coordinator) -> RunResult:
-        own, ledger = self._traffic_of_run(), coordinator.ledger
-        ledger.server_bytes = Counter(own["sent"]) + self._sent_elsewhere
-        ledger.refused_peers = Counter(own["refused"]) + self._refused_elsewhere
-        return ledger.result(status=coordinator.status, error=coordinator.error)
-
-    def _send_result(self, worker: int, result: RunResult) -> None:
-        self.endpoint.send_control(worker_identity(worker).encode(), ControlKind.BYE, result.to_json())
-
-    def _end_run(self) -> None:
-        """The run is over when every server has forgotten it: only then may the next one's messages reach them."""
-        self._ending, self._coordinator = self._coordinator, None
-        if self._ending is None:
-            return
-        self._shard.end_run()
-        self._awaited = set(self._others)
-        for peer in self._others:
-            self.endpoint.send_control(peer, ControlKind.ENDED, {})
-        if not self._awaited:
-            self._close_books(self._ending)
-
-    def _ended_at(self, peer: bytes, traffic: Mapping[str, Mapping[str, int]]) -> None:
-        """Another server has ended the run, or is gone."""
-        self._sent_elsewhere.update(traffic["sent"])
-        self._refused_elsewhere.update(traffic["refused"])
-        self._awaited.discard(peer)
-        if self._ending is not None and not self._awaited:
-            self._close_books(self._ending)
-
-    def _close_books(self, coordinator: Coordinator) -> None:
-        """Write the run's figures, let its workers go, and be ready for the next run."""
-        self._ending = None
-        coordinator.trace.close()
-        result = self._result(coordinator)
-        if self._folder is not None:
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                write_results(self._folder / "results.json", [result])
-                write_log(self._folder / "events.jsonl", coordinator.recorder.log)
-            except OSError as error:
-                print(f"plesio: the run's figures could not be written to {self._folder}: {error}", file=sys.stderr)
-        for worker in self._closing:
-            self._send_result(worker, result)
-        self._closing.clear()
-        self._sent_elsewhere.clear()
-        self._refused_elsewhere.clear()
-        self._begin_generation()
 
 
 def main() -> None:
@@ -393,7 +135,7 @@ def main() -> None:
     # The server's own folder, so that it goes with the server also when the starter was killed.
     with tempfile.TemporaryDirectory(prefix="plesio-") as ipc_dir:
         try:
-            server = JobServer(config, ipc_dir=Path(ipc_dir))
+            server = ServerProcess(config, ipc_dir=Path(ipc_dir))
         except PlesioError as error:
             print(json.dumps({"error": str(error)}), flush=True)
             sys.exit(2)

@@ -15,7 +15,6 @@ the end of the last one (computing begins) and the moment the gradient is comple
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
@@ -23,7 +22,7 @@ from typing import Any, Literal, Protocol, Self
 import torch
 from torch.utils.data import DataLoader
 
-from plesio.core.clock import MonotonicClock, TrainingClock
+from plesio.core.clock import TrainingClock
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
@@ -116,7 +115,8 @@ class Session:
         self._exchange = exchange
         self._timeline = timeline
         self._pacer = pacer
-        self._training = TrainingClock(MonotonicClock())
+        self._now_s = timeline.now_s
+        self._training = TrainingClock(timeline.clock)
         self._clock = world.clock
         self._marked_s: float | None = None
         self._feed: Feed | None = None
@@ -162,7 +162,7 @@ class Session:
         feed = self._world.feed(figures, plan=self._num_plans, samples_before=self._global_samples or 0)
         self._num_plans += 1
         self._feed = feed
-        batches = shard(loader, feed=feed, on_waited=self._waited_for_samples)
+        batches = shard(loader, feed=feed, now_s=self._now_s, on_waited=self._waited_for_samples)
         try:
             while True:
                 self._mark()
@@ -201,7 +201,7 @@ class Session:
             WorkerLostError: A worker is gone that the exchange cannot do without.
         """
         self._ensure_open()
-        entered_s = time.perf_counter()
+        entered_s = self._now_s()
         began_s = entered_s if self._marked_s is None else self._marked_s
         clock = self._clock + 1
         ready_s = self._exchange.ready_s or entered_s
@@ -211,7 +211,7 @@ class Session:
             timeline.blocked(ready_s, entered_s, clock=clock)
         if self._pacer is not None:
             self._pacer.pace(clock, started_s=began_s + (entered_s - ready_s))
-            paced_s = time.perf_counter()
+            paced_s = self._now_s()
             timeline.compute(entered_s, paced_s, clock=clock)
         samples, self._batch_samples = self._batch_samples, 0
         if self._feed is not None and samples:
@@ -219,15 +219,15 @@ class Session:
         value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
         at_s = self._training.elapsed_s()
         progress = Progress(clock, samples, self._global_samples, value, at_s)
-        stepping_s, exchanged_s = time.perf_counter(), timeline.exchanged_s
+        stepping_s, exchanged_s = self._now_s(), timeline.exchanged_s
         try:
             self._exchange.step(progress)
         except RuntimeError as error:
             raise self._world.explain(error) or error from error
         # the optimizer's step and the packing of tensors: all of the exchange that was neither waiting nor transfer
-        timeline.worked((time.perf_counter() - stepping_s) - (timeline.exchanged_s - exchanged_s))
+        timeline.worked((self._now_s() - stepping_s) - (timeline.exchanged_s - exchanged_s))
         self._clock = clock
-        self._marked_s = time.perf_counter()
+        self._marked_s = self._now_s()
         timeline.meter.step(
             clock=clock,
             samples=samples,
@@ -248,7 +248,7 @@ class Session:
         """
         self._ensure_open()
         self._training.pause()
-        begun_s = time.perf_counter()
+        begun_s = self._now_s()
         try:
             state = self._exchange.shared()
             value = None
@@ -259,9 +259,9 @@ class Session:
                 value = points[-1].metric
             return self._world.share_metric(value)
         finally:
-            self._timeline.evaluate(begun_s, time.perf_counter(), clock=self._clock)
+            self._timeline.evaluate(begun_s, self._now_s(), clock=self._clock)
             self._training.resume()
-            self._marked_s = None if self._marked_s is None else time.perf_counter()
+            self._marked_s = None if self._marked_s is None else self._now_s()
 
     def _samples_done(self) -> int:
         return self._global_samples if self._global_samples is not None else self._world.result().samples
@@ -349,7 +349,7 @@ class Session:
         """Computing begins, unless it has since the last step."""
         self._training.start()
         if self._marked_s is None:
-            self._marked_s = time.perf_counter()
+            self._marked_s = self._now_s()
 
     def _ensure_open(self) -> None:
         if self._closed:

@@ -1,5 +1,6 @@
 """Where a worker's time goes: one call per span, into the meter's totals and the trace."""
 
+from plesio.core.clock import Clock
 from plesio.core.trace import TraceWriter
 from plesio.runtime.ledger import Meter
 
@@ -7,11 +8,13 @@ __all__ = ["Timeline"]
 
 
 class Timeline:
-    """Adds spans to the totals and writes them to the trace. Times are `time.perf_counter` seconds."""
+    """Adds spans to the totals and writes them to the trace. Times are those of ``clock``."""
 
-    __slots__ = ("_totals", "ended_s", "exchanged_s", "meter", "trace")
+    __slots__ = ("_totals", "clock", "ended_s", "exchanged_s", "meter", "now_s", "trace")
 
-    def __init__(self, meter: Meter, trace: TraceWriter) -> None:
+    def __init__(self, meter: Meter, trace: TraceWriter, *, clock: Clock) -> None:
+        self.clock = clock
+        self.now_s = clock.now_s
         self.meter = meter
         self.trace = trace
         self.exchanged_s = 0.0

@@ -6,16 +6,15 @@ is kept (overlapped averaging, as in Wang et al. 2020, "Overlap Local-SGD", with
 buffers are averaged with the parameters.
 """
 
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
 from plesio.policies import Policy
 from plesio.runtime.exchange.exchange import Progress, Refusal, SharedState, SnapshotTaker
+from plesio.runtime.exchange.group import Group, Work
 from plesio.runtime.exchange.replica import Replica, State
 from plesio.runtime.timeline import Timeline
 
@@ -31,7 +30,7 @@ class _Averaging:
     started: Progress
     sent: list[torch.Tensor]
     sums: list[torch.Tensor]
-    works: list[dist.Work]
+    works: list[Work]
 
 
 class AveragingExchange:
@@ -53,7 +52,7 @@ class AveragingExchange:
         replica: Replica,
         *,
         policy: Policy,
-        group: dist.ProcessGroup,
+        group: Group,
         timeline: Timeline,
         refuse: Refusal,
         snapshot_every: int | None,
@@ -63,8 +62,8 @@ class AveragingExchange:
         self._group = group
         self._timeline = timeline
         self._refuse = refuse
-        self._leads = dist.get_rank(group) == 0
-        self._num_workers = dist.get_world_size(group)
+        self._leads = group.rank == 0
+        self._num_workers = group.size
         self._snapshots = SnapshotTaker(snapshot_every if self._leads else None)
         self._pending: _Averaging | None = None
         self._latest: Progress | None = None
@@ -72,7 +71,7 @@ class AveragingExchange:
         self._groups = _by_dtype([(name, tensor) for name, tensor, _, _ in replica.tensors()])
         for group_of_tensors in self._groups:
             for _, tensor in group_of_tensors:
-                dist.broadcast(tensor, group=group, group_src=0)
+                group.broadcast(tensor)
 
     def step(self, progress: Progress) -> None:
         """Step locally, then merge and start the averagings that are due."""
@@ -94,21 +93,21 @@ class AveragingExchange:
     def _start(self, progress: Progress) -> None:
         sent = [torch.cat([tensor.reshape(-1) for _, tensor in group]) for group in self._groups]
         sums = [flat.clone() for flat in sent]
-        works = [dist.all_reduce(flat, group=self._group, async_op=True) for flat in sums]
-        self._pending = _Averaging(progress, sent, sums, [work for work in works if work is not None])
+        works = [self._group.all_reduce(flat) for flat in sums]
+        self._pending = _Averaging(progress, sent, sums, works)
 
     @torch.no_grad()
     def _merge(self) -> None:
         if self._pending is None:
             return
         averaging, self._pending = self._pending, None
-        begun_s = time.perf_counter()
+        begun_s = self._timeline.now_s()
         for work in averaging.works:
             work.wait()
         started = averaging.started
         # without steps since, the mean itself is taken: replicas are then equal to the bit
         stepped_since = self._latest is not None and self._latest.clock != started.clock
-        self._timeline.blocked(begun_s, time.perf_counter(), clock=started.clock)
+        self._timeline.blocked(begun_s, self._timeline.now_s(), clock=started.clock)
         for group, sent, total in zip(self._groups, averaging.sent, averaging.sums, strict=True):
             mean = total.div_(self._num_workers)  # sum, then divide
             for (_, tensor), before, after in zip(group, _parts(group, sent), _parts(group, mean), strict=True):
@@ -139,7 +138,7 @@ class AveragingExchange:
         """The mean of the replicas as they are now (a collective of its own); rank 0 gets it, the replicas stay."""
         means = [torch.cat([tensor.reshape(-1) for _, tensor in group]) for group in self._groups]
         for flat in means:
-            dist.all_reduce(flat, group=self._group)
+            self._group.all_reduce(flat).wait()
             flat.div_(self._num_workers)
         return self._state(means) if self._leads else None
 

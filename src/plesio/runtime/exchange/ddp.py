@@ -8,24 +8,24 @@ A rank is *blocked* from the moment its own gradient is complete until the reduc
 not know on what. `plesio.core.trace.split_blocked` tells waiting from communicating once all ranks have reported.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
-from plesio.runtime.exchange.exchange import Progress, Refusal, SharedState, SnapshotTaker
-from plesio.runtime.exchange.replica import Buckets, Replica, State
+from plesio.runtime.exchange.exchange import Refusal
+from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.exchange.replica import Buckets, Replica
+from plesio.runtime.exchange.synchronous import SynchronousExchange
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["DdpExchange"]
 
 
-class DdpExchange:
+class DdpExchange(SynchronousExchange):
     """Bulk synchronous: DDP averages the gradients of every step.
 
     Args:
@@ -40,23 +40,17 @@ class DdpExchange:
         self,
         replica: Replica,
         *,
-        group: dist.ProcessGroup,
+        group: TorchGroup,
         timeline: Timeline,
         refuse: Refusal,
         snapshot_every: int | None,
     ) -> None:
-        self.ready_s: float | None = None
-        self._replica = replica
-        self._group = group
-        self._timeline = timeline
-        self._refuse = refuse
-        self._leads = dist.get_rank(group) == 0
-        self._snapshots = SnapshotTaker(snapshot_every if self._leads else None)
+        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshot_every=snapshot_every)
         self._buckets = Buckets(replica)
         device = next(iter(replica.parameters.values())).device
         device_ids = None if device.type == "cpu" else [device]
         self._ddp = DistributedDataParallel(
-            replica.model, device_ids=device_ids, process_group=group, gradient_as_bucket_view=True
+            replica.model, device_ids=device_ids, process_group=group.process_group, gradient_as_bucket_view=True
         )
         self._hooks = [
             replica.model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
@@ -85,46 +79,16 @@ class DdpExchange:
         torch.autograd.Variable._execution_engine.queue_callback(self._on_gradients_complete)
 
     def _on_gradients_complete(self) -> None:
-        self.ready_s = time.perf_counter()
+        self.ready_s = self._timeline.now_s()
 
-    def step(self, progress: Progress) -> None:
-        """Step the optimizer with the averaged gradient, the same on every rank."""
-        self.ready_s = None
-        if self._buckets.finite():  # the mean is the same on all ranks, so all decide alike
-            self._replica.optimizer.step()
-        else:
-            self._blame(progress)
-        self._replica.optimizer.zero_grad(set_to_none=True)
-        self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
-
-    def _blame(self, progress: Progress) -> None:
-        """Refuse the step; the rank whose own loss is not finite takes the blame, else rank 0 for all."""
-        finite = progress.loss is None or abs(progress.loss) < float("inf")
-        flags = torch.tensor([0.0 if finite else 1.0])
-        own = flags.clone()
-        dist.all_reduce(flags, group=self._group)
-        if own.item() > 0 or (flags.item() == 0 and self._leads):
-            self._refuse(progress.clock, "not_finite")
+    def _finite(self) -> bool:
+        return self._buckets.finite()
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
         """Backward passes in this context are not reduced."""
         with self._ddp.no_sync():
             yield
-
-    def admitted_at(self, clock: int) -> None:
-        """Never rests: all ranks have equally many batches."""
-
-    def shared(self) -> State | None:
-        """Every replica is the shared state; rank 0 gives its own."""
-        return self._replica.state() if self._leads else None
-
-    def finish(self) -> None:
-        """Nothing is held back."""
-
-    def snapshots(self) -> list[SharedState]:
-        """The snapshots taken since the last call (rank 0)."""
-        return self._snapshots.take()
 
     def close(self) -> None:
         """Take the hooks off the model."""

@@ -4,14 +4,15 @@ It decides nothing. torch is imported when the first parameters arrive; a server
 pays for it.
 """
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from plesio.core.clock import Clock
 from plesio.policies import Arrived
 from plesio.runtime.coordinator import Order, Snapshot
-from plesio.runtime.exchange.transport import Bulk, Header, ServerEndpoint
+from plesio.runtime.exchange.connection import WorkerConnections
+from plesio.runtime.exchange.transport import Bulk, Header
 from plesio.runtime.messages import BulkKind, worker_identity
 
 if TYPE_CHECKING:
@@ -37,10 +38,12 @@ class ShardService:
 
     Args:
         endpoint: Where bulk messages come from and go to.
+        clock: Tells how long an answer was held back.
     """
 
-    def __init__(self, endpoint: ServerEndpoint) -> None:
+    def __init__(self, endpoint: WorkerConnections, *, clock: Clock) -> None:
         self._endpoint = endpoint
+        self._clock = clock
         self._host: ShardHost | None = None
 
     def take(self, message: Bulk, *, snapshots: Sequence[Snapshot]) -> Arrival | None:
@@ -88,7 +91,7 @@ class ShardService:
     def _pull(self, host: "ShardHost", message: Bulk) -> None:
         from plesio.runtime.exchange.shard_host import PullRequest
 
-        now_s = time.perf_counter()
+        now_s = self._clock.now_s()
         header, meta = message.header, message.meta
         request = PullRequest(
             worker=header.worker,
@@ -122,7 +125,7 @@ class ShardService:
         """Do to the shard what was decided, and answer the pulls that this makes possible."""
         if self._host is not None:
             for order in orders:
-                self._answer(self._host.carry_out(order, now_s=time.perf_counter()))
+                self._answer(self._host.carry_out(order, now_s=self._clock.now_s()))
 
     def _answer(self, answers: Iterable["Answer"]) -> None:
         for answer in answers:

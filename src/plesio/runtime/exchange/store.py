@@ -10,7 +10,6 @@ way that the replica has come since the last pull. Tensors without a gradient ar
 back that changed. NaN and infinity are looked for before anything is sent.
 """
 
-import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -134,7 +133,7 @@ class StoreExchange:
         if self._num_steps == 0:
             self._client.not_finite(clock=clock, base_version=self._version)
         else:
-            begun_s = time.perf_counter()
+            begun_s = self._timeline.now_s()
             present, payloads = self._pack(self._update())
             meta: dict[str, Any] = {"num_steps": self._num_steps, "num_samples": self._num_samples}
             groups = group_options(self._replica.optimizer)
@@ -142,7 +141,7 @@ class StoreExchange:
                 meta["groups"] = list(groups)
                 self._sent_groups = groups
             self._client.push(clock=clock, base_version=self._version, meta=meta, present=present, payloads=payloads)
-            now_s = time.perf_counter()
+            now_s = self._timeline.now_s()
             self._timeline.communicate(begun_s, now_s, clock=self._clock)
             self._timeline.event("push", at_s=now_s, clock=self._clock, version=self._version, steps=self._num_steps)
         self._gradients = {}
@@ -182,10 +181,10 @@ class StoreExchange:
         return present, payloads
 
     def _pull(self, *, clock: int) -> None:
-        begun_s = time.perf_counter()
+        begun_s = self._timeline.now_s()
         replies = self._client.pull(after=self._pushed_clock, clock=clock, known_version=self._version)
         self._merge(replies)
-        ended_s = time.perf_counter()
+        ended_s = self._timeline.now_s()
         # the server says how long it held the answer back for others; the rest was the transfer
         waited_s = min(max(reply.held_s for reply in replies), ended_s - begun_s)
         self._timeline.wait(begun_s, begun_s + waited_s, clock=self._clock)

@@ -1,6 +1,5 @@
 """A worker's connections to the servers of its job: requests out, answers sorted to whoever waits for them."""
 
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError, TransportError
 from plesio.policies import Arrived
 from plesio.runtime.coordinator import PlanFigures, Snapshot
-from plesio.runtime.exchange.transport import Bulk, ClientEndpoint, Control, Header
+from plesio.runtime.exchange.connection import ServerConnection
+from plesio.runtime.exchange.transport import Bulk, Control, Header
 from plesio.runtime.leases import Block
 from plesio.runtime.messages import BulkKind, ControlKind
 
@@ -39,20 +40,23 @@ class StoreClient:
     Args:
         endpoints: Connections, server 0 first.
         rank: This worker.
+        clock: For time limits.
         failure: Says why waiting has become pointless (the job's server is gone, a worker is lost), or None.
         on_refused: Called with clock and reason when the policy refused an update of this worker.
     """
 
     def __init__(
         self,
-        endpoints: Sequence[ClientEndpoint],
+        endpoints: Sequence[ServerConnection],
         *,
         rank: int,
+        clock: Clock,
         failure: Callable[[], PlesioError | None],
         on_refused: Callable[[int, str], None],
     ) -> None:
         self.endpoints = list(endpoints)
         self._rank = rank
+        self._clock = clock
         self._failure = failure
         self._on_refused = on_refused
         self._controls: dict[int, deque[Mapping[str, Any]]] = defaultdict(deque)
@@ -81,11 +85,11 @@ class StoreClient:
             TransportError: It did not come within ``timeout_s``.
             PlesioError: The run cannot go on, or the server refused the request.
         """
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline_s = None if timeout_s is None else self._clock.now_s() + timeout_s
         while not self._controls[kind]:
             if self._controls[ControlKind.FAILED]:
                 raise TransportError(self._controls[ControlKind.FAILED].popleft()["message"])
-            if deadline_s is not None and time.monotonic() > deadline_s:
+            if deadline_s is not None and self._clock.now_s() > deadline_s:
                 raise TransportError(
                     f"the job's server has not answered within {timeout_s:g} s ({kind.name.lower()}){explain()}"
                 )

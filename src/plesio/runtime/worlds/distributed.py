@@ -13,9 +13,9 @@ from plesio.core.errors import PlesioError, TransportError
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
 from plesio.runtime.coordinator import PlanFigures
+from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.store_client import Leases, StoreClient
-from plesio.runtime.heartbeat import Heartbeat
-from plesio.runtime.job import Job
+from plesio.runtime.job_handle import JobHandle, Pulse
 from plesio.runtime.ledger import Meter, RunInfo
 from plesio.runtime.loading import Feed, LeasedFeed, SynchronousFeed
 from plesio.runtime.machine import environment
@@ -42,7 +42,7 @@ class DistributedWorld:
 
     def __init__(
         self,
-        job: Job,
+        job: JobHandle,
         *,
         owns_job: bool,
         policy: Policy,
@@ -64,19 +64,23 @@ class DistributedWorld:
         self._folder = folder
         self._meter = meter
         self._snapshot_every = snapshot_every
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: Pulse | None = None
+        self._group: Group | None = None
         self._result: RunResult | None = None
 
     def connect(self, num_servers: int, *, on_refused: Callable[[int, str], None]) -> StoreClient:
         """Connect to the job's servers."""
         endpoints = self._job.servers(num_servers)
-        self.client = StoreClient(endpoints, rank=self.rank, failure=self._failure, on_refused=on_refused)
+        self.client = StoreClient(
+            endpoints, rank=self.rank, clock=self._job.clock, failure=self._failure, on_refused=on_refused
+        )
         self._meter.bytes_sent = self._job.bytes_sent_since(self._job.bytes_sent())
         return self.client
 
-    def process_group(self, device_type: str) -> dist.ProcessGroup:
+    def group(self, device_type: str) -> Group:
         """The collective's group."""
-        return self._job.process_group(device_type)
+        self._group = self._job.group(device_type)
+        return self._group
 
     def join(self, *, layout: str) -> None:
         """Take part: returns when the run has started.
@@ -157,7 +161,8 @@ class DistributedWorld:
         if self._policy.exchange == "store":
             return metric
         value = torch.tensor([float("nan") if metric is None else metric], dtype=torch.float64)
-        dist.broadcast(value, src=0)
+        assert self._group is not None
+        self._group.broadcast(value)
         return float(value.item())
 
     def leave(self) -> None:

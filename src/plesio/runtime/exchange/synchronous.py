@@ -1,0 +1,122 @@
+"""Bulk synchronous training on a collective, less the reduction itself: what every step does with the mean gradient."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from plesio.runtime.exchange.exchange import Progress, Refusal, SharedState, SnapshotTaker
+from plesio.runtime.exchange.group import Group
+from plesio.runtime.exchange.replica import Replica, State
+from plesio.runtime.timeline import Timeline
+
+__all__ = ["ReducingExchange", "SynchronousExchange"]
+
+
+class SynchronousExchange:
+    """All replicas are equal, and step with the same mean gradient.
+
+    Args:
+        replica: Parameters are made rank 0's when the exchange is built.
+        group: The ranks.
+        timeline: Where blocked spans go.
+        refuse: Called on the rank to blame when a gradient is not finite.
+        snapshot_every: Samples between two snapshots on rank 0.
+    """
+
+    ready_s: float | None = None
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        group: Group,
+        timeline: Timeline,
+        refuse: Refusal,
+        snapshot_every: int | None,
+    ) -> None:
+        self._replica = replica
+        self._group = group
+        self._timeline = timeline
+        self._refuse = refuse
+        self._leads = group.rank == 0
+        self._snapshots = SnapshotTaker(snapshot_every if self._leads else None)
+
+    def step(self, progress: Progress) -> None:
+        """Step the optimizer with the averaged gradient, the same on every rank."""
+        self.ready_s = None
+        if self._finite():  # the mean is the same on all ranks, so all decide alike
+            self._replica.optimizer.step()
+        else:
+            self._blame(progress)
+        self._replica.optimizer.zero_grad(set_to_none=True)
+        self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
+
+    def _finite(self) -> bool:
+        return self._replica.gradients_finite()
+
+    def _blame(self, progress: Progress) -> None:
+        """Refuse the step; the rank whose own loss is not finite takes the blame, else rank 0 for all."""
+        finite = progress.loss is None or abs(progress.loss) < float("inf")
+        flags = torch.tensor([0.0 if finite else 1.0])
+        own = flags.clone()
+        self._group.all_reduce(flags).wait()
+        if own.item() > 0 or (flags.item() == 0 and self._leads):
+            self._refuse(progress.clock, "not_finite")
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Backward passes in this context are not reduced."""
+        return nullcontext()
+
+    def admitted_at(self, clock: int) -> None:
+        """Never rests: all ranks have equally many batches."""
+
+    def shared(self) -> State | None:
+        """Every replica is the shared state; rank 0 gives its own."""
+        return self._replica.state() if self._leads else None
+
+    def finish(self) -> None:
+        """Nothing is held back."""
+
+    def snapshots(self) -> list[SharedState]:
+        """The snapshots taken since the last call (rank 0)."""
+        return self._snapshots.take()
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class ReducingExchange(SynchronousExchange):
+    """Reduces the gradients itself, after the backward pass; for groups that DDP cannot use."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        group: Group,
+        timeline: Timeline,
+        refuse: Refusal,
+        snapshot_every: int | None,
+    ) -> None:
+        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshot_every=snapshot_every)
+        self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
+        with torch.no_grad():
+            for tensor in (*replica.parameters.values(), *self._buffers):
+                group.broadcast(tensor)
+
+    @torch.no_grad()
+    def step(self, progress: Progress) -> None:
+        """Average the gradients, then step; buffers become rank 0's, as DDP makes them before each forward pass."""
+        begun_s = self._timeline.now_s()
+        gradients = [p.grad for p in self._replica.parameters.values() if p.grad is not None]
+        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+            alike = [gradient for gradient in gradients if gradient.dtype == dtype]
+            flat = torch.cat([gradient.reshape(-1) for gradient in alike]).div_(self._group.size)
+            self._group.all_reduce(flat).wait()
+            parts = torch.split(flat, [gradient.numel() for gradient in alike])
+            for gradient, part in zip(alike, parts, strict=True):
+                gradient.copy_(part.view_as(gradient))
+        for buffer in self._buffers:
+            self._group.broadcast(buffer)
+        self._timeline.blocked(begun_s, self._timeline.now_s(), clock=progress.clock)
+        with torch.enable_grad():  # an optimizer may need it for a closure
+            super().step(progress)

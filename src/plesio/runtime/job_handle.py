@@ -1,0 +1,79 @@
+"""What a run needs of its job, in whichever world that is."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from plesio.core.clock import Clock
+from plesio.core.errors import PlesioError
+from plesio.runtime.environment import Place
+from plesio.runtime.exchange.connection import ServerConnection
+from plesio.runtime.exchange.group import Group
+from plesio.runtime.ledger import Meter
+
+__all__ = ["JobHandle", "Pulse"]
+
+
+class Pulse(Protocol):
+    """Keeps telling the job's server that this worker lives, and hears what it must know at once."""
+
+    @property
+    def failure(self) -> PlesioError | None:
+        """Why the run cannot go on, if it cannot."""
+        ...
+
+    def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
+        """Begin for a run; ``abort`` is called once if it cannot go on."""
+        ...
+
+    def wait_for_failure(self) -> PlesioError | None:
+        """`failure`, waiting for it a lease at most."""
+        ...
+
+    def quiet(self) -> None:
+        """Send no more figures for this run."""
+        ...
+
+
+class JobHandle(Protocol):
+    """One worker's membership in a job."""
+
+    place: Place
+    clock: Clock
+    meet_s: float
+
+    def servers(self, count: int) -> Sequence[ServerConnection]:
+        """Connections to the first ``count`` servers."""
+        ...
+
+    def heartbeat(self) -> Pulse:
+        """The sign of life."""
+        ...
+
+    def group(self, device_type: str) -> Group:
+        """The group of all ranks that the job began with; all of them call it."""
+        ...
+
+    def abort_collectives(self) -> None:
+        """Wake whoever is blocked in a collective, with an error."""
+        ...
+
+    def missing(self) -> list[int]:
+        """Workers that the job should begin with and that have not come."""
+        ...
+
+    def bytes_sent(self) -> Counter[str]:
+        """Bytes this worker has sent in this job, by class of link."""
+        ...
+
+    def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
+        """A function that tells what was sent since ``before``."""
+        ...
+
+    def next_run(self) -> None:
+        """A run has ended."""
+        ...
+
+    def close(self) -> None:
+        """Leave the job."""
+        ...
