@@ -3,7 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plesio.core.errors import ConfigError, nearest
-from plesio.core.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+from plesio.core.units import (
+    format_bandwidth,
+    format_bytes,
+    format_seconds,
+    parse_bandwidth,
+    parse_bytes,
+    parse_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +46,53 @@ def test_decimal_and_binary_sizes_differ():
     assert (parse_bytes("1 kB"), parse_bytes("1 KiB"), parse_bytes("1.5 GB")) == (1000, 1024, 1_500_000_000)
     with pytest.raises(ConfigError, match="KB"):
         parse_bytes("1 KB")
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [
+        ("1 bit/s", 0.125),
+        ("941 Mbit/s", 117.625e6),
+        ("1Gbit/s", 125e6),
+        ("100 Gbps", 12.5e9),
+        (" 0.4 Tbit/s ", 50e9),
+        ("10 GB/s", 10e9),
+        ("25 GiB/s", 25 * 2**30),
+        ("1.5e3 kB/s", 1.5e6),
+    ],
+)
+def test_bits_and_bytes_per_second_differ_by_eight(text: str, bytes_per_s: float):
+    assert parse_bandwidth(text) == pytest.approx(bytes_per_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ["10 Gb/s", "10 GBps", "10Mb/s", "10 KBps", "10 b/s"])
+def test_a_spelling_that_may_mean_bits_or_bytes_is_refused_with_both(text: str):
+    with pytest.raises(ConfigError, match=r'write "10 [kMG]?bit/s" \(bits\) or "10 [kMG]?B/s" \(bytes\)'):
+        parse_bandwidth(text)
+
+
+@pytest.mark.parametrize("text", ["", "10", "10 GB", "10 s", "fast", "10 gbit/s", "10 GB/ms", "nan GB/s"])
+def test_what_is_no_bandwidth_is_refused_with_an_example(text: str):
+    with pytest.raises(ConfigError, match=r'as in "1 Gbit/s" or "10 GB/s"'):
+        parse_bandwidth(text)
+
+
+def test_bandwidths_are_neither_negative_nor_infinite():
+    with pytest.raises(ConfigError, match="negative"):
+        parse_bandwidth("-1 GB/s")
+    with pytest.raises(ConfigError, match="too large"):
+        parse_bandwidth("1e400 GB/s")
+    with pytest.raises(ConfigError, match="too large"):
+        parse_bytes("1e400 GB")
+
+
+@given(st.floats(1e3, 1e15))
+def test_bandwidths_for_people_are_right_to_half_a_percent(bandwidth: float):
+    assert parse_bandwidth(format_bandwidth(bandwidth)) == pytest.approx(bandwidth, rel=5.1e-3)
+
+
+def test_rounding_up_to_a_unit_moves_to_that_unit():
+    assert (format_bytes(999_600_000), format_seconds(0.99996), format_seconds(119.7)) == ("1 GB", "1 s", "2 min 0 s")
 
 
 @given(st.floats(1e-9, 1e5))

@@ -6,6 +6,12 @@ from typing import Protocol
 __all__ = ["Clock", "MonotonicClock", "TrainingClock"]
 
 
+_WAKE_UP_S = 1e-4
+"""How late a sleep usually ends (timer slack, wake-up): sleep that much less."""
+
+_SHORTEST_SLEEP_S = 1e-6
+
+
 class Clock(Protocol):
     """Seconds on a scale that never goes back."""
 
@@ -19,6 +25,10 @@ class Clock(Protocol):
 
     def sleep_s(self, duration_s: float) -> None:
         """Let ``duration_s`` seconds pass; zero or less returns at once."""
+        ...
+
+    def sleep_until_s(self, deadline_s: float) -> None:
+        """Return at ``deadline_s``, as punctually as the clock can; at once if that is past."""
         ...
 
 
@@ -39,6 +49,11 @@ class MonotonicClock:
         """Sleep; zero or less returns at once."""
         if duration_s > 0:
             time.sleep(duration_s)
+
+    def sleep_until_s(self, deadline_s: float) -> None:
+        """Sleep for most of it, and the rest in the shortest sleeps there are: a sleep usually ends late."""
+        while (left_s := deadline_s - self.now_s()) > 0:
+            self.sleep_s(max(left_s - _WAKE_UP_S, _SHORTEST_SLEEP_S))
 
 
 class TrainingClock:

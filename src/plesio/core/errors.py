@@ -5,7 +5,7 @@ without a traceback and exits with status 2.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "ConfigError",
@@ -58,6 +58,13 @@ class WorkerLostError(PlesioError):
     def __init__(self, message: str, *, ranks: tuple[int, ...]) -> None:
         super().__init__(message)
         self.ranks = ranks
+
+    @classmethod
+    def of(cls, ranks: Sequence[int]) -> "WorkerLostError":
+        """The error for a collective without these ranks."""
+        names = ", ".join(map(str, ranks))
+        text = f"worker {names} was lost (rank {names}), and a collective exchange cannot go on without it"
+        return cls(text, ranks=tuple(ranks))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

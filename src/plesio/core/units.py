@@ -1,17 +1,29 @@
-"""Quantities that people write with a unit: durations and sizes. A bare number is refused, so nobody has to guess.
+"""Quantities that people write with a unit: durations, sizes, bandwidths. A bare number is refused: nobody has to guess.
 
-Decimal prefixes are powers of 1000 (kB, MB, GB), binary ones of 1024 (KiB, MiB, GiB).
+Decimal prefixes are powers of 1000 (kB, MB, GB), binary ones of 1024 (KiB, MiB, GiB). Bandwidths are given in bits
+(``Gbit/s``, ``Gbps``) or in bytes (``GB/s``, ``GiB/s``), and are bytes per second in all that is computed. ``Gb/s`` and
+``GBps`` are refused: both are in use for either, and a guess would be wrong by a factor of eight.
 """
 
+import math
 import re
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["format_bytes", "format_seconds", "parse_bytes", "parse_seconds"]
+__all__ = ["format_bandwidth", "format_bytes", "format_seconds", "parse_bandwidth", "parse_bytes", "parse_seconds"]
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+_BITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BANDWIDTHS = {
+    **{f"{prefix}bit/s": number / 8 for prefix, number in _BITS.items()},
+    **{f"{prefix}bps": number / 8 for prefix, number in _BITS.items()},
+    **{f"{unit}/s": float(number) for unit, number in _BYTES.items()},
+}
+_BITS_OR_BYTES = re.compile(r"([kKMGT]?)(?:b/s|Bps)")
+_QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*")
+_NEXT_UNIT = 0.9995
+"""From here on three digits of the smaller unit would be rounded to 1000 of it."""
 
 
 def _parse(text: str, units: dict[str, float] | dict[str, int], *, what: str, example: str) -> float:
@@ -23,6 +35,8 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], *, what: str, ex
     value = float(match[1]) * units[match[2]]
     if value < 0:
         raise ConfigError(f'"{text}" is negative; a {what} is zero or more, as in "{example}"')
+    if math.isinf(value):
+        raise ConfigError(f'"{text}" is too large; write a {what} as in "{example}"')
     return value
 
 
@@ -50,6 +64,24 @@ def parse_bytes(text: str) -> int:
     return round(_parse(text, _BYTES, what="size", example="20 MB"))
 
 
+def parse_bandwidth(text: str) -> float:
+    """Bytes per second in a bandwidth with its unit, of bits or of bytes.
+
+    >>> parse_bandwidth("1 Gbit/s"), parse_bandwidth("10 GB/s"), parse_bandwidth("100 Gbps")
+    (125000000.0, 10000000000.0, 12500000000.0)
+
+    Raises:
+        ConfigError: No unit, an unknown one, or one that may mean bits or bytes; a negative bandwidth.
+    """
+    match = _QUANTITY.fullmatch(text)
+    ambiguous = match and _BITS_OR_BYTES.fullmatch(match[2])
+    if match and ambiguous:
+        prefix = ambiguous[1].replace("K", "k")
+        bits, as_bytes = f"{match[1]} {prefix}bit/s", f"{match[1]} {prefix}B/s"
+        raise ConfigError(f'"{text}" may mean bits or bytes; write "{bits}" (bits) or "{as_bytes}" (bytes)')
+    return _parse(text, _BANDWIDTHS, what="bandwidth", example='1 Gbit/s" or "10 GB/s')
+
+
 def format_seconds(value_s: float) -> str:
     """A duration for people, with three significant digits.
 
@@ -59,9 +91,10 @@ def format_seconds(value_s: float) -> str:
     if value_s >= 3600:
         return f"{int(value_s // 3600)} h {int(value_s % 3600 // 60)} min"
     if value_s >= 60:
-        return f"{int(value_s // 60)} min {round(value_s % 60)} s"
+        minutes, seconds = divmod(min(round(value_s), 3599), 60)
+        return f"{minutes} min {seconds} s"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value_s >= scale:
+        if value_s >= _NEXT_UNIT * scale:
             return f"{value_s / scale:.3g} {unit}"
     return f"{value_s / 1e-9:.3g} ns" if value_s else "0 s"
 
@@ -73,6 +106,15 @@ def format_bytes(num_bytes: float) -> str:
     ('20 MB', '512 B')
     """
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= scale:
+        if num_bytes >= _NEXT_UNIT * scale:
             return f"{num_bytes / scale:.3g} {unit}"
     return f"{num_bytes:.0f} B"
+
+
+def format_bandwidth(bandwidth_Bps: float) -> str:  # noqa: N803
+    """A bandwidth for people, in decimal bytes per second with three significant digits.
+
+    >>> format_bandwidth(12.5e9), format_bandwidth(parse_bandwidth("1 Gbit/s"))
+    ('12.5 GB/s', '125 MB/s')
+    """
+    return f"{format_bytes(bandwidth_Bps)}/s"

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from plesio.core.clock import Clock
 from plesio.core.trace import TraceWriter
 from plesio.policies import (
     Admit,
@@ -41,7 +42,7 @@ from plesio.policies import (
     RefuseReason,
 )
 from plesio.runtime.leases import Block, LeaseBook
-from plesio.runtime.ledger import Ledger, Report, RunInfo
+from plesio.runtime.ledger import Ledger, Report, RunInfo, World
 
 __all__ = [
     "FIRST_LEASE_S",
@@ -134,6 +135,8 @@ class Coordinator:
         num_servers: Servers that hold a part of the parameters; 0 when the exchange is collective.
         snapshot_every: Samples between two snapshots of the store; None for none.
         folder: Where the policy's event log is written; None for nowhere.
+        clock: For the trace; None is the machine's.
+        world: For the results.
     """
 
     def __init__(
@@ -145,6 +148,8 @@ class Coordinator:
         num_servers: int,
         snapshot_every: int | None = None,
         folder: Path | None = None,
+        clock: Clock | None = None,
+        world: World = "process",
     ) -> None:
         self.policy = policy
         self.expected = tuple(sorted(expected))
@@ -153,12 +158,13 @@ class Coordinator:
         self.error: str | None = None
         self.started_s = 0.0
         self.snapshots: list[Snapshot] = []
-        self.ledger = Ledger(policy=policy.spec, info=info, num_workers=len(self.expected))
+        self.ledger = Ledger(policy=policy.spec, info=info, num_workers=len(self.expected), world=world)
         self.recorder = Recorder(policy)
         self.trace = TraceWriter(
             None if folder is None else folder / "coordinator.jsonl",
             header={"worker": None, "policy": policy.spec},
             on_failure=self.ledger.fallbacks.append,
+            clock=clock,
         )
         self._num_servers = num_servers
         self._snapshot_every = snapshot_every

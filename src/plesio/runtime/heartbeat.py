@@ -90,7 +90,7 @@ class Heartbeat:
                         self._lease_s = control.body["lease_s"]
                         interval_s = min(LONGEST_INTERVAL_S, self._lease_s / BEATS_PER_LEASE)
                     elif control.kind == ControlKind.LOST and control.body["fatal"]:
-                        self._fail(_lost_error(control.body["workers"]))
+                        self._fail(WorkerLostError.of(control.body["workers"]))
                     elif control.kind == ControlKind.EXPELLED:
                         text = "this worker was silent for longer than its lease and was counted lost; join again"
                         self._fail(TransportError(text))
@@ -103,9 +103,3 @@ class Heartbeat:
             self._failure = failure
             self._failed.set()
             self._abort()
-
-
-def _lost_error(workers: list[int]) -> WorkerLostError:
-    names = ", ".join(map(str, workers))
-    text = f"worker {names} was lost (rank {names}), and a collective exchange cannot go on without it"
-    return WorkerLostError(text, ranks=tuple(workers))

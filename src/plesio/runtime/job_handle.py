@@ -1,7 +1,9 @@
 """What a run needs of its job, in whichever world that is."""
 
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from plesio.core.clock import Clock
@@ -11,7 +13,7 @@ from plesio.runtime.exchange.connection import ServerConnection
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.ledger import Meter
 
-__all__ = ["JobHandle", "Pulse"]
+__all__ = ["JobHandle", "Pulse", "ambient_job", "as_ambient_job"]
 
 
 class Pulse(Protocol):
@@ -77,3 +79,22 @@ class JobHandle(Protocol):
     def close(self) -> None:
         """Leave the job."""
         ...
+
+
+_AMBIENT = threading.local()
+
+
+def ambient_job() -> JobHandle | None:
+    """The job of the virtual worker whose thread this is; None elsewhere."""
+    job: JobHandle | None = getattr(_AMBIENT, "job", None)
+    return job
+
+
+@contextmanager
+def as_ambient_job(job: JobHandle) -> Iterator[None]:
+    """In this context, and this thread, sessions join ``job`` when they are given none."""
+    _AMBIENT.job = job
+    try:
+        yield
+    finally:
+        del _AMBIENT.job

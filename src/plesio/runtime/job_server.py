@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from plesio.core.clock import Clock
 from plesio.core.results import Environment, Evaluation, RunResult, write_results
@@ -18,7 +18,7 @@ from plesio.runtime.coordinator import Coordinator, Effect, Order, PlanFigures, 
 from plesio.runtime.exchange.connection import ControlConnection, WorkerConnections
 from plesio.runtime.exchange.shard_service import ShardService
 from plesio.runtime.exchange.transport import Bulk, Control, Gone, Incoming
-from plesio.runtime.ledger import Report, RunInfo
+from plesio.runtime.ledger import Report, RunInfo, World
 from plesio.runtime.messages import (
     ControlKind,
     heartbeat_identity,
@@ -48,13 +48,13 @@ class JobServer:
         endpoint: WorkerConnections,
         first: ControlConnection | None,
         clock: Clock,
-        world: Literal["process", "virtual"] = "process",
+        world: World = "process",
     ) -> None:
         self._index = index
         self._endpoint = endpoint
         self._first = first
         self._clock = clock
-        self._world: Literal["process", "virtual"] = world
+        self._world: World = world
         self._coordinator: Coordinator | None = None
         self._folder: Path | None = None
         self._shard = ShardService(endpoint, clock=clock)
@@ -177,6 +177,8 @@ class JobServer:
                 num_servers=self._num_servers,
                 snapshot_every=body["snapshot_every"] if policy.exchange == "store" else None,
                 folder=folder,
+                clock=self._clock,
+                world=self._world,
             )
             self._folder = folder
             self._holders = [server_identity(index).encode() for index in range(1, self._num_servers)]

@@ -20,7 +20,7 @@ from plesio.runtime.exchange.shard import optimizer_spec
 from plesio.runtime.exchange.store import StoreExchange
 from plesio.runtime.exchange.synchronous import ReducingExchange
 from plesio.runtime.job import Job
-from plesio.runtime.job_handle import JobHandle
+from plesio.runtime.job_handle import JobHandle, ambient_job
 from plesio.runtime.ledger import Meter, RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.session import Session
@@ -82,6 +82,7 @@ def join(
     chosen = parse_policy(policy) if isinstance(policy, str) else policy
     names = RunInfo() if info is None else info
     replica = Replica(model, optimizer)
+    job = ambient_job() if job is None else job
     place = job.place if job is not None else Place.from_environment()
     folder = None if trace is None else Path(trace)
     meter = Meter()

@@ -15,9 +15,10 @@ from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, S
 from plesio.core.trace import split_blocked
 from plesio.policies.events import Apply
 
-__all__ = ["MAX_LOSS_POINTS", "Ledger", "Meter", "Report", "RunInfo"]
+__all__ = ["MAX_LOSS_POINTS", "Ledger", "Meter", "Report", "RunInfo", "World"]
 
 MAX_LOSS_POINTS = 300
+World = Literal["process", "virtual"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,9 @@ class Meter:
         self.bytes_sent: Callable[[], dict[str, int]] = dict
         """Bytes sent so far, by class of link; the world that a worker is in knows."""
         self._recent: list[float] = []
-        self._process = psutil.Process()
+        process = psutil.Process()
+        self.memory_bytes: Callable[[], int] = lambda: process.memory_info().rss
+        """Memory that this worker uses."""
 
     def step(self, *, clock: int, samples: int, duration_s: float, loss: float | None, at_s: float) -> None:
         """A step is finished."""
@@ -106,7 +109,7 @@ class Meter:
         blocked, totals.blocked = totals.blocked, []
         recent = sorted(self._recent)
         totals.recent_step_s = recent[len(recent) // 2] if recent else 0.0
-        totals.peak_memory_bytes = max(totals.peak_memory_bytes, self._process.memory_info().rss)
+        totals.peak_memory_bytes = max(totals.peak_memory_bytes, self.memory_bytes())
         report = Report(**{name: getattr(totals, name) for name in Report.__slots__})
         report.losses, report.blocked = losses, blocked
         report.bytes_sent, report.refused = self.bytes_sent(), dict(totals.refused)
@@ -120,10 +123,12 @@ class Ledger:
         policy: The policy's spec.
         info: Names for the result.
         num_workers: Workers that began the run.
+        world: Where it runs.
     """
 
-    def __init__(self, *, policy: str, info: RunInfo, num_workers: int) -> None:
+    def __init__(self, *, policy: str, info: RunInfo, num_workers: int, world: World = "process") -> None:
         self.info = info
+        self.world: World = world
         self.evaluations: list[Evaluation] = []
         self.parameters_sha256: str | None = None
         self.environment: Environment | None = None
@@ -200,7 +205,7 @@ class Ledger:
         return RunResult(
             policy=self._policy,
             task=self.info.task,
-            world="process",
+            world=self.world,
             seed=self.info.seed,
             num_workers=self._num_workers,
             status=status,
@@ -208,6 +213,7 @@ class Ledger:
             steps=sum(report.steps for report in reports.values()),
             samples=samples,
             wall_s=wall_s,
+            virtual_s=wall_s if self.world == "virtual" else None,
             samples_per_s=samples / wall_s if wall_s > 0 else 0.0,
             metric_name=self.info.metric_name,
             metric_goal=self.info.metric_goal,

@@ -17,11 +17,6 @@ from plesio.core.units import parse_seconds
 
 __all__ = ["Constant", "EmpiricalTrace", "LogNormal", "Overruns", "Pacer", "Pareto", "StepTime"]
 
-_WAKE_UP_S = 1e-4
-"""How late a sleep usually ends (timer slack, wake-up): sleep that much less, and the rest in the shortest sleeps."""
-
-_SHORTEST_SLEEP_S = 1e-6
-
 
 class StepTime(Protocol):
     """A distribution of the seconds that one step takes a worker of speed 1."""
@@ -208,9 +203,5 @@ class Pacer:
             self.overruns.num_overruns += 1
             self.overruns.total_s += late_s
             return duration_s
-        self._sleep_until(deadline_s)
+        self.clock.sleep_until_s(deadline_s)
         return duration_s
-
-    def _sleep_until(self, deadline_s: float) -> None:
-        while (left_s := deadline_s - self.clock.now_s()) > 0:
-            self.clock.sleep_s(max(left_s - _WAKE_UP_S, _SHORTEST_SLEEP_S))

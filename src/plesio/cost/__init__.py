@@ -1,0 +1,1 @@
+"""What things cost: clusters, collectives, computing. Formulas with their sources; no torch."""

@@ -1,0 +1,302 @@
+"""Both ends of the modelled connections between workers and servers.
+
+The ends have the methods of `ClientEndpoint`, `ControlClient` and `ServerEndpoint`, so sessions and servers cannot
+tell. What a message would be on the wire is counted as there; payloads are handed over and not copied, as in shared
+memory.
+"""
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.core.errors import TransportError
+from plesio.runtime.exchange.transport import Bulk, Control, Gone, Header, Incoming, Refusal, Traffic
+from plesio.runtime.job_server import JobServer
+from plesio.runtime.virtual.fabric import ExchangeCosts, Fabric
+from plesio.runtime.virtual.scheduler import Scheduler, Turn
+
+__all__ = ["ControlLine", "ServerConnections", "VirtualServer", "WorkerLine"]
+
+_NOTHING = np.empty(0, np.uint8)
+_CONTROL_BYTES = 60
+"""Head and encryption of a control message on the wire."""
+_BULK_BYTES = 80
+"""Heads and framing of a bulk message."""
+
+
+def _json_bytes(body: Mapping[str, Any] | None) -> int:
+    return len(json.dumps(body, separators=(",", ":"))) if body else 0
+
+
+class Memory:
+    """Arrays to send in, used again when the receiver is done with them."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[NDArray[np.uint8]]] = {}
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """An array with arbitrary content."""
+        free = self._free.get(num_bytes)
+        return free.pop() if free else np.empty(num_bytes, np.uint8)
+
+    def release(self, bulk: Bulk) -> None:
+        """The payload of a message may be used again."""
+        if bulk.payload.size:
+            self._free.setdefault(bulk.payload.size, []).append(bulk.payload)
+
+
+class ServerConnections:
+    """A server's ends of all its connections.
+
+    Args:
+        host: Where the server is.
+        fabric: Carries what it sends.
+        memory: For payloads.
+    """
+
+    def __init__(self, *, host: int, fabric: Fabric, memory: Memory) -> None:
+        self.host = host
+        self.fabric = fabric
+        self.memory = memory
+        self.traffic = Traffic()
+        self.refused: Counter[Refusal] = Counter()
+        self.generation = 0
+        self.lines: dict[bytes, ControlLine] = {}
+
+    def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
+        """Send a control message; False when the peer is not connected."""
+        line = self.lines.get(peer)
+        if line is None:
+            return False
+        num_bytes = _CONTROL_BYTES + _json_bytes(body)
+        self.traffic.tcp.sent_payload += num_bytes
+        control = Control(peer=b"", kind=kind, generation=self.generation, body=body)
+        self.fabric.carry(self.host, line.host, num_bytes=num_bytes, on_arrival=lambda: line.deliver(control))
+        return True
+
+    def send(
+        self,
+        peer: bytes,
+        header: Header,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        payload: NDArray[Any] = _NOTHING,
+    ) -> object:
+        """Send a bulk message; None when the peer is not connected."""
+        line = self.lines.get(peer)
+        if line is None:
+            return None
+        bulk = Bulk(peer=b"", header=header, meta=meta or {}, payload=payload.reshape(-1).view(np.uint8))
+        num_bytes = _BULK_BYTES + _json_bytes(meta) + payload.nbytes
+        self.traffic.of("ipc" if line.host == self.host else "tcp").sent_payload += num_bytes
+        self.fabric.carry(self.host, line.host, num_bytes=num_bytes, on_arrival=lambda: line.deliver(bulk))
+        return bulk
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Memory to fill and `send`."""
+        return self.memory.stage(num_bytes)
+
+    def release(self, bulk: Bulk) -> None:
+        """Hand back the payload of a message that arrived."""
+        self.memory.release(bulk)
+
+
+class VirtualServer:
+    """A server that takes its messages one after the other, each for as long as it would take it.
+
+    Args:
+        index: Number of the server.
+        connections: Its connections.
+        first: Server 0, for the others.
+        costs: What messages cost it.
+        make: Makes the server proper.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        connections: ServerConnections,
+        costs: ExchangeCosts,
+        make: Callable[["VirtualServer"], JobServer],
+    ) -> None:
+        self.index = index
+        self.connections = connections
+        self._costs = costs
+        self._free_at_s = 0.0
+        self.proper = make(self)
+
+    def receive(self, incoming: Incoming, *, num_bytes: int) -> None:
+        """A message is here; it is acted on when those before it are done with."""
+        self._when_done(num_bytes, lambda: self.proper.handle([incoming]))
+
+    def obey(self, incoming: Control | Bulk) -> None:
+        """A decision of server 0 is here."""
+        if isinstance(incoming, Control):
+            self._when_done(0, lambda: self.proper.obey([incoming]))
+
+    def _when_done(self, num_bytes: int, act: Callable[[], None]) -> None:
+        kernel = self.connections.fabric.kernel
+        self._free_at_s = max(self._free_at_s, kernel.now_s) + self._costs.serve(num_bytes)
+        kernel.at(self._free_at_s, act)
+
+
+class ControlLine:
+    """A connection for control messages alone.
+
+    Args:
+        identity: Names the connection.
+        host: Where this end is.
+        server: The other end.
+        on_arrival: Called with what the server sends.
+    """
+
+    def __init__(
+        self, identity: bytes, *, host: int, server: VirtualServer, on_arrival: Callable[[Control | Bulk], None]
+    ) -> None:
+        self.identity = identity
+        self.host = host
+        self.traffic = Traffic()
+        self._server = server
+        self._on_arrival = on_arrival
+        self._open = True
+        self.generation = server.connections.generation
+        server.connections.lines[identity] = self
+
+    def deliver(self, incoming: Control | Bulk) -> None:
+        """What the server sent is here."""
+        if self._open and (isinstance(incoming, Control) or incoming.header.generation == self.generation):
+            self._on_arrival(incoming)
+
+    def send(self, kind: int, body: Mapping[str, Any]) -> None:
+        """Queue a control message."""
+        num_bytes = _CONTROL_BYTES + _json_bytes(body)
+        self.traffic.tcp.sent_payload += num_bytes
+        self._carry(Control(peer=self.identity, kind=kind, generation=self.generation, body=body), num_bytes, work=0)
+
+    def _begin(self, action: Callable[[], None]) -> None:
+        action()
+
+    def _carry(self, incoming: Control | Bulk, num_bytes: int, *, work: int) -> None:
+        server = self._server
+        if not self._open:
+            return
+
+        def carry() -> None:
+            server.connections.fabric.carry(
+                self.host,
+                server.connections.host,
+                num_bytes=num_bytes,
+                on_arrival=lambda: server.receive(incoming, num_bytes=work),
+            )
+
+        self._begin(carry)
+
+    def cut(self) -> None:
+        """This end is gone; the server notices as soon as word of it can travel."""
+        if self._open:
+            self._open = False
+            server, gone = self._server, Gone(peer=self.identity)
+            server.connections.lines.pop(self.identity, None)
+            server.connections.fabric.carry(
+                self.host, server.connections.host, num_bytes=0, on_arrival=lambda: server.receive(gone, num_bytes=0)
+            )
+
+    def close(self) -> None:
+        """Leave the server; it does not act on it."""
+        self._open = False
+        self._server.connections.lines.pop(self.identity, None)
+
+
+@dataclass(slots=True)
+class _Owner:
+    """The thread that a line belongs to."""
+
+    scheduler: Scheduler
+    turn: Turn
+    costs: ExchangeCosts
+
+
+class WorkerLine(ControlLine):
+    """A worker's connection to one server, for control and bulk messages.
+
+    Args:
+        identity: Names the connection.
+        host: Where the worker is.
+        server: The other end.
+        memory: For payloads.
+        scheduler: Puts the worker to sleep while it waits.
+        turn: The worker's.
+        costs: What packing takes.
+    """
+
+    def __init__(
+        self,
+        identity: bytes,
+        *,
+        host: int,
+        server: VirtualServer,
+        memory: Memory,
+        scheduler: Scheduler,
+        turn: Turn,
+        costs: ExchangeCosts,
+    ) -> None:
+        self._inbox: deque[Control | Bulk] = deque()
+        self._polled = False
+        self._memory = memory
+        self._owner = _Owner(scheduler, turn, costs)
+        super().__init__(identity, host=host, server=server, on_arrival=self._take_in)
+
+    def _take_in(self, incoming: Control | Bulk) -> None:
+        self._inbox.append(incoming)
+        if self._polled:
+            self._owner.scheduler.wake(self._owner.turn)
+
+    def _begin(self, action: Callable[[], None]) -> None:
+        self._owner.scheduler.do(self._owner.turn, action)
+
+    def send_control(self, kind: int, body: Mapping[str, Any]) -> None:
+        """Queue a control message."""
+        self.send(kind, body)
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Memory to fill and `push`."""
+        return self._memory.stage(num_bytes)
+
+    def push(
+        self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _NOTHING
+    ) -> object:
+        """Queue a bulk message; the worker spends the time that packing it takes."""
+        view = payload.reshape(-1).view(np.uint8)
+        if view.size:
+            self._owner.scheduler.spend(self._owner.turn, self._owner.costs.pack(view.size))
+        num_bytes = _BULK_BYTES + _json_bytes(meta) + view.size
+        link: Literal["ipc", "tcp"] = "ipc" if self.host == self._server.connections.host else "tcp"
+        self.traffic.of(link).sent_payload += num_bytes
+        bulk = Bulk(peer=self.identity, header=header, meta=meta or {}, payload=view)
+        self._carry(bulk, num_bytes, work=view.size)
+        return bulk
+
+    def poll(self, timeout_s: float) -> list[Control | Bulk]:
+        """What has arrived; waits for the first at most ``timeout_s``, or until somebody wakes this worker."""
+        if not self._open:
+            raise TransportError("this worker's connection was cut")
+        if not self._inbox and timeout_s > 0:
+            self._polled = True
+            self._owner.scheduler.wait(self._owner.turn)
+            self._polled = False
+        arrived = list(self._inbox)
+        self._inbox.clear()
+        unpacked = sum(one.payload.size for one in arrived if isinstance(one, Bulk))
+        if unpacked:
+            self._owner.scheduler.spend(self._owner.turn, self._owner.costs.pack(unpacked))
+        return arrived
+
+    def release(self, bulk: Bulk) -> None:
+        """Hand back the payload of a message that came out of `poll`."""
+        self._memory.release(bulk)

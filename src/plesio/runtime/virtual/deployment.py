@@ -1,0 +1,124 @@
+"""What the workers of a simulation share: time, network, servers, and the cores of their hosts."""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from plesio.cost.cluster import Cluster
+from plesio.cost.collectives import all_reduce_on, broadcast_on
+from plesio.runtime.job_server import JobServer
+from plesio.runtime.ledger import Meter
+from plesio.runtime.messages import server_identity
+from plesio.runtime.virtual.connections import ControlLine, Memory, ServerConnections, VirtualServer
+from plesio.runtime.virtual.fabric import ExchangeCosts, Fabric
+from plesio.runtime.virtual.group import Meeting
+from plesio.runtime.virtual.scheduler import Scheduler, Turn
+from plesio.sim.kernel import Kernel
+from plesio.sim.sharing import ProcessorSharing
+
+__all__ = ["Deployment"]
+
+
+@dataclass(slots=True)
+class ServerClock:
+    """A server's time; it never sleeps."""
+
+    kernel: Kernel
+
+    def now_s(self) -> float:
+        """Virtual seconds since the simulation began."""
+        return self.kernel.now_s
+
+    def unix_s(self) -> float:
+        """The same."""
+        return self.kernel.now_s
+
+    def sleep_s(self, duration_s: float) -> None:
+        """Servers act on events only."""
+        raise AssertionError("a server in a simulation never sleeps")
+
+    def sleep_until_s(self, deadline_s: float) -> None:
+        """As `sleep_s`."""
+        self.sleep_s(deadline_s)
+
+
+@dataclass(slots=True)
+class Deployment:
+    """A job's hosts and servers in one simulation.
+
+    Args:
+        cluster: Hosts and links.
+        num_workers: Workers at the start.
+        costs: What exchanging costs processors.
+    """
+
+    cluster: Cluster
+    num_workers: int
+    costs: ExchangeCosts
+    kernel: Kernel = field(default_factory=Kernel)
+    scheduler: Scheduler = field(init=False)
+    fabric: Fabric = field(init=False)
+    meeting: Meeting = field(init=False)
+    memory: Memory = field(default_factory=Memory)
+    meters: dict[Turn, Meter] = field(default_factory=dict)
+    """Of each worker, its books of the run under way."""
+    _servers: list[VirtualServer] = field(default_factory=list)
+    _cores: dict[int, ProcessorSharing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.cluster.check_workers(self.num_workers)
+        self.scheduler = Scheduler(self.kernel)
+        self.fabric = Fabric(self.kernel, self.cluster)
+        ranks = range(self.num_workers)
+        self.meeting = Meeting(
+            self.num_workers,
+            scheduler=self.scheduler,
+            all_reduce_s=partial(all_reduce_on, self.cluster, ranks),
+            broadcast_s=partial(broadcast_on, self.cluster, ranks),
+        )
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts that the workers need."""
+        return self.host_of(self.num_workers - 1) + 1
+
+    def host_of(self, rank: int) -> int:
+        """Where a worker is; one that joins late is put where the ranks begin again."""
+        return self.cluster.host_of(rank % self.num_workers)
+
+    def collective_bytes(self, operation: str, num_bytes: int) -> int:
+        """Bytes that one rank sends for a collective of ``num_bytes``, on average over the ranks."""
+        size = self.num_workers
+        rounds = 2 * (size - 1) / size if operation == "all_reduce" else (size - 1) / size
+        return round(rounds * num_bytes)
+
+    def server(self, index: int) -> VirtualServer:
+        """A server, started when it is first asked for."""
+        while len(self._servers) <= index:
+            self._servers.append(self._start(len(self._servers)))
+        return self._servers[index]
+
+    def _start(self, index: int) -> VirtualServer:
+        connections = ServerConnections(host=index % self.num_hosts, fabric=self.fabric, memory=self.memory)
+
+        def make(server: VirtualServer) -> JobServer:
+            first = None
+            if index > 0:
+                first = ControlLine(
+                    server_identity(index).encode(),
+                    host=connections.host,
+                    server=self._servers[0],
+                    on_arrival=server.obey,
+                )
+            return JobServer(index, endpoint=connections, first=first, clock=ServerClock(self.kernel), world="virtual")
+
+        return VirtualServer(index, connections=connections, costs=self.costs, make=make)
+
+    def compute(self, turn: Turn, *, host: int, duration_s: float) -> None:
+        """Let a worker compute for ``duration_s`` of a core's time; workers on fewer cores than they are share them."""
+        if self.cluster.cores_per_host >= self.cluster.workers_per_host:
+            self.scheduler.sleep(turn, duration_s)
+            return
+        if host not in self._cores:
+            self._cores[host] = ProcessorSharing(self.kernel, capacity=self.cluster.cores_per_host)
+        cores = self._cores[host]
+        self.scheduler.pause(turn, lambda done: cores.submit(duration_s, done))

@@ -1,0 +1,68 @@
+"""The modelled network between the hosts, and what it costs to use it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from plesio.cost.cluster import Cluster
+from plesio.sim.kernel import Kernel
+from plesio.sim.link import Network
+
+__all__ = ["ExchangeCosts", "Fabric"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeCosts:
+    """What exchanging costs processors, beside the links' own times; measured by `plesio calibrate`.
+
+    Attributes:
+        pack_s: Seconds that a worker takes for any update or parameters, large or small.
+        pack_bytes_per_s: Bytes per second that it copies in or out.
+        serve_s: Seconds that a server takes for any message.
+        serve_bytes_per_s: Bytes per second that it applies or answers.
+        step_s: Seconds of a step outside the computing that is modelled (the books, the optimizer).
+    """
+
+    pack_s: float = 200e-6
+    pack_bytes_per_s: float = 4e9
+    serve_s: float = 150e-6
+    serve_bytes_per_s: float = 2e9
+    step_s: float = 0.0
+
+    def pack(self, num_bytes: int) -> float:
+        """Seconds that a worker takes to pack or unpack ``num_bytes``."""
+        return self.pack_s + num_bytes / self.pack_bytes_per_s
+
+    def serve(self, num_bytes: int) -> float:
+        """Seconds that a server takes for a message of ``num_bytes``."""
+        return self.serve_s + num_bytes / self.serve_bytes_per_s
+
+
+class Fabric:
+    """Carries messages from host to host in virtual time.
+
+    Args:
+        kernel: The events.
+        cluster: Hosts and links.
+    """
+
+    def __init__(self, kernel: Kernel, cluster: Cluster) -> None:
+        self.kernel = kernel
+        self.cluster = cluster
+        self.cross_rack_bytes = 0
+        self._network = Network(kernel)
+        self._routes: dict[tuple[int, int], list[str]] = {}
+
+    def carry(self, source: int, target: int, *, num_bytes: int, on_arrival: Callable[[], None]) -> None:
+        """Send ``num_bytes`` from host ``source`` to host ``target``, over links shared with what else is on them."""
+        if self.cluster.rack_of_host(source) != self.cluster.rack_of_host(target):
+            self.cross_rack_bytes += num_bytes
+        self._network.transfer(self._route(source, target), num_bytes, on_arrival)
+
+    def _route(self, source: int, target: int) -> list[str]:
+        key = (source, target)
+        if key not in self._routes:
+            path = self.cluster.path(source, target)
+            for link in path:
+                self._network.link(link.name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
+            self._routes[key] = [link.name for link in path]
+        return self._routes[key]

@@ -1,0 +1,150 @@
+"""Collectives among the threads of the virtual world: the sums are real, their times are modelled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from plesio.runtime.virtual.scheduler import Scheduler, Turn
+
+__all__ = ["Meeting", "VirtualGroup"]
+
+
+@dataclass(slots=True)
+class _Operation:
+    """One collective: who has come with which tensor, and whether it is over."""
+
+    tensors: dict[int, torch.Tensor] = field(default_factory=dict)
+    waiting: list[Turn] = field(default_factory=list)
+    began_s: float = 0.0
+    done: bool = False
+
+
+class Meeting:
+    """What the ranks of a group share.
+
+    Args:
+        size: Ranks.
+        scheduler: Whose time collectives take.
+        all_reduce_s: Seconds of an all-reduce of so many bytes, from the moment when all have come.
+        broadcast_s: The same for a broadcast.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        scheduler: Scheduler,
+        all_reduce_s: Callable[[int], float],
+        broadcast_s: Callable[[int], float],
+    ) -> None:
+        self.size = size
+        self.scheduler = scheduler
+        self.all_reduce_s = all_reduce_s
+        self.broadcast_s = broadcast_s
+        self.broken = False
+        self._operations: dict[int, _Operation] = {}
+        self._free_at_s = 0.0
+
+    def come(
+        self,
+        number: int,
+        rank: int,
+        tensor: torch.Tensor,
+        *,
+        at_s: float,
+        duration_s: float,
+        result: Callable[[dict[int, torch.Tensor]], None],
+    ) -> _Operation:
+        """A rank has come to the group's ``number``-th collective at ``at_s``; the last one starts it."""
+        operation = self._operations.setdefault(number, _Operation())
+        operation.began_s = max(operation.began_s, at_s)
+        operation.tensors[rank] = tensor
+        if len(operation.tensors) == self.size:
+            del self._operations[number]
+            kernel = self.scheduler.kernel
+            # a group's collectives run one after the other
+            self._free_at_s = max(self._free_at_s, operation.began_s) + duration_s
+            kernel.at(self._free_at_s, lambda: self._finish(operation, result))
+        return operation
+
+    def _finish(self, operation: _Operation, result: Callable[[dict[int, torch.Tensor]], None]) -> None:
+        with torch.no_grad():
+            result(operation.tensors)
+        operation.tensors.clear()
+        operation.done = True
+        for turn in operation.waiting:
+            self.scheduler.wake(turn)
+
+    def wait(self, operation: _Operation, turn: Turn) -> None:
+        """Return when the collective is over."""
+        operation.waiting.append(turn)
+        while not operation.done:
+            if self.broken:
+                raise RuntimeError("the collective was aborted: a worker is lost")
+            self.scheduler.wait(turn)
+
+
+class _Pending:
+    def __init__(self, meeting: Meeting, operation: _Operation, turn: Turn) -> None:
+        self._meeting = meeting
+        self._operation = operation
+        self._turn = turn
+
+    def wait(self) -> None:
+        """Return when the collective is over."""
+        self._meeting.wait(self._operation, self._turn)
+
+
+class VirtualGroup:
+    """One rank's view of the group.
+
+    Args:
+        rank: Whose.
+        meeting: What the ranks share.
+        turn: The rank's.
+        count_bytes: Called with the payload of each collective that begins.
+    """
+
+    def __init__(self, rank: int, *, meeting: Meeting, turn: Turn, count_bytes: Callable[[str, int], None]) -> None:
+        self.rank = rank
+        self.size = meeting.size
+        self._meeting = meeting
+        self._turn = turn
+        self._count_bytes = count_bytes
+        self._num_collectives = 0
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Overwrite ``tensor`` with rank 0's."""
+        num_bytes = tensor.numel() * tensor.element_size()
+        self._count_bytes("broadcast", num_bytes)
+        self._begin(tensor, duration_s=self._meeting.broadcast_s(num_bytes), result=_copy_first).wait()
+
+    def all_reduce(self, tensor: torch.Tensor) -> _Pending:
+        """Begin to overwrite ``tensor`` with the sum over the ranks, added up in their order."""
+        num_bytes = tensor.numel() * tensor.element_size()
+        self._count_bytes("all_reduce", num_bytes)
+        return self._begin(tensor, duration_s=self._meeting.all_reduce_s(num_bytes), result=_sum)
+
+    def _begin(
+        self, tensor: torch.Tensor, *, duration_s: float, result: Callable[[dict[int, torch.Tensor]], None]
+    ) -> _Pending:
+        number, self._num_collectives = self._num_collectives, self._num_collectives + 1
+        at_s = self._meeting.scheduler.now_s(self._turn)
+        operation = self._meeting.come(number, self.rank, tensor, at_s=at_s, duration_s=duration_s, result=result)
+        return _Pending(self._meeting, operation, self._turn)
+
+
+def _copy_first(tensors: dict[int, torch.Tensor]) -> None:
+    for rank, tensor in tensors.items():
+        if rank != 0:
+            tensor.copy_(tensors[0])
+
+
+def _sum(tensors: dict[int, torch.Tensor]) -> None:
+    ordered = [tensors[rank] for rank in sorted(tensors)]
+    total = ordered[0].clone()
+    for tensor in ordered[1:]:
+        total.add_(tensor)
+    for tensor in ordered:
+        tensor.copy_(total)

@@ -1,0 +1,187 @@
+"""`simulate`: run a worker's code on N virtual workers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, TypeVar
+
+import torch
+
+from plesio.core.errors import PlesioError
+from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
+from plesio.runtime.environment import Place
+from plesio.runtime.job_handle import as_ambient_job
+from plesio.runtime.virtual.deployment import Deployment
+from plesio.runtime.virtual.fabric import ExchangeCosts
+from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.virtual.scheduler import StallError, Turn, WorkerGone
+
+__all__ = ["ExchangeCosts", "Simulation", "simulate"]
+
+T = TypeVar("T")
+
+_SEED_STRIDE = 1_000_003
+
+
+@dataclass(slots=True)
+class Outcome(Generic[T]):
+    """How one worker ended: what its code returned, or raised; neither if it was lost."""
+
+    value: T | None = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation(Generic[T]):
+    """What a simulation yields.
+
+    Attributes:
+        outcomes: By rank.
+        virtual_s: Virtual seconds from beginning to end.
+        num_events: Events of the kernel.
+        num_switches: Turns that went from one thread to another.
+        cross_rack_bytes: Bytes that went from rack to rack.
+    """
+
+    outcomes: dict[int, Outcome[T]]
+    virtual_s: float
+    num_events: int
+    num_switches: int
+    cross_rack_bytes: int
+
+    def values(self) -> list[T | None]:
+        """What the workers returned, by rank; raises what the first of them raised instead."""
+        for rank in sorted(self.outcomes):
+            error = self.outcomes[rank].error
+            if error is not None:
+                raise error
+        return [self.outcomes[rank].value for rank in sorted(self.outcomes)]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a simulation is: virtual seconds, and steps and samples over all workers."""
+
+    virtual_s: float
+    steps: int
+    samples: int
+
+
+@dataclass(slots=True)
+class _Stage(Generic[T]):
+    """Workers come and go on it."""
+
+    deployment: Deployment
+    main: Callable[[VirtualJob], T]
+    seed: int
+    outcomes: dict[int, Outcome[T]] = field(default_factory=dict)
+    jobs: dict[int, tuple[VirtualJob, Turn]] = field(default_factory=dict)
+
+    def enter(self, rank: int) -> None:
+        """A worker begins."""
+        workers = self.deployment.num_workers
+        per_host = self.deployment.cluster.workers_per_host
+        place = Place(
+            rank=rank,
+            num_workers=workers,
+            local_rank=rank % per_host,
+            local_workers=min(per_host, workers),
+            address="virtual",
+            port=0,
+            agent_hosts_store=True,
+        )
+        outcome = self.outcomes[rank] = Outcome[T]()
+
+        def body() -> None:
+            job, _ = self.jobs[rank]
+            try:
+                with as_ambient_job(job):
+                    outcome.value = self.main(job)
+            except WorkerGone:
+                pass  # as a killed process: it says nothing any more
+            except BaseException as error:  # it is the caller's to raise, on the thread that can
+                outcome.error = error
+            finally:
+                job.close()
+
+        turn = self.deployment.scheduler.spawn(f"worker {rank}", body, seed=self.seed * _SEED_STRIDE + rank)
+        self.jobs[rank] = (VirtualJob(self.deployment, place, turn), turn)
+
+    def lose(self, rank: int) -> None:
+        """A worker is gone from one moment to the next."""
+        if rank in self.jobs:
+            job, turn = self.jobs[rank]
+            job.die()
+            self.deployment.scheduler.end(turn)
+
+
+def simulate(
+    main: Callable[[VirtualJob], T],
+    *,
+    num_workers: int,
+    cluster: Cluster,
+    costs: ExchangeCosts | None = None,
+    faults: Sequence[Fault] = (),
+    seed: int = 0,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Simulation[T]:
+    """Run ``main`` on virtual workers; `plesio.join` in it finds its job by itself.
+
+    Two simulations with equal arguments give equal results, to the bit.
+
+    Args:
+        main: One worker's code, called in a thread of its own for each with its job.
+        num_workers: Workers at the start.
+        cluster: Hosts and links.
+        costs: What exchanging costs processors; None for a typical machine's.
+        faults: Who is lost or joins, and when.
+        seed: Of the workers' random streams.
+        on_progress: Called at every turn; must be quick.
+
+    Raises:
+        ConfigError: The cluster has no room for so many workers.
+        StallError: The workers wait for each other for ever.
+    """
+    deployment = Deployment(cluster, num_workers, costs or ExchangeCosts())
+    stage = _Stage(deployment, main, seed)
+    for rank in range(num_workers):
+        stage.enter(rank)
+    joiners = iter(range(num_workers, num_workers + len(faults)))
+    for fault in faults:
+        if fault.kind == "join":
+            deployment.kernel.at(fault.at_s, partial(stage.enter, next(joiners)))
+        else:
+            deployment.kernel.at(fault.at_s, partial(stage.lose, fault.worker))
+    if on_progress is not None:
+        deployment.scheduler.on_turn = lambda: on_progress(_progress(deployment))
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # sums are then added up in the same order on every machine
+    try:
+        deployment.scheduler.run()
+    except StallError as stall:
+        raise _first_error(stage.outcomes) or stall from stall
+    finally:
+        torch.set_num_threads(num_threads)
+    return Simulation(
+        outcomes=stage.outcomes,
+        virtual_s=deployment.kernel.now_s,
+        num_events=deployment.kernel.num_events,
+        num_switches=deployment.scheduler.num_switches,
+        cross_rack_bytes=deployment.fabric.cross_rack_bytes,
+    )
+
+
+def _first_error(outcomes: dict[int, Outcome[T]]) -> BaseException | None:
+    """What a worker raised by itself: the others wait for it in vain."""
+    errors = [outcome.error for outcome in outcomes.values()]
+    return next(
+        (error for error in errors if error is not None and not isinstance(error, (StallError, PlesioError))), None
+    )
+
+
+def _progress(deployment: Deployment) -> Progress:
+    totals = [meter.totals for meter in deployment.meters.values()]
+    return Progress(
+        deployment.kernel.now_s, sum(total.steps for total in totals), sum(total.samples for total in totals)
+    )

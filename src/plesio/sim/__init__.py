@@ -1,0 +1,1 @@
+"""Discrete-event simulation: a kernel with virtual time, shared links and cores, and compiled recurrences."""
