@@ -5,15 +5,19 @@ policies alike. `results.json` is rewritten after every run: an interrupted comp
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from plesio.bench.crew import Crew, CrewRun
 from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
 from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import Assignment, recipe_task
+from plesio.bench.virtual_crew import VirtualCrew
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult, read_results, write_results
+from plesio.cost.cluster import Cluster
+from plesio.runtime.ledger import World
 from plesio.runtime.observer import RunFigures
 
 __all__ = ["run_comparison"]
@@ -22,7 +26,30 @@ RECENT_S = 2.0
 """Span of the throughput that is shown."""
 
 
-def run_comparison(recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink) -> list[RunResult]:
+class Workers(Protocol):
+    """Those who do the runs, in whichever world."""
+
+    samples_per_epoch: int
+    usable: bool
+
+    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> CrewRun:
+        """Do one run."""
+        ...
+
+    def close(self) -> None:
+        """Let them go."""
+        ...
+
+
+def run_comparison(
+    recipe: Recipe,
+    *,
+    out: Path,
+    resume: bool,
+    progress: ProgressSink,
+    world: World = "process",
+    cluster: Cluster | None = None,
+) -> list[RunResult]:
     """Do the recipe's runs; returns them in the order of policies, then seeds, and writes ``out/results.json``.
 
     Args:
@@ -30,15 +57,21 @@ def run_comparison(recipe: Recipe, *, out: Path, resume: bool, progress: Progres
         out: Folder for ``results.json`` and, under ``runs/``, each run's traces.
         resume: Keep the finished runs that ``out/results.json`` has and do only the others.
         progress: Hears how it goes.
+        world: Where the workers are.
+        cluster: Hosts and links of the virtual world; None is one host.
 
     Raises:
         ConfigError: The task cannot be trained.
         DataError: ``out/results.json`` is there and cannot be read, or is of another task.
     """
-    kept = _kept(recipe, out) if resume else {}
+
+    def hire() -> Workers:
+        return Crew(recipe) if world == "process" else VirtualCrew(recipe, cluster=cluster)
+
+    kept = _kept(recipe, out, world=world) if resume else {}
     results = dict(kept)
     labels = list(_labels(recipe))
-    crew: Crew | None = None
+    crew: Workers | None = None
     try:
         for label in labels:
             if (label.policy, label.seed) in kept:
@@ -47,8 +80,8 @@ def run_comparison(recipe: Recipe, *, out: Path, resume: bool, progress: Progres
             if crew is None or not crew.usable:
                 if crew is not None:
                     crew.close()
-                crew = Crew(recipe)
-            result = _run(recipe, crew, label, out=out, progress=progress)
+                crew = hire()
+            result = _run(recipe, crew, label, out=out, world=world, progress=progress)
             results[label.policy, label.seed] = result
             write_results(out / "results.json", _ordered(recipe, results))
             if result.status == "finished":
@@ -77,13 +110,15 @@ def _ordered(recipe: Recipe, results: dict[tuple[str, int], RunResult]) -> list[
     return [results[key] for key in keys]
 
 
-def _kept(recipe: Recipe, out: Path) -> dict[tuple[str, int], RunResult]:
+def _kept(recipe: Recipe, out: Path, *, world: World) -> dict[tuple[str, int], RunResult]:
     path = out / "results.json"
     if not path.exists():
         return {}
     runs = read_results(path)
     task, count = recipe_task(recipe).name, recipe.workers.count
     for run in runs:
+        if run.world != world:
+            raise DataError(f"{path} is of the {run.world} world; resume there, or start anew with --overwrite")
         if run.task != task or run.num_workers != count:
             raise DataError(
                 f"{path} is of task {run.task} with {run.num_workers} workers, the recipe of {task} with {count}; "
@@ -92,7 +127,9 @@ def _kept(recipe: Recipe, out: Path) -> dict[tuple[str, int], RunResult]:
     return {(run.policy, run.seed): run for run in runs if run.status == "finished"}
 
 
-def _run(recipe: Recipe, crew: Crew, label: RunLabel, *, out: Path, progress: ProgressSink) -> RunResult:
+def _run(
+    recipe: Recipe, crew: Workers, label: RunLabel, *, out: Path, world: World, progress: ProgressSink
+) -> RunResult:
     folder = out / "runs" / f"{_slug(label.policy)}-seed{label.seed}"
     budget = recipe.budget_samples(crew.samples_per_epoch)
     progress.run_started(label, num_samples=budget)
@@ -103,7 +140,7 @@ def _run(recipe: Recipe, crew: Crew, label: RunLabel, *, out: Path, progress: Pr
             progress.run_advanced(_snapshot(figures, recent))
 
     done = crew.run(Assignment(policy=label.policy, seed=label.seed, folder=folder), on_figures=on_figures)
-    return _result(done, recipe=recipe, label=label, folder=folder)
+    return _result(done, recipe=recipe, label=label, world=world, folder=folder)
 
 
 def _snapshot(figures: RunFigures, recent: list[tuple[float, int]]) -> Snapshot:
@@ -120,7 +157,7 @@ def _snapshot(figures: RunFigures, recent: list[tuple[float, int]]) -> Snapshot:
     )
 
 
-def _result(done: CrewRun, *, recipe: Recipe, label: RunLabel, folder: Path) -> RunResult:
+def _result(done: CrewRun, *, recipe: Recipe, label: RunLabel, world: World, folder: Path) -> RunResult:
     """The run's result: rank 0's, or what the server wrote when rank 0 could not give one."""
     if done.result is not None:
         return RunResult.from_json(done.result)
@@ -132,7 +169,7 @@ def _result(done: CrewRun, *, recipe: Recipe, label: RunLabel, folder: Path) -> 
     return RunResult(
         policy=label.policy,
         task=task.name,
-        world="process",
+        world=world,
         seed=label.seed,
         num_workers=recipe.workers.count,
         status="failed",

@@ -250,12 +250,20 @@ class WorkersSection(_Section):
             seen.add(worker.rank)
         return self
 
+    def step_time_of(self, worker: int) -> "StepTimeSection | None":
+        """The step times of a worker, its own or everybody's."""
+        own = self._own(worker)
+        return own.step_time if own is not None and own.step_time is not None else self.step_time
+
+    def _own(self, worker: int) -> "UnequalWorker | None":
+        return next((unequal for unequal in self.unequal if unequal.rank == worker), None)
+
     def pacer(self, worker: int, *, seed: int, clock: Clock) -> Pacer | None:
         """What paces a worker's steps in the run of ``seed``; None lets it go as fast as the machine does."""
-        own = next((unequal for unequal in self.unequal if unequal.rank == worker), None)
-        step_time = own.step_time if own is not None and own.step_time is not None else self.step_time
+        step_time = self.step_time_of(worker)
         if step_time is None:
             return None
+        own = self._own(worker)
         speed = 1.0 if own is None else own.speed
         return Pacer(step_time=step_time.distribution(), speed=speed, seed=seed, worker=worker, clock=clock)
 

@@ -19,6 +19,7 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError
 from plesio.runtime.environment import Place
 from plesio.runtime.job import Job
+from plesio.runtime.job_handle import JobHandle
 from plesio.runtime.join import join
 from plesio.runtime.ledger import RunInfo
 from plesio.tasks.check import check_task
@@ -48,7 +49,7 @@ def recipe_task(recipe: Recipe) -> Task:
     return replace(task, **changes)
 
 
-def train(recipe: Recipe, task: Task, assignment: Assignment, *, job: Job | None) -> dict[str, Any] | None:
+def train(recipe: Recipe, task: Task, assignment: Assignment, *, job: JobHandle | None) -> dict[str, Any] | None:
     """Do one run; returns its result as JSON values on rank 0, None elsewhere."""
     place = job.place if job is not None else Place.alone()
     own = task.for_worker(place.rank, place.num_workers)
@@ -75,7 +76,9 @@ def train(recipe: Recipe, task: Task, assignment: Assignment, *, job: Job | None
         trace=assignment.folder,
         num_servers=recipe.run.servers,
         snapshot_every=recipe.run.evaluate_every or num_samples,
-        pacer=recipe.workers.pacer(place.rank, seed=assignment.seed, clock=MonotonicClock()),
+        pacer=recipe.workers.pacer(
+            place.rank, seed=assignment.seed, clock=MonotonicClock() if job is None else job.clock
+        ),
         info=info,
         job=job,
     )

@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,18 +11,26 @@ import typer
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["EXAMPLES", "OUTPUT_NAMES", "compare"]
+__all__ = ["EXAMPLES", "OUTPUT_NAMES", "compare", "prepare_folder", "print_results"]
 
 EXAMPLES = """\b
 Examples:
   plesio compare recipes/demo.toml --out runs/demo
   plesio compare recipes/demo.toml --out runs/two --policies bsp,ssp:8 --seeds 0,1
   plesio compare recipes/demo.toml --out runs/demo --resume
+  plesio compare recipes/demo.toml --out runs/virtual --world virtual --cluster 4x1gbe
 \b
 Ctrl-C stops all workers and keeps the runs that are finished; --resume goes on."""
 
 OUTPUT_NAMES = ("results.json", "report.html", "runs")
 """What a comparison writes into its folder, and all that ``--overwrite`` removes from it."""
+
+
+class World(StrEnum):
+    """Where the workers are."""
+
+    PROCESS = "process"
+    VIRTUAL = "virtual"
 
 
 PLAIN_WIDTH = 120
@@ -41,6 +50,12 @@ def compare(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the finished runs in DIR, do the others.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier comparison from DIR.")] = False,
+    world: Annotated[
+        World, typer.Option("--world", help="process: real workers. virtual: in virtual time, in one process.")
+    ] = World.PROCESS,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME|FILE", help="Hosts and links of the virtual world.")
+    ] = None,
 ) -> int:
     """Train under several policies and seeds; show what each costs.
 
@@ -54,26 +69,33 @@ def compare(
         policies=None if policies is None else _split_policies(policies),
         seeds=None if seeds is None else _split_seeds(seeds),
     )
-    _prepare_folder(out, resume=resume, overwrite=overwrite)
+    if cluster is not None and world is World.PROCESS:
+        raise ConfigError(f"--cluster {cluster} describes the virtual world; add --world virtual")
+
+    from plesio.cost.cluster import parse_cluster
+
+    hosts = None if cluster is None else parse_cluster(cluster)
+    prepare_folder(out, resume=resume, overwrite=overwrite)
 
     from plesio.bench.compare import run_comparison
     from plesio.cli.progress_display import progress_display
 
     try:
         with progress_display() as progress:
-            runs = run_comparison(loaded, out=out, resume=resume, progress=progress)
+            runs = run_comparison(loaded, out=out, resume=resume, progress=progress, world=world.value, cluster=hosts)
     except KeyboardInterrupt:
         again = f"plesio compare {recipe} --out {out} --resume"
         print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
         raise
-    _print_results(out)
+    print_results(out)
     failed = sum(run.status != "finished" for run in runs)
     if failed:
         print(f"plesio: {failed} of {len(runs)} runs did not finish; the report says why", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _print_results(out: Path) -> None:
+def print_results(out: Path) -> None:
+    """Write the report, print its table and sentences, and say where it is."""
     from rich.console import Console
 
     from plesio.report.build import build_report, read_comparison
@@ -106,7 +128,7 @@ def _split_seeds(text: str) -> list[int]:
         raise ConfigError(f'--seeds "{text}": write whole numbers with commas between them, as in 0,1,2') from None
 
 
-def _prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
+def prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     """Make sure that ``out`` is a folder a comparison may write to.
 
     Raises:

@@ -69,9 +69,16 @@ class JobServer:
         self._sent_elsewhere: Counter[str] = Counter()
         self._refused_elsewhere: Counter[str] = Counter()
         self._refused_before: Counter[str] = Counter()
+        self.results: list[RunResult] = []
+        """Of the runs that have ended (server 0)."""
         if first is not None:
             endpoint.generation = first.generation
             first.send(ControlKind.SERVES, {})
+
+    @property
+    def mean_staleness(self) -> float:
+        """Of the run under way, in versions (server 0)."""
+        return 0.0 if self._coordinator is None else self._coordinator.ledger.progress()["staleness"]
 
     def handle(self, arrived: Iterable[Incoming]) -> None:
         """Act on what has arrived."""
@@ -306,6 +313,7 @@ class JobServer:
                 write_log(self._folder / "events.jsonl", coordinator.recorder.log)
             except OSError as error:
                 print(f"plesio: the run's figures could not be written to {self._folder}: {error}", file=sys.stderr)
+        self.results.append(result)
         for worker in self._closing:
             self._send_result(worker, result)
         self._closing.clear()

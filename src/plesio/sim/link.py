@@ -25,6 +25,7 @@ class _Transfer:
     links: tuple[Link, ...]
     left_bytes: float
     on_done: Callable[[], None]
+    on_sent: Callable[[], None]
     bytes_per_s: float = 0.0
     updated_s: float = 0.0
     end: Event | None = None
@@ -53,13 +54,28 @@ class Network:
             self._links[name] = Link(name, latency_s, bytes_per_s)
         return self._links[name]
 
-    def transfer(self, links: Sequence[str], num_bytes: float, on_done: Callable[[], None]) -> None:
-        """Begin a transfer over the named links; ``on_done`` is called when its last byte has arrived."""
+    def transfer(
+        self,
+        links: Sequence[str],
+        num_bytes: float,
+        on_done: Callable[[], None],
+        *,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin a transfer over the named links.
+
+        Args:
+            links: Their names.
+            num_bytes: What is transferred.
+            on_done: Called when the last byte has arrived.
+            on_sent: Called when the last byte is out, a latency before that.
+        """
         route = tuple(self._links[name] for name in links)
         if num_bytes <= 0 or not route:
             self._kernel.after(sum(link.latency_s for link in route), on_done)
+            on_sent()
             return
-        transfer = _Transfer(route, float(num_bytes), on_done, updated_s=self._kernel.now_s)
+        transfer = _Transfer(route, float(num_bytes), on_done, on_sent, updated_s=self._kernel.now_s)
         for link in route:
             link.transfers[transfer] = None
         self._share(route)
@@ -83,3 +99,4 @@ class Network:
             del link.transfers[transfer]
         self._share(transfer.links)
         self._kernel.after(sum(link.latency_s for link in transfer.links), transfer.on_done)
+        transfer.on_sent()

@@ -35,7 +35,7 @@ class Host:
         return self.host.pull(request, now_s=now_s)
 
     def order(self, kind: Any, *, now_s: float = 0.0, **body: Any) -> list[Answer]:
-        return self.host.carry_out(Order(kind, body), now_s=now_s)
+        return self.host.carry_out([Order(kind, body)], now_s=now_s)
 
     def apply(self, *updates: tuple[int, int], version: int, now_s: float = 0.0) -> list[Answer]:
         return self.order("apply", updates=list(updates), weight=1.0, version=version, num_live=1, now_s=now_s)

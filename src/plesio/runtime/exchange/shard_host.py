@@ -7,7 +7,7 @@ grow stale meanwhile, and no step costs a round trip of its own for permission.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -111,8 +111,16 @@ class ShardHost:
         """Everything, as it is now or was at a snapshot."""
         return self._shard.pull(None) if snapshot is None else self._shard.pull_snapshot(snapshot)
 
-    def carry_out(self, order: Order, *, now_s: float) -> list[Answer]:
-        """Do what the coordinator decided; returns the answers that this makes possible."""
+    def carry_out(self, orders: Iterable[Order], *, now_s: float) -> list[Answer]:
+        """Do what the coordinator decided; returns the answers that this makes possible.
+
+        Orders that belong together are given together: an answer then has the credit that came with the update.
+        """
+        for order in orders:
+            self._carry_out(order)
+        return self._answers(now_s=now_s)
+
+    def _carry_out(self, order: Order) -> None:
         body = order.body
         match order.kind:
             case "apply":
@@ -131,7 +139,6 @@ class ShardHost:
                 self._credit[body["worker"]] = body["clock"]
             case "snapshot":
                 self._shard.snapshot(body["number"])
-        return self._answers(now_s=now_s)
 
     def _known_version(self, request: PullRequest) -> int | None:
         """The worker's version; before all versions if it made steps that were refused, so that it gets rid of them."""

@@ -124,8 +124,7 @@ class ShardService:
     def carry_out(self, orders: Iterable[Order]) -> None:
         """Do to the shard what was decided, and answer the pulls that this makes possible."""
         if self._host is not None:
-            for order in orders:
-                self._answer(self._host.carry_out(order, now_s=self._clock.now_s()))
+            self._answer(self._host.carry_out(orders, now_s=self._clock.now_s()))
 
     def _answer(self, answers: Iterable["Answer"]) -> None:
         for answer in answers:

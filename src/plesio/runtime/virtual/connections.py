@@ -76,7 +76,7 @@ class ServerConnections:
         num_bytes = _CONTROL_BYTES + _json_bytes(body)
         self.traffic.tcp.sent_payload += num_bytes
         control = Control(peer=b"", kind=kind, generation=self.generation, body=body)
-        self.fabric.carry(self.host, line.host, num_bytes=num_bytes, on_arrival=lambda: line.deliver(control))
+        line.to_worker.send(num_bytes, lambda: line.deliver(control))
         return True
 
     def send(
@@ -94,7 +94,7 @@ class ServerConnections:
         bulk = Bulk(peer=b"", header=header, meta=meta or {}, payload=payload.reshape(-1).view(np.uint8))
         num_bytes = _BULK_BYTES + _json_bytes(meta) + payload.nbytes
         self.traffic.of("ipc" if line.host == self.host else "tcp").sent_payload += num_bytes
-        self.fabric.carry(self.host, line.host, num_bytes=num_bytes, on_arrival=lambda: line.deliver(bulk))
+        line.bulk_to_worker.send(num_bytes, lambda: line.deliver(bulk))
         return bulk
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
@@ -165,6 +165,10 @@ class ControlLine:
         self._server = server
         self._on_arrival = on_arrival
         self._open = True
+        fabric, there = server.connections.fabric, server.connections.host
+        # control and bulk messages have connections of their own, as on sockets: they overtake each other
+        self.to_worker, self.bulk_to_worker = fabric.channel(there, host), fabric.channel(there, host)
+        self._to_server, self._bulk_to_server = fabric.channel(host, there), fabric.channel(host, there)
         self.generation = server.connections.generation
         server.connections.lines[identity] = self
 
@@ -187,15 +191,8 @@ class ControlLine:
         if not self._open:
             return
 
-        def carry() -> None:
-            server.connections.fabric.carry(
-                self.host,
-                server.connections.host,
-                num_bytes=num_bytes,
-                on_arrival=lambda: server.receive(incoming, num_bytes=work),
-            )
-
-        self._begin(carry)
+        channel = self._bulk_to_server if isinstance(incoming, Bulk) else self._to_server
+        self._begin(lambda: channel.send(num_bytes, lambda: server.receive(incoming, num_bytes=work)))
 
     def cut(self) -> None:
         """This end is gone; the server notices as soon as word of it can travel."""
@@ -203,9 +200,7 @@ class ControlLine:
             self._open = False
             server, gone = self._server, Gone(peer=self.identity)
             server.connections.lines.pop(self.identity, None)
-            server.connections.fabric.carry(
-                self.host, server.connections.host, num_bytes=0, on_arrival=lambda: server.receive(gone, num_bytes=0)
-            )
+            self._to_server.send(0, lambda: server.receive(gone, num_bytes=0))
 
     def close(self) -> None:
         """Leave the server; it does not act on it."""

@@ -1,5 +1,6 @@
 """The modelled network between the hosts, and what it costs to use it."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ from plesio.cost.cluster import Cluster
 from plesio.sim.kernel import Kernel
 from plesio.sim.link import Network
 
-__all__ = ["ExchangeCosts", "Fabric"]
+__all__ = ["Channel", "ExchangeCosts", "Fabric"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +53,23 @@ class Fabric:
         self._network = Network(kernel)
         self._routes: dict[tuple[int, int], list[str]] = {}
 
-    def carry(self, source: int, target: int, *, num_bytes: int, on_arrival: Callable[[], None]) -> None:
-        """Send ``num_bytes`` from host ``source`` to host ``target``, over links shared with what else is on them."""
+    def channel(self, source: int, target: int) -> "Channel":
+        """A new connection from host ``source`` to host ``target``."""
+        return Channel(self, source, target)
+
+    def transfer(
+        self,
+        source: int,
+        target: int,
+        num_bytes: int,
+        *,
+        on_arrival: Callable[[], None],
+        on_sent: Callable[[], None],
+    ) -> None:
+        """Send ``num_bytes``, over links shared with what else is on them."""
         if self.cluster.rack_of_host(source) != self.cluster.rack_of_host(target):
             self.cross_rack_bytes += num_bytes
-        self._network.transfer(self._route(source, target), num_bytes, on_arrival)
+        self._network.transfer(self._route(source, target), num_bytes, on_arrival, on_sent=on_sent)
 
     def _route(self, source: int, target: int) -> list[str]:
         key = (source, target)
@@ -66,3 +79,32 @@ class Fabric:
                 self._network.link(link.name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
             self._routes[key] = [link.name for link in path]
         return self._routes[key]
+
+
+class Channel:
+    """One direction of one connection: messages leave one after the other, and arrive in that order.
+
+    Args:
+        fabric: Carries them.
+        source: From which host.
+        target: To which.
+    """
+
+    def __init__(self, fabric: Fabric, source: int, target: int) -> None:
+        self._fabric = fabric
+        self._source = source
+        self._target = target
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._busy = False
+
+    def send(self, num_bytes: int, on_arrival: Callable[[], None]) -> None:
+        """Queue a message; ``on_arrival`` is called when all of it is there."""
+        self._waiting.append((num_bytes, on_arrival))
+        if not self._busy:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        self._busy = bool(self._waiting)
+        if self._waiting:
+            num_bytes, on_arrival = self._waiting.popleft()
+            self._fabric.transfer(self._source, self._target, num_bytes, on_arrival=on_arrival, on_sent=self._send_next)

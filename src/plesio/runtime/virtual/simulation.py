@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import torch
 
 from plesio.core.errors import PlesioError
+from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.runtime.environment import Place
@@ -17,7 +18,7 @@ from plesio.runtime.virtual.fabric import ExchangeCosts
 from plesio.runtime.virtual.job import VirtualJob
 from plesio.runtime.virtual.scheduler import StallError, Turn, WorkerGone
 
-__all__ = ["ExchangeCosts", "Simulation", "simulate"]
+__all__ = ["ExchangeCosts", "Outcome", "Progress", "Simulation", "simulate"]
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ class Simulation(Generic[T]):
 
     Attributes:
         outcomes: By rank.
+        runs: The results of the sessions, in their order.
         virtual_s: Virtual seconds from beginning to end.
         num_events: Events of the kernel.
         num_switches: Turns that went from one thread to another.
@@ -45,6 +47,7 @@ class Simulation(Generic[T]):
     """
 
     outcomes: dict[int, Outcome[T]]
+    runs: tuple[RunResult, ...]
     virtual_s: float
     num_events: int
     num_switches: int
@@ -59,13 +62,15 @@ class Simulation(Generic[T]):
         return [self.outcomes[rank].value for rank in sorted(self.outcomes)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a simulation is: virtual seconds, and steps and samples over all workers."""
+    """How far a simulation is: virtual seconds, steps and samples over all workers, the latest loss (NaN: none)."""
 
     virtual_s: float
     steps: int
     samples: int
+    loss: float
+    mean_staleness: float
 
 
 @dataclass(slots=True)
@@ -165,6 +170,7 @@ def simulate(
         torch.set_num_threads(num_threads)
     return Simulation(
         outcomes=stage.outcomes,
+        runs=tuple(deployment.server(0).proper.results),
         virtual_s=deployment.kernel.now_s,
         num_events=deployment.kernel.num_events,
         num_switches=deployment.scheduler.num_switches,
@@ -182,6 +188,11 @@ def _first_error(outcomes: dict[int, Outcome[T]]) -> BaseException | None:
 
 def _progress(deployment: Deployment) -> Progress:
     totals = [meter.totals for meter in deployment.meters.values()]
+    losses = [total.losses[-1] for total in totals if total.losses]
     return Progress(
-        deployment.kernel.now_s, sum(total.steps for total in totals), sum(total.samples for total in totals)
+        virtual_s=deployment.kernel.now_s,
+        steps=sum(total.steps for total in totals),
+        samples=sum(total.samples for total in totals),
+        loss=max(losses)[2] if losses else float("nan"),
+        mean_staleness=deployment.server(0).proper.mean_staleness,
     )

@@ -1,0 +1,92 @@
+"""The workers of a comparison in the virtual world: they live as long as a run."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from plesio.bench.crew import LOOK_S, CrewRun
+from plesio.bench.recipe import Recipe
+from plesio.bench.trainer import Assignment, recipe_task, train
+from plesio.core.errors import ConfigError, PlesioError
+from plesio.cost.cluster import Cluster
+from plesio.runtime.observer import RunFigures
+from plesio.runtime.virtual import ExchangeCosts, Progress, simulate
+from plesio.runtime.virtual.job import VirtualJob
+from plesio.tasks.check import check_task
+
+__all__ = ["VirtualCrew"]
+
+
+class VirtualCrew:
+    """Does a comparison's runs in virtual time, in this process.
+
+    Args:
+        recipe: What is trained; it says how long steps take.
+        cluster: Where; None is one host with a core for each worker.
+        costs: What exchanging costs processors; None for a typical machine's.
+
+    Raises:
+        ConfigError: The task cannot be trained, the recipe has no step times, or the cluster is too small.
+    """
+
+    def __init__(self, recipe: Recipe, *, cluster: Cluster | None = None, costs: ExchangeCosts | None = None) -> None:
+        count = recipe.workers.count
+        if any(recipe.workers.step_time_of(rank) is None for rank in range(count)):
+            raise ConfigError(
+                "the virtual world must know how long a step takes: "
+                'write step_time = { kind = "constant", mean = "20 ms" } under [workers] in the recipe'
+            )
+        self.usable = True
+        self._recipe = recipe
+        self._cluster = Cluster.one_host(count) if cluster is None else cluster.for_workers(count)
+        self._costs = costs
+        self._task = recipe_task(recipe)
+        check_task(self._task)
+        self.samples_per_epoch = len(self._task.train_set())  # type: ignore[arg-type]
+
+    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> CrewRun:
+        """Do one run with all workers; ``on_figures`` is called a few times a second.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came; the run's figures up to then are in its folder.
+        """
+        next_look_s = 0.0
+
+        def look(progress: Progress) -> None:
+            nonlocal next_look_s
+            if (now_s := time.monotonic()) >= next_look_s:
+                next_look_s = now_s + LOOK_S
+                on_figures(
+                    RunFigures(
+                        policy=assignment.policy,
+                        steps=progress.steps,
+                        samples=progress.samples,
+                        elapsed_s=progress.virtual_s,
+                        loss=progress.loss,
+                        staleness=progress.mean_staleness,
+                    )
+                )
+
+        def work(job: VirtualJob) -> dict[str, Any] | None:
+            return train(self._recipe, self._task, assignment, job=job)
+
+        simulation = simulate(
+            work,
+            num_workers=self._recipe.workers.count,
+            cluster=self._cluster,
+            costs=self._costs,
+            seed=assignment.seed,
+            on_progress=look,
+        )
+        problems: dict[int, str] = {}
+        for rank, outcome in simulation.outcomes.items():
+            if isinstance(outcome.error, KeyboardInterrupt):
+                raise outcome.error
+            if isinstance(outcome.error, (PlesioError, RuntimeError)):
+                problems[rank] = f"{type(outcome.error).__name__}: {outcome.error}"
+            elif outcome.error is not None:
+                raise outcome.error
+        return CrewRun(simulation.outcomes[0].value, problems)
+
+    def close(self) -> None:
+        """Nothing is left of a run."""
