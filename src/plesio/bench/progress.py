@@ -54,8 +54,8 @@ class ProgressSink(Protocol):
         """The run was finished by an earlier comparison and is not repeated."""
         ...
 
-    def run_started(self, label: RunLabel, *, num_samples: int) -> None:
-        """The run begins; it ends after ``num_samples`` samples."""
+    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
+        """The run begins; it ends after ``num_samples`` samples, or when a script does (None)."""
         ...
 
     def run_advanced(self, snapshot: Snapshot) -> None:

@@ -31,7 +31,7 @@ from plesio.policies import Policy, parse_policy
 from plesio.runtime.pacing import Constant, EmpiricalTrace, LogNormal, Pacer, Pareto, StepTime
 from plesio.tasks import TASK_NAMES
 
-__all__ = ["Recipe", "RunSection", "TaskSection", "UnequalWorker", "WorkersSection", "load_recipe"]
+__all__ = ["Recipe", "RunSection", "TaskSection", "UnequalWorker", "WorkersSection", "load_recipe", "make_recipe"]
 
 
 def _seconds(value: object) -> object:
@@ -305,10 +305,27 @@ def load_recipe(path: Path, *, policies: Sequence[str] | None = None, seeds: Seq
         if values is not None and isinstance(data.setdefault("run", {}), dict):
             data["run"][key] = list(values)
             flags["run", key] = f"--{key}"
+    return make_recipe(data, folder=path.parent, where=str(path), flags=flags)
+
+
+def make_recipe(
+    data: Mapping[str, Any], *, folder: Path, where: str, flags: Mapping[tuple[str, ...], str] | None = None
+) -> Recipe:
+    """The recipe that a TOML file with these values would be.
+
+    Args:
+        data: Tables and values.
+        folder: What paths in it are relative to.
+        where: What to call it in errors.
+        flags: Command line options that values came from, by their place in ``data``.
+
+    Raises:
+        ConfigError: A key or value cannot be used.
+    """
     try:
-        return Recipe.model_validate(data, context={"folder": path.parent.resolve()})
+        return Recipe.model_validate(data, context={"folder": folder.resolve()})
     except ValidationError as error:
-        raise ConfigError(explain(error, where=str(path), flags=flags)) from None
+        raise ConfigError(explain(error, where=where, flags=flags or {})) from None
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """The workers of a comparison in the virtual world: they live as long as a run."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
-from plesio.bench.crew import LOOK_S, CrewRun
+from plesio.bench.crew import CrewRun
 from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import Assignment, recipe_task, train
 from plesio.core.errors import ConfigError, PlesioError
@@ -50,22 +49,18 @@ class VirtualCrew:
         Raises:
             KeyboardInterrupt: Ctrl-C came; the run's figures up to then are in its folder.
         """
-        next_look_s = 0.0
 
         def look(progress: Progress) -> None:
-            nonlocal next_look_s
-            if (now_s := time.monotonic()) >= next_look_s:
-                next_look_s = now_s + LOOK_S
-                on_figures(
-                    RunFigures(
-                        policy=assignment.policy,
-                        steps=progress.steps,
-                        samples=progress.samples,
-                        elapsed_s=progress.virtual_s,
-                        loss=progress.loss,
-                        staleness=progress.mean_staleness,
-                    )
+            on_figures(
+                RunFigures(
+                    policy=assignment.policy,
+                    steps=progress.steps,
+                    samples=progress.samples,
+                    elapsed_s=progress.virtual_s,
+                    loss=progress.loss,
+                    staleness=progress.mean_staleness,
                 )
+            )
 
         def work(job: VirtualJob) -> dict[str, Any] | None:
             return train(self._recipe, self._task, assignment, job=job)

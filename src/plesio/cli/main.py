@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 import typer
 
-from plesio.cli import compare, policies, report, run, tasks
+from plesio.cli import compare, policies, report, run, simulate, tasks
 from plesio.core.errors import PlesioError
 
 __all__ = ["app", "invoke", "main"]
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.run)
+app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("policies", epilog=policies.EXAMPLES)(policies.policies)
 app.command("tasks", epilog=tasks.EXAMPLES)(tasks.tasks)

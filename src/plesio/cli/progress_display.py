@@ -72,7 +72,7 @@ class LiveDisplay:
         self._say(f"{_name(label)}: kept", style="dim")
         self._count(label.number, num_runs=label.num_runs)
 
-    def run_started(self, label: RunLabel, *, num_samples: int) -> None:
+    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
         """Show a bar for the run."""
         self._count(label.number - 1, num_runs=label.num_runs)
         self._run = self.progress.add_task(_name(label), total=num_samples, figures="")
@@ -114,7 +114,7 @@ class PlainDisplay:
         self._stream = stream
         self._clock = clock
         self._label: RunLabel | None = None
-        self._num_samples = 0
+        self._num_samples: int | None = None
         self._next_line_s = 0.0
 
     def run_kept(self, label: RunLabel) -> None:
@@ -122,18 +122,20 @@ class PlainDisplay:
         self._label = label
         self._say("kept")
 
-    def run_started(self, label: RunLabel, *, num_samples: int) -> None:
+    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
         """Say so."""
         self._label = label
         self._num_samples = num_samples
         self._next_line_s = self._clock.now_s() + PLAIN_EVERY_S
-        self._say(f"started, {num_samples:,} samples")
+        self._say("started" if num_samples is None else f"started, {num_samples:,} samples")
 
     def run_advanced(self, snapshot: Snapshot) -> None:
         """Give the figures, if the last line is long ago."""
         if self._clock.now_s() >= self._next_line_s:
             self._next_line_s = self._clock.now_s() + PLAIN_EVERY_S
-            self._say(f"{snapshot.samples / self._num_samples:.0%} · {_figures(snapshot)}")
+            total = self._num_samples
+            done = f"{snapshot.samples:,} samples" if total is None else f"{snapshot.samples / total:.0%}"
+            self._say(f"{done} · {_figures(snapshot)}")
 
     def run_finished(self, result: RunResult) -> None:
         """Give the time it took and the final metric."""

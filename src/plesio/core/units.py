@@ -1,4 +1,4 @@
-"""Quantities that people write with a unit: durations, sizes, bandwidths. A bare number is refused: nobody has to guess.
+"""Quantities that people write with a unit: durations, sizes, bandwidths. A bare number is refused.
 
 Decimal prefixes are powers of 1000 (kB, MB, GB), binary ones of 1024 (KiB, MiB, GiB). Bandwidths are given in bits
 (``Gbit/s``, ``Gbps``) or in bytes (``GB/s``, ``GiB/s``), and are bytes per second in all that is computed. ``Gb/s`` and

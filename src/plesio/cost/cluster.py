@@ -1,19 +1,29 @@
 """Hosts, racks and the links between them.
 
-A worker's rank says where it is: hosts are filled one after the other, and racks with hosts. Between two hosts a message
-leaves by the sender's interface, goes up and down the racks' uplinks if they are in different racks, and enters by the
-receiver's interface. Each direction of an interface or an uplink is a link of its own, shared by all that goes over it.
+A worker's rank says where it is: hosts are filled one after the other, and racks with hosts. Between two hosts a
+message leaves by the sender's interface, goes up and down the racks' uplinks if they are in different racks, and enters
+by the receiver's interface. Each direction of an interface or an uplink is a link of its own, shared by all that goes
+over it:
+
+    local:<host>                        between two workers of one host
+    nic:<host>:out, nic:<host>:in       a host's interface
+    uplink:<rack>:up, uplink:<rack>:down
+
+Links of a name are one link, so a simulation can queue transfers on them. A path's latency is the sum over its links:
+that of the interface is the whole latency between two hosts of a rack, and that of the uplink what another rack adds,
+so both are charged on the way out. Switches do not block.
 """
 
-import tomllib
-from dataclasses import dataclass, fields, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from plesio.core.errors import ConfigError, nearest
-from plesio.core.units import parse_bandwidth, parse_seconds
+from plesio.cost.cluster_file import read_cluster_text
+from plesio.cost.named_clusters import CLUSTER_TEXTS
 
-__all__ = ["Cluster", "Link", "LinkKind", "parse_cluster"]
+__all__ = ["NAMED_CLUSTERS", "Cluster", "Link", "LinkKind", "parse_cluster"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,23 +33,37 @@ class LinkKind:
     Attributes:
         latency_s: Seconds that the first byte takes.
         bytes_per_s: Bandwidth of one direction.
+        shared: Transfers that are on such a link at the same time share its bandwidth. Otherwise each has all of it, as
+            the accelerators behind an NVSwitch do, while each sends to one other.
     """
 
     latency_s: float
     bytes_per_s: float
+    shared: bool = True
 
     def __post_init__(self) -> None:
-        if not (self.latency_s >= 0 and self.bytes_per_s > 0):
-            raise ConfigError(f"a link of {self.latency_s} s and {self.bytes_per_s} bytes per second is impossible")
+        if not (0 <= self.latency_s < math.inf and 0 < self.bytes_per_s < math.inf):
+            raise ConfigError(
+                f"a link of {self.latency_s} s and {self.bytes_per_s} bytes per second is impossible; "
+                "write a latency of 0 or more and a bandwidth of more than 0"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of one link; links of equal name are the same."""
+    """One direction of one link; links of equal name are the same.
+
+    Attributes:
+        name: Which link.
+        latency_s: What it adds to a message's time, however small the message.
+        bytes_per_s: Bandwidth.
+        shared: As in `LinkKind`.
+    """
 
     name: str
     latency_s: float
     bytes_per_s: float
+    shared: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +74,14 @@ class Cluster:
         name: What people call it.
         hosts: How many there are.
         workers_per_host: Workers that a host has room for.
-        cores_per_host: Workers that compute at full speed at the same time; more share them.
+        cores_per_host: Its cores, or its accelerators if its workers compute on those: so many workers compute at full
+            speed at the same time; more share them.
         racks: Racks, with equally many hosts (the last may have fewer).
         local: Between workers and servers of one host.
-        nic: A host's network interface.
+        nic: A host's network interface; several count as one, as transfers are striped over them.
         uplink: From a rack to the others; needed if there is more than one.
+        device: Name of the core or accelerator.
+        memory_bytes: Memory that a worker has when there is one per core or accelerator; None is not known.
 
     >>> two = Cluster(name="two", hosts=2, workers_per_host=4, cores_per_host=4)
     >>> two.host_of(5), [link.name for link in two.path(0, 1)]
@@ -69,6 +96,8 @@ class Cluster:
     local: LinkKind = LinkKind(latency_s=20e-6, bytes_per_s=4e9)
     nic: LinkKind = LinkKind(latency_s=50e-6, bytes_per_s=125e6)
     uplink: LinkKind | None = None
+    device: str = ""
+    memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for what in ("hosts", "workers_per_host", "cores_per_host", "racks"):
@@ -80,6 +109,20 @@ class Cluster:
             )
         if self.racks > 1 and self.uplink is None:
             raise ConfigError(f"cluster {self.name}: {self.racks} racks need an [uplink] with latency and bandwidth")
+        if not (self.nic.shared and (self.uplink is None or self.uplink.shared)):
+            raise ConfigError(f"cluster {self.name}: interfaces and uplinks are shared; only [local] may be not")
+        if self.memory_bytes is not None and not 0 < self.memory_bytes < math.inf:
+            raise ConfigError(f"cluster {self.name}: memory is {self.memory_bytes} bytes; write more than 0")
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts, over all racks."""
+        return self.hosts
+
+    @property
+    def num_slots(self) -> int:
+        """Workers that there is room for."""
+        return self.hosts * self.workers_per_host
 
     @property
     def hosts_per_rack(self) -> int:
@@ -87,33 +130,59 @@ class Cluster:
         return -(-self.hosts // self.racks)
 
     def check_workers(self, num_workers: int) -> None:
-        """Raise ConfigError if there is no room for so many workers."""
-        room = self.hosts * self.workers_per_host
-        if num_workers > room:
+        """Make sure that there is room.
+
+        Raises:
+            ConfigError: There is no room for so many workers, or there are none.
+        """
+        if num_workers < 1:
+            raise ConfigError(f"{num_workers} workers on cluster {self.name}; write 1 or more")
+        if num_workers > self.num_slots:
             raise ConfigError(
-                f"cluster {self.name} has room for {room} workers ({self.hosts} hosts of {self.workers_per_host}), "
-                f"not for {num_workers}; use fewer, or a larger cluster"
+                f"cluster {self.name} has room for {self.num_slots} workers ({self.hosts} hosts of "
+                f"{self.workers_per_host}), not for {num_workers}; use fewer, or a larger cluster "
+                f"(workers_per_host = {-(-num_workers // self.hosts)})"
             )
 
     def host_of(self, rank: int) -> int:
-        """The host of a worker."""
+        """The host of a worker.
+
+        Raises:
+            ConfigError: There is no room for a worker of this rank.
+        """
+        if not 0 <= rank < self.num_slots:
+            raise ConfigError(f"cluster {self.name} has room for ranks 0 to {self.num_slots - 1}, not for {rank}")
         return rank // self.workers_per_host
 
     def rack_of_host(self, host: int) -> int:
-        """The rack of a host."""
+        """The rack of a host.
+
+        Raises:
+            ConfigError: There is no such host.
+        """
+        if not 0 <= host < self.hosts:
+            raise ConfigError(f"cluster {self.name} has hosts 0 to {self.hosts - 1}, and no host {host}")
         return host // self.hosts_per_rack
 
     def rack_of(self, rank: int) -> int:
-        """The rack of a worker."""
+        """The rack of a worker.
+
+        Raises:
+            ConfigError: There is no room for a worker of this rank.
+        """
         return self.rack_of_host(self.host_of(rank))
 
     def path(self, source: int, target: int) -> tuple[Link, ...]:
-        """The links from host ``source`` to host ``target``; the interfaces' latency counts once."""
+        """The links from host ``source`` to host ``target``; the interfaces' latency counts once.
+
+        Raises:
+            ConfigError: There is no such host.
+        """
+        up, down = self.rack_of_host(source), self.rack_of_host(target)
         if source == target:
-            return (Link(f"local:{source}", self.local.latency_s, self.local.bytes_per_s),)
+            return (Link(f"local:{source}", self.local.latency_s, self.local.bytes_per_s, self.local.shared),)
         out = Link(f"nic:{source}:out", self.nic.latency_s, self.nic.bytes_per_s)
         into = Link(f"nic:{target}:in", 0.0, self.nic.bytes_per_s)
-        up, down = self.rack_of_host(source), self.rack_of_host(target)
         if up == down:
             return (out, into)
         assert self.uplink is not None
@@ -145,93 +214,67 @@ class Cluster:
             ConfigError: The file cannot be read, or describes no possible cluster.
         """
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"cannot read the cluster {path}: {error}") from error
-        return _from_table(table, name=path.stem, where=str(path))
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ConfigError(f"there is no cluster file {path}; docs/cost.md has one to start from") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the cluster {path}: {error}") from None
+        return cls.from_toml(text, name=path.stem, where=str(path))
+
+    @classmethod
+    def from_toml(cls, text: str, *, name: str, where: str = "cluster") -> "Cluster":
+        """The cluster that a TOML text describes, as in docs/cost.md.
+
+        Args:
+            text: TOML.
+            name: The cluster's name, if the text has none.
+            where: What messages call the text.
+
+        Raises:
+            ConfigError: The text is no TOML, or describes no possible cluster. One line.
+        """
+        values = {"name": name, "workers_per_host": 1, **read_cluster_text(text, where=where)}
+        try:
+            ratio = values["uplink"].pop("oversubscription", None) if "uplink" in values else None
+            for kind in ("local", "nic"):
+                if kind in values:
+                    values[kind] = LinkKind(**values[kind])
+            if ratio is not None:
+                if not 0 < ratio < math.inf:
+                    raise ConfigError(f"uplink.oversubscription is {ratio}; write more than 0, as in 4.0")
+                full_rack = -(-max(values["hosts"], 1) // max(values.get("racks", 1), 1)) * values["nic"].bytes_per_s
+                values["uplink"]["bytes_per_s"] = full_rack / ratio
+            if "uplink" in values:
+                values["uplink"] = LinkKind(**values["uplink"])
+            values.setdefault("cores_per_host", values["workers_per_host"])
+            return cls(**values)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
 
 
-_COUNTS = ("hosts", "workers_per_host", "cores_per_host", "racks")
-_LINKS = ("local", "nic", "uplink")
-
-
-def _from_table(table: dict[str, Any], *, name: str, where: str) -> Cluster:
-    known = [field.name for field in fields(Cluster)]
-    values: dict[str, Any] = {"name": name, "workers_per_host": 1}
-    for key, value in table.items():
-        if key not in known:
-            raise ConfigError(f'{where}: unknown key "{key}"; {nearest(key, known)}')
-        if key in _LINKS:
-            value = _link(value, where=f"{where}: [{key}]")
-        elif key in _COUNTS and (not isinstance(value, int) or isinstance(value, bool)):
-            raise ConfigError(f"{where}: {key} = {value!r} is not a whole number")
-        values[key] = value
-    if "hosts" not in values:
-        raise ConfigError(f"{where}: hosts is missing; write how many there are, as in: hosts = 4")
-    values.setdefault("cores_per_host", values["workers_per_host"])
-    return Cluster(**values)
-
-
-def _link(table: Any, *, where: str) -> LinkKind:
-    if not isinstance(table, dict):
-        raise ConfigError(f'{where} is not a table; write bandwidth = "1 Gbit/s" and latency = "50 us" under it')
-    for key, value in table.items():
-        if key not in ("bandwidth", "latency"):
-            raise ConfigError(f'{where}: unknown key "{key}"; {nearest(key, ["bandwidth", "latency"])}')
-        if not isinstance(value, str):
-            raise ConfigError(f'{where}: {key} = {value!r} has no unit; write it as in "1 Gbit/s" or "50 us"')
-    if "bandwidth" not in table:
-        raise ConfigError(f'{where}: bandwidth is missing; write it as in bandwidth = "1 Gbit/s"')
-    return LinkKind(
-        latency_s=parse_seconds(table.get("latency", "0 s")), bytes_per_s=parse_bandwidth(table["bandwidth"])
-    )
-
-
-def _named() -> dict[str, Cluster]:
-    def cluster(name: str, **values: Any) -> Cluster:
-        return Cluster(name=name, **values)
-
-    gigabit = LinkKind(latency_s=50e-6, bytes_per_s=parse_bandwidth("1 Gbit/s"))
-    ten = LinkKind(latency_s=30e-6, bytes_per_s=parse_bandwidth("10 Gbit/s"))
-    # NVLink 3 and NDR InfiniBand: measured bus bandwidths, published.md (A100 x8: 227 GB/s; 400 Gbit/s a GPU)
-    nvlink = LinkKind(latency_s=5e-6, bytes_per_s=227e9)
-    infiniband = LinkKind(latency_s=5e-6, bytes_per_s=8 * parse_bandwidth("400 Gbit/s"))
-    clusters = (
-        cluster("laptop", hosts=1, workers_per_host=2, cores_per_host=2),
-        cluster("4x1gbe", hosts=4, workers_per_host=1, cores_per_host=1, nic=gigabit),
-        cluster("16x1gbe", hosts=16, workers_per_host=1, cores_per_host=1, nic=gigabit),
-        cluster("64x1gbe", hosts=64, workers_per_host=1, cores_per_host=1, nic=gigabit),
-        cluster("16x10gbe", hosts=16, workers_per_host=1, cores_per_host=1, nic=ten),
-        cluster(
-            "2-racks",
-            hosts=16,
-            workers_per_host=1,
-            cores_per_host=1,
-            racks=2,
-            nic=ten,
-            uplink=LinkKind(latency_s=20e-6, bytes_per_s=parse_bandwidth("20 Gbit/s")),  # 4:1 oversubscribed
-        ),
-        cluster("8xa100", hosts=1, workers_per_host=8, cores_per_host=8, local=nvlink),
-        cluster("16x8h100", hosts=16, workers_per_host=8, cores_per_host=8, local=nvlink, nic=infiniband),
-    )
-    return {one.name: one for one in clusters}
-
-
-NAMED_CLUSTERS = _named()
-"""Clusters to begin with, by name."""
+NAMED_CLUSTERS: Mapping[str, Cluster] = {
+    name: Cluster.from_toml(text, name=name, where=name) for name, text in CLUSTER_TEXTS.items()
+}
+"""Clusters to begin with, by name. `plesio.cost.named_clusters` has their files and sources."""
 
 
 def parse_cluster(text: str) -> Cluster:
-    """A cluster by its name or its TOML file.
+    """A cluster by its name, by its TOML file (``mine.toml``), or by the TOML itself.
+
+    >>> parse_cluster("8xa100").num_slots
+    8
 
     Raises:
-        ConfigError: No such name or file, or no possible cluster.
+        ConfigError: No such name or file, or no possible cluster. One line.
     """
-    if text in NAMED_CLUSTERS:
-        return NAMED_CLUSTERS[text]
+    name = text.strip().lower()
+    if name in NAMED_CLUSTERS:
+        return NAMED_CLUSTERS[name]
+    if "=" in text:
+        return Cluster.from_toml(text, name="cluster")
     if text.endswith(".toml"):
         return Cluster.read(Path(text))
     raise ConfigError(
-        f'unknown cluster "{text}"; {nearest(text, NAMED_CLUSTERS)} '
+        f'unknown cluster "{text}"; {nearest(name, NAMED_CLUSTERS)} '
         "(a description of your own is a file whose name ends in .toml)"
     )

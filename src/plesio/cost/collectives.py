@@ -1,206 +1,246 @@
-"""Times of collectives in the Hockney model: a message of S bytes takes α + S/B.
+"""Times of collectives and of the parameter server, bytes on the wire, and bus bandwidth.
 
-α is the latency of one step in seconds, B the bandwidth in bytes per second, n the number of ranks, S the bytes of one
-rank's tensor. Reducing the bytes themselves is taken to be free. One rank alone, and nobody's zero bytes but the
-latency, cost what the formulas say: 0 for n = 1.
+All that there is on collectives can be imported from here; all-reduce is in `plesio.cost.all_reduce` (formulas),
+`plesio.cost.selection` (which is the fastest) and `plesio.cost.placement` (on a cluster).
 
-Sources: Thakur, Rabenseifner & Gropp 2005 (ring, halving and doubling, binomial trees, all-to-all); Rabenseifner 2004;
-Sanders, Speck & Träff 2009 (double tree); Patarasuk & Yuan 2009 (the ring's bandwidth is optimal).
+In the Hockney model (`plesio.cost.hockney`). Throughout, S is the size of the whole tensor: what a rank holds after an
+all-gather, before a reduce-scatter, and before an all-to-all; as nccl-tests count it.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from plesio.cost.cluster import Cluster
+from plesio.core.errors import ConfigError, nearest
+from plesio.cost.all_reduce import (
+    busiest_rank_bytes,
+    double_tree_all_reduce_s,
+    halving_doubling_all_reduce_s,
+    hierarchical_all_reduce_s,
+    nccl_all_reduce_s,
+    ring_all_reduce_s,
+    tree_all_reduce_s,
+)
+from plesio.cost.hockney import check_message, check_ranks, levels, point_to_point_s
+from plesio.cost.placement import all_reduce_on, all_reduce_times_on, broadcast_on, select_all_reduce_on
+from plesio.cost.selection import ALL_REDUCES, Choice, Crossover, all_reduce_crossovers, select_all_reduce
 
 __all__ = [
     "ALL_REDUCES",
     "Choice",
+    "Crossover",
     "all_gather_s",
+    "all_reduce_crossovers",
     "all_reduce_on",
+    "all_reduce_times_on",
     "all_to_all_s",
     "broadcast_on",
     "broadcast_s",
     "bus_bytes_per_s",
+    "busiest_rank_bytes",
+    "bytes_sent_per_rank",
     "double_tree_all_reduce_s",
     "halving_doubling_all_reduce_s",
     "hierarchical_all_reduce_s",
+    "nccl_all_reduce_s",
+    "parameter_server_one_way_s",
     "parameter_server_s",
     "point_to_point_s",
     "reduce_scatter_s",
     "ring_all_reduce_s",
     "ring_bytes_sent",
     "select_all_reduce",
+    "select_all_reduce_on",
     "tree_all_reduce_s",
 ]
 
 
-def point_to_point_s(num_bytes: float, *, latency_s: float, bytes_per_s: float) -> float:
-    """One message: ``α + S/B`` (Hockney 1994)."""
-    return latency_s + num_bytes / bytes_per_s
+def all_gather_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+    """Seconds until every rank has all parts, by a ring: ``(n-1)(α + S/(nB))`` (Thakur et al. 2005).
 
+    >>> all_gather_s(4e6, num_ranks=4, latency_s=0, bytes_per_s=1e9)
+    0.003
 
-def ring_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
-    """Reduce-scatter and all-gather round a ring: ``2 (n-1) (α + S/(nB))``; optimal in bandwidth."""
-    steps = 2 * (num_ranks - 1)
-    return steps * (latency_s + num_bytes / num_ranks / bytes_per_s)
+    Args:
+        num_bytes: S, of all n parts together.
+        num_ranks: n, any number.
+        latency_s: α, seconds a message.
+        bytes_per_s: B, bytes per second.
 
-
-def tree_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
-    """Up a binomial tree and down again, the whole tensor at each level: ``2 ceil(log2 n) (α + S/B)``."""
-    return 2 * _levels(num_ranks) * (latency_s + num_bytes / bytes_per_s)
-
-
-def double_tree_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
-    """Two trees with half of the tensor each, pipelined in blocks: ``4 ceil(log2 n) α + 2 S/B`` at large S.
-
-    With the best number of blocks the time is ``2 S/B + 4 l α + 4 sqrt(2 l α S/B)`` for l = ceil(log2 n) levels, each
-    inner node of one tree being a leaf of the other.
+    Raises:
+        ConfigError: An argument that is out of range.
     """
-    levels = _levels(num_ranks)
-    transfer_s = num_bytes / bytes_per_s
-    return (
-        0.0
-        if levels == 0
-        else 2 * transfer_s + 4 * levels * latency_s + 4 * math.sqrt(2 * levels * latency_s * transfer_s)
-    )
-
-
-def halving_doubling_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
-    """Recursive halving, then doubling: ``2 log2 n α + 2 (n-1)/n S/B`` for powers of two.
-
-    Other n first fold the ranks beyond the largest power of two in, and tell them the result at the end: one more
-    message of S each way (Rabenseifner 2004).
-    """
-    if num_ranks == 1:
-        return 0.0
-    power = 2 ** int(math.log2(num_ranks))
-    core_s = 2 * math.log2(power) * latency_s + 2 * (power - 1) / power * num_bytes / bytes_per_s
-    return core_s if power == num_ranks else core_s + 2 * (latency_s + num_bytes / bytes_per_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """An algorithm and its time."""
-
-    algorithm: str
-    duration_s: float
-
-
-AllReduce = Callable[..., float]
-ALL_REDUCES: dict[str, AllReduce] = {
-    "ring": ring_all_reduce_s,
-    "tree": tree_all_reduce_s,
-    "double tree": double_tree_all_reduce_s,
-    "halving-doubling": halving_doubling_all_reduce_s,
-}
-
-
-def select_all_reduce(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> Choice:
-    """The fastest algorithm for this size; the first of equals.
-
-    >>> select_all_reduce(1e3, num_ranks=16, latency_s=50e-6, bytes_per_s=125e6).algorithm
-    'halving-doubling'
-    """
-    times = {
-        name: all_reduce_s(num_bytes, num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=bytes_per_s)
-        for name, all_reduce_s in ALL_REDUCES.items()
-    }
-    best = min(times, key=lambda name: times[name])
-    return Choice(best, times[best])
-
-
-def hierarchical_all_reduce_s(
-    num_bytes: float,
-    *,
-    num_hosts: int,
-    ranks_per_host: int,
-    local_latency_s: float,
-    local_bytes_per_s: float,
-    latency_s: float,
-    bytes_per_s: float,
-) -> float:
-    """Reduce-scatter in each host, ring among the hosts' ranks of equal number, all-gather in each host.
-
-    All ranks of a host share its interface, so among hosts the tensor goes over it once: ``2 (m-1) α + 2 (m-1)/m S/B``
-    for m hosts.
-    """
-    inside = {"num_ranks": ranks_per_host, "latency_s": local_latency_s, "bytes_per_s": local_bytes_per_s}
-    among_s = ring_all_reduce_s(num_bytes, num_ranks=num_hosts, latency_s=latency_s, bytes_per_s=bytes_per_s)
-    return reduce_scatter_s(num_bytes, **inside) + among_s + all_gather_s(num_bytes, **inside)  # type: ignore[arg-type]
+    check_message(num_bytes, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    check_ranks(num_ranks)
+    return (num_ranks - 1) * (latency_s + num_bytes / num_ranks / bytes_per_s)
 
 
 def reduce_scatter_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
-    """Ring: ``(n-1) (α + S/(nB))``, S the tensor that is reduced."""
-    return (num_ranks - 1) * (latency_s + num_bytes / num_ranks / bytes_per_s)
+    """Seconds until every rank has its part of the sum, by a ring: an all-gather, backwards.
 
+    ``(n-1)(α + S/(nB))`` (Thakur et al. 2005, pairwise exchange, which takes as long).
 
-def all_gather_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
-    """Ring: ``(n-1) (α + S/(nB))``, S the tensor that is gathered."""
-    return (num_ranks - 1) * (latency_s + num_bytes / num_ranks / bytes_per_s)
+    >>> reduce_scatter_s(4e6, num_ranks=4, latency_s=0, bytes_per_s=1e9)
+    0.003
+
+    Args:
+        num_bytes: S, of the tensor that every rank brings.
+        num_ranks: n, any number.
+        latency_s: α, seconds a message.
+        bytes_per_s: B, bytes per second.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    return all_gather_s(num_bytes, num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=bytes_per_s)
 
 
 def all_to_all_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
-    """Pairwise: ``(n-1) (α + S/(nB))``, S what one rank has for all."""
-    return (num_ranks - 1) * (latency_s + num_bytes / num_ranks / bytes_per_s)
+    """Seconds until every rank has its part of every other's tensor: in round k, rank r sends to r+k.
+
+    ``(n-1)(α + S/(nB))`` (Thakur et al. 2005, pairwise exchange). Not ``n²``: ranks send side by side. For
+    equal parts; with unequal ones, as in a mixture of experts, the largest part of each round decides.
+
+    >>> all_to_all_s(4e6, num_ranks=4, latency_s=0, bytes_per_s=1e9)
+    0.003
+
+    Args:
+        num_bytes: S, that every rank brings; an n-th of it is for each rank.
+        num_ranks: n, any number.
+        latency_s: α, seconds a message.
+        bytes_per_s: B, bytes per second.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    return all_gather_s(num_bytes, num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=bytes_per_s)
 
 
 def broadcast_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
-    """Down a binomial tree: ``ceil(log2 n) (α + S/B)``."""
-    return _levels(num_ranks) * (latency_s + num_bytes / bytes_per_s)
+    """Seconds until every rank has the root's tensor, by the faster of two ways (Thakur et al. 2005).
+
+    - Binomial tree, for small tensors: ``⌈log₂ n⌉ (α + S/B)``.
+    - Scatter by a binomial tree, then a ring all-gather (van de Geijn), for large ones:
+      ``(⌈log₂ n⌉ + n-1) α + 2 (n-1)/n S/B``.
+
+    >>> broadcast_s(1e9, num_ranks=8, latency_s=0, bytes_per_s=1e9)  # the second way
+    1.75
+
+    Args:
+        num_bytes: S.
+        num_ranks: n, any number, the root among them.
+        latency_s: α, seconds a message.
+        bytes_per_s: B, bytes per second.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    gather_s = all_gather_s(num_bytes, num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    tree_s = levels(num_ranks) * (latency_s + num_bytes / bytes_per_s)
+    scatter_s = levels(num_ranks) * latency_s + (num_ranks - 1) / num_ranks * num_bytes / bytes_per_s
+    return min(tree_s, scatter_s + gather_s)
+
+
+def parameter_server_one_way_s(
+    num_bytes: float, *, num_workers: int, num_servers: int, latency_s: float, bytes_per_s: float
+) -> float:
+    """Seconds until n workers have all pushed to, or all pulled from, a parameter server of k equal shards.
+
+    ``max(n, k) (α + S/(kB))``: each worker sends to each server ``S/k`` bytes, a server receives from one worker at a
+    time, and n x k messages can be scheduled in ``max(n, k)`` rounds, since a bipartite graph's edges can be coloured
+    with as many colours as its largest degree (König 1916). Of that ``max(n/k, 1) S/B`` is bandwidth: one server is a
+    hub, and n servers (one on every host) carry what a ring carries (Li et al. 2014). Servers have links of their own.
+
+    Args:
+        num_bytes: S, of all parameters.
+        num_workers: n.
+        num_servers: k.
+        latency_s: α, seconds a message.
+        bytes_per_s: B, bytes per second, of a worker's and of a server's link.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    if min(num_workers, num_servers) < 1:
+        raise ConfigError(f"{num_workers} workers and {num_servers} servers; write 1 or more of each")
+    message_s = point_to_point_s(num_bytes / num_servers, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    return max(num_workers, num_servers) * message_s
 
 
 def parameter_server_s(
     num_bytes: float, *, num_workers: int, num_servers: int, latency_s: float, bytes_per_s: float
 ) -> float:
-    """All workers push to and pull from k servers at once: ``2 (α + S max(1, n/k) / B)``.
+    """Seconds for n workers to push their updates and then pull the parameters: two times one way.
 
-    Each server's interface carries n/k of the tensor each way, each worker's the whole (Li et al. 2014).
+    One worker alone still talks to the servers, so it does not take no time, unlike a collective's.
+
+    >>> parameter_server_s(700e6, num_workers=256, num_servers=16, latency_s=0, bytes_per_s=100e9)
+    0.224
+
+    Args:
+        num_bytes: S, of all parameters.
+        num_workers: n.
+        num_servers: k.
+        latency_s: α, seconds a message.
+        bytes_per_s: B, bytes per second, of a worker's and of a server's link.
+
+    Raises:
+        ConfigError: An argument that is out of range.
     """
-    return 2 * (latency_s + num_bytes * max(1.0, num_workers / num_servers) / bytes_per_s)
+    return 2 * parameter_server_one_way_s(
+        num_bytes, num_workers=num_workers, num_servers=num_servers, latency_s=latency_s, bytes_per_s=bytes_per_s
+    )
 
 
-def bus_bytes_per_s(num_bytes: float, duration_s: float, *, num_ranks: int) -> float:
-    """Bandwidth of an all-reduce as nccl-tests report it: ``2 (n-1)/n S/t``, comparable to the links' own."""
-    return 2 * (num_ranks - 1) / num_ranks * num_bytes / duration_s
+_PASSES: Mapping[str, int] = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all_to_all": 1}
+"""How often every rank sends ``(n-1)/n`` of the tensor."""
+
+
+def bytes_sent_per_rank(num_bytes: float, *, num_ranks: int, collective: str = "all_reduce") -> float:
+    """Bytes on the wire per rank, on average over the ranks.
+
+    ``(n-1)/n S`` for a reduce-scatter, an all-gather and an all-to-all; twice that for an all-reduce, whether by ring,
+    tree, double tree, halving-doubling or hierarchy: all of them send ``2(n-1)S`` bytes in total. They differ in the
+    busiest rank's share (`plesio.cost.all_reduce.busiest_rank_bytes`).
+
+    >>> bytes_sent_per_rank(8e6, num_ranks=8)
+    14000000.0
+
+    Args:
+        num_bytes: S.
+        num_ranks: n.
+        collective: ``all_reduce``, ``reduce_scatter``, ``all_gather`` or ``all_to_all``.
+
+    Raises:
+        ConfigError: An unknown collective, or an argument that is out of range.
+    """
+    check_ranks(num_ranks)
+    if collective not in _PASSES:
+        raise ConfigError(f'unknown collective "{collective}"; {nearest(collective, _PASSES)}')
+    return _PASSES[collective] * (num_ranks - 1) * num_bytes / num_ranks
 
 
 def ring_bytes_sent(num_bytes: float, *, num_ranks: int) -> float:
-    """Bytes that one rank of a ring all-reduce sends: ``2 (n-1)/n S``."""
-    return 2 * (num_ranks - 1) / num_ranks * num_bytes
+    """Bytes that every rank of a ring all-reduce sends: ``2 (n-1)/n S``."""
+    return bytes_sent_per_rank(num_bytes, num_ranks=num_ranks)
 
 
-def _levels(num_ranks: int) -> int:
-    return (num_ranks - 1).bit_length()
+def bus_bytes_per_s(num_bytes: float, duration_s: float, *, num_ranks: int, collective: str = "all_reduce") -> float:
+    """Bandwidth at which each rank's link was used, which does not depend on n where the links are the limit.
 
+    What each rank sends over the time: the *algorithm bandwidth* S/t, times ``2(n-1)/n`` for an all-reduce and
+    ``(n-1)/n`` for the others (nccl-tests, doc/PERFORMANCE.md).
 
-def all_reduce_on(cluster: Cluster, ranks: Sequence[int], num_bytes: int) -> float:
-    """Seconds of a ring all-reduce in the order of the ranks.
+    >>> bus_bytes_per_s(8e9, 0.1, num_ranks=8)
+    140000000000.0
 
-    A step is as slow as its slowest message. Ranks of one host that send to its own share the local link; a host's
-    interface and a rack's uplink each carry one of the ring's messages in each direction.
+    Args:
+        num_bytes: S.
+        duration_s: t, seconds, more than 0.
+        num_ranks: n.
+        collective: As in `bytes_sent_per_rank`.
+
+    Raises:
+        ConfigError: An unknown collective, or an argument that is out of range.
     """
-    num_ranks = len(ranks)
-    if num_ranks == 1:
-        return 0.0
-    hops = [(cluster.host_of(ranks[i]), cluster.host_of(ranks[(i + 1) % num_ranks])) for i in range(num_ranks)]
-    load: dict[str, int] = {}
-    for source, target in hops:
-        for link in cluster.path(source, target):
-            load[link.name] = load.get(link.name, 0) + 1
-    piece = num_bytes / num_ranks
-    step_s = max(
-        sum(link.latency_s for link in path) + max(piece * load[link.name] / link.bytes_per_s for link in path)
-        for path in (cluster.path(source, target) for source, target in hops)
-    )
-    return 2 * (num_ranks - 1) * step_s
-
-
-def broadcast_on(cluster: Cluster, ranks: Sequence[int], num_bytes: int) -> float:
-    """Seconds of a broadcast from the first rank, over the slowest path that it has."""
-    hosts = sorted({cluster.host_of(rank) for rank in ranks})
-    paths = [cluster.path(hosts[0], host) for host in hosts]
-    latency_s = max(sum(link.latency_s for link in path) for path in paths)
-    bytes_per_s = min(link.bytes_per_s for path in paths for link in path)
-    return broadcast_s(num_bytes, num_ranks=len(ranks), latency_s=latency_s, bytes_per_s=bytes_per_s)
+    if not duration_s > 0:
+        raise ConfigError(f"a collective in {duration_s} s has no bandwidth; write more than 0")
+    return bytes_sent_per_rank(num_bytes, num_ranks=num_ranks, collective=collective) / duration_s

@@ -16,6 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ from plesio.runtime.exchange.tcp_traffic import TcpTraffic
 from plesio.runtime.exchange.transport import ClientEndpoint, ControlClient, JobKeys, new_job_secret
 from plesio.runtime.heartbeat import Heartbeat
 from plesio.runtime.messages import heartbeat_identity, worker_identity
+from plesio.runtime.pacing import Pacer
 from plesio.runtime.server import CONNECT_S, MAX_BULK_BYTES, ServerConfig
 
 __all__ = ["Job"]
@@ -58,6 +60,9 @@ class Job:
         self.place = place
         self.clock: Clock = MonotonicClock()
         self.meet_s = meet_s
+        self.pacer: Pacer | None = None
+        self.policy: str | None = None
+        self.trace: Path | None = None
         self._exit = contextlib.ExitStack()
         self._servers: list[subprocess.Popen[str]] = []
         self._endpoints: list[ClientEndpoint] = []

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from plesio.core.clock import Clock
@@ -12,6 +13,7 @@ from plesio.runtime.environment import Place
 from plesio.runtime.exchange.connection import ServerConnection
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.ledger import Meter
+from plesio.runtime.pacing import Pacer
 
 __all__ = ["JobHandle", "Pulse", "ambient_job", "as_ambient_job"]
 
@@ -43,6 +45,12 @@ class JobHandle(Protocol):
     place: Place
     clock: Clock
     meet_s: float
+    pacer: Pacer | None
+    """Of sessions that bring none."""
+    policy: str | None
+    """Instead of the one that a session asks for."""
+    trace: Path | None
+    """Folder of sessions that name none."""
 
     def servers(self, count: int) -> Sequence[ServerConnection]:
         """Connections to the first ``count`` servers."""

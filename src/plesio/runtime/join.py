@@ -79,10 +79,14 @@ def join(
     >>> session.report().steps
     1
     """
-    chosen = parse_policy(policy) if isinstance(policy, str) else policy
     names = RunInfo() if info is None else info
     replica = Replica(model, optimizer)
     job = ambient_job() if job is None else job
+    if job is not None:
+        policy = policy if job.policy is None else job.policy
+        trace = trace if trace is not None else job.trace
+        pacer = pacer if pacer is not None else job.pacer
+    chosen = parse_policy(policy) if isinstance(policy, str) else policy
     place = job.place if job is not None else Place.from_environment()
     folder = None if trace is None else Path(trace)
     meter = Meter()

@@ -1,5 +1,22 @@
-"""Shared links: transfers that share bandwidth as long as they last (a fluid model)."""
+"""Shared links: transfers that share bandwidth as long as they last.
 
+Theory of operation. A fluid model: a transfer is a flow with a rate, not packets. A link of bandwidth B with n
+transfers on it offers each of them B/n, and a transfer goes at the smallest offer of the links on its way. Rates change
+only when a transfer begins or ends, so between two such events every transfer's end is known; whoever begins or ends
+gives the transfers that share a link with it their rates, and their ends, anew.
+
+Invariants:
+
+- The rates on a link add up to its bandwidth at most, and to exactly that where no transfer is held back elsewhere.
+- The bytes of a transfer are the integral of its rate from its begin to the moment when the last one is out.
+
+It departs from max-min fairness (Bertsekas & Gallager 1992, section 6.5.2) in that what one transfer leaves unused on a
+link, because another link holds it back, its neighbours do not get: a transfer is never faster than max-min fairness
+would have it. TCP is near an equal split for flows of equal round trips that are out of slow start, which is not
+modelled.
+"""
+
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +28,7 @@ __all__ = ["Link", "Network"]
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """A link that its transfers share equally."""
+    """A link that its transfers share equally; made by `Network.link`."""
 
     name: str
     latency_s: float
@@ -34,9 +51,17 @@ class _Transfer:
 class Network:
     """Links and the transfers on them.
 
-    A transfer over several links gets the smallest of its equal shares on them. That is at most what max-min fairness
-    would give: what one link's transfer leaves unused, the link's other transfers do not get. Latencies add up, and
-    begin when the last byte is out.
+    A transfer over several links gets the smallest of its equal shares on them. Latencies add up, and begin when the
+    last byte is out. A beginning or an end takes time in proportion to the transfers on its links.
+
+    >>> kernel = Kernel()
+    >>> network = Network(kernel)
+    >>> _ = network.link("uplink", latency_s=0.5, bytes_per_s=100.0)
+    >>> for _ in range(2):
+    ...     network.transfer(["uplink"], 100, lambda: print("arrived at", kernel.now_s))
+    >>> kernel.run()
+    arrived at 2.5
+    arrived at 2.5
 
     Args:
         kernel: The events.
@@ -47,12 +72,23 @@ class Network:
         self._links: dict[str, Link] = {}
 
     def link(self, name: str, *, latency_s: float, bytes_per_s: float) -> Link:
-        """The link of this name, made at the first call."""
-        if name not in self._links:
-            if not (latency_s >= 0 and bytes_per_s > 0):
-                raise ValueError(f"link {name}: {latency_s} s, {bytes_per_s} bytes per second")
-            self._links[name] = Link(name, latency_s, bytes_per_s)
-        return self._links[name]
+        """The link of this name, made at the first call.
+
+        Raises:
+            ValueError: A latency or bandwidth that no link can have, or not those of the first call.
+        """
+        if not (0 <= latency_s < math.inf and bytes_per_s > 0):
+            raise ValueError(
+                f"link {name}: {latency_s} s, {bytes_per_s} bytes per second; "
+                "write a finite latency of 0 or more and a bandwidth above 0"
+            )
+        link = self._links.setdefault(name, Link(name, latency_s, bytes_per_s))
+        if (link.latency_s, link.bytes_per_s) != (latency_s, bytes_per_s):
+            raise ValueError(
+                f"link {name}: {latency_s} s, {bytes_per_s} bytes per second, "
+                f"but it is there already with {link.latency_s} s, {link.bytes_per_s} bytes per second"
+            )
+        return link
 
     def transfer(
         self,
@@ -69,9 +105,18 @@ class Network:
             num_bytes: What is transferred.
             on_done: Called when the last byte has arrived.
             on_sent: Called when the last byte is out, a latency before that.
+
+        Raises:
+            ValueError: A number of bytes that cannot be, a link that is not there, or one named twice.
         """
+        if not 0 <= num_bytes < math.inf:
+            raise ValueError(f"a transfer of {num_bytes} bytes; write a finite number, 0 or more")
+        if unknown := [name for name in links if name not in self._links]:
+            raise ValueError(f"no link named {', '.join(unknown)}; make it with `link` first")
+        if len(set(links)) < len(links):
+            raise ValueError(f"a transfer over {', '.join(links)}: name each link once")
         route = tuple(self._links[name] for name in links)
-        if num_bytes <= 0 or not route:
+        if num_bytes == 0 or not route:
             self._kernel.after(sum(link.latency_s for link in route), on_done)
             on_sent()
             return

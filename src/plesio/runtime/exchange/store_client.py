@@ -1,6 +1,6 @@
 """A worker's connections to the servers of its job: requests out, answers sorted to whoever waits for them."""
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -62,6 +62,7 @@ class StoreClient:
         self._controls: dict[int, deque[Mapping[str, Any]]] = defaultdict(deque)
         self._bulks: list[dict[int, Bulk]] = [{} for _ in self.endpoints]
         self._held: list[Bulk | None] = [None for _ in self.endpoints]
+        self._ignored: Counter[int] = Counter()
         self._num_requests = 0
         self._finished: list[list[int]] = []
         self._evaluates: bool | None = None
@@ -96,6 +97,13 @@ class StoreClient:
             self._wait(0)
         return self._controls[kind].popleft()
 
+    def ignore_next(self, kind: ControlKind) -> None:
+        """The next control message of this kind answers a question that nobody has any more."""
+        if self._controls[kind]:
+            self._controls[kind].popleft()
+        else:
+            self._ignored[kind] += 1
+
     def _wait(self, server: int) -> None:
         arrived = self.endpoints[server].poll(POLL_S)
         for incoming in arrived:
@@ -103,7 +111,9 @@ class StoreClient:
                 self._bulks[server][incoming.header.request] = incoming
             elif isinstance(incoming, Control):
                 kind = ControlKind(incoming.kind)
-                if kind is ControlKind.REFUSED:
+                if self._ignored[kind] > 0:
+                    self._ignored[kind] -= 1
+                elif kind is ControlKind.REFUSED:
                     self._on_refused(incoming.body["clock"], incoming.body["reason"])
                 else:
                     self._controls[kind].append(incoming.body)
@@ -278,6 +288,7 @@ class Leases:
     def release(self) -> None:
         """Give back all that is leased and not finished."""
         if self._asked:
-            self.receive()
+            self._asked = False
+            self._client.ignore_next(ControlKind.BLOCK)  # not waited for: the worker may be on its way out
         self._client.tell_finished()  # their update is still this worker's to push
         self._client.tell(ControlKind.RELEASE, {})

@@ -278,12 +278,13 @@ class WorkerLine(ControlLine):
         return bulk
 
     def poll(self, timeout_s: float) -> list[Control | Bulk]:
-        """What has arrived; waits for the first at most ``timeout_s``, or until somebody wakes this worker."""
+        """What has arrived; waits for the first at most ``timeout_s`` (virtual), or until somebody wakes this worker."""
         if not self._open:
-            raise TransportError("this worker's connection was cut")
+            self._owner.scheduler.meet(self._owner.turn)
+            raise TransportError("this worker has left the job")
         if not self._inbox and timeout_s > 0:
             self._polled = True
-            self._owner.scheduler.wait(self._owner.turn)
+            self._owner.scheduler.wait(self._owner.turn, timeout_s)
             self._polled = False
         arrived = list(self._inbox)
         self._inbox.clear()

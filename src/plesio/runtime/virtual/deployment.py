@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from plesio.cost.cluster import Cluster
+from plesio.cost.placement import all_reduce_on, broadcast_on
 from plesio.runtime.job_server import JobServer
 from plesio.runtime.ledger import Meter
 from plesio.runtime.messages import server_identity
-from plesio.runtime.virtual.collective_times import broadcast_s, ring_all_reduce_s
 from plesio.runtime.virtual.connections import ControlLine, Memory, ServerConnections, VirtualServer
 from plesio.runtime.virtual.fabric import ExchangeCosts, Fabric
 from plesio.runtime.virtual.group import Meeting
@@ -72,8 +72,8 @@ class Deployment:
         self.meeting = Meeting(
             self.num_workers,
             scheduler=self.scheduler,
-            all_reduce_s=partial(ring_all_reduce_s, self.cluster, ranks),
-            broadcast_s=partial(broadcast_s, self.cluster, ranks),
+            all_reduce_s=partial(all_reduce_on, self.cluster, ranks),
+            broadcast_s=partial(broadcast_on, self.cluster, ranks),
         )
 
     @property

@@ -51,34 +51,27 @@ class Fabric:
         self.cluster = cluster
         self.cross_rack_bytes = 0
         self._network = Network(kernel)
-        self._routes: dict[tuple[int, int], list[str]] = {}
+        self._num_connections = 0
 
     def channel(self, source: int, target: int) -> "Channel":
         """A new connection from host ``source`` to host ``target``."""
         return Channel(self, source, target)
 
     def transfer(
-        self,
-        source: int,
-        target: int,
-        num_bytes: int,
-        *,
-        on_arrival: Callable[[], None],
-        on_sent: Callable[[], None],
+        self, route: list[str], num_bytes: int, *, on_arrival: Callable[[], None], on_sent: Callable[[], None]
     ) -> None:
         """Send ``num_bytes``, over links shared with what else is on them."""
-        if self.cluster.rack_of_host(source) != self.cluster.rack_of_host(target):
-            self.cross_rack_bytes += num_bytes
-        self._network.transfer(self._route(source, target), num_bytes, on_arrival, on_sent=on_sent)
+        self._network.transfer(route, num_bytes, on_arrival, on_sent=on_sent)
 
-    def _route(self, source: int, target: int) -> list[str]:
-        key = (source, target)
-        if key not in self._routes:
-            path = self.cluster.path(source, target)
-            for link in path:
-                self._network.link(link.name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
-            self._routes[key] = [link.name for link in path]
-        return self._routes[key]
+    def route(self, source: int, target: int) -> list[str]:
+        """The names of the links of a new connection; where links are not shared it has some of its own."""
+        names = []
+        for link in self.cluster.path(source, target):
+            self._num_connections += not link.shared
+            name = link.name if link.shared else f"{link.name}:{self._num_connections}"
+            self._network.link(name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
+            names.append(name)
+        return names
 
 
 class Channel:
@@ -92,8 +85,8 @@ class Channel:
 
     def __init__(self, fabric: Fabric, source: int, target: int) -> None:
         self._fabric = fabric
-        self._source = source
-        self._target = target
+        self._route = fabric.route(source, target)
+        self._crosses = fabric.cluster.rack_of_host(source) != fabric.cluster.rack_of_host(target)
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._busy = False
 
@@ -107,4 +100,6 @@ class Channel:
         self._busy = bool(self._waiting)
         if self._waiting:
             num_bytes, on_arrival = self._waiting.popleft()
-            self._fabric.transfer(self._source, self._target, num_bytes, on_arrival=on_arrival, on_sent=self._send_next)
+            if self._crosses:
+                self._fabric.cross_rack_bytes += num_bytes
+            self._fabric.transfer(self._route, num_bytes, on_arrival=on_arrival, on_sent=self._send_next)

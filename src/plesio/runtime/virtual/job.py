@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError, TransportError, WorkerLostError
@@ -9,6 +10,7 @@ from plesio.runtime.environment import Place
 from plesio.runtime.exchange.transport import Bulk, Control
 from plesio.runtime.ledger import Meter
 from plesio.runtime.messages import ControlKind, heartbeat_identity, worker_identity
+from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual.connections import ControlLine, WorkerLine
 from plesio.runtime.virtual.deployment import Deployment
 from plesio.runtime.virtual.group import VirtualGroup
@@ -108,6 +110,9 @@ class VirtualJob:
         self._turn = turn
         self._host = deployment.host_of(place.rank)
         self.clock: Clock = VirtualClock(deployment, turn, host=self._host)
+        self.pacer: Pacer | None = None
+        self.policy: str | None = None
+        self.trace: Path | None = None
         self._lines: list[WorkerLine] = []
         self._pulse: _Pulse | None = None
         self._group: VirtualGroup | None = None

@@ -158,13 +158,13 @@ class Scheduler:
         if until_s > self.kernel.now_s:
             self.kernel.at(until_s, lambda: self._make_ready(turn))
             self._hand_over(turn)
-        self._meet(turn)
+        self.meet(turn)
 
     def pause(self, turn: Turn, begin: Callable[[Callable[[], None]], None]) -> None:
         """Begin something that takes virtual time and sleep until it is done; ``begin`` is given what to call then."""
         self.do(turn, lambda: begin(lambda: self._make_ready(turn)))
         self._hand_over(turn)
-        self._meet(turn)
+        self.meet(turn)
 
     def wait(self, turn: Turn, timeout_s: float | None = None) -> None:
         """Sleep until somebody calls `wake`, or ``timeout_s`` is over."""
@@ -172,7 +172,7 @@ class Scheduler:
         if timeout_s is not None:
             turn.alarm = self.kernel.at(self.now_s(turn) + timeout_s, lambda: self.wake(turn))
         self._hand_over(turn)
-        self._meet(turn)
+        self.meet(turn)
 
     def wake(self, turn: Turn) -> None:
         """End a `wait`, if the thread is in one."""
@@ -192,7 +192,8 @@ class Scheduler:
     def _make_ready(self, turn: Turn) -> None:
         self._ready.append(turn)
 
-    def _meet(self, turn: Turn) -> None:
+    def meet(self, turn: Turn) -> None:
+        """Raise what the thread is to meet, if anything."""
         if turn.gone:
             raise WorkerGone
         if turn.raises is not None:

@@ -1,5 +1,6 @@
 """`simulate`: run a worker's code on N virtual workers."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,9 @@ from plesio.runtime.virtual.scheduler import StallError, Turn, WorkerGone
 __all__ = ["ExchangeCosts", "Outcome", "Progress", "Simulation", "simulate"]
 
 T = TypeVar("T")
+
+LOOK_S = 0.25
+"""Real seconds between two looks at a simulation's progress."""
 
 _SEED_STRIDE = 1_000_003
 
@@ -142,7 +146,7 @@ def simulate(
         costs: What exchanging costs processors; None for a typical machine's.
         faults: Who is lost or joins, and when.
         seed: Of the workers' random streams.
-        on_progress: Called at every turn; must be quick.
+        on_progress: Called a few times a second (of real time), by any thread.
 
     Raises:
         ConfigError: The cluster has no room for so many workers.
@@ -159,7 +163,7 @@ def simulate(
         else:
             deployment.kernel.at(fault.at_s, partial(stage.lose, fault.worker))
     if on_progress is not None:
-        deployment.scheduler.on_turn = lambda: on_progress(_progress(deployment))
+        deployment.scheduler.on_turn = _Look(deployment, on_progress)
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums are then added up in the same order on every machine
     try:
@@ -176,6 +180,20 @@ def simulate(
         num_switches=deployment.scheduler.num_switches,
         cross_rack_bytes=deployment.fabric.cross_rack_bytes,
     )
+
+
+class _Look:
+    """Looks at a simulation, at its turns, but not at all of them."""
+
+    def __init__(self, deployment: Deployment, on_progress: Callable[[Progress], None]) -> None:
+        self._deployment = deployment
+        self._on_progress = on_progress
+        self._next_s = 0.0
+
+    def __call__(self) -> None:
+        if (now_s := time.monotonic()) >= self._next_s:
+            self._next_s = now_s + LOOK_S
+            self._on_progress(_progress(self._deployment))
 
 
 def _first_error(outcomes: dict[int, Outcome[T]]) -> BaseException | None:

@@ -1,0 +1,113 @@
+"""One run on virtual workers: of a task, or of a user's own script."""
+
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch.distributed as dist
+
+from plesio.core.errors import ConfigError
+from plesio.core.results import RunResult
+from plesio.cost.cluster import Cluster
+from plesio.runtime.pacing import Constant, Pacer
+from plesio.runtime.virtual import Progress, simulate
+from plesio.runtime.virtual.job import VirtualJob
+
+__all__ = ["simulate_script"]
+
+
+def simulate_script(
+    script: Path,
+    arguments: Sequence[str],
+    *,
+    num_workers: int,
+    cluster: Cluster,
+    policy: str,
+    step_s: float,
+    speeds: dict[int, float],
+    seed: int,
+    trace: Path | None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> list[RunResult]:
+    """Run a script as each of the virtual workers; its ``plesio.join`` finds the virtual job by itself.
+
+    Every worker has the script's globals of its own. What the script passes to ``join`` holds, except for the policy
+    and the trace folder, which are these.
+
+    Args:
+        script: The Python file.
+        arguments: Its ``sys.argv``, less the first.
+        num_workers: Workers.
+        cluster: Where they are.
+        policy: Their consistency policy.
+        step_s: Seconds that a step takes a worker of speed 1.
+        speeds: Of workers that are not of speed 1, by rank.
+        seed: Of the workers' random streams.
+        trace: Folder for traces and results.
+        on_progress: Hears how it goes.
+
+    Returns:
+        The results of the script's sessions, in their order.
+
+    Raises:
+        ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join``.
+    """
+    if not script.is_file():
+        raise ConfigError(f"there is no script {script}")
+    try:
+        code = compile(script.read_bytes(), str(script), "exec")
+    except SyntaxError as error:
+        raise ConfigError(f"{script}, line {error.lineno}: {error.msg}") from None
+
+    def work(job: VirtualJob) -> None:
+        rank = job.place.rank
+        job.pacer = Pacer(
+            step_time=Constant(mean_s=step_s), speed=speeds.get(rank, 1.0), seed=seed, worker=rank, clock=job.clock
+        )
+        job.policy, job.trace = policy, trace
+        module = types.ModuleType("__main__")
+        module.__file__ = str(script)
+        try:
+            exec(code, module.__dict__)
+        except SystemExit as leave:
+            if leave.code not in (None, 0):
+                raise ConfigError(f"{script} ended with status {leave.code}") from None
+
+    with _as_main(script, arguments), _without_process_groups():
+        simulation = simulate(work, num_workers=num_workers, cluster=cluster, seed=seed, on_progress=on_progress)
+    simulation.values()
+    if not simulation.runs:
+        raise ConfigError(f"{script} never called plesio.join, so there is nothing to simulate")
+    return list(simulation.runs)
+
+
+@contextmanager
+def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """The script's own arguments and import path."""
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.parent.resolve()))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, path
+
+
+@contextmanager
+def _without_process_groups() -> Iterator[None]:
+    """Virtual workers are threads of one process, which cannot be several ranks of torch.distributed."""
+    real = dist.init_process_group
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigError(
+            "the script calls torch.distributed.init_process_group; virtual workers are in one process, so leave "
+            "communication to the session (plesio.join), or run it with plesio run"
+        )
+
+    dist.init_process_group = refuse
+    try:
+        yield
+    finally:
+        dist.init_process_group = real

@@ -1,0 +1,245 @@
+"""Times of an all-reduce by its algorithms. `plesio.cost.selection` says which is the fastest.
+
+In the Hockney model (`plesio.cost.hockney`): n ranks, S bytes, latency α, bandwidth B. No algorithm can take less than
+``2(n-1)/n S/B`` (Patarasuk & Yuan 2009) or ``⌈log₂ n⌉ α``; a ring reaches the first bound and is far from the second, a
+tree is the other way round, and halving-doubling comes close to both. What the model does not see is the network's
+shape, for which `plesio.cost.placement` counts who shares which link.
+"""
+
+import math
+from typing import Literal
+
+from plesio.core.errors import ConfigError, nearest
+from plesio.cost.hockney import check_message, check_ranks, levels
+
+__all__ = [
+    "busiest_rank_bytes",
+    "double_tree_all_reduce_s",
+    "halving_doubling_all_reduce_s",
+    "hierarchical_all_reduce_s",
+    "nccl_all_reduce_s",
+    "ring_all_reduce_s",
+    "tree_all_reduce_s",
+]
+
+
+def ring_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+    """Seconds for a ring: reduce-scatter, then all-gather, ``2(n-1)(α + S/(nB))`` (Patarasuk & Yuan 2009).
+
+    >>> ring_all_reduce_s(700e6, num_ranks=256, latency_s=10e-6, bytes_per_s=25e9)
+    0.06088125
+
+    Args:
+        num_bytes: S.
+        num_ranks: n, any number.
+        latency_s: α, seconds a message.
+        bytes_per_s: B, bytes per second.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    check_message(num_bytes, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    check_ranks(num_ranks)
+    return 2 * (num_ranks - 1) * (latency_s + num_bytes / num_ranks / bytes_per_s)
+
+
+def tree_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+    """Seconds for a binomial tree: reduce to a root, then broadcast, whole tensors at a time.
+
+    ``2 ⌈log₂ n⌉ (α + S/B)`` (Thakur et al. 2005).
+
+    >>> round(tree_all_reduce_s(1e6, num_ranks=256, latency_s=10e-6, bytes_per_s=50e9), 9)
+    0.00048
+
+    Args:
+        num_bytes: S.
+        num_ranks: n, any number.
+        latency_s: α, seconds a message.
+        bytes_per_s: B, bytes per second.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    check_message(num_bytes, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    check_ranks(num_ranks)
+    return 2 * levels(num_ranks) * (latency_s + num_bytes / bytes_per_s)
+
+
+def double_tree_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+    """Seconds for two binary trees, each pipelining a half of the tensor: reduce, then broadcast.
+
+    An inner rank of one tree is a leaf of the other, so both its ports are always busy, and each edge is used in every
+    other round. With k packets a tree and ``h = ⌈log₂ n⌉`` levels, one way takes ``2(h+k-1)(α + S/(2kB))``; the best
+    ``k = √((h-1) S / (2αB))``, at least 1 and not rounded, gives ``(√(S/B) + √(2(h-1)α))²`` (Sanders, Speck & Träff
+    2009).
+
+    >>> round(double_tree_all_reduce_s(1e9, num_ranks=256, latency_s=10e-6, bytes_per_s=50e9), 4)
+    0.047
+
+    Args:
+        num_bytes: S.
+        num_ranks: n, any number.
+        latency_s: α, seconds a message.
+        bytes_per_s: B, bytes per second.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    check_message(num_bytes, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    check_ranks(num_ranks)
+    if num_ranks == 1:
+        return 0.0
+    below = levels(num_ranks) - 1
+    wire_s = num_bytes / bytes_per_s
+    if below * wire_s <= 2 * latency_s:  # one packet a tree
+        return 2 * (below + 1) * (2 * latency_s + wire_s)
+    return 2 * (wire_s + 2 * below * latency_s + 2 * math.sqrt(2 * below * latency_s * wire_s))
+
+
+def halving_doubling_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+    """Seconds for recursive halving (reduce-scatter) and doubling (all-gather), Rabenseifner's algorithm.
+
+    ``2 log₂ n α + 2 (n-1)/n S/B`` for a power of two. Otherwise the ranks beyond the largest power of two n' first hand
+    their tensor to a partner and get the result from it in the end: ``2 log₂ n' α + 2 (n'-1)/n' S/B + 2 (α + S/B)``
+    (Rabenseifner 2004; Thakur et al. 2005).
+
+    >>> round(halving_doubling_all_reduce_s(100e6, num_ranks=256, latency_s=10e-6, bytes_per_s=50e9), 6)
+    0.004144
+
+    Args:
+        num_bytes: S.
+        num_ranks: n, any number.
+        latency_s: α, seconds a message.
+        bytes_per_s: B, bytes per second.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    check_message(num_bytes, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    check_ranks(num_ranks)
+    rounds = num_ranks.bit_length() - 1
+    power = 1 << rounds
+    duration_s = 2 * rounds * latency_s + 2 * (power - 1) / power * num_bytes / bytes_per_s
+    if power < num_ranks:
+        duration_s += 2 * (latency_s + num_bytes / bytes_per_s)
+    return duration_s
+
+
+def hierarchical_all_reduce_s(
+    num_bytes: float,
+    *,
+    num_hosts: int,
+    ranks_per_host: int,
+    local_latency_s: float,
+    local_bytes_per_s: float,
+    latency_s: float,
+    bytes_per_s: float,
+) -> float:
+    """Seconds for two levels: reduce-scatter in each host, all-reduce between hosts, all-gather in each host.
+
+    ``2(m-1)(α₁ + S/(m B₁)) + 2(N-1)(α₂ + S/(N B₂))`` with rings on N hosts of m ranks: between hosts each rank reduces
+    its own m-th of the tensor, all m at the same time, over the interface that they share (Jia et al. 2018, where
+    only one rank of a host is at work between hosts).
+
+    >>> args = dict(num_hosts=32, ranks_per_host=8, local_latency_s=1e-6, local_bytes_per_s=600e9, latency_s=10e-6)
+    >>> round(hierarchical_all_reduce_s(700e6, **args, bytes_per_s=8 * 25e9), 5)  # a NIC a GPU
+    0.00946
+    >>> round(hierarchical_all_reduce_s(700e6, **args, bytes_per_s=25e9), 4)  # a NIC a host
+    0.0569
+
+    Args:
+        num_bytes: S.
+        num_hosts: N.
+        ranks_per_host: m.
+        local_latency_s: α₁, seconds a message in a host.
+        local_bytes_per_s: B₁, bytes per second, of a rank in its host.
+        latency_s: α₂, seconds a message between hosts.
+        bytes_per_s: B₂, bytes per second, of a host to the others: all its NICs together.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    inside_s = ring_all_reduce_s(
+        num_bytes, num_ranks=ranks_per_host, latency_s=local_latency_s, bytes_per_s=local_bytes_per_s
+    )
+    between_s = ring_all_reduce_s(num_bytes, num_ranks=num_hosts, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    return inside_s + between_s
+
+
+def nccl_all_reduce_s(
+    num_bytes: float,
+    *,
+    num_hosts: int,
+    ranks_per_host: int,
+    algorithm: Literal["ring", "tree"],
+    local_latency_s: float,
+    latency_s: float,
+    bus_bytes_per_s: float,
+) -> float:
+    """Seconds by NCCL's own cost model: the latencies of the steps one after the other, plus bytes over bandwidth.
+
+    With N hosts of m ranks, ``n = N m``, latency α₁ inside and α₂ between hosts, and bus bandwidth B:
+
+    - ring: 2(n-1) steps, of which a part of the tensor crosses hosts in at most ``c = min(2N, 2(n-1))`` (0 if N = 1):
+      ``(2(n-1) - c) α₁ + c α₂ + 2(n-1)/n S/B``;
+    - tree: a chain in each host and a double tree between: ``2(m-1) α₁ + 2 ⌈log₂ N⌉ α₂ + 2 S/B``.
+
+    It differs from the Hockney formulas in that slow steps between hosts and fast ones inside are added up and not all
+    counted as slow, and that pipelining is free. (After NCCL 2, src/graph/tuning.cc; rounding log₂ N up and the bound
+    on c are ours.)
+
+    Args:
+        num_bytes: S.
+        num_hosts: N.
+        ranks_per_host: m.
+        algorithm: ``ring`` or ``tree``.
+        local_latency_s: α₁, seconds a step in a host.
+        latency_s: α₂, seconds a step between hosts.
+        bus_bytes_per_s: B, bytes per second.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    check_message(num_bytes, latency_s=min(local_latency_s, latency_s), bytes_per_s=bus_bytes_per_s)
+    check_ranks(min(num_hosts, ranks_per_host))
+    num_ranks = num_hosts * ranks_per_host
+    if num_ranks == 1:
+        return 0.0
+    wire_s = 2 * num_bytes / bus_bytes_per_s
+    if algorithm == "tree":
+        return 2 * (ranks_per_host - 1) * local_latency_s + 2 * levels(num_hosts) * latency_s + wire_s
+    steps = 2 * (num_ranks - 1)
+    crossing = min(2 * num_hosts, steps) if num_hosts > 1 else 0
+    return (steps - crossing) * local_latency_s + crossing * latency_s + wire_s * (num_ranks - 1) / num_ranks
+
+
+def busiest_rank_bytes(algorithm: str, num_bytes: float, *, num_ranks: int) -> float:
+    """Bytes that the rank which sends the most puts on the wire; the mean is `bytes_sent_per_rank` for all of them.
+
+    Ring: ``2(n-1)/n S``. Tree: ``⌈log₂ n⌉ S``, by the root. Double tree: ``min(2, n/2) S``, by a rank with two children
+        in one tree. Halving-doubling: ``2(n'-1)/n' S``, and S more for a partner if n is no power of two.
+
+    >>> [busiest_rank_bytes(name, 1.0, num_ranks=8) for name in ("ring", "tree", "double tree")]
+    [1.75, 3.0, 2.0]
+
+    Args:
+        algorithm: ``ring``, ``halving-doubling``, ``double tree`` or ``tree``.
+        num_bytes: S.
+        num_ranks: n.
+
+    Raises:
+        ConfigError: No such algorithm, or fewer than 1 rank.
+    """
+    check_ranks(num_ranks)
+    if num_ranks == 1:
+        return 0.0
+    power = 1 << (num_ranks.bit_length() - 1)
+    tensors = {
+        "ring": 2 * (num_ranks - 1) / num_ranks,
+        "halving-doubling": 2 * (power - 1) / power + (power < num_ranks),
+        "double tree": min(2.0, num_ranks / 2),
+        "tree": float(levels(num_ranks)),
+    }
+    if algorithm not in tensors:
+        raise ConfigError(f'unknown all-reduce "{algorithm}"; {nearest(algorithm, tensors)}')
+    return tensors[algorithm] * num_bytes

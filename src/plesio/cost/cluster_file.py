@@ -1,0 +1,122 @@
+"""Cluster files: from TOML to the fields of `plesio.cost.cluster.Cluster` and its links, key by key.
+
+How a value is written is said here; which clusters are possible is checked by the dataclasses themselves.
+"""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from plesio.core.errors import ConfigError, nearest
+from plesio.core.units import parse_bandwidth, parse_bytes, parse_seconds
+
+__all__ = ["read_cluster_text"]
+
+
+def _quantity(parse: Callable[[str], float], *, example: str) -> Callable[[object], float]:
+    def read(value: object) -> float:
+        if isinstance(value, str):
+            return parse(value)
+        raise ConfigError(f'{value!r} has no unit; write it as in "{example}"')
+
+    return read
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ConfigError(f"{value!r} is not a whole number; write one, as in 4")
+
+
+def _number(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise ConfigError(f"{value!r} is not a number; write one, as in 4.0")
+
+
+def _yes_or_no(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ConfigError(f"{value!r} is neither true nor false; write one of them")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise ConfigError(f"{value!r} is not a text; write it in quotes")
+
+
+Keys = Mapping[str, tuple[str, Callable[[object], Any]]]
+"""For each key the field that it sets, and how its value is read."""
+
+_CLUSTER: Keys = {
+    "name": ("name", _text),
+    "hosts": ("hosts", _whole),
+    "workers_per_host": ("workers_per_host", _whole),
+    "cores_per_host": ("cores_per_host", _whole),
+    "racks": ("racks", _whole),
+    "device": ("device", _text),
+    "memory": ("memory_bytes", _quantity(parse_bytes, example="80 GiB")),
+}
+_LINK: Keys = {
+    "latency": ("latency_s", _quantity(parse_seconds, example="50 us")),
+    "bandwidth": ("bytes_per_s", _quantity(parse_bandwidth, example="10 Gbit/s")),
+}
+_LINKS: Mapping[str, Keys] = {
+    "local": {**_LINK, "shared": ("shared", _yes_or_no)},
+    "nic": _LINK,
+    "uplink": {**_LINK, "oversubscription": ("oversubscription", _number)},
+}
+
+
+def read_cluster_text(text: str, *, where: str) -> dict[str, Any]:
+    """Fields of the cluster, and for each link table that is there the fields of that link.
+
+    Args:
+        text: TOML.
+        where: What messages call the text.
+
+    Raises:
+        ConfigError: No TOML, an unknown or a missing key, or a value that cannot be read. One line.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where} is not valid TOML: {error}") from None
+    for key in document:
+        if key not in _CLUSTER and key not in _LINKS:
+            raise ConfigError(f'{where}: unknown key "{key}"; {nearest(key, (*_CLUSTER, *_LINKS))}')
+    links = {name: _link(name, document.pop(name), where=where) for name in _LINKS if name in document}
+    if "hosts" not in document:
+        raise ConfigError(f"{where}: hosts is missing; write how many there are, as in: hosts = 4")
+    cluster = _fields(document, _CLUSTER, where=where)
+    if (cluster["hosts"] > 1 or "uplink" in links) and "nic" not in links:
+        raise ConfigError(f'{where}: [nic] is missing; write latency = "50 us" and bandwidth = "1 Gbit/s" under it')
+    return {**cluster, **links}
+
+
+def _link(name: str, table: object, *, where: str) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise ConfigError(
+            f'{where}: {name} is {table!r}; write [{name}], and under it latency = "50 us", bandwidth = "1 Gbit/s"'
+        )
+    fields = _fields(table, _LINKS[name], where=f"{where}: [{name}]")
+    if name == "uplink" and ("bytes_per_s" in fields) == ("oversubscription" in fields):
+        given = "both are" if "bytes_per_s" in fields else "neither is"
+        raise ConfigError(f"{where}: [uplink] has a bandwidth or an oversubscription; {given} given: write one of them")
+    if name != "uplink" and "bytes_per_s" not in fields:
+        raise ConfigError(f'{where}: [{name}] has no bandwidth; write it as in bandwidth = "1 Gbit/s"')
+    return {"latency_s": 0.0, **fields}
+
+
+def _fields(table: Mapping[str, object], keys: Keys, *, where: str) -> dict[str, Any]:
+    fields = {}
+    for key, value in table.items():
+        if key not in keys:
+            raise ConfigError(f'{where}: unknown key "{key}"; {nearest(key, keys)}')
+        field, read = keys[key]
+        try:
+            fields[field] = read(value)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {key}: {error}") from None
+    return fields

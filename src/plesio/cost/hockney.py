@@ -1,0 +1,66 @@
+"""The Hockney model of communication, which all costs of `plesio.cost` are stated in.
+
+A message of S bytes takes α + S/B: *latency* α, paid once a message, and *bandwidth* B (Hockney 1994). Links are full
+duplex and a rank has one port: at any time it sends one message and receives one (Thakur, Rabenseifner & Gropp
+2005). Adding numbers up costs nothing; where it does, it is part of the measured B.
+
+What follows for every algorithm: with 0 bytes the latencies remain, as in a barrier, and one rank has nobody to talk to
+and is done in no time.
+"""
+
+import math
+
+from plesio.core.errors import ConfigError
+
+__all__ = ["check_message", "check_ranks", "levels", "point_to_point_s"]
+
+
+def check_message(num_bytes: float, *, latency_s: float, bytes_per_s: float) -> None:
+    """Make sure that the model has a time for this message.
+
+    Raises:
+        ConfigError: Fewer than 0 bytes, a negative latency, no bandwidth, or a number that is not finite.
+    """
+    if not 0 <= num_bytes < math.inf:
+        raise ConfigError(f"a message of {num_bytes} bytes; write 0 or more")
+    if not 0 <= latency_s < math.inf:
+        raise ConfigError(f"a latency of {latency_s} s; write 0 or more")
+    if not 0 < bytes_per_s < math.inf:
+        raise ConfigError(f"a bandwidth of {bytes_per_s} bytes per second; write more than 0")
+
+
+def check_ranks(num_ranks: int) -> None:
+    """Make sure that there is somebody.
+
+    Raises:
+        ConfigError: Fewer than 1 rank.
+    """
+    if num_ranks < 1:
+        raise ConfigError(f"{num_ranks} ranks; write 1 or more")
+
+
+def levels(num_ranks: int) -> int:
+    """⌈log₂ n⌉, exactly: rounds until what one rank knows is known to n, each telling one other in a round.
+
+    >>> [levels(num_ranks) for num_ranks in (1, 2, 3, 4, 5, 256)]
+    [0, 1, 2, 2, 3, 8]
+    """
+    return (num_ranks - 1).bit_length()
+
+
+def point_to_point_s(num_bytes: float, *, latency_s: float, bytes_per_s: float) -> float:
+    """Seconds for one message: ``α + S/B`` (Hockney 1994).
+
+    >>> point_to_point_s(1e6, latency_s=50e-6, bytes_per_s=125e6)
+    0.00805
+
+    Args:
+        num_bytes: S.
+        latency_s: α, seconds.
+        bytes_per_s: B, bytes per second.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    check_message(num_bytes, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    return latency_s + num_bytes / bytes_per_s

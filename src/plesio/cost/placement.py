@@ -1,0 +1,179 @@
+"""An all-reduce on a cluster: every algorithm's rounds laid over the cluster's links, and which is the fastest there.
+
+The formulas of `plesio.cost.all_reduce` need one latency and one bandwidth. A cluster has several, and ranks that share
+them. So each algorithm is written as *rounds*, sets of equal messages sent at the same time, and a round takes as long
+as its slowest message: the latencies on its path, and its bytes over the least bandwidth it gets on it, where the
+messages of a round that meet on a shared link share it equally. On a cluster of equal links that nobody shares it is
+the formula, exactly.
+
+A round ends for all ranks at once: one slow link in a ring is waited for in every round. Real ranks overlap a little,
+so this is an upper bound. The double tree is missing, as it is no sequence of rounds of equal messages.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+
+from plesio.core.errors import ConfigError
+from plesio.cost.cluster import Cluster
+from plesio.cost.hockney import check_message, levels
+from plesio.cost.selection import Choice, fastest
+
+__all__ = ["all_reduce_on", "all_reduce_times_on", "broadcast_on", "select_all_reduce_on"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """Equal messages at the same time.
+
+    Attributes:
+        pairs: Sender and receiver of each, as positions among the ranks that take part.
+        num_bytes: Of one message.
+        times: How often this round happens.
+    """
+
+    pairs: Sequence[tuple[int, int]]
+    num_bytes: float
+    times: int = 1
+
+
+def select_all_reduce_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> Choice:
+    """The fastest of ring, halving-doubling, tree and hierarchical all-reduce of these workers, and its seconds.
+
+    >>> from plesio.cost.cluster import parse_cluster
+    >>> choice = select_all_reduce_on(parse_cluster("16x8h100"), range(128), 700e6)
+    >>> choice.algorithm, f"{choice.duration_s * 1e3:.1f} ms"
+    ('ring', '6.0 ms')
+
+    Args:
+        cluster: Where the workers are.
+        ranks: The workers that take part. They are arranged host by host, as all libraries do.
+        num_bytes: Size of the tensor.
+
+    Raises:
+        ConfigError: No ranks, one twice, one that the cluster has no slot for, or a negative size.
+    """
+    return fastest(all_reduce_times_on(cluster, ranks, num_bytes))
+
+
+def all_reduce_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> float:
+    """Seconds of a ring all-reduce of these workers: what Gloo does, and NCCL for tensors that are not small.
+
+    Args:
+        cluster: Where the workers are.
+        ranks: The workers that take part.
+        num_bytes: Size of the tensor.
+
+    Raises:
+        ConfigError: As in `select_all_reduce_on`.
+    """
+    hosts = _hosts(cluster, ranks, num_bytes)
+    return _rounds_s(_ring(len(hosts), num_bytes), cluster=cluster, hosts=hosts)
+
+
+def broadcast_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> float:
+    """Seconds of a broadcast down a binomial tree over these workers.
+
+    Args:
+        cluster: Where the workers are.
+        ranks: The workers that take part.
+        num_bytes: Size of the tensor.
+
+    Raises:
+        ConfigError: As in `select_all_reduce_on`.
+    """
+    hosts = _hosts(cluster, ranks, num_bytes)
+    down = islice(_tree(len(hosts), num_bytes), 1, None, 2)  # every other round goes up
+    return _rounds_s(down, cluster=cluster, hosts=hosts)
+
+
+def all_reduce_times_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> dict[str, float]:
+    """Seconds of an all-reduce on the cluster, by algorithm.
+
+    ``hierarchical`` is there if every host has as many of the ranks, more than one, and there are several hosts.
+
+    Args:
+        cluster: Where the workers are.
+        ranks: The workers that take part.
+        num_bytes: Size of the tensor.
+
+    Raises:
+        ConfigError: As in `select_all_reduce_on`.
+    """
+    hosts = _hosts(cluster, ranks, num_bytes)
+    per_host = [len(list(group)) for _, group in groupby(hosts)]
+    rounds: Mapping[str, Iterator[_Round]] = {
+        "ring": _ring(len(hosts), num_bytes),
+        "halving-doubling": _halving_doubling(len(hosts), num_bytes),
+        "tree": _tree(len(hosts), num_bytes),
+    }
+    if len(per_host) > 1 and per_host[0] > 1 and len(set(per_host)) == 1:
+        rounds = {**rounds, "hierarchical": _hierarchical(len(per_host), per_host[0], num_bytes)}
+    return {name: _rounds_s(steps, cluster=cluster, hosts=hosts) for name, steps in rounds.items()}
+
+
+def _hosts(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> list[int]:
+    """Where the ranks are, host by host."""
+    check_message(num_bytes, latency_s=0.0, bytes_per_s=1.0)
+    if not ranks or len(set(ranks)) < len(ranks):
+        raise ConfigError(f"a collective of the ranks {list(ranks)}; write one or more, each once")
+    return [cluster.host_of(rank) for rank in sorted(ranks)]
+
+
+def _rounds_s(rounds: Iterable[_Round], *, cluster: Cluster, hosts: Sequence[int]) -> float:
+    return sum((round_.times * _round_s(round_, cluster=cluster, hosts=hosts) for round_ in rounds), 0.0)
+
+
+def _round_s(round_: _Round, *, cluster: Cluster, hosts: Sequence[int]) -> float:
+    paths = Counter((hosts[source], hosts[target]) for source, target in round_.pairs)
+    links = {ends: cluster.path(*ends) for ends in paths}
+    users: Counter[str] = Counter()
+    for ends, number in paths.items():
+        users.update({link.name: number for link in links[ends] if link.shared})
+    return max(
+        sum(link.latency_s for link in path)
+        + round_.num_bytes * max(max(users[link.name], 1) / link.bytes_per_s for link in path)
+        for path in links.values()
+    )
+
+
+def _ring(num_ranks: int, num_bytes: float) -> Iterator[_Round]:
+    if num_ranks > 1:
+        pairs = [(rank, (rank + 1) % num_ranks) for rank in range(num_ranks)]
+        yield _Round(pairs, num_bytes / num_ranks, times=2 * (num_ranks - 1))
+
+
+def _tree(num_ranks: int, num_bytes: float) -> Iterator[_Round]:
+    for level in range(levels(num_ranks)):
+        distance = 1 << level
+        up = [(rank + distance, rank) for rank in range(0, num_ranks - distance, 2 * distance)]
+        yield _Round(up, num_bytes)
+        yield _Round([(parent, child) for child, parent in up], num_bytes)
+
+
+def _halving_doubling(num_ranks: int, num_bytes: float) -> Iterator[_Round]:
+    """Neighbours exchange halves, ranks two apart quarters ...: the largest messages go the shortest way."""
+    depth = num_ranks.bit_length() - 1
+    beyond = num_ranks - (1 << depth)
+    if beyond:
+        fold = [(2 * pair + 1, 2 * pair) for pair in range(beyond)]
+        yield _Round(fold, num_bytes)
+        yield _Round([(target, source) for source, target in fold], num_bytes)
+    ranks = [*range(0, 2 * beyond, 2), *range(2 * beyond, num_ranks)]
+    for level in range(depth):
+        pairs = [(ranks[index], ranks[index ^ (1 << level)]) for index in range(1 << depth)]
+        yield _Round(pairs, num_bytes / (1 << level + 1), times=2)
+
+
+def _hierarchical(num_hosts: int, ranks_per_host: int, num_bytes: float) -> Iterator[_Round]:
+    part = num_bytes / ranks_per_host
+    places = [(host, local) for host in range(num_hosts) for local in range(ranks_per_host)]
+
+    def position(host: int, local: int) -> int:
+        return host % num_hosts * ranks_per_host + local % ranks_per_host
+
+    inside = [(position(host, local), position(host, local + 1)) for host, local in places]
+    between = [(position(host, local), position(host + 1, local)) for host, local in places]
+    yield _Round(inside, part, times=2 * (ranks_per_host - 1))
+    yield _Round(between, part / num_hosts, times=2 * (num_hosts - 1))

@@ -1,0 +1,112 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plesio.core.errors import ConfigError
+from plesio.cost.cluster import Cluster, LinkKind, parse_cluster
+from plesio.cost.collectives import (
+    ALL_REDUCES,
+    all_reduce_on,
+    all_reduce_times_on,
+    broadcast_on,
+    bus_bytes_per_s,
+    hierarchical_all_reduce_s,
+    select_all_reduce_on,
+)
+
+LOCAL = LinkKind(latency_s=1e-6, bytes_per_s=600e9, shared=False)
+NIC = LinkKind(latency_s=10e-6, bytes_per_s=25e9)
+
+
+def cluster_of(hosts: int, *, workers: int = 1, local: LinkKind = LOCAL, nic: LinkKind = NIC) -> Cluster:
+    return Cluster(name="test", hosts=hosts, workers_per_host=workers, cores_per_host=workers, local=local, nic=nic)
+
+
+@given(num_ranks=st.integers(1, 70), num_bytes=st.floats(0, 1e10))
+def test_on_equal_links_the_rounds_take_what_the_formulas_say(num_ranks: int, num_bytes: float):
+    times = all_reduce_times_on(cluster_of(num_ranks), range(num_ranks), num_bytes)
+    assert set(times) == {"ring", "halving-doubling", "tree"}
+    for name, duration_s in times.items():
+        formula_s = ALL_REDUCES[name](num_bytes, num_ranks=num_ranks, latency_s=10e-6, bytes_per_s=25e9)
+        assert duration_s == pytest.approx(formula_s), name
+
+
+@given(hosts=st.integers(2, 12), workers=st.integers(2, 8), num_bytes=st.floats(0, 1e10))
+def test_on_equal_hosts_two_levels_take_what_the_formula_says(hosts: int, workers: int, num_bytes: float):
+    cluster = cluster_of(hosts, workers=workers)
+    formula_s = hierarchical_all_reduce_s(
+        num_bytes,
+        num_hosts=hosts,
+        ranks_per_host=workers,
+        local_latency_s=1e-6,
+        local_bytes_per_s=600e9,
+        latency_s=10e-6,
+        bytes_per_s=25e9,
+    )
+    times = all_reduce_times_on(cluster, range(hosts * workers), num_bytes)
+    assert times["hierarchical"] == pytest.approx(formula_s)
+
+
+@given(st.sampled_from(["8xa100", "2-racks", "4x1gbe", "16x8h100", "laptop"]), st.floats(0, 1e10), st.data())
+def test_no_algorithm_beats_the_fastest_links_there_are(name: str, num_bytes: float, data: st.DataObject):
+    cluster = parse_cluster(name)
+    ranks = data.draw(st.lists(st.integers(0, cluster.num_slots - 1), min_size=1, unique=True))
+    bandwidth = max(cluster.local.bytes_per_s, cluster.nic.bytes_per_s)
+    bound_s = 2 * (len(ranks) - 1) / len(ranks) * num_bytes / bandwidth
+    times = all_reduce_times_on(cluster, ranks, num_bytes)
+    assert min(times.values()) >= bound_s * (1 - 1e-12)
+    choice = select_all_reduce_on(cluster, ranks, num_bytes)
+    assert choice.duration_s == times[choice.algorithm] == pytest.approx(min(times.values()), rel=1e-8)
+    assert all_reduce_on(cluster, ranks, num_bytes) == times["ring"]
+    assert all_reduce_on(cluster, ranks[::-1], num_bytes) == times["ring"]
+
+
+def test_a_ring_in_one_host_is_measured_as_nvlink_is():
+    cluster = parse_cluster("8xa100")
+    duration_s = all_reduce_on(cluster, range(8), 8 * 2**30)
+    assert bus_bytes_per_s(8 * 2**30, duration_s, num_ranks=8) == pytest.approx(227e9, rel=5e-3)
+
+
+def test_workers_of_a_host_share_a_link_that_is_shared():
+    shared = LinkKind(latency_s=0.0, bytes_per_s=8.0)
+    cluster = cluster_of(1, workers=4, local=shared)
+    assert all_reduce_on(cluster, range(4), 4.0) == pytest.approx(6 * 1 / (8 / 4))  # four messages a round
+    alone = LinkKind(latency_s=0.0, bytes_per_s=8.0, shared=False)
+    assert all_reduce_on(cluster_of(1, workers=4, local=alone), range(4), 4.0) == pytest.approx(6 * 1 / 8)
+
+
+def test_a_ring_crosses_an_uplink_once_and_halving_doubling_with_everybody():
+    cluster = parse_cluster("2-racks")
+    times = all_reduce_times_on(cluster, range(16), 16e9)
+    assert times["ring"] == pytest.approx(30 * (50e-6 + 1e9 / 1.25e9))  # two uplinks for one message each way
+    rounds_s = 2 * 16e9 * (1 / 2 + 1 / 4 + 1 / 8) / 1.25e9 + 2 * 1e9 * 8 / 2.5e9  # eight messages on an uplink of two
+    assert times["halving-doubling"] == pytest.approx(rounds_s, rel=1e-4)
+
+
+def test_hosts_with_unequal_numbers_of_ranks_have_no_two_levels():
+    cluster = cluster_of(3, workers=2)
+    assert "hierarchical" not in all_reduce_times_on(cluster, [0, 1, 2], 1.0)
+    assert "hierarchical" in all_reduce_times_on(cluster, [0, 1, 4, 5], 1.0)
+
+
+def test_a_broadcast_goes_down_a_tree():
+    cluster = cluster_of(5)
+    assert broadcast_on(cluster, range(5), 25e6) == pytest.approx(3 * (10e-6 + 1e-3))
+    assert broadcast_on(cluster, [3], 25e6) == 0
+    assert broadcast_on(cluster_of(2, workers=2), range(4), 25e6) == pytest.approx(
+        (1e-6 + 25e6 / 600e9) + (10e-6 + 1e-3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_bytes", "message"),
+    [
+        ([], 1, "write one or more, each once"),
+        ([1, 1], 1, "each once"),
+        ([9], 1, "ranks 0 to 3"),
+        ([0], -1, "-1 bytes"),
+    ],
+)
+def test_impossible_collectives_are_refused(ranks: list[int], num_bytes: float, message: str):
+    with pytest.raises(ConfigError, match=message):
+        select_all_reduce_on(cluster_of(4), ranks, num_bytes)
