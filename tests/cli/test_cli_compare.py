@@ -54,7 +54,7 @@ def tell(progress: ProgressSink, recipe: Recipe, *, failing: str | None = None) 
     return results
 
 
-def no_failures(recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink) -> list[RunResult]:
+def no_failures(recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink, **where: object) -> list[RunResult]:
     results = tell(progress, recipe)
     write_results(out / "results.json", results)
     return results
@@ -108,7 +108,7 @@ def test_flags_choose_policies_and_seeds(
 ):
     seen: list[tuple[Recipe, bool]] = []
 
-    def spy(recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink) -> list[RunResult]:
+    def spy(recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink, **where: object) -> list[RunResult]:
         seen.append((recipe, resume))
         return no_failures(recipe, out=out, resume=resume, progress=progress)
 
@@ -127,7 +127,7 @@ def test_a_failed_run_is_said_and_is_the_status(
     replace_training: Callable[[RunComparison], None],
     capsys: pytest.CaptureFixture[str],
 ):
-    def one_fails(recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink) -> list[RunResult]:
+    def one_fails(recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink, **where: object) -> list[RunResult]:
         results = tell(progress, recipe, failing="asp")
         write_results(out / "results.json", results)
         return results
@@ -145,7 +145,7 @@ def test_ctrl_c_says_how_to_go_on(
     replace_training: Callable[[RunComparison], None],
     capsys: pytest.CaptureFixture[str],
 ):
-    def interrupted(recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink) -> list[RunResult]:
+    def interrupted(recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink, **where: object) -> list[RunResult]:
         raise KeyboardInterrupt
 
     replace_training(interrupted)

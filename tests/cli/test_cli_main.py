@@ -13,7 +13,7 @@ COMMANDS = sorted(command.name for command in app.registered_commands if command
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]):
-    assert COMMANDS == ["compare", "policies", "report", "run", "tasks"]
+    assert COMMANDS == ["compare", "policies", "report", "run", "simulate", "tasks"]
     assert invoke(["--help"]) == 0
     with_flag = capsys.readouterr().out
     assert invoke([]) == 0
@@ -61,6 +61,18 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("compare RECIPE --out x --policies ,", "--policies is empty; write one or more"),
         ("compare RECIPE --out x --resume --overwrite", "write one of them"),
         ("compare RECIPE --out RECIPE", "cannot write to --out"),
+        ("compare RECIPE --out x --cluster 4x1gbe", "add --world virtual"),
+        ("compare RECIPE --out x --world virtual --cluster 4x1gb", 'did you mean "4x1gbe"?'),
+        ("compare RECIPE --out x --world virtual", "must know how long a step takes"),
+        ("simulate digit --out x", 'there is no task "digit"; did you mean "digits"?'),
+        ("simulate none.py --out x", "there is no script none.py"),
+        ("simulate digits --out x --workers 1", "--workers 1: write 2 or more"),
+        ("simulate digits --out x --workers 5 --cluster 4x1gbe", "room for 4 workers"),
+        ("simulate digits --out x --step-time 20", "not a duration"),
+        ("simulate digits --out x --policy sps:4", 'did you mean "ssp"?'),
+        ("simulate digits --out x --slow 9:0.5", "there is no rank 9 among 4 workers"),
+        ("simulate digits --out x --slow fast", "write a rank and its speed"),
+        ("simulate digits --out x -- --lr 1", "only a script has arguments of its own"),
         ("run", "Missing argument"),
         ("run --workers 0 RECIPE", "--workers 0: write 1 or more"),
         ("run --workers four RECIPE", "'--workers'"),
