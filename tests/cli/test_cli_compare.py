@@ -127,7 +127,9 @@ def test_a_failed_run_is_said_and_is_the_status(
     replace_training: Callable[[RunComparison], None],
     capsys: pytest.CaptureFixture[str],
 ):
-    def one_fails(recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink, **where: object) -> list[RunResult]:
+    def one_fails(
+        recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink, **where: object
+    ) -> list[RunResult]:
         results = tell(progress, recipe, failing="asp")
         write_results(out / "results.json", results)
         return results
@@ -145,7 +147,9 @@ def test_ctrl_c_says_how_to_go_on(
     replace_training: Callable[[RunComparison], None],
     capsys: pytest.CaptureFixture[str],
 ):
-    def interrupted(recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink, **where: object) -> list[RunResult]:
+    def interrupted(
+        recipe: Recipe, *, out: Path, resume: bool, progress: ProgressSink, **where: object
+    ) -> list[RunResult]:
         raise KeyboardInterrupt
 
     replace_training(interrupted)

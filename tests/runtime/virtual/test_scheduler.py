@@ -15,7 +15,7 @@ Main = Callable[[Turn], None]
 def run(*mains: Main, seed: int = 0, before: Callable[[Scheduler, list[Turn]], None] = lambda _, __: None) -> Scheduler:
     scheduler = Scheduler(Kernel())
     turns: list[Turn] = []
-    for number, main in enumerate(mains):
+    for number in range(len(mains)):
         turns.append(
             scheduler.spawn(f"t{number}", lambda number=number: mains[number](turns[number]), seed=seed + number)
         )
