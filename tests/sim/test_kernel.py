@@ -1,64 +1,130 @@
+import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plesio.sim.kernel import Event, Kernel
+from plesio.sim.kernel import Kernel
+
+MOMENTS = st.tuples(st.sampled_from([0.0, 0.5, 1.0, 1.0 + 2**-52, 3.0]), st.integers(-2, 2))
 
 
-@given(st.lists(st.tuples(st.sampled_from([0.0, 1.0, 1.5, 2.0]), st.integers(-1, 1)), max_size=30))
-def test_events_happen_by_time_then_priority_then_order_of_scheduling(plan: list[tuple[float, int]]):
+@given(st.lists(st.tuples(MOMENTS, st.booleans())))
+def test_events_happen_by_time_then_priority_then_scheduling_and_cancelled_ones_do_not(plan: Any):
     kernel = Kernel()
-    seen: list[tuple[float, int, int]] = []
-
-    def note(number: int) -> Callable[[], None]:
-        return lambda: seen.append((kernel.now_s, plan[number][1], number))
-
-    for number, (time_s, priority) in enumerate(plan):
-        kernel.at(time_s, note(number), priority=priority)
+    happened: list[tuple[float, int, int]] = []
+    expected = []
+    for number, ((time_s, priority), cancelled) in enumerate(plan):
+        key = (time_s, priority, number)
+        event = kernel.at(time_s, lambda key=key: happened.append(key), priority=priority)
+        if cancelled:
+            event.cancel()
+        else:
+            expected.append(key)
     kernel.run()
-    assert seen == sorted((time_s, priority, number) for number, (time_s, priority) in enumerate(plan))
-    assert kernel.num_events == len(plan)
+    assert happened == sorted(expected)
+    assert kernel.num_events == len(expected)
 
 
-def test_what_an_event_schedules_for_now_happens_after_what_was_scheduled_for_now():
-    kernel, seen = Kernel(), []
-    kernel.at(1.0, lambda: (seen.append("a"), kernel.after(0.0, lambda: seen.append("c"))))
-    kernel.at(1.0, lambda: seen.append("b"))
-    kernel.run()
-    assert seen == ["a", "b", "c"]
-
-
-@given(st.sets(st.integers(0, 19)))
-def test_cancelled_events_do_not_happen(cancelled: set[int]):
-    kernel, seen = Kernel(), []
-    events: list[Event] = [kernel.at(float(i % 3), lambda i=i: seen.append(i)) for i in range(20)]
-    for number in cancelled:
-        events[number].cancel()
-        events[number].cancel()
-    kernel.run()
-    assert sorted(seen) == sorted(set(range(20)) - cancelled)
-    assert kernel.num_events == 20 - len(cancelled)
-    events[0].cancel()  # too late, and harmless
-
-
-@pytest.mark.parametrize("time_s", [0.5, math.inf, math.nan, -1.0])
-def test_past_and_impossible_times_are_refused(time_s: float):
+@given(st.lists(MOMENTS, min_size=1), st.integers(0, 60))
+def test_what_an_action_schedules_keeps_the_order(delays: Any, num_more: int):
+    """Every event schedules another; none is before one that has happened, and equal moments keep their order."""
     kernel = Kernel()
-    kernel.at(1.0, lambda: None)
+    happened: list[tuple[float, int, int]] = []
+    scheduled = 0
+
+    def schedule(index: int) -> None:
+        nonlocal scheduled
+        delay_s, priority = delays[index % len(delays)]
+        scheduled += 1
+        key = (kernel.now_s + delay_s, priority, scheduled)
+        kernel.after(delay_s, lambda: act(key, index), priority=priority)
+
+    def act(key: tuple[float, int, int], index: int) -> None:
+        assert kernel.now_s == key[0]
+        happened.append(key)
+        if scheduled < len(delays) + num_more:
+            schedule(index + 1)
+
+    for index in range(len(delays)):
+        schedule(index)
     kernel.run()
-    with pytest.raises(ValueError):
+    assert len(happened) == scheduled == kernel.num_events
+    for earlier, later in itertools.pairwise(happened):
+        # A smaller key may come later only where the earlier event itself had scheduled it, at the same moment.
+        assert earlier[0] <= later[0]
+        assert earlier < later or later[2] > earlier[2]
+
+
+@pytest.mark.parametrize("time_s", [0.5, -math.inf, math.inf, math.nan])
+def test_an_impossible_moment_is_refused(time_s: float):
+    kernel = Kernel()
+    kernel.run(until_s=1.0)
+    with pytest.raises(ValueError, match=r"now 1\.0 s"):
         kernel.at(time_s, lambda: None)
-
-
-def test_running_until_a_moment_stops_there():
-    kernel, seen = Kernel(), []
-    for time_s in (1.0, 2.0, 3.0):
-        kernel.at(time_s, lambda: seen.append(kernel.now_s))
-    kernel.run(until_s=2.5)
-    assert (seen, kernel.now_s) == ([1.0, 2.0], 2.5)
-    kernel.run()
-    assert seen == [1.0, 2.0, 3.0]
+    with pytest.raises(ValueError, match=r"now 1\.0 s"):
+        kernel.after(time_s - 1.0, lambda: None)
     assert not kernel.step()
+
+
+def test_run_stops_after_the_events_of_its_last_moment():
+    kernel = Kernel()
+    seen: list[float] = []
+    for time_s in (1.0, 2.0, 2.0, 3.0):
+        kernel.at(time_s, lambda: seen.append(kernel.now_s))
+    kernel.run(until_s=2.0)
+    assert (seen, kernel.now_s, kernel.num_events) == ([1.0, 2.0, 2.0], 2.0, 3)
+    kernel.run(until_s=2.5)
+    assert (kernel.now_s, kernel.num_events) == (2.5, 3)
+    kernel.run(until_s=10.0)
+    assert (seen[3:], kernel.now_s) == ([3.0], 10.0)
+    with pytest.raises(ValueError, match="not past"):
+        kernel.run(until_s=9.0)
+
+
+def test_run_without_an_end_stops_at_the_last_event():
+    kernel = Kernel()
+    kernel.after(1.5, lambda: None)
+    kernel.run()
+    assert kernel.now_s == 1.5
+
+
+def test_step_lets_one_event_happen_and_skips_cancelled_ones():
+    kernel = Kernel()
+    seen: list[str] = []
+    kernel.after(1.0, lambda: seen.append("a")).cancel()
+    kernel.after(2.0, lambda: seen.append("b"))
+    assert kernel.step()
+    assert (seen, kernel.now_s, kernel.num_events) == (["b"], 2.0, 1)
+    assert not kernel.step()
+
+
+def test_cancelling_what_has_happened_changes_nothing():
+    kernel = Kernel()
+    seen: list[int] = []
+    event = kernel.after(1.0, lambda: seen.append(1))
+    kernel.run()
+    event.cancel()
+    event.cancel()
+    kernel.run()
+    assert (seen, kernel.num_events) == ([1], 1)
+
+
+@pytest.mark.parametrize("advance", [Kernel.step, Kernel.run])
+def test_an_action_that_raises_does_not_stop_the_kernel(advance: Callable[[Kernel], Any]):
+    kernel = Kernel()
+    seen: list[int] = []
+
+    def fail() -> None:
+        raise RuntimeError("its own")
+
+    kernel.after(1.0, fail)
+    kernel.after(2.0, lambda: seen.append(kernel.num_events))
+    with pytest.raises(RuntimeError, match="its own"):
+        advance(kernel)
+    assert (kernel.now_s, kernel.num_events) == (1.0, 1)
+    advance(kernel)
+    assert seen == [2]

@@ -278,7 +278,7 @@ class WorkerLine(ControlLine):
         return bulk
 
     def poll(self, timeout_s: float) -> list[Control | Bulk]:
-        """What has arrived; waits for the first at most ``timeout_s`` virtual seconds, or until this worker is woken."""
+        """What has arrived; waits for the first at most ``timeout_s`` virtual seconds, or until woken."""
         if not self._open:
             self._owner.scheduler.meet(self._owner.turn)
             raise TransportError("this worker has left the job")
