@@ -1,3 +1,7 @@
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,3 +99,25 @@ def test_a_comparison_in_the_virtual_world_is_kept_and_resumed_there(
     capsys.readouterr()
     assert invoke(["compare", str(recipe), "--out", str(tmp_path / "out"), "--resume"]) == 2
     assert "virtual world" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_the_finished_runs_and_the_figures_of_the_other(tmp_path: Path):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        'task.name = "quadratic"\nrun = { policies = ["bsp", "asp"], samples = 400_000, seeds = [0] }\n'
+        'workers = { count = 2, step_time = { kind = "constant", mean = "10 ms" } }\n'
+    )
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "plesio.cli.main", "compare", str(recipe), "--out", str(out), "--world", "virtual"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        deadline_s = time.monotonic() + 60
+        while not (out / "runs" / "bsp-seed0" / "trace-0.jsonl").exists() and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "--resume" in errors
+    [result] = read_results(out / "runs" / "bsp-seed0" / "results.json")
+    assert result.status == "interrupted"
+    assert 0 < result.samples < 400_000

@@ -14,7 +14,7 @@ Invariants:
 - Moments are compared as they are, without a tolerance: two that differ in the last bit are two moments.
 
 A cancelled event stays in the heap without its action until its time has come, and is then dropped uncounted; searching
-the heap for it would take longer (Brown 1988 discusses this and other event lists).
+the heap for it would take longer.
 """
 
 import math
@@ -32,7 +32,7 @@ _NEVER_S = math.inf
 class Event:
     """Something that will happen; `cancel` it and it will not. Made by `Kernel.at` and `Kernel.after`."""
 
-    # No __init__: its call would be a fifth of the time that an event takes.
+    # No __init__: its call would slow every event down.
     __slots__ = ("_action",)
 
     _action: Action | None
@@ -91,7 +91,7 @@ class Kernel:
 
     def after(self, delay_s: float, action: Action, *, priority: int = 0) -> Event:
         """Have ``action`` called ``delay_s`` virtual seconds from now; as `at` otherwise."""
-        # Not by way of `at`: the second call would be a seventh of the time that an event takes.
+        # Not by way of `at`: a second call would slow every event down.
         time_s = self.now_s + delay_s
         if not self.now_s <= time_s < _NEVER_S:
             raise ValueError(f"an event in {delay_s} s, now {self.now_s} s; write a finite delay of 0 s or more")
