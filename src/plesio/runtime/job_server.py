@@ -6,7 +6,7 @@ sent.
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class JobServer:
         first: Connection to server 0; None for server 0 itself.
         clock: The server's time.
         world: For the results.
+        cross_rack_bytes: Tells what has gone from rack to rack so far, where that is known.
     """
 
     def __init__(
@@ -49,7 +50,10 @@ class JobServer:
         first: ControlConnection | None,
         clock: Clock,
         world: World = "process",
+        cross_rack_bytes: Callable[[], int] = int,
     ) -> None:
+        self._cross_rack_bytes = cross_rack_bytes
+        self._cross_rack_before = 0
         self._index = index
         self._endpoint = endpoint
         self._first = first
@@ -270,11 +274,13 @@ class JobServer:
     def _begin_generation(self) -> None:
         self._sent_before = Counter({"ipc": self._endpoint.traffic.ipc.sent, "tcp": self._endpoint.traffic.tcp.sent})
         self._refused_before = Counter({str(reason): count for reason, count in self._endpoint.refused.items()})
+        self._cross_rack_before = self._cross_rack_bytes()
         self._endpoint.generation += 1
 
     def _result(self, coordinator: Coordinator) -> RunResult:
         own, ledger = self._traffic_of_run(), coordinator.ledger
         ledger.server_bytes = Counter(own["sent"]) + self._sent_elsewhere
+        ledger.cross_rack_bytes = self._cross_rack_bytes() - self._cross_rack_before
         ledger.refused_peers = Counter(own["refused"]) + self._refused_elsewhere
         return ledger.result(status=coordinator.status, error=coordinator.error)
 

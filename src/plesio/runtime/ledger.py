@@ -136,6 +136,7 @@ class Ledger:
         self.lost: list[int] = []
         self.refused_peers: Counter[str] = Counter()
         self.server_bytes: Counter[str] = Counter()
+        self.cross_rack_bytes = 0
         self.fallbacks: list[str] = []
         self.decisions: list[dict[str, Any]] = []
         self.applied_samples = 0
@@ -221,6 +222,7 @@ class Ledger:
             target=self.info.target,
             time_to_target_s=self._time_to_target_s(),
             bytes_sent_total=sum(sent.values()),
+            bytes_sent_cross_rack=self.cross_rack_bytes,
             bytes_sent=dict(sent),
             workers=tuple(self._times(worker, reports[worker]) for worker in sorted(reports)),
             staleness=Staleness.of(self._staleness),

@@ -205,3 +205,14 @@ def test_an_error_in_the_users_code_is_the_users_own():
 def test_no_room_is_one_clear_line():
     with pytest.raises(ConfigError, match="room for 4 workers"):
         run(Worker("bsp"), num_workers=5, cluster=parse_cluster("4x1gbe"))
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_bytes_from_rack_to_rack_are_counted(policy: str):
+    apart, together = (
+        run(Worker(policy, epochs=1), num_workers=16, cluster=parse_cluster(name)).runs[0]
+        for name in ("2-racks", "16x10gbe")
+    )
+    assert 0 < apart.bytes_sent_cross_rack < apart.bytes_sent_total
+    assert together.bytes_sent_cross_rack == 0
+    assert apart.bytes_sent_total == pytest.approx(together.bytes_sent_total, rel=0.1)

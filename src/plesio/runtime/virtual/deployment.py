@@ -85,11 +85,14 @@ class Deployment:
         """Where a worker is; one that joins late is put where the ranks begin again."""
         return self.cluster.host_of(rank % self.num_workers)
 
-    def collective_bytes(self, operation: str, num_bytes: int) -> int:
-        """Bytes that one rank sends for a collective of ``num_bytes``, on average over the ranks."""
+    def count_collective(self, rank: int, operation: str, num_bytes: int) -> int:
+        """Bytes that ``rank`` sends to the next one of the ring for a collective of ``num_bytes``."""
         size = self.num_workers
         rounds = 2 * (size - 1) / size if operation == "all_reduce" else (size - 1) / size
-        return round(rounds * num_bytes)
+        sent = round(rounds * num_bytes)
+        if self.cluster.rack_of(rank) != self.cluster.rack_of((rank + 1) % size):
+            self.fabric.cross_rack_bytes += sent
+        return sent
 
     def server(self, index: int) -> VirtualServer:
         """A server, started when it is first asked for."""
@@ -109,7 +112,14 @@ class Deployment:
                     server=self._servers[0],
                     on_arrival=server.obey,
                 )
-            return JobServer(index, endpoint=connections, first=first, clock=ServerClock(self.kernel), world="virtual")
+            return JobServer(
+                index,
+                endpoint=connections,
+                first=first,
+                clock=ServerClock(self.kernel),
+                world="virtual",
+                cross_rack_bytes=lambda: self.fabric.cross_rack_bytes,
+            )
 
         return VirtualServer(index, connections=connections, costs=self.costs, make=make)
 

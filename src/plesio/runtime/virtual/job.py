@@ -149,7 +149,7 @@ class VirtualJob:
         return self._group
 
     def _count(self, operation: str, num_bytes: int) -> None:
-        self._collective_bytes += self._deployment.collective_bytes(operation, num_bytes)
+        self._collective_bytes += self._deployment.count_collective(self.place.rank, operation, num_bytes)
 
     def abort_collectives(self) -> None:
         """Wake whoever is blocked in a collective, with an error."""
