@@ -88,6 +88,8 @@ def test_text_by_hand(text: str, policy: Policy):
         ("", "known: asp, bsp, local_sgd, ssp"),
         ("ssp", 'needs its bound, as in "ssp:4"'),
         ("ssp:-1", "bound is -1; write a whole number of steps, 0 or more"),
+        ("ssp:9999999999999", "or inf for no bound"),
+        ("local_sgd:9999999999999", "more steps than any run has"),
         ("ssp:four", 'bound is "four"; write a whole number'),
         ("ssp:4,period=9", "write a period of 5 or less, or a bound of 8 or more"),
         ("ssp:4,wieght=inverse", 'unknown key "wieght"; did you mean "weight"?'),

@@ -4,17 +4,23 @@ from collections.abc import Collection, Mapping
 
 from plesio.core.errors import PolicySpecError, nearest
 
-__all__ = ["require_one_of", "require_whole", "write_spec"]
+__all__ = ["MAX_STEPS", "require_one_of", "require_whole", "write_spec"]
+
+
+MAX_STEPS = 2**40
+"""More than any run has, and far from what a message can carry."""
 
 
 def require_whole(owner: str, field: str, value: object, *, minimum: int) -> None:
-    """Return when ``value`` is a whole number of at least ``minimum``.
+    """Return when ``value`` is a whole number of at least ``minimum`` and at most `MAX_STEPS`.
 
     Raises:
         PolicySpecError: It is not.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise PolicySpecError(f"{owner}: {field} is {value!r}; write a whole number of {minimum} or more")
+    if value > MAX_STEPS:
+        raise PolicySpecError(f"{owner}: {field} is {value}, more steps than any run has; write less")
 
 
 def require_one_of(owner: str, field: str, value: str, *, known: Collection[str]) -> None:

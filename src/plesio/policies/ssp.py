@@ -24,7 +24,7 @@ from typing import ClassVar
 from plesio.core.errors import PolicySpecError
 from plesio.policies.asynchronous import AsynchronousMachine
 from plesio.policies.barrier import BarrierMachine
-from plesio.policies.fields import require_one_of, require_whole, write_spec
+from plesio.policies.fields import MAX_STEPS, require_one_of, require_whole, write_spec
 from plesio.policies.policy import UPDATES, ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
@@ -65,7 +65,7 @@ class SSP(PeriodicSchedule):
 
     def __post_init__(self) -> None:
         whole = isinstance(self.bound, int) and not isinstance(self.bound, bool)
-        if not (self.bound == math.inf or (whole and self.bound >= 0)):
+        if not (self.bound == math.inf or (whole and 0 <= self.bound <= MAX_STEPS)):
             raise PolicySpecError(
                 f"ssp: bound is {self.bound!r}; write a whole number of steps, 0 or more, or inf for no bound"
             )
