@@ -8,7 +8,7 @@ import pytest
 from plesio.bench.recipe import Recipe, load_recipe
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError
-from plesio.runtime.pacing import Constant, EmpiricalTrace, LogNormal, Pareto
+from plesio.runtime.pacing import Constant, EmpiricalTrace, Gamma, LogNormal, Pareto, Stalls
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -63,18 +63,33 @@ def test_a_recipe_survives_the_way_to_a_worker(tmp_path: Path):
 
 def test_every_kind_of_step_time_is_read(tmp_path: Path):
     (tmp_path / "steps.txt").write_text("10 ms\n20 ms\n")
-    text = GOOD.replace("count = 4", "count = 5").replace("rank = 3\nspeed = 0.5", "rank = 4")
+    text = GOOD.replace("count = 4", "count = 6").replace("rank = 3\nspeed = 0.5", "rank = 5")
     tables = {
         "lognormal": ('{ kind = "lognormal", mean = "1 s", cv = 1 }', LogNormal(mean_s=1.0, cv=1)),
+        "gamma": ('{ kind = "gamma", mean = "1 s", cv = 0.5 }', Gamma(mean_s=1.0, cv=0.5)),
         "pareto": ('{ kind = "pareto", min = "5 ms", shape = 2.5 }', Pareto(min_s=0.005, shape=2.5)),
         "trace": ('{ kind = "trace", path = "steps.txt" }', EmpiricalTrace(durations_s=(0.01, 0.02))),
     }
     for rank, (table, _) in enumerate(tables.values()):
         text += f"\n[[workers.unequal]]\nrank = {rank}\nstep_time = {table}\n"
     workers = load(tmp_path, text).workers
-    pacers = [workers.pacer(rank, seed=0, clock=MonotonicClock()) for rank in range(5)]
-    assert [pacer.step_time for pacer in pacers[:3]] == [expected for _, expected in tables.values()]
-    assert pacers[3].step_time == pacers[4].step_time == Constant(mean_s=0.02)
+    pacers = [workers.pacer(rank, seed=0, clock=MonotonicClock()) for rank in range(6)]
+    assert [pacer.step_time for pacer in pacers[:4]] == [expected for _, expected in tables.values()]
+    assert pacers[4].step_time == pacers[5].step_time == Constant(mean_s=0.02)
+
+
+def test_stalls_are_on_every_worker_and_need_step_times(tmp_path: Path):
+    text = GOOD.replace("count = 4", "count = 4\nstalls = { probability = 0.1, factor = 5 }")
+    pacer = load(tmp_path, text).workers.pacer(1, seed=0, clock=MonotonicClock())
+    assert pacer is not None
+    assert pacer.step_time == Stalls(steps=Constant(mean_s=0.02), probability=0.1, factor=5.0)
+    for old, new, message in (
+        ("0.1", "1.5", "probability is 1.5"),
+        ("factor = 5", "factor = 0.5", "factor is 0.5"),
+        ("factor = 5", "times = 5", "unknown key"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load(tmp_path, text.replace(old, new))
 
 
 def test_without_a_step_time_nobody_is_paced(tmp_path: Path):

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError, DataError, PlesioError
-from plesio.runtime.pacing import Constant, EmpiricalTrace, LogNormal, Pacer, Pareto, StepTime
+from plesio.runtime.pacing import Constant, EmpiricalTrace, Gamma, LogNormal, Pacer, Pareto, Stalls, StepTime
 
 
-class SteppedClock:
+class SteppedClock(MonotonicClock):
     """Time passes only while somebody sleeps; every sleep ends late by a fixed amount."""
 
     def __init__(self, *, late_s: float = 0.0) -> None:
@@ -60,6 +61,19 @@ def test_lognormal_draws_have_the_mean_and_cv_asked_for():
     # Standard error of the mean: 0.3 / sqrt(4000) = 0.5 %; of the cv about 1.3 %. Five of them each.
     assert sample.mean() == pytest.approx(0.02, rel=0.025)
     assert sample.std() / sample.mean() == pytest.approx(0.3, rel=0.065)
+
+
+def test_gamma_draws_have_the_mean_and_cv_asked_for():
+    sample = draws(Gamma(mean_s=0.02, cv=0.5))
+    # Standard error of the mean: 0.5 / sqrt(4000) = 0.8 %; of the cv about 1.3 %. Five of them each.
+    assert sample.mean() == pytest.approx(0.02, rel=0.04)
+    assert sample.std() / sample.mean() == pytest.approx(0.5, rel=0.065)
+
+
+def test_stalls_lengthen_as_many_steps_as_asked_for():
+    sample = draws(Stalls(steps=Constant(mean_s=0.01), probability=0.1, factor=10.0))
+    assert set(sample) == {0.01, 0.1}
+    assert (sample == 0.1).mean() == pytest.approx(0.1, abs=0.024)  # standard error 0.5 %, five of them
 
 
 def test_pareto_draws_follow_the_tail_asked_for():

@@ -28,7 +28,7 @@ from plesio.core.clock import Clock
 from plesio.core.errors import ConfigError, DataError, nearest
 from plesio.core.units import parse_seconds
 from plesio.policies import Policy, parse_policy
-from plesio.runtime.pacing import Constant, EmpiricalTrace, LogNormal, Pacer, Pareto, StepTime
+from plesio.runtime.pacing import Constant, EmpiricalTrace, Gamma, LogNormal, Pacer, Pareto, Stalls, StepTime
 from plesio.tasks import TASK_NAMES
 
 __all__ = ["Recipe", "RunSection", "TaskSection", "UnequalWorker", "WorkersSection", "load_recipe", "make_recipe"]
@@ -130,6 +130,18 @@ class LogNormalSection(_StepTimeSection):
         return LogNormal(mean_s=self.mean, cv=self.cv)
 
 
+class GammaSection(_StepTimeSection):
+    """``{ kind = "gamma", mean = "20 ms", cv = 0.3 }``."""
+
+    kind: Literal["gamma"]
+    mean: Seconds
+    cv: float
+
+    def distribution(self) -> StepTime:
+        """Steps vary around the mean."""
+        return Gamma(mean_s=self.mean, cv=self.cv)
+
+
 class ParetoSection(_StepTimeSection):
     """``{ kind = "pareto", min = "15 ms", shape = 2.5 }``."""
 
@@ -154,7 +166,7 @@ class TraceSection(_StepTimeSection):
 
 
 StepTimeSection = Annotated[
-    ConstantSection | LogNormalSection | ParetoSection | TraceSection, Field(discriminator="kind")
+    ConstantSection | LogNormalSection | GammaSection | ParetoSection | TraceSection, Field(discriminator="kind")
 ]
 
 
@@ -210,6 +222,25 @@ class RunSection(_Section):
         return self
 
 
+class StallsSection(_Section):
+    """``stalls = { probability = 0.02, factor = 10.0 }``: any step of any worker may stall."""
+
+    probability: float
+    factor: float
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        try:
+            self.on(Constant(mean_s=1.0))
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def on(self, steps: StepTime) -> StepTime:
+        """Steps of which some stall."""
+        return Stalls(steps=steps, probability=self.probability, factor=self.factor)
+
+
 class UnequalWorker(_Section):
     """``[[workers.unequal]]``: a worker that is not like the others.
 
@@ -230,15 +261,19 @@ class WorkersSection(_Section):
     Attributes:
         count: Worker processes.
         step_time: What each step takes; None is as fast as the machine goes.
+        stalls: Steps that take longer now and then, on all workers.
         unequal: Workers that differ.
     """
 
     count: int = Field(ge=1)
     step_time: StepTimeSection | None = None
+    stalls: StallsSection | None = None
     unequal: tuple[UnequalWorker, ...] = Field(default=(), strict=False)
 
     @model_validator(mode="after")
     def _unequal_workers_exist(self) -> Self:
+        if self.stalls is not None and self.step_time is None:
+            raise ValueError('stalls lengthen step times, and there are none; write "step_time" under [workers]')
         seen: set[int] = set()
         for worker in self.unequal:
             if worker.rank >= self.count:
@@ -265,7 +300,10 @@ class WorkersSection(_Section):
             return None
         own = self._own(worker)
         speed = 1.0 if own is None else own.speed
-        return Pacer(step_time=step_time.distribution(), speed=speed, seed=seed, worker=worker, clock=clock)
+        steps = step_time.distribution()
+        if self.stalls is not None:
+            steps = self.stalls.on(steps)
+        return Pacer(step_time=steps, speed=speed, seed=seed, worker=worker, clock=clock)
 
 
 class Recipe(_Section):

@@ -15,7 +15,7 @@ from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, DataError, nearest
 from plesio.core.units import parse_seconds
 
-__all__ = ["Constant", "EmpiricalTrace", "LogNormal", "Overruns", "Pacer", "Pareto", "StepTime"]
+__all__ = ["Constant", "EmpiricalTrace", "Gamma", "LogNormal", "Overruns", "Pacer", "Pareto", "Stalls", "StepTime"]
 
 
 class StepTime(Protocol):
@@ -64,6 +64,46 @@ class LogNormal:
         """Draw a duration in seconds."""
         variance = math.log1p(self.cv**2)
         return float(generator.lognormal(math.log(self.mean_s) - variance / 2, math.sqrt(variance)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gamma:
+    """Steps that vary around ``mean_s`` with coefficient of variation ``cv``, with a lighter tail than `LogNormal`'s.
+
+    Shape ``1/cv²`` and scale ``mean cv²``; a cv of 1 is the exponential distribution.
+    """
+
+    mean_s: float
+    cv: float
+
+    def __post_init__(self) -> None:
+        _require(0 < self.mean_s < math.inf, what="the mean step time", value=self.mean_s, instead="write more than 0")
+        _require(0 < self.cv < math.inf, what="cv", value=self.cv, instead="write more than 0")
+
+    def sample_s(self, generator: np.random.Generator) -> float:
+        """Draw a duration in seconds."""
+        return float(generator.gamma(1 / self.cv**2, self.mean_s * self.cv**2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalls:
+    """Another distribution's steps, of which each stalls with ``probability`` and then takes ``factor`` times as long.
+
+    Transient, unlike a worker's speed: garbage collection, a page from disk, a neighbour's burst.
+    """
+
+    steps: StepTime
+    probability: float
+    factor: float
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.probability <= 1, what="probability", value=self.probability, instead="write 0 to 1")
+        _require(1 <= self.factor < math.inf, what="factor", value=self.factor, instead="write 1 or more")
+
+    def sample_s(self, generator: np.random.Generator) -> float:
+        """Draw a duration in seconds."""
+        duration_s = self.steps.sample_s(generator)
+        return duration_s * self.factor if generator.random() < self.probability else duration_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
