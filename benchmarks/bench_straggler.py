@@ -25,9 +25,10 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 import plesio
+from plesio.cost.step_time import Constant
 from plesio.runtime.environment import Place
 from plesio.runtime.launcher import launch
-from plesio.runtime.pacing import Constant, Pacer
+from plesio.runtime.pacing import Pacer
 from plesio.tasks.digits import digits
 from record import Spread, print_table, print_verdict, save
 

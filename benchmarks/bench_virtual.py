@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader
 
 import plesio
 from plesio.cost.cluster import parse_cluster
-from plesio.runtime.pacing import Constant, Pacer
+from plesio.cost.step_time import Constant
+from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob
 from plesio.runtime.virtual.scheduler import Scheduler, Turn

@@ -1,14 +1,19 @@
 import pickle
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from plesio.bench.recipe import Recipe, load_recipe
+from plesio.bench.recipe import Recipe, load_recipe, make_task_section, make_workers
+from plesio.bench.recipe_workers import WorkersSection
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError
-from plesio.runtime.pacing import Constant, EmpiricalTrace, Gamma, LogNormal, Pareto, Stalls
+from plesio.cost.cluster import Cluster, parse_cluster
+from plesio.cost.faults import Failures, Fault, faults_in_order
+from plesio.cost.step_time import Constant, EmpiricalTrace, Gamma, LogNormal, Pareto, Stalls
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -31,7 +36,30 @@ speed = 0.5
 """
 
 
-def load(folder: Path, text: str, **overrides: list[str] | list[int]) -> Recipe:
+TWO_RACKS = """
+hosts = 4
+racks = 2
+nic = { latency = "50 us", bandwidth = "1 Gbit/s" }
+uplink = { latency = "10 us", bandwidth = "1 Gbit/s" }
+"""
+
+FAULTS = """
+[[workers.faults]]
+at = "3 s"
+kind = "lose"
+worker = 4
+
+[[workers.faults]]
+at = "2 s"
+kind = "join"
+"""
+
+
+def fault(*, at: str = "1 s", kind: str = "lose", worker: int = 1) -> str:
+    return f'faults = [{{ at = "{at}", kind = "{kind}", worker = {worker} }}]'
+
+
+def load(folder: Path, text: str, **overrides: Any) -> Recipe:
     path = folder / "recipe.toml"
     path.write_text(text)
     return load_recipe(path, **overrides)
@@ -90,6 +118,78 @@ def test_stalls_are_on_every_worker_and_need_step_times(tmp_path: Path):
     ):
         with pytest.raises(ConfigError, match=message):
             load(tmp_path, text.replace(old, new))
+
+
+SLOWDOWNS = 'slowdowns = { factor = 3, every = "2 s", lasting = "1 s"'
+MOMENTS = [0.1 * number for number in range(1000)]
+
+
+def slow_moments(workers: WorkersSection, rank: int) -> list[float]:
+    slowdowns = workers.pacer(rank, seed=0, clock=MonotonicClock()).slowdowns
+    return [] if slowdowns is None else [at_s for at_s in MOMENTS if slowdowns.factor_at(at_s) == 3.0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "racks"),
+    [
+        (f"{SLOWDOWNS}, racks = [[0, 2], [1]] }}", [{0, 2, 4}, {1, 5}, {3}]),  # 3 is in none; 4 and 5 join late
+        (f"{SLOWDOWNS} }}", [{0, 1, 2, 3, 4, 5}]),
+        (f'cluster = "two.toml"\n{SLOWDOWNS} }}', [{0, 1, 4, 5}, {2, 3}]),
+    ],
+)
+def test_workers_of_a_rack_are_slow_together(tmp_path: Path, lines: str, racks: list[set[int]]):
+    (tmp_path / "two.toml").write_text(TWO_RACKS)
+    workers = load(tmp_path, GOOD.replace("count = 4", f"count = 4\n{lines}")).workers
+    seen = [slow_moments(workers, rank) for rank in range(6)]
+    for rack in racks:
+        assert len({tuple(seen[rank]) for rank in rack}) == 1
+    assert len({tuple(moments) for moments in seen}) == len(racks)
+    assert bool(seen[3]) == ("racks" not in lines)
+
+
+def test_faults_are_read_and_put_in_order(tmp_path: Path):
+    text = GOOD.replace("bsp", "asp") + FAULTS
+    workers = load(tmp_path, text).workers
+    assert workers.any_faults
+    expected = [Fault(at_s=2.0, kind="join"), Fault(at_s=3.0, kind="lose", worker=4)]
+    assert list(workers.faults_in_order(seed=0)) == expected
+    text += '[workers.failures]\nmtbf = "1 min"\nshape = 0.7\nrejoin_after = "5 s"\n'
+    workers = load(tmp_path, text).workers
+    first = list(islice(workers.faults_in_order(seed=3), 20))
+    failures = Failures(mtbf_s=60.0, shape=0.7, rejoin_after_s=5.0)
+    assert first == list(islice(faults_in_order(4, given=expected, failures=failures, seed=3), 20))
+    assert not load(tmp_path, GOOD).workers.any_faults
+
+
+def test_a_cluster_is_named_or_in_a_file_beside_the_recipe_or_given(tmp_path: Path):
+    (tmp_path / "two.toml").write_text(TWO_RACKS)
+    named, own = (
+        load(tmp_path, GOOD.replace("count = 4", f'count = 4\ncluster = "{cluster}"'))
+        for cluster in ("16x1gbe", "two.toml")
+    )
+    assert named.workers.cluster == parse_cluster("16x1gbe")
+    assert own.workers.cluster == Cluster.from_toml(TWO_RACKS, name="two")
+    assert pickle.loads(pickle.dumps(own)) == own
+    other = load_recipe(tmp_path / "recipe.toml", cluster=parse_cluster("4x1gbe"))
+    assert other.workers.cluster == parse_cluster("4x1gbe")
+    assert load(tmp_path, GOOD).workers.cluster is None
+    (tmp_path / "recipe.toml").write_text(GOOD.replace("count = 4", "count = 5"))
+    with pytest.raises(ConfigError, match=r"^--cluster: cluster 4x1gbe has room for 4 workers"):
+        load_recipe(tmp_path / "recipe.toml", cluster=parse_cluster("4x1gbe"))
+
+
+def test_workers_alone_are_read_as_in_a_recipe(tmp_path: Path):
+    step_time = {"kind": "constant", "mean": "20 ms"}
+    workers = make_workers({"count": 4, "step_time": step_time}, folder=tmp_path, where="here")
+    assert workers.pacer(2, seed=0, clock=MonotonicClock()).draw_s(0) == 0.02
+    with pytest.raises(ConfigError, match=r"^here: workers\.count is 0; write 1 or more$"):
+        make_workers({"count": 0}, folder=tmp_path, where="here")
+
+
+def test_a_task_alone_is_read_as_in_a_recipe():
+    assert make_task_section("digits", batch_size=8).batch_size == 8
+    with pytest.raises(ConfigError, match=r'^task\.name: there is no task "digit"; did you mean "digits"\?'):
+        make_task_section("digit")
 
 
 def test_without_a_step_time_nobody_is_paced(tmp_path: Path):
@@ -178,6 +278,45 @@ def test_a_bad_flag_is_blamed_on_the_flag(tmp_path: Path):
             'workers: rank 3 has a speed but no step time; write "step_time" under [workers]',
         ),
         ("speed = 0.5", "speed = 0", "workers.unequal[0].speed is 0; write more than 0"),
+        ("count = 4", f"count = 4\n{SLOWDOWNS}, racks = [[0, 4]] }}", "workers: there is no rank 4 among 4 workers"),
+        ("count = 4", f"count = 4\n{SLOWDOWNS}, racks = [[0], [0]] }}", "workers.slowdowns: rank 0 is in the racks 2"),
+        ("count = 4", f"count = 4\n{SLOWDOWNS}, racks = [[0.5]] }}", "racks[0][0] is 0.5; write a whole number"),
+        ("count = 4", f"count = 4\n{SLOWDOWNS}, racks = [[]] }}", "workers.slowdowns.racks[0] is empty"),
+        (
+            "count = 4",
+            'count = 4\nslowdowns = { factor = 0.5, every = "1 s", lasting = "1 s" }',
+            "workers.slowdowns: factor is 0.5; write 1 or more",
+        ),
+        (
+            'step_time = { kind = "constant", mean = "20 ms" }',
+            f"{SLOWDOWNS} }}",
+            'workers: slowdowns lengthen step times, and there are none; write "step_time" under [workers]',
+        ),
+        ("count = 4", 'count = 4\ncluster = "5x1gbe"', 'workers.cluster: unknown cluster "5x1gbe"'),
+        ("count = 4", 'count = 4\ncluster = "none.toml"', "workers.cluster: there is no cluster file"),
+        ("count = 4", "count = 4\ncluster = 4", "workers.cluster: write the name of a cluster"),
+        ("count = 4", 'count = 5\ncluster = "4x1gbe"', "workers.cluster: cluster 4x1gbe has room for 4 workers"),
+        ("count = 4", f"count = 4\n{fault(worker=4)}", "workers: there is no worker 4 to lose at 1 s: 4 have begun"),
+        ("count = 4", f"count = 4\n{fault(at='1')}", 'workers.faults[0].at: "1" is not a duration'),
+        ("count = 4", f"count = 4\n{fault(kind='join')}", "workers.faults[0]: a worker that joins is given the next"),
+        ("count = 4", f"count = 4\n{fault(kind='die')}", "workers.faults[0].kind is 'die'"),
+        (
+            "count = 4",
+            f"count = 4\n{fault()[:-1]}, {fault(at='2 s')[10:]}",
+            "workers: worker 1 is lost twice; one that joins has the next free rank",
+        ),
+        (
+            "count = 4",
+            'count = 4\nfaults = [{ at = "1 s", kind = "join" }]',
+            "no worker can join under bsp, whose exchange is a collective; use a policy on the store",
+        ),
+        ("count = 4", 'count = 4\nfailures = { mtbf = "0 s" }', "workers.failures: mtbf is 0 s; write more than 0"),
+        ("count = 4", "count = 4\nfailures = { shape = 1.0 }", "workers.failures.mtbf is missing"),
+        (
+            'step_time = { kind = "constant", mean = "20 ms" }',
+            'failures = { mtbf = "1 s", rejoin_after = "1 s" }',
+            'workers: a worker that joins has the common step time; write "step_time" under [workers]',
+        ),
         ("count = 4", "count = = 4", "not valid TOML: Invalid value (at line 11, column 9)"),
     ],
 )

@@ -59,6 +59,99 @@ def test_a_script_is_run_as_each_of_the_workers(tmp_path: Path, capsys: pytest.C
     assert result.virtual_s == pytest.approx(6 * 0.01, rel=0.2)
 
 
+def test_slow_racks_and_stalls_take_time_and_are_repeatable(tmp_path: Path):
+    line = ["simulate", "quadratic", "--policy", "asp", "--epochs", "1", "--step-time", "gamma:20ms,cv=0.2"]
+    slow = [*line, "--slowdowns", "factor=5, every=200 ms, lasting=200 ms", "--stalls", "probability=0.1,factor=5"]
+    results = []
+    for name, arguments in (("plain", line), ("one", slow), ("two", slow)):
+        assert invoke([*arguments, "--out", str(tmp_path / name)]) == 0
+        results += read_results(tmp_path / name / "results.json")
+    plain, one, two = results
+    # Slow for half of the time and stalled in a tenth of the steps; even half of what that costs is plain to see.
+    assert one.wall_s > 2.0 * plain.wall_s
+    assert (one.wall_s, one.parameters_sha256) == (two.wall_s, two.parameters_sha256)
+
+
+def test_workers_of_a_task_are_lost_and_join(tmp_path: Path):
+    line = f"simulate quadratic --policy asp --epochs 2 --lose 2@300ms --join 0.5s --out {tmp_path / 'out'}"
+    assert invoke(line.split()) == 0
+    [result] = read_results(tmp_path / "out" / "results.json")
+    assert result.lost_workers == (2,)
+    assert [worker.worker for worker in result.workers] == [0, 1, 2, 3, 4]
+    assert result.workers[2].steps <= 300 // 20
+    assert 0 < result.workers[4].steps < result.workers[0].steps
+
+
+def test_workers_of_a_script_are_lost_by_chance_and_replaced(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("randn(64", "randn(640").replace("assert", "assert True or"))
+    line = f"simulate {script} --policy asp --failures mtbf=1s,rejoin_after=10ms --out {tmp_path / 'out'} -- --lr 0.1"
+    assert invoke(line.split()) == 0
+    [result] = read_results(tmp_path / "out" / "results.json")
+    assert result.lost_workers
+    assert len(result.workers) > 4
+    assert result.samples >= 640
+
+
+@pytest.mark.parametrize("what", ["quadratic", "train.py"])
+def test_a_collective_that_loses_a_worker_is_a_failed_run(what: str, tmp_path: Path):
+    if what == "train.py":
+        what = str(tmp_path / what)
+        Path(what).write_text(SCRIPT.replace('"--lr", type=float', '"--lr", type=float, default=0.1'))
+    assert invoke(["simulate", what, "--lose", "1@50ms", "--out", str(tmp_path / "out")]) == 1
+    [result] = read_results(tmp_path / "out" / "results.json")
+    assert (result.status, result.lost_workers) == ("failed", (1,))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--step-time 20", '--step-time: "20" is not a duration'),
+        ("--step-time lognormla:20ms", 'there is no kind "lognormla"; did you mean "lognormal"?'),
+        ("--step-time lognormal:20ms", "workers.step_time.cv is missing"),
+        ("--step-time pareto:shape=2", "workers.step_time.min is missing"),
+        ("--step-time gamma:20ms,cf=1", 'workers.step_time: unknown key "cf"'),
+        ("--step-time gamma:20ms,1", '--step-time "mean=20ms,1": write keys and their values, as in lognormal:20ms'),
+        ("--step-time trace:none.txt", "cannot read the step-time trace"),
+        ("--stalls 0.1", '--stalls "0.1": write keys and their values, as in probability=0.01,factor=10'),
+        ("--stalls factor=2,factor=3", "factor is there twice"),
+        ("--stalls probability=2,factor=3", "workers.stalls: probability is 2; write 0 to 1"),
+        ("--slowdowns factor=3,every=2,lasting=1s", "workers.slowdowns.every: 2.0 has no unit"),
+        ("--failures shape=1", "workers.failures.mtbf is missing"),
+        ("--lose 2", '--lose "2": write a rank and a time, as in 2@1.5s'),
+        ("--lose 2@1", '--lose: "1" is not a duration'),
+        ("--lose 9@1s", "there is no worker 9 to lose at 1 s: 4 have begun"),
+        ("--join soon", '--join: "soon" is not a duration'),
+        ("--join 1s --policy bsp", "no worker can join under bsp"),
+        ("--slow 4:1", '--slow "4:1": there is no rank 4'),
+        ("--cluster 4x1gb", '--cluster: unknown cluster "4x1gb"; did you mean "4x1gbe"?'),
+        ("--workers 5 --cluster 4x1gbe", "--cluster: cluster 4x1gbe has room for 4 workers"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_the_folder_alone(
+    options: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    line = f"simulate quadratic --policy asp {options} --out {tmp_path / 'out'}"
+    assert invoke(line.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_planned_faults_are_refused_in_the_process_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        'task.name = "quadratic"\nrun = { policies = ["asp"], epochs = 1 }\n[workers]\ncount = 2\n'
+        'step_time = { kind = "constant", mean = "10 ms" }\nfailures = { mtbf = "1 h" }\ncluster = "4x1gbe"\n'
+    )
+    line = ["compare", str(recipe), "--out", str(tmp_path / "out")]
+    assert invoke(line) == 2
+    assert "--world virtual" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert invoke([*line, "--world", "virtual"]) == 0
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

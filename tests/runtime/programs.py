@@ -178,7 +178,8 @@ def one_run(*, policy: str, job: plesio.Job | None = None, **options: Any) -> di
 
 
 def _pacer(step_s: float) -> Any:
-    from plesio.runtime.pacing import Constant, Pacer
+    from plesio.cost.step_time import Constant
+    from plesio.runtime.pacing import Pacer
 
     return Pacer(step_time=Constant(mean_s=step_s), seed=0, worker=int(os.environ["RANK"]))
 

@@ -1,5 +1,5 @@
 import time
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plesio.core.clock import MonotonicClock
-from plesio.core.errors import ConfigError, DataError, PlesioError
-from plesio.runtime.pacing import Constant, EmpiricalTrace, Gamma, LogNormal, Pacer, Pareto, Stalls, StepTime
+from plesio.core.errors import ConfigError
+from plesio.cost.step_time import Constant, EmpiricalTrace, LogNormal, Pareto, Slowdowns, Stalls, StepTime
+from plesio.runtime.pacing import Pacer
 
 
 class SteppedClock(MonotonicClock):
@@ -28,6 +29,17 @@ class SteppedClock(MonotonicClock):
         self.at_s += duration_s + self.late_s
 
 
+@dataclass
+class Kept:
+    """Remembers when it was asked."""
+
+    asked_s: list[float]
+
+    def factor_at(self, at_s: float) -> float:
+        self.asked_s.append(at_s)
+        return 3.0
+
+
 def draws(step_time: StepTime, *, seed: int = 0, worker: int = 0, speed: float = 1.0, num: int = 4000) -> np.ndarray:
     pacer = Pacer(step_time=step_time, speed=speed, seed=seed, worker=worker)
     return np.array([pacer.draw_s(step) for step in range(num)])
@@ -38,6 +50,7 @@ DISTRIBUTIONS = [
     LogNormal(mean_s=0.012, cv=0.5),
     Pareto(min_s=0.01, shape=3.0),
     EmpiricalTrace(durations_s=(0.01, 0.02, 0.03)),
+    Stalls(steps=LogNormal(mean_s=0.012, cv=0.5), probability=0.1, factor=4.0),
 ]
 
 
@@ -56,35 +69,47 @@ def test_workers_and_seeds_have_independent_streams(step_time: StepTime):
     assert np.abs(correlations).max() < 0.1
 
 
-def test_lognormal_draws_have_the_mean_and_cv_asked_for():
-    sample = draws(LogNormal(mean_s=0.02, cv=0.3))
-    # Standard error of the mean: 0.3 / sqrt(4000) = 0.5 %; of the cv about 1.3 %. Five of them each.
-    assert sample.mean() == pytest.approx(0.02, rel=0.025)
-    assert sample.std() / sample.mean() == pytest.approx(0.3, rel=0.065)
+@pytest.mark.parametrize("step_time", DISTRIBUTIONS)
+def test_speed_stalls_and_slowdowns_multiply(step_time: StepTime):
+    slowdowns = Slowdowns(factor=3.0, every_s=2.0, lasting_s=1.0).of_rack(1, seed=5)
+    plain, slowed = (
+        Pacer(step_time=step_time, speed=0.5, slowdowns=each, seed=5, worker=2) for each in (None, slowdowns)
+    )
+    moments = np.linspace(0.0, 20.0, 200)
+    factors = [slowdowns.factor_at(at_s) for at_s in moments]
+    assert set(factors) == {1.0, 3.0}
+    for step, (at_s, factor) in enumerate(zip(moments, factors, strict=True)):
+        assert slowed.draw_s(step, at_s=at_s) == factor * plain.draw_s(step)
 
 
-def test_gamma_draws_have_the_mean_and_cv_asked_for():
-    sample = draws(Gamma(mean_s=0.02, cv=0.5))
-    # Standard error of the mean: 0.5 / sqrt(4000) = 0.8 %; of the cv about 1.3 %. Five of them each.
-    assert sample.mean() == pytest.approx(0.02, rel=0.04)
-    assert sample.std() / sample.mean() == pytest.approx(0.5, rel=0.065)
+@pytest.mark.parametrize(("began_s", "asked_s"), [(None, [0.0, 0.5]), (40.0, [60.0, 60.5])])
+def test_a_rack_is_asked_when_the_step_begins_since_the_run_began(began_s: float | None, asked_s: list[float]):
+    kept = Kept([])
+    clock = SteppedClock()
+    pacer = Pacer(step_time=Constant(mean_s=0.1), slowdowns=kept, seed=0, worker=0, clock=clock, began_s=began_s)
+    assert pacer.pace(0, started_s=100.0) == pytest.approx(0.3)
+    assert clock.at_s == pytest.approx(100.3)
+    clock.at_s = 100.6
+    pacer.pace(1, started_s=100.5)
+    assert kept.asked_s == asked_s
 
 
-def test_stalls_lengthen_as_many_steps_as_asked_for():
-    sample = draws(Stalls(steps=Constant(mean_s=0.01), probability=0.1, factor=10.0))
-    assert set(sample) == {0.01, 0.1}
-    assert (sample == 0.1).mean() == pytest.approx(0.1, abs=0.024)  # standard error 0.5 %, five of them
-
-
-def test_pareto_draws_follow_the_tail_asked_for():
-    sample = draws(Pareto(min_s=0.01, shape=2.0))
-    assert sample.min() >= 0.01
-    # P(x > 2 min) = 1/4; standard error 0.7 %, five of them.
-    assert (sample > 0.02).mean() == pytest.approx(0.25, abs=0.035)
-
-
-def test_a_trace_is_drawn_with_replacement():
-    assert set(draws(EmpiricalTrace(durations_s=(0.01, 0.02)), num=100)) == {0.01, 0.02}
+def test_workers_of_a_rack_are_slow_at_the_same_moments_and_others_at_others():
+    slowdowns = Slowdowns(factor=3.0, every_s=2.0, lasting_s=1.0)
+    pacers = [
+        Pacer(
+            step_time=Constant(mean_s=0.1),
+            slowdowns=slowdowns.of_rack(rack, seed=0),
+            seed=0,
+            worker=worker,
+            clock=SteppedClock(),
+            began_s=0.0,
+        )
+        for worker, rack in enumerate((0, 0, 1))
+    ]
+    first, same, other = ([pacer.pace(step, started_s=step * 0.25) for step in range(400)] for pacer in pacers)
+    assert first == same
+    assert first != other
 
 
 @given(late_s=st.floats(0, 0.001), spent_s=st.floats(0, 0.012), drawn_s=st.floats(1e-6, 0.012))
@@ -117,55 +142,6 @@ def test_pacing_on_the_real_clock_is_never_early_and_spends_its_time_asleep():
     assert time.process_time() - cpu_s < 0.5 * (time.perf_counter() - began_s)
 
 
-def test_a_trace_file_has_one_duration_a_line(tmp_path: Path):
-    path = tmp_path / "steps.txt"
-    path.write_text("# measured on a T4\n18.3 ms\n\n0.02 s  # slow\n")
-    assert EmpiricalTrace.read(path).durations_s == pytest.approx((0.0183, 0.02))
-
-
-def test_a_trace_file_may_be_csv_with_a_seconds_column(tmp_path: Path):
-    path = tmp_path / "steps.csv"
-    path.write_text("step,seconds\n0,0.5\n1,0.25\n")
-    assert EmpiricalTrace.read(path).durations_s == (0.5, 0.25)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "empty"),
-        ("# nothing\n", "empty"),
-        ("18.3 ms\n17\n", 'line 2: "17" is not a duration'),
-        ("step,second\n0,0.5\n", 'did you mean "second"'),
-        ("step,seconds\n0,fast\n", "line 2"),
-        ("step,seconds\n0\n", "line 2"),
-        ("seconds\n-1\n", "a duration is -1"),
-        ("seconds\n", "empty"),
-        (None, "cannot read"),
-    ],
-)
-def test_a_bad_trace_file_is_refused_with_its_path_and_line(tmp_path: Path, text: str | None, message: str):
-    path = tmp_path / "steps.txt"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(DataError, match=message) as caught:
-        EmpiricalTrace.read(path)
-    assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Constant(mean_s=0),
-        lambda: Constant(mean_s=float("inf")),
-        lambda: LogNormal(mean_s=0, cv=1),
-        lambda: LogNormal(mean_s=1, cv=-1),
-        lambda: Pareto(min_s=0, shape=2),
-        lambda: Pareto(min_s=1, shape=1),
-        lambda: EmpiricalTrace(durations_s=()),
-        lambda: EmpiricalTrace(durations_s=(float("nan"),)),
-        lambda: Pacer(step_time=Constant(mean_s=1), speed=0, seed=0, worker=0),
-    ],
-)
-def test_impossible_values_are_refused(make: type[PlesioError]):
-    with pytest.raises(ConfigError, match=r"write|needs"):
-        make()
+def test_an_impossible_speed_is_refused():
+    with pytest.raises(ConfigError, match="write more than 0"):
+        Pacer(step_time=Constant(mean_s=1), speed=0, seed=0, worker=0)

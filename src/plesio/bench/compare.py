@@ -16,7 +16,7 @@ from plesio.bench.trainer import Assignment, recipe_task
 from plesio.bench.virtual_crew import VirtualCrew
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult, read_results, write_results
-from plesio.cost.cluster import Cluster
+from plesio.cost.calibration import Calibration
 from plesio.runtime.ledger import World
 from plesio.runtime.observer import RunFigures
 
@@ -48,7 +48,7 @@ def run_comparison(
     resume: bool,
     progress: ProgressSink,
     world: World = "process",
-    cluster: Cluster | None = None,
+    calibration: Calibration | None = None,
 ) -> list[RunResult]:
     """Do the recipe's runs; returns them in the order of policies, then seeds, and writes ``out/results.json``.
 
@@ -58,7 +58,7 @@ def run_comparison(
         resume: Keep the finished runs that ``out/results.json`` has and do only the others.
         progress: Hears how it goes.
         world: Where the workers are.
-        cluster: Hosts and links of the virtual world; None is one host.
+        calibration: What the virtual world knows of the machine; None is a typical one.
 
     Raises:
         ConfigError: The task cannot be trained.
@@ -66,7 +66,7 @@ def run_comparison(
     """
 
     def hire() -> Workers:
-        return Crew(recipe) if world == "process" else VirtualCrew(recipe, cluster=cluster)
+        return Crew(recipe) if world == "process" else VirtualCrew(recipe, calibration=calibration)
 
     kept = _kept(recipe, out, world=world) if resume else {}
     results = dict(kept)

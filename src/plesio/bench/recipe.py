@@ -5,62 +5,35 @@ traces. It imports no torch, so a mistake is reported at once.
 """
 
 import tomllib
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from plesio.bench.recipe_errors import explain
-from plesio.core.clock import Clock
-from plesio.core.errors import ConfigError, DataError, nearest
-from plesio.core.units import parse_seconds
+from plesio.bench.recipe_section import Section, as_finding, recipe_folder
+from plesio.bench.recipe_workers import WorkersSection
+from plesio.core.errors import ConfigError, nearest
+from plesio.cost.cluster import Cluster
 from plesio.policies import Policy, parse_policy
-from plesio.runtime.pacing import Constant, EmpiricalTrace, Gamma, LogNormal, Pacer, Pareto, Stalls, StepTime
 from plesio.tasks import TASK_NAMES
 
-__all__ = ["Recipe", "RunSection", "TaskSection", "UnequalWorker", "WorkersSection", "load_recipe", "make_recipe"]
-
-
-def _seconds(value: object) -> object:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        raise ValueError(f'{value} has no unit; write it as in "20 ms"')
-    if not isinstance(value, str):
-        return value
-    try:
-        return parse_seconds(value)
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
-
-
-def _folder(info: ValidationInfo) -> Path:
-    """The recipe's folder: paths in a recipe are relative to it."""
-    assert info.context is not None, "load_recipe gives the folder"
-    folder: Path = info.context["folder"]
-    return folder
-
-
-def _resolve(value: object, info: ValidationInfo) -> object:
-    return _folder(info) / value if isinstance(value, str) else value
+__all__ = [
+    "Recipe",
+    "RunSection",
+    "TaskSection",
+    "load_recipe",
+    "make_recipe",
+    "make_task_section",
+    "make_workers",
+]
 
 
 def _canonical_spec(text: str) -> str:
-    try:
+    with as_finding():
         return parse_policy(text).spec
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
 
 
 def _no_repeats(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -70,107 +43,14 @@ def _no_repeats(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds)]
 PolicySpec = Annotated[str, AfterValidator(_canonical_spec)]
 Seed = Annotated[int, Field(ge=0)]
 # TOML has arrays, no tuples: without strict=False they would be refused.
 _LISTED = Field(strict=False, min_length=1)
+S = TypeVar("S", bound=Section)
 
 
-class _Section(BaseModel):
-    """A table of the recipe: immutable, no conversions (``"4"`` is no number), no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, data: object) -> object:
-        for key in data if isinstance(data, Mapping) else ():
-            if key not in cls.model_fields:
-                raise ValueError(f'unknown key "{key}"; {nearest(str(key), cls.model_fields)}')
-        return data
-
-
-class _StepTimeSection(_Section, ABC):
-    """How long a step takes a worker of speed 1."""
-
-    @abstractmethod
-    def distribution(self) -> StepTime:
-        """The distribution that the table describes."""
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        try:
-            self.distribution()
-        except (ConfigError, DataError) as error:
-            raise ValueError(str(error)) from None
-        return self
-
-
-class ConstantSection(_StepTimeSection):
-    """``{ kind = "constant", mean = "20 ms" }``."""
-
-    kind: Literal["constant"]
-    mean: Seconds
-
-    def distribution(self) -> StepTime:
-        """Every step takes the mean."""
-        return Constant(mean_s=self.mean)
-
-
-class LogNormalSection(_StepTimeSection):
-    """``{ kind = "lognormal", mean = "20 ms", cv = 0.3 }``."""
-
-    kind: Literal["lognormal"]
-    mean: Seconds
-    cv: float
-
-    def distribution(self) -> StepTime:
-        """Steps vary around the mean."""
-        return LogNormal(mean_s=self.mean, cv=self.cv)
-
-
-class GammaSection(_StepTimeSection):
-    """``{ kind = "gamma", mean = "20 ms", cv = 0.3 }``."""
-
-    kind: Literal["gamma"]
-    mean: Seconds
-    cv: float
-
-    def distribution(self) -> StepTime:
-        """Steps vary around the mean."""
-        return Gamma(mean_s=self.mean, cv=self.cv)
-
-
-class ParetoSection(_StepTimeSection):
-    """``{ kind = "pareto", min = "15 ms", shape = 2.5 }``."""
-
-    kind: Literal["pareto"]
-    min: Seconds
-    shape: float
-
-    def distribution(self) -> StepTime:
-        """Few steps take much longer than the others."""
-        return Pareto(min_s=self.min, shape=self.shape)
-
-
-class TraceSection(_StepTimeSection):
-    """``{ kind = "trace", path = "steps.txt" }``; see `EmpiricalTrace.read` for the file."""
-
-    kind: Literal["trace"]
-    path: Annotated[Path, BeforeValidator(_resolve)]
-
-    def distribution(self) -> StepTime:
-        """Durations that were measured somewhere."""
-        return EmpiricalTrace.read(self.path)
-
-
-StepTimeSection = Annotated[
-    ConstantSection | LogNormalSection | GammaSection | ParetoSection | TraceSection, Field(discriminator="kind")
-]
-
-
-class TaskSection(_Section):
+class TaskSection(Section):
     """``[task]``: what is trained.
 
     Attributes:
@@ -190,10 +70,10 @@ class TaskSection(_Section):
         if not colon and name not in TASK_NAMES:
             hint = 'your own is written "module:attribute" or "file.py:attribute"'
             raise ValueError(f'there is no task "{name}"; {nearest(name, TASK_NAMES)} ({hint})')
-        return f"{_folder(info) / place}:{attribute}" if place.endswith(".py") else name
+        return f"{recipe_folder(info) / place}:{attribute}" if place.endswith(".py") else name
 
 
-class RunSection(_Section):
+class RunSection(Section):
     """``[run]``: which runs, and how long each is.
 
     Attributes:
@@ -222,96 +102,25 @@ class RunSection(_Section):
         return self
 
 
-class StallsSection(_Section):
-    """``stalls = { probability = 0.02, factor = 10.0 }``: any step of any worker may stall."""
-
-    probability: float
-    factor: float
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        try:
-            self.on(Constant(mean_s=1.0))
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        return self
-
-    def on(self, steps: StepTime) -> StepTime:
-        """Steps of which some stall."""
-        return Stalls(steps=steps, probability=self.probability, factor=self.factor)
-
-
-class UnequalWorker(_Section):
-    """``[[workers.unequal]]``: a worker that is not like the others.
-
-    Attributes:
-        rank: Which worker.
-        speed: Relative to the others: 0.5 takes twice as long for a step.
-        step_time: Its own distribution; None is that of ``[workers]``.
-    """
-
-    rank: int = Field(ge=0)
-    speed: float = Field(default=1.0, gt=0)
-    step_time: StepTimeSection | None = None
-
-
-class WorkersSection(_Section):
-    """``[workers]``: how many, and how fast.
-
-    Attributes:
-        count: Worker processes.
-        step_time: What each step takes; None is as fast as the machine goes.
-        stalls: Steps that take longer now and then, on all workers.
-        unequal: Workers that differ.
-    """
-
-    count: int = Field(ge=1)
-    step_time: StepTimeSection | None = None
-    stalls: StallsSection | None = None
-    unequal: tuple[UnequalWorker, ...] = Field(default=(), strict=False)
-
-    @model_validator(mode="after")
-    def _unequal_workers_exist(self) -> Self:
-        if self.stalls is not None and self.step_time is None:
-            raise ValueError('stalls lengthen step times, and there are none; write "step_time" under [workers]')
-        seen: set[int] = set()
-        for worker in self.unequal:
-            if worker.rank >= self.count:
-                raise ValueError(f"there is no rank {worker.rank} among {self.count} workers (0 is the first)")
-            if worker.rank in seen:
-                raise ValueError(f"rank {worker.rank} has two [[workers.unequal]] tables; write one")
-            if worker.step_time is None and self.step_time is None:
-                raise ValueError(f'rank {worker.rank} has a speed but no step time; write "step_time" under [workers]')
-            seen.add(worker.rank)
-        return self
-
-    def step_time_of(self, worker: int) -> "StepTimeSection | None":
-        """The step times of a worker, its own or everybody's."""
-        own = self._own(worker)
-        return own.step_time if own is not None and own.step_time is not None else self.step_time
-
-    def _own(self, worker: int) -> "UnequalWorker | None":
-        return next((unequal for unequal in self.unequal if unequal.rank == worker), None)
-
-    def pacer(self, worker: int, *, seed: int, clock: Clock) -> Pacer | None:
-        """What paces a worker's steps in the run of ``seed``; None lets it go as fast as the machine does."""
-        step_time = self.step_time_of(worker)
-        if step_time is None:
-            return None
-        own = self._own(worker)
-        speed = 1.0 if own is None else own.speed
-        steps = step_time.distribution()
-        if self.stalls is not None:
-            steps = self.stalls.on(steps)
-        return Pacer(step_time=steps, speed=speed, seed=seed, worker=worker, clock=clock)
-
-
-class Recipe(_Section):
+class Recipe(Section):
     """A comparison: one task, some workers, and a run for each policy and seed."""
 
     task: TaskSection
     run: RunSection
     workers: WorkersSection
+
+    @model_validator(mode="after")
+    def _joins_are_possible(self) -> Self:
+        """A collective that somebody joins is refused; one that has lost a worker is over before anybody can."""
+        first = min(self.workers.faults, key=lambda fault: fault.at, default=None)
+        if first is not None and first.kind == "join":
+            for policy in self.policies:
+                if policy.exchange == "collective":
+                    raise ValueError(
+                        f"no worker can join under {policy.spec}, whose exchange is a collective; "
+                        "use a policy on the store (ssp, asp, or exchange=store)"
+                    )
+        return self
 
     @property
     def policies(self) -> tuple[Policy, ...]:
@@ -326,23 +135,34 @@ class Recipe(_Section):
         return max(1, round(self.run.epochs * samples_per_epoch))
 
 
-def load_recipe(path: Path, *, policies: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> Recipe:
+def load_recipe(
+    path: Path,
+    *,
+    policies: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    cluster: Cluster | None = None,
+) -> Recipe:
     """The recipe in a TOML file.
 
     Args:
         path: The file; paths in it are relative to its folder.
         policies: Specs that take the place of the file's (``--policies``).
         seeds: Seeds that take the place of the file's (``--seeds``).
+        cluster: Takes the place of the file's (``--cluster``).
 
     Raises:
         ConfigError: The file is missing or is no TOML, or a key or value in it cannot be used. Two lines at most.
     """
     data = _read_toml(path)
     flags: dict[tuple[str, ...], str] = {}
-    for key, values in (("policies", policies), ("seeds", seeds)):
-        if values is not None and isinstance(data.setdefault("run", {}), dict):
-            data["run"][key] = list(values)
-            flags["run", key] = f"--{key}"
+    for table, key, value in (
+        ("run", "policies", None if policies is None else list(policies)),
+        ("run", "seeds", None if seeds is None else list(seeds)),
+        ("workers", "cluster", cluster),
+    ):
+        if value is not None and isinstance(data.setdefault(table, {}), dict):
+            data[table][key] = value
+            flags[table, key] = f"--{key}"
     return make_recipe(data, folder=path.parent, where=str(path), flags=flags)
 
 
@@ -360,8 +180,39 @@ def make_recipe(
     Raises:
         ConfigError: A key or value cannot be used.
     """
+    return _validated(Recipe, data, folder=folder, where=where, flags=flags)
+
+
+class _TaskOnly(Section):
+    task: TaskSection
+
+
+class _WorkersOnly(Section):
+    workers: WorkersSection
+
+
+def make_task_section(name: str, *, batch_size: int | None = None) -> TaskSection:
+    """The ``[task]`` of a recipe with this name and batch size; a file is relative to the working directory.
+
+    Raises:
+        ConfigError: There is no such task, or no such batch size.
+    """
+    data = {"task": {"name": name, "batch_size": batch_size}}
+    return _validated(_TaskOnly, data, folder=Path.cwd(), where="", flags=None).task
+
+
+def make_workers(
+    data: Mapping[str, Any], *, folder: Path, where: str, flags: Mapping[tuple[str, ...], str] | None = None
+) -> WorkersSection:
+    """The workers of a TOML file whose ``[workers]`` has these values; arguments and errors are `make_recipe`'s."""
+    return _validated(_WorkersOnly, {"workers": data}, folder=folder, where=where, flags=flags).workers
+
+
+def _validated(
+    model: type[S], data: Mapping[str, Any], *, folder: Path, where: str, flags: Mapping[tuple[str, ...], str] | None
+) -> S:
     try:
-        return Recipe.model_validate(data, context={"folder": folder.resolve()})
+        return model.model_validate(data, context={"folder": folder.resolve()})
     except ValidationError as error:
         raise ConfigError(explain(error, where=where, flags=flags or {})) from None
 

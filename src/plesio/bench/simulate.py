@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from plesio.core.errors import ConfigError
+from plesio.bench.recipe_workers import WorkersSection
+from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
-from plesio.runtime.pacing import Constant, Pacer
 from plesio.runtime.virtual import Progress, simulate
 from plesio.runtime.virtual.job import VirtualJob
 
@@ -22,11 +22,8 @@ def simulate_script(
     script: Path,
     arguments: Sequence[str],
     *,
-    num_workers: int,
-    cluster: Cluster,
+    workers: WorkersSection,
     policy: str,
-    step_s: float,
-    speeds: dict[int, float],
     seed: int,
     trace: Path | None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -39,17 +36,15 @@ def simulate_script(
     Args:
         script: The Python file.
         arguments: Its ``sys.argv``, less the first.
-        num_workers: Workers.
-        cluster: Where they are.
+        workers: How many, how fast, where, and what befalls them.
         policy: Their consistency policy.
-        step_s: Seconds that a step takes a worker of speed 1.
-        speeds: Of workers that are not of speed 1, by rank.
-        seed: Of the workers' random streams.
+        seed: Of the workers' random streams, their step times and what befalls them.
         trace: Folder for traces and results.
         on_progress: Hears how it goes.
 
     Returns:
-        The results of the script's sessions, in their order.
+        The results of the script's sessions, in their order; the last has failed if its policy cannot do without a
+        worker that was lost.
 
     Raises:
         ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join``.
@@ -62,10 +57,7 @@ def simulate_script(
         raise ConfigError(f"{script}, line {error.lineno}: {error.msg}") from None
 
     def work(job: VirtualJob) -> None:
-        rank = job.place.rank
-        job.pacer = Pacer(
-            step_time=Constant(mean_s=step_s), speed=speeds.get(rank, 1.0), seed=seed, worker=rank, clock=job.clock
-        )
+        job.pacer = workers.pacer(job.place.rank, seed=seed, clock=job.clock, began_s=0.0)
         job.policy, job.trace = policy, trace
         module = types.ModuleType("__main__")
         module.__file__ = str(script)
@@ -76,8 +68,16 @@ def simulate_script(
                 raise ConfigError(f"{script} ended with status {leave.code}") from None
 
     with _as_main(script, arguments), _without_process_groups():
-        simulation = simulate(work, num_workers=num_workers, cluster=cluster, seed=seed, on_progress=on_progress)
-    simulation.values()
+        simulation = simulate(
+            work,
+            num_workers=workers.count,
+            cluster=workers.cluster or Cluster.one_host(workers.count),
+            faults=workers.faults_in_order(seed=seed),
+            seed=seed,
+            on_progress=on_progress,
+        )
+    if not (simulation.runs and any(isinstance(it.error, WorkerLostError) for it in simulation.outcomes.values())):
+        simulation.values()
     if not simulation.runs:
         raise ConfigError(f"{script} never called plesio.join, so there is nothing to simulate")
     return list(simulation.runs)

@@ -1,9 +1,7 @@
 """What one worker of a comparison does: train the recipe's task, run after run, in one process."""
 
 import math
-import os
 import random
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -14,7 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from plesio.bench.recipe import Recipe
+from plesio.bench.gang import enlist
+from plesio.bench.recipe import Recipe, TaskSection
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError
 from plesio.runtime.environment import Place
@@ -40,19 +39,30 @@ class Assignment:
 
 def recipe_task(recipe: Recipe) -> Task:
     """The recipe's task, with the recipe's batch size and target."""
-    task = load_task(recipe.task.name, **recipe.task.options)
-    changes: dict[str, Any] = {}
-    if recipe.task.batch_size is not None:
-        changes["batch_size"] = recipe.task.batch_size
-    if recipe.run.target is not None:
-        changes["target"] = recipe.run.target
-    return replace(task, **changes)
+    task = section_task(recipe.task)
+    return task if recipe.run.target is None else replace(task, target=recipe.run.target)
 
 
-def train(recipe: Recipe, task: Task, assignment: Assignment, *, job: JobHandle | None) -> dict[str, Any] | None:
-    """Do one run; returns its result as JSON values on rank 0, None elsewhere."""
+def section_task(section: TaskSection) -> Task:
+    """The task that a recipe's ``[task]`` names."""
+    task = load_task(section.name, **section.options)
+    return task if section.batch_size is None else replace(task, batch_size=section.batch_size)
+
+
+def train(
+    recipe: Recipe, task: Task, assignment: Assignment, *, job: JobHandle | None, began_s: float | None = None
+) -> dict[str, Any] | None:
+    """Do one run; returns its result as JSON values on rank 0, None elsewhere.
+
+    Args:
+        recipe: What to train, for how long.
+        task: The recipe's.
+        assignment: Which run.
+        job: The worker's membership; None for one alone.
+        began_s: When the run began, on the job's clock; None is when the worker's first step begins.
+    """
     place = job.place if job is not None else Place.alone()
-    own = task.for_worker(place.rank, place.num_workers)
+    own = task.for_worker(place.rank % place.num_workers, place.num_workers)  # who joins takes over from another
     model, optimizer = own.build(assignment.seed)
     # Every worker has its own streams of random numbers (dropout, augmentation), repeatable from the run's seed.
     stream = assignment.seed * 1_000_003 + place.rank
@@ -77,7 +87,10 @@ def train(recipe: Recipe, task: Task, assignment: Assignment, *, job: JobHandle 
         num_servers=recipe.run.servers,
         snapshot_every=recipe.run.evaluate_every or num_samples,
         pacer=recipe.workers.pacer(
-            place.rank, seed=assignment.seed, clock=MonotonicClock() if job is None else job.clock
+            place.rank,
+            seed=assignment.seed,
+            clock=MonotonicClock() if job is None else job.clock,
+            began_s=began_s,
         ),
         info=info,
         job=job,
@@ -108,10 +121,7 @@ def serve_runs(recipe: Recipe, environment: Mapping[str, str], commands: Connect
         commands: Receives an `Assignment` for each run, None to stop; sends ("ready", samples of an epoch), then for
             each run ("done", result or None) or ("failed", sentence).
     """
-    os.environ.update(environment)
-    # Ctrl-C reaches this process too; the comparison decides what it means and says so with SIGTERM.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _interrupt)
+    enlist(environment)
     torch.set_num_threads(1)
     place = Place.from_environment()
     try:
@@ -135,7 +145,3 @@ def serve_runs(recipe: Recipe, environment: Mapping[str, str], commands: Connect
         commands.send(("unusable", str(error)))
     except (KeyboardInterrupt, EOFError, BrokenPipeError):
         pass  # told to stop, or the comparison is gone: the session and the job have been closed on the way here
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt

@@ -7,9 +7,12 @@ from plesio.bench.crew import CrewRun
 from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import Assignment, recipe_task, train
 from plesio.core.errors import ConfigError, PlesioError
+from plesio.cost.calibration import Calibration
 from plesio.cost.cluster import Cluster
+from plesio.cost.step_time import Constant
 from plesio.runtime.observer import RunFigures
-from plesio.runtime.virtual import ExchangeCosts, Progress, simulate
+from plesio.runtime.pacing import Pacer
+from plesio.runtime.virtual import Progress, simulate
 from plesio.runtime.virtual.job import VirtualJob
 from plesio.tasks.check import check_task
 
@@ -20,28 +23,37 @@ class VirtualCrew:
     """Does a comparison's runs in virtual time, in this process.
 
     Args:
-        recipe: What is trained; it says how long steps take.
-        cluster: Where; None is one host with a core for each worker.
-        costs: What exchanging costs processors; None for a typical machine's.
+        recipe: What is trained, and where; without a cluster it is the calibrated machine, or one host with a core for
+            each worker. It says how long steps take.
+        calibration: What was measured; None is a typical machine.
 
     Raises:
-        ConfigError: The task cannot be trained, the recipe has no step times, or the cluster is too small.
+        ConfigError: The task cannot be trained, nobody says how long steps take, or the cluster is too small.
     """
 
-    def __init__(self, recipe: Recipe, *, cluster: Cluster | None = None, costs: ExchangeCosts | None = None) -> None:
-        count = recipe.workers.count
-        if any(recipe.workers.step_time_of(rank) is None for rank in range(count)):
-            raise ConfigError(
-                "the virtual world must know how long a step takes: "
-                'write step_time = { kind = "constant", mean = "20 ms" } under [workers] in the recipe'
-            )
+    def __init__(self, recipe: Recipe, *, calibration: Calibration | None = None) -> None:
+        count, cluster = recipe.workers.count, recipe.workers.cluster
         self.usable = True
         self._recipe = recipe
-        self._cluster = Cluster.one_host(count) if cluster is None else cluster.for_workers(count)
-        self._costs = costs
         self._task = recipe_task(recipe)
         check_task(self._task)
         self.samples_per_epoch = len(self._task.train_set())  # type: ignore[arg-type]
+        self._costs = None
+        if calibration is not None:
+            calibration.check_task(self._task.name)
+            self._costs = calibration.costs(self._task.batch_size, here=cluster is None)
+        if cluster is not None:
+            self._cluster = cluster.for_workers(count)
+        elif calibration is not None:
+            self._cluster = calibration.cluster(count)
+        else:
+            self._cluster = Cluster.one_host(count)
+        if self._costs is None and any(recipe.workers.step_time_of(rank) is None for rank in range(count)):
+            raise ConfigError(
+                "the virtual world must know how long a step takes: write "
+                'step_time = { kind = "constant", mean = "20 ms" } under [workers] in the recipe, '
+                "or give it a --calibration"
+            )
 
     def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> CrewRun:
         """Do one run with all workers; ``on_figures`` is called a few times a second.
@@ -63,13 +75,18 @@ class VirtualCrew:
             )
 
         def work(job: VirtualJob) -> dict[str, Any] | None:
-            return train(self._recipe, self._task, assignment, job=job)
+            rank = job.place.rank
+            if self._costs is not None and self._recipe.workers.step_time_of(rank) is None:
+                steps = Constant(mean_s=self._costs.gradient_s)
+                job.pacer = Pacer(step_time=steps, seed=assignment.seed, worker=rank, clock=job.clock)
+            return train(self._recipe, self._task, assignment, job=job, began_s=0.0)
 
         simulation = simulate(
             work,
             num_workers=self._recipe.workers.count,
             cluster=self._cluster,
             costs=self._costs,
+            faults=self._recipe.workers.faults_in_order(seed=assignment.seed),
             seed=assignment.seed,
             on_progress=look,
         )

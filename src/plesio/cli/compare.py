@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,15 @@ import typer
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["EXAMPLES", "OUTPUT_NAMES", "compare", "prepare_folder", "print_results"]
+__all__ = [
+    "EXAMPLES",
+    "OUTPUT_NAMES",
+    "compare",
+    "prepare_folder",
+    "print_results",
+    "split_policies",
+    "split_seeds",
+]
 
 EXAMPLES = """\b
 Examples:
@@ -19,6 +28,7 @@ Examples:
   plesio compare recipes/demo.toml --out runs/two --policies bsp,ssp:8 --seeds 0,1
   plesio compare recipes/demo.toml --out runs/demo --resume
   plesio compare recipes/demo.toml --out runs/virtual --world virtual --cluster 4x1gbe
+  plesio compare recipes/demo.toml --out runs/virtual --world virtual --calibration calibration.json
 \b
 Ctrl-C stops all workers and keeps the runs that are finished; --resume goes on."""
 
@@ -56,6 +66,10 @@ def compare(
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME|FILE", help="Hosts and links of the virtual world.")
     ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option("--calibration", metavar="FILE", help="What plesio calibrate measured, for the virtual world."),
+    ] = None,
 ) -> int:
     """Train under several policies and seeds; show what each costs.
 
@@ -63,18 +77,25 @@ def compare(
     policy, and writes results.json, the traces and report.html.
     """
     from plesio.bench.recipe import load_recipe
+    from plesio.cost.cluster import parse_cluster
 
     loaded = load_recipe(
         recipe,
-        policies=None if policies is None else _split_policies(policies),
-        seeds=None if seeds is None else _split_seeds(seeds),
+        policies=None if policies is None else split_policies(policies),
+        seeds=None if seeds is None else split_seeds(seeds),
+        cluster=None if cluster is None else parse_cluster(cluster),
     )
-    if cluster is not None and world is World.PROCESS:
-        raise ConfigError(f"--cluster {cluster} describes the virtual world; add --world virtual")
+    for option, value in (("--cluster", cluster), ("--calibration", calibration)):
+        if value is not None and world is World.PROCESS:
+            raise ConfigError(f"{option} {value} describes the virtual world; add --world virtual")
+    if world is World.PROCESS and loaded.workers.any_faults:
+        raise ConfigError(
+            f"{recipe} loses workers or has them join, which only the virtual world does: --world virtual"
+        )
 
-    from plesio.cost.cluster import parse_cluster
+    from plesio.cost.calibration import Calibration
 
-    hosts = None if cluster is None else parse_cluster(cluster)
+    measured = None if calibration is None else Calibration.read(calibration)
     prepare_folder(out, resume=resume, overwrite=overwrite)
 
     from plesio.bench.compare import run_comparison
@@ -82,7 +103,9 @@ def compare(
 
     try:
         with progress_display() as progress:
-            runs = run_comparison(loaded, out=out, resume=resume, progress=progress, world=world.value, cluster=hosts)
+            runs = run_comparison(
+                loaded, out=out, resume=resume, progress=progress, world=world.value, calibration=measured
+            )
     except KeyboardInterrupt:
         again = f"plesio compare {recipe} --out {out} --resume"
         print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
@@ -106,10 +129,10 @@ def print_results(out: Path) -> None:
     typer.echo(f"\n{page}")
 
 
-def _split_policies(text: str) -> list[str]:
+def split_policies(text: str) -> list[str]:
     """Specs separated by commas or spaces; a part with ``=`` belongs to the policy before it.
 
-    >>> _split_policies("bsp,asp,weight=inverse,local_sgd:8")
+    >>> split_policies("bsp,asp,weight=inverse,local_sgd:8")
     ['bsp', 'asp,weight=inverse', 'local_sgd:8']
     """
     specs: list[str] = []
@@ -121,15 +144,20 @@ def _split_policies(text: str) -> list[str]:
     return specs
 
 
-def _split_seeds(text: str) -> list[int]:
+def split_seeds(text: str) -> list[int]:
+    """Whole numbers separated by commas or spaces.
+
+    Raises:
+        ConfigError: Something in between is none.
+    """
     try:
         return [int(part) for part in filter(None, re.split(r"[,\s]+", text))]
     except ValueError:
         raise ConfigError(f'--seeds "{text}": write whole numbers with commas between them, as in 0,1,2') from None
 
 
-def prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Make sure that ``out`` is a folder a comparison may write to.
+def prepare_folder(out: Path, *, resume: bool, overwrite: bool, names: Sequence[str] = OUTPUT_NAMES) -> None:
+    """Make sure that ``out`` is a folder to write to; with ``overwrite``, remove what has these names from it.
 
     Raises:
         ConfigError: It holds something and the user did not say what to do with it, or it cannot be written to.
@@ -141,7 +169,7 @@ def prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
         if any(out.iterdir()) and not (resume or overwrite):
             raise ConfigError(f"{out} is not empty: add --resume to go on there, or --overwrite to start anew")
         if overwrite:
-            for name in OUTPUT_NAMES:
+            for name in names:
                 _remove(out / name)
     except OSError as error:
         raise ConfigError(f"cannot write to --out {out}: {error.strerror}") from None

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 import typer
 
-from plesio.cli import compare, policies, report, run, simulate, tasks
+from plesio.cli import calibrate, compare, policies, report, run, simulate, tasks, validate
 from plesio.core.errors import PlesioError
 
 __all__ = ["app", "invoke", "main"]
@@ -28,6 +28,8 @@ app = typer.Typer(
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.run)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
+app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
+app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
 app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("policies", epilog=policies.EXAMPLES)(policies.policies)
 app.command("tasks", epilog=tasks.EXAMPLES)(tasks.tasks)

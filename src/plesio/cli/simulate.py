@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from plesio.bench.progress import ProgressSink
@@ -21,9 +21,29 @@ Examples:
   plesio simulate digits --workers 16 --cluster 16x1gbe --policy ssp:4 --step-time "20 ms"
   plesio simulate digits --workers 4 --policy asp --step-time "20 ms" --slow 3:0.33
   plesio simulate train.py --workers 8 --policy local_sgd:8 --step-time "50 ms" -- --lr 0.1
+  plesio simulate digits --step-time lognormal:20ms,cv=0.3 --stalls probability=0.01,factor=10
+  plesio simulate digits --workers 16 --cluster 2-racks --slowdowns factor=3,every=5s,lasting=1s
+  plesio simulate digits --policy asp --lose 2@1.5s --join 3s
+  plesio simulate digits --policy asp --failures mtbf=20s,rejoin_after=2s
 \b
 Gradients are real; how long computing and sending take is modelled. A script is run
-as each of the workers, and its plesio.join finds the others; what follows -- is its own."""
+as each of the workers, and its plesio.join finds the others; what follows -- is its own.
+docs/recipes.md explains the keys: those of [workers] in a recipe."""
+
+Table = dict[str, object]
+"""A table of a recipe."""
+
+STEP_TIMES = {"constant": "mean", "lognormal": "mean", "gamma": "mean", "pareto": "min", "trace": "path"}
+"""For each kind of step time, the key whose name need not be written."""
+
+EXAMPLE_TABLES = {
+    "stalls": "probability=0.01,factor=10",
+    "slowdowns": "factor=3,every=20s,lasting=2s",
+    "failures": "mtbf=20s,rejoin_after=2s",
+}
+
+FLAGS = {("workers", "count"): "--workers", ("workers", "cluster"): "--cluster"}
+"""Options whose values stand in a recipe as they are."""
 
 
 def simulate(
@@ -34,11 +54,39 @@ def simulate(
     workers: Annotated[int, typer.Option("--workers", "-n", metavar="N", help="Virtual workers.")] = 4,
     policy: Annotated[str, typer.Option("--policy", metavar="POLICY", help="See `plesio policies`.")] = "bsp",
     step_time: Annotated[
-        str, typer.Option("--step-time", metavar="TIME", help="What a step takes a worker of speed 1.")
+        str,
+        typer.Option(
+            "--step-time",
+            metavar="TIME|KIND:TIME,...",
+            help="What a step takes a worker of speed 1: lognormal:20ms,cv=1",
+        ),
     ] = "20 ms",
+    stalls: Annotated[
+        str | None,
+        typer.Option("--stalls", metavar="KEY=VALUE,...", help="Steps that stall now and then: probability, factor."),
+    ] = None,
+    slowdowns: Annotated[
+        str | None,
+        typer.Option(
+            "--slowdowns", metavar="KEY=VALUE,...", help="Racks that are slow for a while: factor, every, lasting."
+        ),
+    ] = None,
     slow: Annotated[
         list[str] | None,
         typer.Option("--slow", metavar="RANK:SPEED", help="A worker of another speed; may be repeated."),
+    ] = None,
+    lose: Annotated[
+        list[str] | None,
+        typer.Option("--lose", metavar="RANK@TIME", help="A worker that is lost; may be repeated."),
+    ] = None,
+    join: Annotated[
+        list[str] | None, typer.Option("--join", metavar="TIME", help="A worker that joins; may be repeated.")
+    ] = None,
+    failures: Annotated[
+        str | None,
+        typer.Option(
+            "--failures", metavar="KEY=VALUE,...", help="Workers lost by chance: mtbf, perhaps rejoin_after, shape."
+        ),
     ] = None,
     cluster: Annotated[
         str | None,
@@ -58,11 +106,9 @@ def simulate(
     equal results, to the bit.
     """
     from plesio.bench.compare import run_comparison
-    from plesio.bench.recipe import make_recipe
+    from plesio.bench.recipe import make_recipe, make_workers
     from plesio.cli.compare import prepare_folder, print_results
     from plesio.cli.progress_display import progress_display
-    from plesio.core.units import parse_seconds
-    from plesio.cost.cluster import Cluster, parse_cluster
     from plesio.policies import parse_policy
 
     spec = parse_policy(policy).spec
@@ -70,10 +116,15 @@ def simulate(
         raise ConfigError(f"--workers {workers}: write 2 or more; one alone has nobody to be consistent with")
     if epochs < 1:
         raise ConfigError(f"--epochs {epochs}: write 1 or more")
-    speeds = dict(_speed(text, num_workers=workers) for text in slow or ())
-    step_s = parse_seconds(step_time)
-    hosts = Cluster.one_host(workers) if cluster is None else parse_cluster(cluster).for_workers(workers)
-    hosts.check_workers(workers)
+    table: Table = {
+        "count": workers,
+        "step_time": _step_time(step_time),
+        "unequal": [_slow(text, num_workers=workers) for text in slow or ()],
+        "faults": [*map(_loss, lose or ()), *map(_join, join or ())],
+        **({} if cluster is None else {"cluster": cluster}),
+        **_tables(stalls=stalls, slowdowns=slowdowns, failures=failures),
+    }
+    of_recipe: Any = {"folder": Path.cwd(), "where": "plesio simulate", "flags": FLAGS}
     is_script = what.endswith(".py") and ":" not in what
     if args and not is_script:
         raise ConfigError(f"{' '.join(args)}: only a script has arguments of its own; {what} is a task")
@@ -81,35 +132,16 @@ def simulate(
         if is_script:
             if not Path(what).is_file():
                 raise ConfigError(f"there is no script {what}")
+            section = make_workers(table, **of_recipe)
             prepare_folder(out, resume=False, overwrite=True)
             runs = _run_script(
-                Path(what),
-                args or [],
-                num_workers=workers,
-                cluster=hosts,
-                policy=spec,
-                step_s=step_s,
-                speeds=speeds,
-                seed=seed,
-                out=out,
-                progress=progress,
+                Path(what), args or [], workers=section, policy=spec, seed=seed, out=out, progress=progress
             )
         else:
-            recipe = make_recipe(
-                {
-                    "task": {"name": what},
-                    "run": {"policies": [spec], "seeds": [seed], "epochs": epochs},
-                    "workers": {
-                        "count": workers,
-                        "step_time": {"kind": "constant", "mean": step_time},
-                        "unequal": [{"rank": rank, "speed": speed} for rank, speed in speeds.items()],
-                    },
-                },
-                folder=Path.cwd(),
-                where="plesio simulate",
-            )
+            run = {"policies": [spec], "seeds": [seed], "epochs": epochs}
+            recipe = make_recipe({"task": {"name": what}, "run": run, "workers": table}, **of_recipe)
             prepare_folder(out, resume=False, overwrite=True)
-            runs = run_comparison(recipe, out=out, resume=False, progress=progress, world="virtual", cluster=hosts)
+            runs = run_comparison(recipe, out=out, resume=False, progress=progress, world="virtual")
     print_results(out)
     return 1 if any(run.status != "finished" for run in runs) else 0
 
@@ -143,11 +175,80 @@ def _run_script(
     return runs
 
 
-def _speed(text: str, *, num_workers: int) -> tuple[int, float]:
+def _step_time(text: str) -> Table:
+    """A recipe's ``step_time``.
+
+    >>> _step_time("20 ms")
+    {'kind': 'constant', 'mean': '20 ms'}
+    >>> _step_time("pareto:15 ms,shape=2.5")
+    {'kind': 'pareto', 'min': '15 ms', 'shape': 2.5}
+    """
+    kind, colon, rest = text.partition(":")
+    if not colon:
+        return {"kind": "constant", "mean": _time("--step-time", text)}
+    if kind not in STEP_TIMES:
+        raise ConfigError(f'--step-time "{text}": there is no kind "{kind}"; {nearest(kind, STEP_TIMES)}')
+    if "=" not in rest.split(",")[0]:
+        rest = f"{STEP_TIMES[kind]}={rest}"
+    return {"kind": kind} | _pairs("--step-time", rest, example="lognormal:20ms,cv=0.3")
+
+
+def _tables(**texts: str | None) -> Table:
+    return {
+        key: _pairs(f"--{key}", text, example=EXAMPLE_TABLES[key]) for key, text in texts.items() if text is not None
+    }
+
+
+def _pairs(flag: str, text: str, *, example: str) -> Table:
+    """A table of a recipe in one text.
+
+    >>> _pairs("--stalls", "probability=0.01, factor=10", example="")
+    {'probability': 0.01, 'factor': 10.0}
+    """
+    table: Table = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value):
+            raise ConfigError(f'{flag} "{text}": write keys and their values, as in {example}')
+        if key in table:
+            raise ConfigError(f'{flag} "{text}": {key} is there twice; write it once')
+        table[key] = _number_or_text(value)
+    return table
+
+
+def _number_or_text(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _slow(text: str, *, num_workers: int) -> Table:
     match = re.fullmatch(r"(\d+):(\d*\.?\d+)", text)
     if match is None or float(match[2]) == 0:
         raise ConfigError(f'--slow "{text}": write a rank and its speed, as in 3:0.33')
     rank = int(match[1])
     if rank >= num_workers:
         raise ConfigError(f'--slow "{text}": there is no rank {rank} among {num_workers} workers (0 is the first)')
-    return rank, float(match[2])
+    return {"rank": rank, "speed": float(match[2])}
+
+
+def _loss(text: str) -> Table:
+    match = re.fullmatch(r"(\d+)@(.+)", text)
+    if match is None:
+        raise ConfigError(f'--lose "{text}": write a rank and a time, as in 2@1.5s')
+    return {"at": _time("--lose", match[2]), "kind": "lose", "worker": int(match[1])}
+
+
+def _join(text: str) -> Table:
+    return {"at": _time("--join", text), "kind": "join"}
+
+
+def _time(flag: str, text: str) -> str:
+    from plesio.core.units import parse_seconds
+
+    try:
+        parse_seconds(text)
+    except ConfigError as error:
+        raise ConfigError(f"{flag}: {error}") from None
+    return text

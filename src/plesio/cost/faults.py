@@ -1,11 +1,27 @@
-"""Who is lost or joins, and when."""
+"""Who is lost or joins, and when: as written down, and as chance has it.
 
+Every worker has a lifetime from the moment it is there, exponentially distributed or Weibull's. Hosts of large systems
+fail with a Weibull shape of 0.7 to 0.8, more often soon after they began than later (Schroeder & Gibson 2006); a shape
+of 1 is the exponential distribution, where age has no say. Whoever is replaced comes back as a new worker with the next
+free rank, which can fail as well: with replacements the faults of a run have no end, so they come one by one.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal
+
+import numpy as np
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["Fault"]
+__all__ = ["Failures", "Fault", "faults_in_order"]
+
+_LIFETIME_STREAM = 2
+"""Apart from the streams of steps (no spawn key) and of racks (1)."""
+_SHAPES = (0.1, 10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +39,94 @@ class Fault:
     worker: int = -1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.at_s < float("inf"):
+        if not 0 <= self.at_s < math.inf:
             raise ConfigError(f"a fault at {self.at_s} s; write 0 s or more")
         if self.kind == "lose" and self.worker < 0:
             raise ConfigError("a fault that loses a worker needs its rank: worker = 2")
+        if self.kind == "join" and self.worker != -1:
+            raise ConfigError('a worker that joins is given the next free rank; leave out "worker"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Workers fail by chance, each for itself.
+
+    A lifetime has the Weibull distribution with ``P(longer than t) = exp(-(t / scale) ** shape)`` and
+    ``scale = mtbf / gamma(1 + 1 / shape)``, so that ``mtbf`` is its mean whatever the shape.
+
+    Attributes:
+        mtbf_s: Mean time until a worker fails.
+        shape: Weibull's; below 1 young workers fail more often, above 1 old ones.
+        rejoin_after_s: When a new worker joins in place of one that failed; None leaves it at that.
+    """
+
+    mtbf_s: float
+    shape: float = 1.0
+    rejoin_after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        least, most = _SHAPES
+        if not 0 < self.mtbf_s < math.inf:
+            raise ConfigError(f"mtbf is {self.mtbf_s:g} s; write more than 0")
+        if not least <= self.shape <= most:
+            raise ConfigError(f"shape is {self.shape:g}; write {least:g} to {most:g}")
+        if self.rejoin_after_s is not None and not 0 <= self.rejoin_after_s < math.inf:
+            raise ConfigError(f"rejoin_after is {self.rejoin_after_s:g} s; write 0 s or more")
+
+    def lifetime_s(self, worker: int, *, seed: int) -> float:
+        """How long after it began ``worker`` fails in the run of ``seed``; a function of the two alone."""
+        sequence = np.random.SeedSequence(seed, spawn_key=(_LIFETIME_STREAM, worker))
+        scale_s = self.mtbf_s / math.gamma(1 + 1 / self.shape)
+        return scale_s * float(np.random.Generator(np.random.Philox(sequence)).weibull(self.shape))
+
+
+def faults_in_order(
+    num_workers: int, *, given: Iterable[Fault] = (), failures: Failures | None = None, seed: int = 0
+) -> Iterator[Fault]:
+    """All that befalls a job, in the order of time; without end if failed workers are replaced.
+
+    A worker is lost once at most. Ranks are those of `plesio.runtime.virtual.simulate`: who joins gets the next free
+    one, in the order of joining. At one moment, what is given comes first, as it is given.
+
+    Args:
+        num_workers: Workers at the start.
+        given: What happens in any case.
+        failures: What happens by chance; None for nothing.
+        seed: Of the run.
+
+    >>> from itertools import islice
+    >>> failures = Failures(mtbf_s=100.0, rejoin_after_s=10.0)
+    >>> for fault in islice(faults_in_order(2, failures=failures), 4):
+    ...     print(f"{fault.at_s:.0f} s: {fault.kind}", *([fault.worker] if fault.kind == "lose" else []))
+    44 s: lose 1
+    54 s: join
+    195 s: lose 2
+    205 s: join
+    """
+    coming: list[tuple[float, int, Fault, bool]] = []
+    number = count()
+
+    def expect(fault: Fault, *, by_chance: bool) -> None:
+        heapq.heappush(coming, (fault.at_s, next(number), fault, by_chance))
+
+    def begin(worker: int, *, at_s: float) -> None:
+        if failures is not None:
+            fails_s = at_s + failures.lifetime_s(worker, seed=seed)
+            expect(Fault(at_s=fails_s, kind="lose", worker=worker), by_chance=True)
+
+    for fault in given:
+        expect(fault, by_chance=False)
+    for worker in range(num_workers):
+        begin(worker, at_s=0.0)
+    joiners = count(num_workers)
+    lost: set[int] = set()
+    while coming:
+        at_s, _, fault, by_chance = heapq.heappop(coming)
+        if fault.kind == "join":
+            yield fault
+            begin(next(joiners), at_s=at_s)
+        elif fault.worker not in lost:
+            lost.add(fault.worker)
+            yield fault
+            if by_chance and failures is not None and failures.rejoin_after_s is not None:
+                expect(Fault(at_s=at_s + failures.rejoin_after_s, kind="join"), by_chance=True)

@@ -15,8 +15,9 @@ from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.results import read_results
 from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.faults import Fault
+from plesio.cost.step_time import LogNormal
 from plesio.policies import parse_policy, read_log, verify
-from plesio.runtime.pacing import LogNormal, Pacer
+from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob
 

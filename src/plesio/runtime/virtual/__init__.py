@@ -6,6 +6,6 @@ sockets, at the end of modelled links (`fabric`, `connections`); collectives add
 (`group`). `simulation.simulate` puts them together.
 """
 
-from plesio.runtime.virtual.simulation import ExchangeCosts, Progress, Simulation, simulate
+from plesio.runtime.virtual.simulation import Progress, Simulation, simulate
 
-__all__ = ["ExchangeCosts", "Progress", "Simulation", "simulate"]
+__all__ = ["Progress", "Simulation", "simulate"]

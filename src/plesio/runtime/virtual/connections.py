@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plesio.core.errors import TransportError
+from plesio.cost.host_costs import HostCosts
 from plesio.runtime.exchange.transport import Bulk, Control, Gone, Header, Incoming, Refusal, Traffic
 from plesio.runtime.job_server import JobServer
-from plesio.runtime.virtual.fabric import ExchangeCosts, Fabric
+from plesio.runtime.virtual.fabric import Fabric
 from plesio.runtime.virtual.scheduler import Scheduler, Turn
 
 __all__ = ["ControlLine", "ServerConnections", "VirtualServer", "WorkerLine"]
@@ -67,6 +68,8 @@ class ServerConnections:
         self.refused: Counter[Refusal] = Counter()
         self.generation = 0
         self.lines: dict[bytes, ControlLine] = {}
+        self.answer: Callable[[Callable[[], None]], None] = lambda send: send()
+        """Sends a bulk message when the server has had the time to make it."""
 
     def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
         """Send a control message; False when the peer is not connected."""
@@ -94,7 +97,7 @@ class ServerConnections:
         bulk = Bulk(peer=b"", header=header, meta=meta or {}, payload=payload.reshape(-1).view(np.uint8))
         num_bytes = _BULK_BYTES + _json_bytes(meta) + payload.nbytes
         self.traffic.of("ipc" if line.host == self.host else "tcp").sent_payload += num_bytes
-        line.bulk_to_worker.send(num_bytes, lambda: line.deliver(bulk))
+        self.answer(lambda: line.bulk_to_worker.send(num_bytes, lambda: line.deliver(bulk)))
         return bulk
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
@@ -107,13 +110,14 @@ class ServerConnections:
 
 
 class VirtualServer:
-    """A server that takes its messages one after the other, each for as long as it would take it.
+    """A server that takes its messages, and makes its answers, one after the other, each for as long as it would take.
 
     Args:
         index: Number of the server.
         connections: Its connections.
         first: Server 0, for the others.
         costs: What messages cost it.
+        process: Has its host's processors do so many seconds of work, and then calls the function.
         make: Makes the server proper.
     """
 
@@ -122,28 +126,55 @@ class VirtualServer:
         index: int,
         *,
         connections: ServerConnections,
-        costs: ExchangeCosts,
+        costs: HostCosts,
+        process: Callable[[float, Callable[[], None]], None],
         make: Callable[["VirtualServer"], JobServer],
     ) -> None:
         self.index = index
         self.connections = connections
         self._costs = costs
-        self._free_at_s = 0.0
+        self._process = process
+        self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
+        """What is to be done, and how long it takes."""
+        self._answers: list[tuple[float, Callable[[], None]]] = []
+        self._busy = False
+        connections.answer = self._answer
         self.proper = make(self)
 
     def receive(self, incoming: Incoming, *, num_bytes: int) -> None:
         """A message is here; it is acted on when those before it are done with."""
-        self._when_done(num_bytes, lambda: self.proper.handle([incoming]))
+        # a request without a payload costs what its answer does
+        work_s = 0.0 if isinstance(incoming, Bulk) and not num_bytes else self._costs.serve(num_bytes)
+        self._do(work_s, lambda: self.proper.handle([incoming]))
 
     def obey(self, incoming: Control | Bulk) -> None:
         """A decision of server 0 is here."""
         if isinstance(incoming, Control):
-            self._when_done(0, lambda: self.proper.obey([incoming]))
+            self._do(self._costs.serve(0), lambda: self.proper.obey([incoming]))
 
-    def _when_done(self, num_bytes: int, act: Callable[[], None]) -> None:
-        kernel = self.connections.fabric.kernel
-        self._free_at_s = max(self._free_at_s, kernel.now_s) + self._costs.serve(num_bytes)
-        kernel.at(self._free_at_s, act)
+    def _answer(self, send: Callable[[], None]) -> None:
+        self._answers.append((self._costs.serve(0), send))
+        if not self._busy:
+            self._do_next()
+
+    def _do(self, work_s: float, act: Callable[[], None]) -> None:
+        self._waiting.append((work_s, act))
+        if not self._busy:
+            self._do_next()
+
+    def _do_next(self) -> None:
+        # the answers to a message leave one by one before the next message is looked at
+        self._waiting.extendleft(reversed(self._answers))
+        self._answers.clear()
+        self._busy = bool(self._waiting)
+        if self._waiting:
+            work_s, act = self._waiting.popleft()
+
+            def done() -> None:
+                act()
+                self._do_next()
+
+            self._process(work_s, done)
 
 
 class ControlLine:
@@ -214,7 +245,8 @@ class _Owner:
 
     scheduler: Scheduler
     turn: Turn
-    costs: ExchangeCosts
+    costs: HostCosts
+    work: Callable[[float], None]
 
 
 class WorkerLine(ControlLine):
@@ -228,6 +260,7 @@ class WorkerLine(ControlLine):
         scheduler: Puts the worker to sleep while it waits.
         turn: The worker's.
         costs: What packing takes.
+        work: Lets the worker work for so many seconds.
     """
 
     def __init__(
@@ -239,12 +272,13 @@ class WorkerLine(ControlLine):
         memory: Memory,
         scheduler: Scheduler,
         turn: Turn,
-        costs: ExchangeCosts,
+        costs: HostCosts,
+        work: Callable[[float], None],
     ) -> None:
         self._inbox: deque[Control | Bulk] = deque()
         self._polled = False
         self._memory = memory
-        self._owner = _Owner(scheduler, turn, costs)
+        self._owner = _Owner(scheduler, turn, costs, work)
         super().__init__(identity, host=host, server=server, on_arrival=self._take_in)
 
     def _take_in(self, incoming: Control | Bulk) -> None:
@@ -269,7 +303,7 @@ class WorkerLine(ControlLine):
         """Queue a bulk message; the worker spends the time that packing it takes."""
         view = payload.reshape(-1).view(np.uint8)
         if view.size:
-            self._owner.scheduler.spend(self._owner.turn, self._owner.costs.pack(view.size))
+            self._owner.work(self._owner.costs.pack(view.size))
         num_bytes = _BULK_BYTES + _json_bytes(meta) + view.size
         link: Literal["ipc", "tcp"] = "ipc" if self.host == self._server.connections.host else "tcp"
         self.traffic.of(link).sent_payload += num_bytes
@@ -290,7 +324,7 @@ class WorkerLine(ControlLine):
         self._inbox.clear()
         unpacked = sum(one.payload.size for one in arrived if isinstance(one, Bulk))
         if unpacked:
-            self._owner.scheduler.spend(self._owner.turn, self._owner.costs.pack(unpacked))
+            self._owner.work(self._owner.costs.pack(unpacked))
         return arrived
 
     def release(self, bulk: Bulk) -> None:

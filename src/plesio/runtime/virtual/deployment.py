@@ -1,15 +1,17 @@
 """What the workers of a simulation share: time, network, servers, and the cores of their hosts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from plesio.cost.cluster import Cluster
+from plesio.cost.host_costs import HostCosts
 from plesio.cost.placement import all_reduce_on, broadcast_on
 from plesio.runtime.job_server import JobServer
 from plesio.runtime.ledger import Meter
 from plesio.runtime.messages import server_identity
 from plesio.runtime.virtual.connections import ControlLine, Memory, ServerConnections, VirtualServer
-from plesio.runtime.virtual.fabric import ExchangeCosts, Fabric
+from plesio.runtime.virtual.fabric import Fabric
 from plesio.runtime.virtual.group import Meeting
 from plesio.runtime.virtual.scheduler import Scheduler, Turn
 from plesio.sim.kernel import Kernel
@@ -48,12 +50,12 @@ class Deployment:
     Args:
         cluster: Hosts and links.
         num_workers: Workers at the start.
-        costs: What exchanging costs processors.
+        costs: What training costs processors beside the steps.
     """
 
     cluster: Cluster
     num_workers: int
-    costs: ExchangeCosts
+    costs: HostCosts
     kernel: Kernel = field(default_factory=Kernel)
     scheduler: Scheduler = field(init=False)
     fabric: Fabric = field(init=False)
@@ -63,6 +65,7 @@ class Deployment:
     """Of each worker, its books of the run under way."""
     _servers: list[VirtualServer] = field(default_factory=list)
     _cores: dict[int, ProcessorSharing] = field(default_factory=dict)
+    _processors: dict[int, ProcessorSharing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cluster.check_workers(self.num_workers)
@@ -72,9 +75,13 @@ class Deployment:
         self.meeting = Meeting(
             self.num_workers,
             scheduler=self.scheduler,
-            all_reduce_s=partial(all_reduce_on, self.cluster, ranks),
+            all_reduce_s=self._all_reduce_s,
             broadcast_s=partial(broadcast_on, self.cluster, ranks),
         )
+
+    def _all_reduce_s(self, num_bytes: int) -> float:
+        measured_s = self.costs.all_reduce(num_bytes)
+        return all_reduce_on(self.cluster, range(self.num_workers), num_bytes) if measured_s is None else measured_s
 
     @property
     def num_hosts(self) -> int:
@@ -121,10 +128,27 @@ class Deployment:
                 cross_rack_bytes=lambda: self.fabric.cross_rack_bytes,
             )
 
-        return VirtualServer(index, connections=connections, costs=self.costs, make=make)
+        process = partial(self.process, connections.host)
+        return VirtualServer(index, connections=connections, costs=self.costs, process=process, make=make)
+
+    def process(self, host: int, work_s: float, on_done: Callable[[], None]) -> None:
+        """Have a host's processors do ``work_s`` seconds of work of a server or worker; ``on_done`` follows."""
+        if self.costs.cores is None:
+            self.kernel.after(work_s, on_done)
+            return
+        if host not in self._processors:
+            self._processors[host] = ProcessorSharing(self.kernel, capacity=self.costs.cores)
+        self._processors[host].submit(work_s, on_done)
+
+    def work(self, turn: Turn, *, host: int, work_s: float) -> None:
+        """Let a worker do ``work_s`` seconds of work: on a core of its own, or on those that the host's work shares."""
+        if self.costs.cores is None:
+            self.scheduler.spend(turn, work_s)
+        elif work_s > 0:
+            self.scheduler.pause(turn, lambda done: self.process(host, work_s, done))
 
     def compute(self, turn: Turn, *, host: int, duration_s: float) -> None:
-        """Let a worker compute for ``duration_s`` of a core's time; workers on fewer cores than they are share them."""
+        """Let a worker compute for ``duration_s`` of a core's time; where the cluster has few cores they are shared."""
         if self.cluster.cores_per_host >= self.cluster.workers_per_host:
             self.scheduler.sleep(turn, duration_s)
             return

@@ -1,41 +1,13 @@
-"""The modelled network between the hosts, and what it costs to use it."""
+"""The modelled network between the hosts."""
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from plesio.cost.cluster import Cluster
 from plesio.sim.kernel import Kernel
 from plesio.sim.link import Network
 
-__all__ = ["Channel", "ExchangeCosts", "Fabric"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeCosts:
-    """What exchanging costs processors, beside the links' own times; measured by `plesio calibrate`.
-
-    Attributes:
-        pack_s: Seconds that a worker takes for any update or parameters, large or small.
-        pack_bytes_per_s: Bytes per second that it copies in or out.
-        serve_s: Seconds that a server takes for any message.
-        serve_bytes_per_s: Bytes per second that it applies or answers.
-        step_s: Seconds of a step outside the computing that is modelled (the books, the optimizer).
-    """
-
-    pack_s: float = 200e-6
-    pack_bytes_per_s: float = 4e9
-    serve_s: float = 150e-6
-    serve_bytes_per_s: float = 2e9
-    step_s: float = 0.0
-
-    def pack(self, num_bytes: int) -> float:
-        """Seconds that a worker takes to pack or unpack ``num_bytes``."""
-        return self.pack_s + num_bytes / self.pack_bytes_per_s
-
-    def serve(self, num_bytes: int) -> float:
-        """Seconds that a server takes for a message of ``num_bytes``."""
-        return self.serve_s + num_bytes / self.serve_bytes_per_s
+__all__ = ["Channel", "Fabric"]
 
 
 class Fabric:

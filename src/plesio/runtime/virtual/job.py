@@ -47,8 +47,11 @@ class VirtualClock:
             self._deployment.compute(self._turn, host=self._host, duration_s=duration_s)
 
     def sleep_until_s(self, deadline_s: float) -> None:
-        """Compute until ``deadline_s``, or for as long as that takes on a shared core."""
+        """A step: compute until ``deadline_s``, or for as long as that takes on a shared core, and then wind it up."""
+        costs = self._deployment.costs
+        self._deployment.work(self._turn, host=self._host, work_s=costs.gradient_s)
         self.sleep_s(deadline_s - self.now_s())
+        self._deployment.work(self._turn, host=self._host, work_s=costs.step_s)
 
 
 class _Pulse:
@@ -130,9 +133,13 @@ class VirtualJob:
                     scheduler=self._deployment.scheduler,
                     turn=self._turn,
                     costs=self._deployment.costs,
+                    work=self._work,
                 )
             )
         return self._lines[:count]
+
+    def _work(self, work_s: float) -> None:
+        self._deployment.work(self._turn, host=self._host, work_s=work_s)
 
     def heartbeat(self) -> _Pulse:
         """Hears what this worker must know at once."""

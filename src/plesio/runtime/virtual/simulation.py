@@ -1,9 +1,8 @@
 """`simulate`: run a worker's code on N virtual workers."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Generic, TypeVar
 
 import torch
@@ -12,14 +11,14 @@ from plesio.core.errors import PlesioError
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
+from plesio.cost.host_costs import HostCosts
 from plesio.runtime.environment import Place
 from plesio.runtime.job_handle import as_ambient_job
 from plesio.runtime.virtual.deployment import Deployment
-from plesio.runtime.virtual.fabric import ExchangeCosts
 from plesio.runtime.virtual.job import VirtualJob
 from plesio.runtime.virtual.scheduler import StallError, Turn, WorkerGone
 
-__all__ = ["ExchangeCosts", "Outcome", "Progress", "Simulation", "simulate"]
+__all__ = ["Outcome", "Progress", "Simulation", "simulate"]
 
 T = TypeVar("T")
 
@@ -84,11 +83,29 @@ class _Stage(Generic[T]):
     deployment: Deployment
     main: Callable[[VirtualJob], T]
     seed: int
+    num_entered: int = 0
     outcomes: dict[int, Outcome[T]] = field(default_factory=dict)
     jobs: dict[int, tuple[VirtualJob, Turn]] = field(default_factory=dict)
 
-    def enter(self, rank: int) -> None:
+    def await_faults(self, faults: Iterator[Fault]) -> None:
+        """Have the next fault happen when its time has come, and then wait for the one after it."""
+        fault = next(faults, None)
+        if fault is None:
+            return
+        kernel = self.deployment.kernel
+
+        def strike() -> None:
+            if fault.kind == "join":
+                self.enter()
+            else:
+                self.lose(fault.worker)
+            self.await_faults(faults)
+
+        kernel.at(max(fault.at_s, kernel.now_s), strike)
+
+    def enter(self) -> None:
         """A worker begins."""
+        rank, self.num_entered = self.num_entered, self.num_entered + 1
         workers = self.deployment.num_workers
         per_host = self.deployment.cluster.workers_per_host
         place = Place(
@@ -130,8 +147,8 @@ def simulate(
     *,
     num_workers: int,
     cluster: Cluster,
-    costs: ExchangeCosts | None = None,
-    faults: Sequence[Fault] = (),
+    costs: HostCosts | None = None,
+    faults: Iterable[Fault] = (),
     seed: int = 0,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Simulation[T]:
@@ -144,7 +161,7 @@ def simulate(
         num_workers: Workers at the start.
         cluster: Hosts and links.
         costs: What exchanging costs processors; None for a typical machine's.
-        faults: Who is lost or joins, and when.
+        faults: Who is lost or joins, in the order of time; may be without end. Who joins has the next free rank.
         seed: Of the workers' random streams.
         on_progress: Called a few times a second (of real time), by any thread.
 
@@ -152,16 +169,11 @@ def simulate(
         ConfigError: The cluster has no room for so many workers.
         StallError: The workers wait for each other for ever.
     """
-    deployment = Deployment(cluster, num_workers, costs or ExchangeCosts())
+    deployment = Deployment(cluster, num_workers, costs or HostCosts())
     stage = _Stage(deployment, main, seed)
-    for rank in range(num_workers):
-        stage.enter(rank)
-    joiners = iter(range(num_workers, num_workers + len(faults)))
-    for fault in faults:
-        if fault.kind == "join":
-            deployment.kernel.at(fault.at_s, partial(stage.enter, next(joiners)))
-        else:
-            deployment.kernel.at(fault.at_s, partial(stage.lose, fault.worker))
+    for _ in range(num_workers):
+        stage.enter()
+    stage.await_faults(iter(faults))
     if on_progress is not None:
         deployment.scheduler.on_turn = _Look(deployment, on_progress)
     num_threads = torch.get_num_threads()

@@ -1,0 +1,108 @@
+"""`plesio calibrate`: measure this machine as one task's workers have it."""
+
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from plesio.bench.gang import Gang
+from plesio.bench.measurements import serve_measurements
+from plesio.bench.recipe import TaskSection
+from plesio.core.errors import PlesioError
+from plesio.cost.calibration import Calibration, Curve
+from plesio.runtime.machine import environment
+
+__all__ = ["NUM_MEASUREMENTS", "calibrate"]
+
+BATCH_FACTORS = (0.25, 0.5, 1, 2, 4)
+MODEL_SCALES = (1 / 16, 1 / 4, 1, 4, 16)
+ALL_REDUCE_BYTES = tuple(2**power for power in range(12, 25, 2))
+GRADIENT_S = 1.0
+REPEATS = 40
+NUM_MEASUREMENTS = len(BATCH_FACTORS) + len(MODEL_SCALES) + 1 + 1 + len(ALL_REDUCE_BYTES)
+
+OnMeasured = Callable[[str], None]
+
+
+def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = lambda what: None) -> Calibration:
+    """Measure step times, memory, all-reduce and store times; takes about a minute, in which nothing else should run.
+
+    Args:
+        task: What the workers train.
+        num_workers: Workers that exchange, two or more.
+        on_measured: Called with what was measured, `NUM_MEASUREMENTS` times.
+
+    Raises:
+        ConfigError: The task cannot be trained.
+        PlesioError: A measurement failed.
+    """
+    with Gang(1, serve_measurements, task) as gang:
+        (figures,) = gang.await_ready()
+        batch_size = figures["batch_size"]
+        batches = sorted({max(1, round(factor * batch_size)) for factor in BATCH_FACTORS})
+        batches = [size for size in batches if size <= figures["num_samples"]]
+        alone = {}
+        for size in batches:
+            alone[size] = _first(gang, "gradients", batch_size=size, seconds=GRADIENT_S)
+            on_measured(f"gradient of {size} samples")
+        exchanges = []
+        for scale in MODEL_SCALES:
+            exchanges.append(_first(gang, "exchange", scale=scale, repeats=REPEATS))
+            on_measured(f"exchange of {exchanges[-1]['num_bytes']:,} bytes")
+        step_s = statistics.median(_first(gang, "steps", repeats=REPEATS)["step_s"])
+        on_measured("a step's end")
+    with Gang(num_workers, serve_measurements, task) as gang:
+        gang.await_ready()
+        together = _ask(gang, "gradients", batch_size=batch_size, seconds=2 * GRADIENT_S)
+        on_measured("gradients of all workers at once")
+        all_reduces = {}
+        for num_bytes in ALL_REDUCE_BYTES:
+            all_reduces[num_bytes] = _all_reduce_s(_ask(gang, "all_reduce", num_bytes=num_bytes, repeats=REPEATS))
+            on_measured(f"all-reduce of {num_bytes:,} bytes")
+    own = alone[batch_size]["gradient_s"]
+    num_cores = len(os.sched_getaffinity(0))
+    slowdown = statistics.median(s for one in together for s in one["gradient_s"]) / statistics.median(own)
+    return Calibration(
+        task=figures["name"],
+        batch_size=batch_size,
+        num_parameters=figures["num_parameters"],
+        num_workers=num_workers,
+        num_cores=num_cores,
+        cores=min(float(num_cores), num_workers / max(1.0, slowdown)),
+        gradient=Curve.of({size: statistics.median(one["gradient_s"]) for size, one in alone.items()}),
+        gradient_cv=statistics.stdev(own) / statistics.fmean(own),
+        memory=Curve.of({size: one["peak_memory_bytes"] for size, one in alone.items()}),
+        step_s=step_s,
+        all_reduce=Curve.of(all_reduces),
+        worker=Curve.of({one["num_bytes"]: one["worker_s"] for one in exchanges}),
+        server=Curve.of({one["num_bytes"]: one["server_s"] for one in exchanges}),
+        exchange=Curve.of({one["num_bytes"]: statistics.median(one["wall_s"]) for one in exchanges}),
+        environment=environment(),
+    )
+
+
+def _ask(gang: Gang, name: str, **arguments: Any) -> list[dict[str, Any]]:
+    """Have all processes do a measurement; what each says."""
+    for pipe in gang.pipes:
+        pipe.send((name, arguments))
+    answers = []
+    for rank, pipe in enumerate(gang.pipes):
+        try:
+            kind, value = pipe.recv()
+        except EOFError:
+            kind, value = "failed", f"worker {rank} ended with {gang.status(rank)}"
+        if kind != "done":
+            raise PlesioError(f"cannot calibrate: {value}")
+        answers.append(value)
+    return answers
+
+
+def _first(gang: Gang, name: str, **arguments: Any) -> dict[str, Any]:
+    return _ask(gang, name, **arguments)[0]
+
+
+def _all_reduce_s(answers: Sequence[dict[str, Any]]) -> float:
+    """Median over the repeats, from the moment when the last worker has come to the one when the last has its sum."""
+    begun = zip(*(answer["begun_s"] for answer in answers), strict=True)
+    ended = zip(*(answer["ended_s"] for answer in answers), strict=True)
+    return float(statistics.median(max(last) - max(first) for first, last in zip(begun, ended, strict=True)))

@@ -1,0 +1,141 @@
+"""Worker processes that are started together and told what to do through pipes.
+
+Their starter hosts the job's key-value store itself, as a launcher does.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Self
+
+from plesio.core.errors import ConfigError
+from plesio.runtime.launcher import listen, serve_store, worker_environment
+
+__all__ = ["Gang", "enlist"]
+
+STOP_S = 15.0
+"""How long workers get to close their sessions before they are killed."""
+
+
+class Gang:
+    """Starts ``count`` processes.
+
+    Args:
+        count: How many.
+        main: Called in each as ``main(*arguments, environment, commands)`` with torchrun's variables and a pipe. It
+            says ``("ready", value)`` when it can be told what to do, or ``("unusable", sentence)``, and ends when it is
+            sent None.
+        arguments: Of ``main``; pickled.
+
+    Attributes:
+        pipes: To the processes, by rank.
+        store: The job's key-value store.
+    """
+
+    def __init__(self, count: int, main: Callable[..., None], *arguments: Any) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        with listen(0) as listener:
+            master = ("127.0.0.1", listener.getsockname()[1])
+            self.pipes: list[Connection] = []
+            self._processes = []
+            for rank in range(count):
+                ours, theirs = spawn.Pipe()
+                environment = worker_environment({}, rank=rank, world_size=count, master=master)
+                process = spawn.Process(
+                    target=main, args=(*arguments, environment, theirs), name=f"plesio-worker-{rank}", daemon=True
+                )
+                with _one_thread():
+                    process.start()
+                theirs.close()
+                self.pipes.append(ours)
+                self._processes.append(process)
+            self.store = serve_store(listener, num_workers=count)
+
+    def await_ready(self) -> list[Any]:
+        """What the workers say when they are ready, by rank.
+
+        Raises:
+            ConfigError: A worker ended, or cannot be used.
+        """
+        values = []
+        for rank, pipe in enumerate(self.pipes):
+            try:
+                kind, value = pipe.recv()
+            except EOFError:
+                raise ConfigError(f"worker {rank} ended while it was starting; see its output above") from None
+            if kind != "ready":
+                raise ConfigError(value)
+            values.append(value)
+        return values
+
+    def status(self, rank: int) -> str:
+        """How a process has ended."""
+        process = self._processes[rank]
+        process.join(STOP_S)
+        code = process.exitcode
+        return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"status {code}"
+
+    def close(self) -> None:
+        """Stop the workers: idle ones at once, busy ones after they have closed their sessions."""
+        for pipe, process in zip(self.pipes, self._processes, strict=True):
+            if process.is_alive():
+                try:
+                    pipe.send(None)
+                except BrokenPipeError:
+                    continue
+        deadline_s = time.monotonic() + STOP_S
+        if not self._idle():
+            for process in self._processes:
+                if process.is_alive():
+                    process.terminate()
+        for process in self._processes:
+            process.join(max(0.0, deadline_s - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+        for pipe in self.pipes:
+            pipe.close()
+
+    def _idle(self) -> bool:
+        """Whether all workers end by themselves soon, because they were waiting to be told what to do."""
+        for process in self._processes:
+            process.join(1.0)
+        return not any(process.is_alive() for process in self._processes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def enlist(environment: Mapping[str, str]) -> None:
+    """What a gang's process does first: takes its variables, and leaves Ctrl-C to its starter, who says SIGTERM."""
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+class _one_thread:  # noqa: N801 - reads as a statement
+    """While workers are started, their libraries are told to use one thread: N processes share the cores."""
+
+    def __enter__(self) -> None:
+        self._before = os.environ.get("OMP_NUM_THREADS")
+        os.environ["OMP_NUM_THREADS"] = "1"
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = self._before

@@ -1,0 +1,225 @@
+"""``[workers]`` of a recipe: how many, how fast, where, and what befalls them."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, InstanceOf, ValidationInfo, field_validator, model_validator
+
+from plesio.bench.recipe_section import Rank, Seconds, Section, as_finding, recipe_folder
+from plesio.bench.recipe_step_time import SlowdownsSection, StallsSection, StepTimeSection
+from plesio.core.clock import Clock
+from plesio.cost.cluster import Cluster, parse_cluster
+from plesio.cost.faults import Failures, Fault, faults_in_order
+from plesio.cost.step_time import RackSlowdowns
+from plesio.runtime.pacing import Pacer
+
+__all__ = ["FailuresSection", "FaultSection", "UnequalWorker", "WorkersSection"]
+
+
+class UnequalWorker(Section):
+    """``[[workers.unequal]]``: a worker that is not like the others.
+
+    Attributes:
+        rank: Which worker.
+        speed: Relative to the others: 0.5 takes twice as long for a step.
+        step_time: Its own distribution; None is that of ``[workers]``.
+    """
+
+    rank: Rank
+    speed: float = Field(default=1.0, gt=0)
+    step_time: StepTimeSection | None = None
+
+
+class FaultSection(Section):
+    """``[[workers.faults]]``: a worker that is lost, or one that joins.
+
+    Attributes:
+        at: When, from the beginning of the run.
+        kind: Which of the two.
+        worker: The rank that is lost; a worker that joins is given the next free one.
+    """
+
+    at: Seconds
+    kind: Literal["lose", "join"]
+    worker: Rank | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        with as_finding():
+            self.fault()
+        return self
+
+    def fault(self) -> Fault:
+        """What befalls the job."""
+        return Fault(at_s=self.at, kind=self.kind, worker=-1 if self.worker is None else self.worker)
+
+
+class FailuresSection(Section):
+    """``[workers.failures]``: workers are lost by chance, each for itself.
+
+    Attributes:
+        mtbf: Mean time until a worker fails.
+        shape: Of the Weibull distribution of that time; 1 is the exponential distribution.
+        rejoin_after: When a new worker joins in place of one that failed; None for never.
+    """
+
+    mtbf: Seconds
+    shape: float = 1.0
+    rejoin_after: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        with as_finding():
+            self.failures()
+        return self
+
+    def failures(self) -> Failures:
+        """How workers fail."""
+        return Failures(mtbf_s=self.mtbf, shape=self.shape, rejoin_after_s=self.rejoin_after)
+
+
+def _cluster(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, Cluster):
+        return value
+    if not isinstance(value, str):
+        raise ValueError('write the name of a cluster or of its file in quotes, as in "16x1gbe"')
+    with as_finding():
+        return parse_cluster(str(recipe_folder(info) / value) if value.endswith(".toml") else value)
+
+
+class WorkersSection(Section):
+    """``[workers]``: how many, how fast, where, and what befalls them.
+
+    Attributes:
+        count: Workers at the start.
+        cluster: Hosts and links of the virtual world, with room for them; None is one host.
+        step_time: What each step takes; None is as fast as the machine goes.
+        stalls: Steps that take longer now and then, on all workers.
+        slowdowns: Whiles in which a whole rack is slow.
+        unequal: Workers that differ.
+        faults: Who is lost or joins, and when; in the virtual world only.
+        failures: Workers that are lost by chance; in the virtual world only.
+    """
+
+    count: int = Field(ge=1)
+    cluster: Annotated[InstanceOf[Cluster], BeforeValidator(_cluster)] | None = None
+    step_time: StepTimeSection | None = None
+    stalls: StallsSection | None = None
+    slowdowns: SlowdownsSection | None = None
+    unequal: tuple[UnequalWorker, ...] = Field(default=(), strict=False)
+    faults: tuple[FaultSection, ...] = Field(default=(), strict=False)
+    failures: FailuresSection | None = None
+
+    @field_validator("cluster", mode="after")
+    @classmethod
+    def _with_room(cls, cluster: Cluster | None, info: ValidationInfo) -> Cluster | None:
+        if cluster is None or "count" not in info.data:
+            return cluster
+        with as_finding():
+            return cluster.for_workers(info.data["count"])
+
+    @model_validator(mode="after")
+    def _steps_have_times(self) -> Self:
+        if self.step_time is not None:
+            return self
+        for key in ("stalls", "slowdowns"):
+            if getattr(self, key) is not None:
+                raise ValueError(f'{key} lengthen step times, and there are none; write "step_time" under [workers]')
+        rejoin = self.failures is not None and self.failures.rejoin_after is not None
+        if rejoin or any(fault.kind == "join" for fault in self.faults):
+            raise ValueError('a worker that joins has the common step time; write "step_time" under [workers]')
+        for worker in self.unequal:
+            if worker.step_time is None:
+                raise ValueError(f'rank {worker.rank} has a speed but no step time; write "step_time" under [workers]')
+        return self
+
+    @model_validator(mode="after")
+    def _workers_exist(self) -> Self:
+        seen: set[int] = set()
+        for worker in self.unequal:
+            self._check_rank(worker.rank)
+            if worker.rank in seen:
+                raise ValueError(f"rank {worker.rank} has two [[workers.unequal]] tables; write one")
+            seen.add(worker.rank)
+        for rack in () if self.slowdowns is None else self.slowdowns.racks or ():
+            for rank in rack:
+                self._check_rank(rank)
+        return self
+
+    def _check_rank(self, rank: int) -> None:
+        if rank >= self.count:
+            raise ValueError(f"there is no rank {rank} among {self.count} workers (0 is the first)")
+
+    @model_validator(mode="after")
+    def _lost_workers_are_there(self) -> Self:
+        there, lost = self.count, set[int]()
+        for fault in sorted(self.faults, key=lambda fault: fault.at):
+            if fault.worker is None:
+                there += 1
+            elif fault.worker >= there:
+                raise ValueError(
+                    f"there is no worker {fault.worker} to lose at {fault.at:g} s: {there} have begun (0 is the first)"
+                )
+            elif fault.worker in lost:
+                raise ValueError(f"worker {fault.worker} is lost twice; one that joins has the next free rank")
+            else:
+                lost.add(fault.worker)
+        return self
+
+    @property
+    def any_faults(self) -> bool:
+        """Whether workers are lost or join; only the virtual world can do that to them."""
+        return bool(self.faults) or self.failures is not None
+
+    def faults_in_order(self, *, seed: int) -> Iterator[Fault]:
+        """What befalls the workers in the run of ``seed``, in the order of time; perhaps without end."""
+        return faults_in_order(
+            self.count,
+            given=(fault.fault() for fault in self.faults),
+            failures=None if self.failures is None else self.failures.failures(),
+            seed=seed,
+        )
+
+    def step_time_of(self, worker: int) -> "StepTimeSection | None":
+        """The step times of a worker, its own or everybody's."""
+        own = self._own(worker)
+        return own.step_time if own is not None and own.step_time is not None else self.step_time
+
+    def _own(self, worker: int) -> "UnequalWorker | None":
+        return next((unequal for unequal in self.unequal if unequal.rank == worker), None)
+
+    def pacer(self, worker: int, *, seed: int, clock: Clock, began_s: float | None = None) -> Pacer | None:
+        """What paces a worker's steps in the run of ``seed``; None lets it go as fast as the machine does.
+
+        Args:
+            worker: Its rank. One that joined has the common step time and speed 1, in the rack of the worker whose
+                host it is on.
+            seed: Of the run.
+            clock: The worker's.
+            began_s: When the run began, on that clock; None is when the worker's first step begins.
+        """
+        step_time = self.step_time_of(worker)
+        if step_time is None:
+            return None
+        own = self._own(worker)
+        steps = step_time.distribution()
+        return Pacer(
+            step_time=steps if self.stalls is None else self.stalls.on(steps),
+            speed=1.0 if own is None else own.speed,
+            slowdowns=self._slowdowns_of(worker, seed=seed),
+            seed=seed,
+            worker=worker,
+            clock=clock,
+            began_s=began_s,
+        )
+
+    def _slowdowns_of(self, worker: int, *, seed: int) -> RackSlowdowns | None:
+        if self.slowdowns is None:
+            return None
+        place = worker % self.count  # who joins late is put where the ranks begin again
+        racks = self.slowdowns.racks
+        if racks is None:
+            rack = 0 if self.cluster is None else self.cluster.rack_of(place)
+        else:
+            rack = next((number for number, ranks in enumerate(racks) if place in ranks), -1)
+        return None if rack < 0 else self.slowdowns.slowdowns().of_rack(rack, seed=seed)

@@ -1,0 +1,206 @@
+"""`plesio validate`: the same runs in the process world and in the virtual world, and how far they are apart.
+
+Policies x step times x workloads, with one slow worker of four. The virtual world knows the calibration of this
+machine, the recipe, and nothing of the runs that it predicts.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plesio.bench.calibrate import calibrate
+from plesio.bench.compare import run_comparison
+from plesio.bench.progress import ProgressSink
+from plesio.bench.recipe import Recipe, make_recipe
+from plesio.core.errors import PlesioError
+from plesio.core.predictions import Prediction, Scale
+from plesio.core.results import RunResult
+from plesio.core.units import parse_seconds
+from plesio.cost.calibration import Calibration
+from plesio.policies import LocalSGD, Policy
+
+__all__ = ["POLICIES", "WORKLOADS", "Workload", "validate"]
+
+NUM_WORKERS = 4
+SLOW_SPEED = 1 / 3
+POLICIES = ("bsp", "ssp:4", "asp", "local_sgd:8")
+STEP_TIMES = ("30 ms", "60 ms")
+NUM_ROUNDS = 80
+"""Steps of each worker, if they shared the samples evenly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A task and its options."""
+
+    task: str
+    batch_size: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+WORKLOADS = (
+    Workload(task="digits", batch_size=32),
+    Workload(
+        task="stdlib_lm",
+        batch_size=4,
+        options={"context": 64, "width": 48, "depth": 1, "corpus_bytes": 400_000},
+    ),
+)
+
+
+def validate(
+    out: Path,
+    *,
+    policies: Sequence[str] = POLICIES,
+    seeds: Sequence[int] = (0, 1, 2),
+    workloads: Sequence[Workload] = WORKLOADS,
+    step_times: Sequence[str] = STEP_TIMES,
+    num_rounds: int = NUM_ROUNDS,
+    progress: ProgressSink,
+    on_measured: Callable[[str], None] = lambda what: None,
+) -> list[Prediction]:
+    """Run the matrix in both worlds; what ``out`` has of it already is kept.
+
+    Args:
+        out: Folder of the calibrations, and of each comparison in both worlds.
+        policies: Specs.
+        seeds: A row of the result is a mean over them.
+        workloads: Tasks.
+        step_times: Of a worker of speed 1, with units.
+        num_rounds: Steps of each worker.
+        progress: Hears of the runs.
+        on_measured: Hears of the calibrations.
+
+    Raises:
+        PlesioError: A run failed.
+    """
+    predictions: list[Prediction] = []
+    for workload in workloads:
+        calibration: Calibration | None = None
+        for step_time in step_times:
+            name = f"{workload.task}-{step_time.replace(' ', '')}"
+            recipe = _recipe(workload, step_time, policies=policies, seeds=seeds, num_rounds=num_rounds)
+            if calibration is None:
+                calibration = _calibrated(recipe, out / f"{workload.task}.json", on_measured=on_measured)
+            measured = run_comparison(recipe, out=_made(out / "process" / name), resume=True, progress=progress)
+            predicted = run_comparison(
+                recipe,
+                out=_made(out / "virtual" / name),
+                resume=True,
+                progress=progress,
+                world="virtual",
+                calibration=calibration,
+            )
+            predictions += _compared(recipe, step_time, predicted, measured, num_bytes=4 * calibration.num_parameters)
+    return predictions
+
+
+def _recipe(
+    workload: Workload, step_time: str, *, policies: Sequence[str], seeds: Sequence[int], num_rounds: int
+) -> Recipe:
+    return make_recipe(
+        {
+            "task": {"name": workload.task, "batch_size": workload.batch_size, "options": dict(workload.options)},
+            "run": {
+                "policies": list(policies),
+                "seeds": list(seeds),
+                "samples": num_rounds * NUM_WORKERS * workload.batch_size,
+            },
+            "workers": {
+                "count": NUM_WORKERS,
+                "step_time": {"kind": "constant", "mean": step_time},
+                "unequal": [{"rank": NUM_WORKERS - 1, "speed": SLOW_SPEED}],
+            },
+        },
+        folder=Path(),
+        where="plesio validate",
+    )
+
+
+def _calibrated(recipe: Recipe, path: Path, *, on_measured: Callable[[str], None]) -> Calibration:
+    if path.exists():
+        return Calibration.read(path)
+    calibration = calibrate(recipe.task, num_workers=recipe.workers.count, on_measured=on_measured)
+    calibration.write(path)
+    return calibration
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _compared(
+    recipe: Recipe, step_time: str, predicted: list[RunResult], measured: list[RunResult], *, num_bytes: int
+) -> Iterator[Prediction]:
+    """The quantities of each policy, as means over its seeds."""
+    for run in (*predicted, *measured):
+        if run.status != "finished":
+            raise PlesioError(f"{run.policy}, seed {run.seed}, in the {run.world} world {run.status}: {run.error}")
+    bsp_metric = _mean([run.final_metric for run in predicted if run.policy == recipe.run.policies[0]])
+    for policy in recipe.policies:
+        foreseen = [run for run in predicted if run.policy == policy.spec and run.seed in recipe.run.seeds]
+        seen = [run for run in measured if run.policy == policy.spec and run.seed in recipe.run.seeds]
+        trivial = _trivial(
+            policy,
+            paces_s=_paces_s(step_time),
+            batch_size=recipe.task.batch_size or 1,
+            steps=_mean([run.steps for run in foreseen]),
+            num_bytes=num_bytes,
+        )
+        trivial["final metric"] = bsp_metric
+        for quantity, (scale, value_of) in _quantities(seen[0]).items():
+            if quantity == "staleness" and policy.synchronous:
+                continue  # 0 by definition, in both worlds
+            yield Prediction(
+                setting={"task": seen[0].task, "step_time": step_time, "policy": policy.spec},
+                quantity=quantity,
+                scale=scale,
+                predicted=_mean([value_of(run) for run in foreseen]),
+                measured=_mean([value_of(run) for run in seen]),
+                baseline=trivial[quantity],
+            )
+
+
+def _quantities(run: RunResult) -> dict[str, tuple[Scale, Callable[[RunResult], float | None]]]:
+    return {
+        "throughput": ("relative", lambda run: run.samples_per_s),
+        "wait share": ("points", _wait_share),
+        "bytes": ("relative", lambda run: float(run.bytes_sent_total)),
+        "staleness": ("relative", lambda run: run.staleness.mean),
+        "final metric": ("points" if run.metric_name == "accuracy" else "relative", lambda run: run.final_metric),
+    }
+
+
+def _wait_share(run: RunResult) -> float:
+    waited_s = sum(worker.wait_s for worker in run.workers)
+    return waited_s / sum(worker.compute_s + worker.wait_s + worker.communicate_s for worker in run.workers)
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    return statistics.fmean(value for value in values if value is not None)
+
+
+def _paces_s(step_time: str) -> list[float]:
+    """Seconds of each worker's step."""
+    step_s = parse_seconds(step_time)
+    return [step_s] * (NUM_WORKERS - 1) + [step_s / SLOW_SPEED]
+
+
+def _trivial(
+    policy: Policy, *, paces_s: Sequence[float], batch_size: int, steps: float, num_bytes: int
+) -> dict[str, float]:
+    """What one would say without a simulation: steps take their time, and exchanging takes none."""
+    count = len(paces_s)
+    free = policy.spec.startswith(("asp", "ssp:inf"))
+    rates = [1 / pace_s if free else 1 / max(paces_s) for pace_s in paces_s]
+    exchanged = 2 * (count - 1) / count * num_bytes if policy.exchange == "collective" else 2.0 * num_bytes
+    period = policy.period if isinstance(policy, LocalSGD) else 1
+    return {
+        "throughput": batch_size * sum(rates),
+        "wait share": statistics.fmean(1 - pace_s * rate for pace_s, rate in zip(paces_s, rates, strict=True)),
+        "bytes": steps * exchanged / period,
+        "staleness": count - 1.0,
+    }

@@ -1,0 +1,188 @@
+"""`plesio calibrate`: measure this machine, or read what others have measured."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plesio.core.errors import ConfigError
+from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from plesio.cost.calibration import Calibration
+    from plesio.cost.fit import AlphaBeta, LineFit
+
+__all__ = ["EXAMPLES", "calibrate"]
+
+EXAMPLES = """\b
+Examples:
+  plesio calibrate digits --workers 4 --out calibration.json
+  plesio calibrate my_task.py:make_task --batch-size 64 --out calibration.json
+  plesio compare recipe.toml --world virtual --calibration calibration.json --out runs/predicted
+  plesio calibrate --nccl-tests all_reduce_perf.txt
+  plesio calibrate --kineto trace.json.gz --out steps.txt
+\b
+Measuring takes about a minute; let nothing else run meanwhile."""
+
+
+def calibrate(
+    task: Annotated[
+        str | None, typer.Argument(help="A task's name, module:attribute or file.py:attribute.", show_default=False)
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", "-n", metavar="N", help="Workers that exchange.")] = 4,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", metavar="N", help="Samples in a worker's step; else the task's.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where the calibration goes; of a trace, its step times."),
+    ] = None,
+    nccl_tests: Annotated[
+        Path | None, typer.Option("--nccl-tests", metavar="FILE", help="Fit the output of all_reduce_perf instead.")
+    ] = None,
+    kineto: Annotated[
+        Path | None, typer.Option("--kineto", metavar="FILE", help="Read a PyTorch profiler trace instead.")
+    ] = None,
+) -> int:
+    """Measure what predictions need to know of a machine.
+
+    Step time and memory by batch size, times of all-reduce and store by message size, with fitted lines, their
+    confidence intervals and residuals. Or fit links to what nccl-tests printed, or take step times from a trace.
+    """
+    if sum(source is not None for source in (task, nccl_tests, kineto)) != 1:
+        raise ConfigError("say what to measure or read, one of them: a task, --nccl-tests FILE, --kineto FILE")
+    if nccl_tests is not None:
+        return _show_nccl_tests(nccl_tests)
+    if kineto is not None:
+        return _show_kineto(kineto, out=out)
+    assert task is not None
+    if workers < 2:
+        raise ConfigError(f"--workers {workers}: write 2 or more; one alone has nobody to exchange with")
+    return _measure(task, workers=workers, batch_size=batch_size, out=out or Path("calibration.json"))
+
+
+def _measure(task: str, *, workers: int, batch_size: int | None, out: Path) -> int:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from plesio.bench.recipe import make_task_section
+
+    section = make_task_section(task, batch_size=batch_size)
+
+    from plesio.bench.calibrate import NUM_MEASUREMENTS, calibrate
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("starting", total=NUM_MEASUREMENTS)
+        calibration = calibrate(
+            section,
+            num_workers=workers,
+            on_measured=lambda what: progress.update(bar, advance=1, description=what),
+        )
+    calibration.write(out)
+    Console().print(_table(calibration))
+    ring = calibration.ring
+    typer.echo(
+        f"{calibration.num_workers} workers computing at once get the work of {calibration.cores:.2f} of "
+        f"{calibration.num_cores} cores done. A step's end takes {format_seconds(calibration.step_s)}."
+    )
+    typer.echo(_links(ring))
+    typer.echo(f"\n{out}")
+    return 0
+
+
+def _table(calibration: "Calibration") -> "Table":
+    from rich.table import Table
+
+    table = Table(title=f"{calibration.task}, {calibration.num_workers} workers", title_justify="left")
+    for column in ("measured", "by", "fixed (95 %)", "per unit (95 %)", "worst residual"):
+        table.add_column(column)
+    rows: list[tuple[str, str, LineFit]] = [
+        ("gradient", "sample", calibration.gradient.fit),
+        ("all-reduce", "MB", calibration.all_reduce.fit),
+        ("exchange with a server", "MB", calibration.exchange.fit),
+        ("  of that, worker's processor", "MB", calibration.worker.fit),
+        ("  of that, server's processor", "MB", calibration.server.fit),
+    ]
+    for name, unit, fit in rows:
+        scale = 1e6 if unit == "MB" else 1.0
+        table.add_row(
+            name,
+            unit,
+            _with_interval(fit.intercept, fit.intercept_ci95),
+            _with_interval(fit.slope * scale, (fit.slope_ci95[0] * scale, fit.slope_ci95[1] * scale)),
+            f"{max(fit.residuals, key=abs):+.0%}",
+        )
+    memory = calibration.memory.fit
+    table.add_row(
+        "peak memory",
+        "sample",
+        format_bytes(memory.intercept),
+        format_bytes(memory.slope),
+        f"{max(memory.residuals, key=abs):+.0%}",
+    )
+    return table
+
+
+def _with_interval(value_s: float, ends: tuple[float, float]) -> str:
+    return f"{format_seconds(value_s)} ({format_seconds(ends[0])} to {format_seconds(ends[1])})"
+
+
+def _links(ring: "AlphaBeta") -> str:
+    low_s, high_s = ring.latency_ci95_s
+    slow, fast = ring.bytes_per_s_ci95
+    return (
+        f"As a ring: latency {format_seconds(ring.latency_s)} ({format_seconds(low_s)} to {format_seconds(high_s)}) "
+        f"and bandwidth {format_bandwidth(ring.bytes_per_s)} ({format_bandwidth(slow)} to "
+        f"{'no limit' if fast == float('inf') else format_bandwidth(fast)}) a step."
+    )
+
+
+def _show_nccl_tests(path: Path) -> int:
+    from plesio.cost.fit import alpha_beta_of_all_reduce, fit_line
+    from plesio.cost.nccl_tests import read_nccl_tests
+
+    tests = read_nccl_tests(path)
+    if tests.operation not in (None, "all_reduce"):
+        raise ConfigError(f"{path} is of {tests.operation}; links are fitted to all_reduce_perf")
+    rows = [row for row in tests.rows if row.num_bytes > 0]
+    fit = fit_line([row.num_bytes for row in rows], [row.time_s for row in rows])
+    ring = alpha_beta_of_all_reduce(fit, num_ranks=tests.num_ranks)
+    typer.echo(f"{len(rows)} sizes, {tests.num_ranks} ranks{'' if tests.complete else ', not complete'}.")
+    typer.echo(_links(ring))
+    for row, residual in zip(rows, fit.residuals, strict=True):
+        typer.echo(f"  {format_bytes(row.num_bytes):>8}  {format_seconds(row.time_s):>8}  residual {residual:+.0%}")
+    typer.echo("For a cluster file, as [local] of accelerators of one host or as [nic] between hosts:")
+    typer.echo(f'latency = "{ring.latency_s * 1e6:.3g} us"\nbandwidth = "{ring.bytes_per_s / 1e9:.4g} GB/s"')
+    return 0
+
+
+def _show_kineto(path: Path, *, out: Path | None) -> int:
+    from collections import defaultdict
+
+    from plesio.cost.kineto import read_kineto
+
+    trace = read_kineto(path)
+    spread = "" if trace.cv is None else f", coefficient of variation {trace.cv:.2f}"
+    typer.echo(f"{len(trace.durations_s)} steps, median {format_seconds(trace.median_s)}{spread}.")
+    if trace.overlap is not None:
+        typer.echo(f"{trace.overlap:.0%} of the communication is behind computing.")
+    if trace.num_untimed:
+        typer.echo(f"{trace.num_untimed} collectives were launched whose times the trace does not hold.")
+    by_kind: dict[tuple[str, int | None], list[float]] = defaultdict(list)
+    for one in trace.collectives:
+        by_kind[one.operation, one.num_bytes].append(one.duration_s)
+    for (operation, num_bytes), durations_s in sorted(by_kind.items(), key=str):
+        size = "size unknown" if num_bytes is None else format_bytes(num_bytes)
+        mean_s = sum(durations_s) / len(durations_s)
+        typer.echo(f"  {operation} of {size}: {len(durations_s)} times, {format_seconds(mean_s)} in the mean")
+    if out is not None:
+        lines = [f"# steps of {path.name}", *(f"{duration_s * 1e3:.6g} ms" for duration_s in trace.durations_s)]
+        try:
+            out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot write --out {out}: {error.strerror}") from None
+        typer.echo(f'For a recipe: step_time = {{ kind = "trace", path = "{out.name}" }}\n\n{out}')
+    return 0

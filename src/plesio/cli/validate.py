@@ -1,0 +1,71 @@
+"""`plesio validate`: how far the virtual world's predictions are from this machine's runs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plesio.core.errors import ConfigError
+
+__all__ = ["EXAMPLES", "validate"]
+
+EXAMPLES = """\b
+Examples:
+  plesio validate --out runs/validation
+  plesio validate --out runs/validation --json errors.json --seeds 0
+  plesio validate --out runs/validation --resume
+\b
+Takes about ten minutes with three seeds; let nothing else run meanwhile."""
+
+
+def validate(
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html.", show_default=False)
+    ],
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write rows and summary as JSON.", show_default=False)
+    ] = None,
+    policies: Annotated[
+        str | None, typer.Option("--policies", metavar="LIST", help="Instead of bsp,ssp:4,asp,local_sgd:8")
+    ] = None,
+    seeds: Annotated[str, typer.Option("--seeds", metavar="LIST", help="A row is a mean over them.")] = "0,1,2",
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the finished runs in DIR, do the others.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier validation from DIR.")] = False,
+) -> int:
+    """Predict runs of this machine, do them, and show the errors.
+
+    Two workloads, two step times, four workers of which one is three times slower, under each policy: in the virtual
+    world, calibrated to this machine, and with real workers. Prints predicted, measured and error of throughput, wait
+    share, bytes, staleness and final metric, with those of a trivial model beside them.
+    """
+    from plesio.cli.compare import prepare_folder, split_policies, split_seeds
+
+    chosen_seeds = split_seeds(seeds)
+    if not chosen_seeds:
+        raise ConfigError("--seeds is empty; write one or more, as in 0,1,2")
+    prepare_folder(out, resume=resume, overwrite=overwrite, names=("process", "virtual", "report.html"))
+
+    from rich.console import Console
+
+    from plesio.bench.validate import POLICIES, validate
+    from plesio.cli.progress_display import progress_display
+    from plesio.core.predictions import predictions_to_json
+    from plesio.report.validation import render_validation, render_validation_page
+
+    with progress_display() as progress:
+        predictions = validate(
+            out,
+            policies=POLICIES if policies is None else split_policies(policies),
+            seeds=chosen_seeds,
+            progress=progress,
+            on_measured=lambda what: print(f"measured: {what}", file=sys.stderr),
+        )
+    page = out / "report.html"
+    page.write_text(render_validation_page(predictions), encoding="utf-8")
+    if json_file is not None:
+        json_file.write_text(json.dumps(predictions_to_json(predictions), indent=1) + "\n", encoding="utf-8")
+    Console(width=None if sys.stdout.isatty() else 140).print(render_validation(predictions))
+    typer.echo(f"\n{page}")
+    return 0

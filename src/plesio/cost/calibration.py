@@ -1,0 +1,230 @@
+"""What `plesio calibrate` has measured on a machine, and what follows from it for predictions.
+
+Theory. A worker's exchange with a server (a push and the pull that follows) takes the processor of the worker and that
+of the server, one after the other, and two messages' way between them. All three are lines in the size S of the
+parameters:
+
+    worker   pack(S) + unpack(S)        = 2 (pack_s + S / pack_bytes_per_s)
+    server   serve(S) + serve(request)  = 2 serve_s + S / serve_bytes_per_s
+    way      what is left of the measured time, in both directions
+
+What the processors take was measured as their own time, so it is right also where workers and servers are more than
+cores: then they share them (`plesio.sim.sharing`), and how many cores' worth of work the machine does for so many at
+once was measured too.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from plesio.core.errors import ConfigError, DataError
+from plesio.core.results import Environment
+from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.fit import AlphaBeta, LineFit, alpha_beta_of_all_reduce, fit_line
+from plesio.cost.host_costs import HostCosts
+
+__all__ = ["CALIBRATION_SCHEMA_VERSION", "Calibration", "Curve"]
+
+CALIBRATION_SCHEMA_VERSION = 1
+_MOST_BYTES_PER_S = 1e12
+"""Of a way whose time does not depend on the size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Measured values by size, and the line through them.
+
+    Attributes:
+        points: Pairs of size and value (a median, where it is a time).
+        fit: The line.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    fit: LineFit
+
+    @classmethod
+    def of(cls, points: Mapping[float, float]) -> Self:
+        """The curve through these values by size.
+
+        Raises:
+            ConfigError: Fewer than three sizes, or a value that is not positive.
+        """
+        return cls(points=tuple(points.items()), fit=fit_line(list(points), list(points.values())))
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return {"points": [list(point) for point in self.points], "fit": self.fit.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The curve that `to_json` wrote."""
+        return cls(points=tuple((x, y) for x, y in data["points"]), fit=LineFit.from_json(data["fit"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """A machine, as one task's workers have it.
+
+    Attributes:
+        task: The task.
+        batch_size: Of one worker.
+        num_parameters: Of the task's model.
+        num_workers: Workers that exchanged, on this machine.
+        num_cores: Its cores.
+        cores: Cores' worth of work that it does when all workers compute at once.
+        gradient: Seconds that a batch and its gradient take, by samples, alone on the machine.
+        gradient_cv: Their standard deviation over their mean.
+        memory: Peak bytes of a worker, by samples.
+        step_s: Seconds for what follows a gradient: the optimizer, the books.
+        all_reduce: Seconds among the workers, by bytes.
+        worker: Processor seconds of a worker for an exchange with a server, by bytes of the parameters.
+        server: The server's.
+        exchange: Seconds that the exchange takes a worker, by bytes.
+        environment: Where it was measured.
+    """
+
+    task: str
+    batch_size: int
+    num_parameters: int
+    num_workers: int
+    num_cores: int
+    cores: float
+    gradient: Curve
+    gradient_cv: float
+    memory: Curve
+    step_s: float
+    all_reduce: Curve
+    worker: Curve
+    server: Curve
+    exchange: Curve
+    environment: Environment
+
+    @property
+    def ring(self) -> AlphaBeta:
+        """Latency and bandwidth of a step of the ring that the all-reduce is taken for."""
+        return alpha_beta_of_all_reduce(self.all_reduce.fit, num_ranks=self.num_workers)
+
+    def check_task(self, name: str) -> None:
+        """Make sure that it is of this task.
+
+        Raises:
+            ConfigError: It is of another.
+        """
+        if name != self.task:
+            raise ConfigError(f"the calibration is of task {self.task}, and not of {name}; plesio calibrate {name}")
+
+    def costs(self, batch_size: int, *, here: bool = True) -> HostCosts:
+        """What workers take from their hosts' processors.
+
+        Args:
+            batch_size: Samples in a worker's step.
+            here: All are on this machine and share its cores, and an all-reduce takes what it took here. Otherwise each
+                has a core of such a machine, and the cluster's links say what an all-reduce takes.
+        """
+        worker, server = self._on_path(self.worker.fit), self._on_path(self.server.fit)
+        # a session's step is in what the exchange took the worker, and is charged by itself
+        pack_s = max(0.0, worker[0] - self.step_s) / 2
+        costs = HostCosts(
+            pack_s=pack_s,
+            pack_bytes_per_s=_rate(worker[1] / 2),
+            serve_s=server[0] / 2,
+            serve_bytes_per_s=_rate(server[1]),
+            step_s=self.step_s,
+            gradient_s=self.gradient.fit.at(batch_size),
+        )
+        if not here:
+            return costs
+        return replace(
+            costs,
+            cores=self.cores,
+            all_reduce_s=self.all_reduce.fit.intercept,
+            all_reduce_bytes_per_s=_rate(self.all_reduce.fit.slope),
+        )
+
+    def _on_path(self, fit: LineFit) -> tuple[float, float]:
+        """Of a processor's time, what the exchange waits for: threads that send while others compute overlap."""
+        work_s, took_s = self._work_s(), self._took_s()
+        share = min(1.0, took_s / work_s)
+        return share * fit.intercept, share * fit.slope
+
+    def _size(self) -> int:
+        return 4 * self.num_parameters
+
+    def _work_s(self) -> float:
+        return self.worker.fit.at(self._size()) + self.server.fit.at(self._size())
+
+    def _took_s(self) -> float:
+        return self.exchange.fit.at(self._size())
+
+    def cluster(self, num_workers: int | None = None) -> Cluster:
+        """This machine as a cluster of one host; its steps are paced, so each worker has a core for them."""
+        count = num_workers or self.num_workers
+        way_s = max(0.0, self._took_s() - self._work_s())
+        return Cluster(
+            name="this machine",
+            hosts=1,
+            workers_per_host=count,
+            cores_per_host=count,
+            local=LinkKind(latency_s=way_s / 2, bytes_per_s=_MOST_BYTES_PER_S),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        values: dict[str, Any] = {"schema": CALIBRATION_SCHEMA_VERSION}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Curve):
+                value = value.to_json()
+            elif isinstance(value, Environment):
+                value = dataclasses.asdict(value)
+            values[field.name] = value
+        return values
+
+    def write(self, path: Path) -> None:
+        """Write the calibration to a JSON file.
+
+        Raises:
+            DataError: The file cannot be written.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise DataError(f"cannot write the calibration {path}: {error.strerror}") from None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The calibration in a file that `write` wrote.
+
+        Raises:
+            DataError: The file is missing, no JSON, or no calibration.
+        """
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"there is no calibration {path}; plesio calibrate writes one") from None
+        except (OSError, ValueError) as error:
+            raise DataError(f"cannot read the calibration {path}: {error}") from None
+        if not isinstance(data, dict) or data.pop("schema", None) != CALIBRATION_SCHEMA_VERSION:
+            raise DataError(
+                f"{path} is no calibration of schema {CALIBRATION_SCHEMA_VERSION}; plesio calibrate makes one"
+            )
+        try:
+            values: dict[str, Any] = {}
+            for field in dataclasses.fields(cls):
+                value = data[field.name]
+                if field.type is Curve:
+                    value = Curve.from_json(value)
+                elif field.type is Environment:
+                    value = Environment(**value)
+                values[field.name] = value
+            return cls(**values)
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{path} is no calibration: {error}") from None
+
+
+def _rate(seconds_per_byte: float) -> float:
+    return _MOST_BYTES_PER_S if seconds_per_byte * _MOST_BYTES_PER_S < 1 else 1 / seconds_per_byte

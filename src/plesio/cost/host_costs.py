@@ -1,0 +1,51 @@
+"""What training costs a host's processors beside the steps that a recipe or a distribution gives."""
+
+from dataclasses import dataclass
+
+__all__ = ["HostCosts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCosts:
+    """Seconds of processor time. The defaults are a typical machine's; `plesio calibrate` measures one.
+
+    Attributes:
+        pack_s: Seconds that a worker takes for any update or parameters, large or small.
+        pack_bytes_per_s: Bytes per second that it copies in or out.
+        serve_s: Seconds that a server takes for any message.
+        serve_bytes_per_s: Bytes per second that it applies or answers.
+        step_s: Seconds that a worker takes for what follows a step's gradient: the optimizer, the books.
+        gradient_s: Seconds that the gradient of a step really takes. A paced step lasts as long as was drawn, or as
+            long as this takes on cores that are shared.
+        cores: Cores of a host that all this shares, with what its workers and servers do at the same time; need not be
+            whole. None: each has a core of its own.
+        all_reduce_s: Seconds of an all-reduce among the workers, however small, and
+        all_reduce_bytes_per_s: bytes per second that it adds up, if they were measured. None: as the links have it.
+
+    >>> HostCosts(pack_s=1e-4, pack_bytes_per_s=1e9).pack(1_000_000)
+    0.0011
+    """
+
+    pack_s: float = 200e-6
+    pack_bytes_per_s: float = 4e9
+    serve_s: float = 150e-6
+    serve_bytes_per_s: float = 2e9
+    step_s: float = 0.0
+    gradient_s: float = 0.0
+    cores: float | None = None
+    all_reduce_s: float | None = None
+    all_reduce_bytes_per_s: float | None = None
+
+    def pack(self, num_bytes: int) -> float:
+        """Seconds that a worker takes to pack or unpack ``num_bytes``."""
+        return self.pack_s + num_bytes / self.pack_bytes_per_s
+
+    def serve(self, num_bytes: int) -> float:
+        """Seconds that a server takes for a message of ``num_bytes``."""
+        return self.serve_s + num_bytes / self.serve_bytes_per_s
+
+    def all_reduce(self, num_bytes: int) -> float | None:
+        """Seconds of an all-reduce of ``num_bytes``, if it was measured."""
+        if self.all_reduce_s is None or self.all_reduce_bytes_per_s is None:
+            return None
+        return self.all_reduce_s + num_bytes / self.all_reduce_bytes_per_s
