@@ -6,6 +6,7 @@ policies alike. `results.json` is rewritten after every run: an interrupted comp
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -159,9 +160,11 @@ def _snapshot(figures: RunFigures, recent: list[tuple[float, int]]) -> Snapshot:
 
 def _result(done: CrewRun, *, recipe: Recipe, label: RunLabel, world: World, folder: Path) -> RunResult:
     """The run's result: rank 0's, or what the server wrote when rank 0 could not give one."""
+    problems = tuple(f"worker {rank}: {text}" for rank, text in sorted(done.problems.items()))
     if done.result is not None:
-        return RunResult.from_json(done.result)
-    problem = "; ".join(f"worker {rank}: {text}" for rank, text in sorted(done.problems.items()))
+        result = RunResult.from_json(done.result)
+        return replace(result, fallbacks=(*result.fallbacks, *problems))
+    problem = "; ".join(problems)
     written = folder / "results.json"
     if written.exists():
         return read_results(written)[0]

@@ -7,7 +7,8 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +16,7 @@ from typing import Any, Self
 from plesio.core.errors import ConfigError
 from plesio.runtime.launcher import listen, serve_store, worker_environment
 
-__all__ = ["Gang", "enlist"]
+__all__ = ["Gang", "enlisted"]
 
 STOP_S = 15.0
 """How long workers get to close their sessions before they are killed."""
@@ -116,11 +117,16 @@ class Gang:
         self.close()
 
 
-def enlist(environment: Mapping[str, str]) -> None:
-    """What a gang's process does first: takes its variables, and leaves Ctrl-C to its starter, who says SIGTERM."""
+@contextmanager
+def enlisted(environment: Mapping[str, str]) -> Iterator[None]:
+    """Within, this process has its variables and leaves Ctrl-C to its starter, whose SIGTERM interrupts it."""
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is on its way out already
 
 
 def _interrupt(number: int, frame: object) -> None:

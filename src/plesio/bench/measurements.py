@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from plesio.bench.gang import enlist
+from plesio.bench.gang import enlisted
 from plesio.bench.recipe import TaskSection
 from plesio.bench.trainer import section_task
 from plesio.core.errors import PlesioError
@@ -191,30 +191,30 @@ def serve_measurements(section: TaskSection, environment: Mapping[str, str], com
         commands: Receives ``(name, arguments)`` of a measurement, None to stop; sends ("ready", figures of the task),
             then for each measurement ("done", what it returned) or ("failed", sentence).
     """
-    enlist(environment)
-    torch.set_num_threads(1)
-    place = Place.from_environment() or replace(
-        Place.alone(),  # one worker has a server all the same
-        address=environment["MASTER_ADDR"],
-        port=int(environment["MASTER_PORT"]),
-        agent_hosts_store=True,
-    )
-    try:
-        task = section_task(section)
-        check_task(task)
-        num_parameters = sum(parameter.numel() for parameter in task.build(0)[0].parameters())
-        figures = {"name": task.name, "batch_size": task.batch_size, "num_parameters": num_parameters}
-        with Job(place) as job:
-            commands.send(("ready", {**figures, "num_samples": len(task.train_set())}))  # type: ignore[arg-type]
-            bench = Bench(task, job)
-            while (command := commands.recv()) is not None:
-                name, arguments = command
-                try:
-                    commands.send(("done", MEASUREMENTS[name](bench, **arguments)))
-                except (PlesioError, RuntimeError) as error:
-                    commands.send(("failed", f"{name}: {type(error).__name__}: {error}"))
-                    break
-    except PlesioError as error:
-        commands.send(("unusable", str(error)))
-    except (KeyboardInterrupt, EOFError, BrokenPipeError):
-        pass  # told to stop, or whoever asked is gone
+    with enlisted(environment):
+        torch.set_num_threads(1)
+        place = Place.from_environment() or replace(
+            Place.alone(),  # one worker has a server all the same
+            address=environment["MASTER_ADDR"],
+            port=int(environment["MASTER_PORT"]),
+            agent_hosts_store=True,
+        )
+        try:
+            task = section_task(section)
+            check_task(task)
+            num_parameters = sum(parameter.numel() for parameter in task.build(0)[0].parameters())
+            figures = {"name": task.name, "batch_size": task.batch_size, "num_parameters": num_parameters}
+            with Job(place) as job:
+                commands.send(("ready", {**figures, "num_samples": len(task.train_set())}))  # type: ignore[arg-type]
+                bench = Bench(task, job)
+                while (command := commands.recv()) is not None:
+                    name, arguments = command
+                    try:
+                        commands.send(("done", MEASUREMENTS[name](bench, **arguments)))
+                    except (PlesioError, RuntimeError) as error:
+                        commands.send(("failed", f"{name}: {type(error).__name__}: {error}"))
+                        break
+        except PlesioError as error:
+            commands.send(("unusable", str(error)))
+        except (KeyboardInterrupt, EOFError, BrokenPipeError):
+            pass  # told to stop, or whoever asked is gone

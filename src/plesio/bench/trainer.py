@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from plesio.bench.gang import enlist
+from plesio.bench.gang import enlisted
 from plesio.bench.recipe import Recipe, TaskSection
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError
@@ -121,27 +121,27 @@ def serve_runs(recipe: Recipe, environment: Mapping[str, str], commands: Connect
         commands: Receives an `Assignment` for each run, None to stop; sends ("ready", samples of an epoch), then for
             each run ("done", result or None) or ("failed", sentence).
     """
-    enlist(environment)
-    torch.set_num_threads(1)
-    place = Place.from_environment()
-    try:
-        task = recipe_task(recipe)
-        if place is None or place.rank == 0:
-            check_task(task)
-        commands.send(("ready", _length(task.train_set())))
-        job = None if place is None else Job(place)
+    with enlisted(environment):
+        torch.set_num_threads(1)
+        place = Place.from_environment()
         try:
-            while (assignment := commands.recv()) is not None:
-                try:
-                    commands.send(("done", train(recipe, task, assignment, job=job)))
-                except (PlesioError, RuntimeError) as error:
-                    # the comparison names the run, keeps the others, and starts fresh workers
-                    commands.send(("failed", f"{type(error).__name__}: {error}"))
-                    break
-        finally:
-            if job is not None:
-                job.close()
-    except PlesioError as error:
-        commands.send(("unusable", str(error)))
-    except (KeyboardInterrupt, EOFError, BrokenPipeError):
-        pass  # told to stop, or the comparison is gone: the session and the job have been closed on the way here
+            task = recipe_task(recipe)
+            if place is None or place.rank == 0:
+                check_task(task)
+            commands.send(("ready", _length(task.train_set())))
+            job = None if place is None else Job(place)
+            try:
+                while (assignment := commands.recv()) is not None:
+                    try:
+                        commands.send(("done", train(recipe, task, assignment, job=job)))
+                    except (PlesioError, RuntimeError) as error:
+                        # the comparison names the run, keeps the others, and starts fresh workers
+                        commands.send(("failed", f"{type(error).__name__}: {error}"))
+                        break
+            finally:
+                if job is not None:
+                    job.close()
+        except PlesioError as error:
+            commands.send(("unusable", str(error)))
+        except (KeyboardInterrupt, EOFError, BrokenPipeError):
+            pass  # told to stop, or the comparison is gone: the session and the job have been closed on the way here

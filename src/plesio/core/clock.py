@@ -68,10 +68,15 @@ class TrainingClock:
     >>> clock.start(); fake.sleep_s(2.0); clock.pause(); fake.sleep_s(5.0); clock.resume(); fake.sleep_s(1.0)
     >>> clock.elapsed_s()
     3.0
+
+    Args:
+        clock: Tells the time.
+        already_s: What others had trained before the start, if they had begun earlier.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, already_s: float = 0.0) -> None:
         self._clock = clock
+        self._already_s = already_s
         self._started_s: float | None = None
         self._paused_at_s: float | None = None
         self._paused_s = 0.0
@@ -98,4 +103,4 @@ class TrainingClock:
         if self._started_s is None:
             return 0.0
         until_s = self._clock.now_s() if self._paused_at_s is None else self._paused_at_s
-        return max(0.0, until_s - self._started_s - self._paused_s)
+        return self._already_s + max(0.0, until_s - self._started_s - self._paused_s)

@@ -263,6 +263,8 @@ class Coordinator:
             self.error = f"worker {worker} was lost, and a collective exchange cannot go on without it"
         effects = self._retire(worker, LeaveReason.LOST, now_s=now_s)
         effects += self._remove(worker)
+        if self.state == "ended" and self.status == "finished" and not any(m.leaving for m in self._members.values()):
+            self.status, self.error = "failed", "all workers were lost"
         return effects + [Tell(other, "lost", {"workers": [worker], "fatal": fatal}) for other in self.live]
 
     def _retire(self, worker: int, reason: LeaveReason, *, now_s: float) -> list[Effect]:

@@ -54,6 +54,11 @@ class World(Protocol):
         """The clock at which this worker was admitted."""
         ...
 
+    @property
+    def elapsed_s(self) -> float:
+        """How long the run had been going on when this worker was admitted."""
+        ...
+
     on_admitted: Callable[[int], None]
     """Called with the clock when this worker is admitted again after a rest."""
 
@@ -116,7 +121,7 @@ class Session:
         self._timeline = timeline
         self._pacer = pacer
         self._now_s = timeline.now_s
-        self._training = TrainingClock(timeline.clock)
+        self._training = TrainingClock(timeline.clock, already_s=world.elapsed_s)
         self._clock = world.clock
         self._marked_s: float | None = None
         self._feed: Feed | None = None
@@ -138,7 +143,7 @@ class Session:
 
     @property
     def elapsed_s(self) -> float:
-        """Training time so far: evaluation does not count."""
+        """Training time of the run so far: evaluation does not count."""
         return self._training.elapsed_s()
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> Iterator[Any]:

@@ -18,6 +18,7 @@ from plesio.core.errors import TransportError
 from plesio.cost.host_costs import HostCosts
 from plesio.runtime.exchange.transport import Bulk, Control, Gone, Header, Incoming, Refusal, Traffic
 from plesio.runtime.job_server import JobServer
+from plesio.runtime.messages import ControlKind
 from plesio.runtime.virtual.fabric import Fabric
 from plesio.runtime.virtual.scheduler import Scheduler, Turn
 
@@ -26,6 +27,8 @@ __all__ = ["ControlLine", "ServerConnections", "VirtualServer", "WorkerLine"]
 _NOTHING = np.empty(0, np.uint8)
 _CONTROL_BYTES = 60
 """Head and encryption of a control message on the wire."""
+_JOIN_BYTES = 500
+"""What a worker says to join: whichever folder and machine it names, a simulation stays the same."""
 _BULK_BYTES = 80
 """Heads and framing of a bulk message."""
 
@@ -210,7 +213,7 @@ class ControlLine:
 
     def send(self, kind: int, body: Mapping[str, Any]) -> None:
         """Queue a control message."""
-        num_bytes = _CONTROL_BYTES + _json_bytes(body)
+        num_bytes = _JOIN_BYTES if kind == ControlKind.JOIN else _CONTROL_BYTES + _json_bytes(body)
         self.traffic.tcp.sent_payload += num_bytes
         self._carry(Control(peer=self.identity, kind=kind, generation=self.generation, body=body), num_bytes, work=0)
 

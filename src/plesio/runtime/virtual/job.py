@@ -71,6 +71,7 @@ class _Pulse:
         """Begin for a run."""
         self.failure = None
         self._abort = abort
+        self._meter = meter
         meter.memory_bytes = lambda: 0  # of this process's memory nobody can say whose it is
         self._deployment.meters[self._turn] = meter
 
@@ -81,7 +82,13 @@ class _Pulse:
         return self.failure
 
     def quiet(self) -> None:
-        """Nothing to stop."""
+        """The training thread sends the last figures itself."""
+        self._meter = None
+
+    def beat(self) -> None:
+        """Send the figures up to now, as a process does several times a lease."""
+        if self._meter is not None:
+            self.line.send(ControlKind.HEARTBEAT, {"report": self._meter.take().to_json()})
 
     def _hear(self, incoming: Control | Bulk) -> None:
         if not isinstance(incoming, Control):
@@ -191,7 +198,8 @@ class VirtualJob:
 
     def die(self) -> None:
         """The worker is gone from one moment to the next."""
+        if self._pulse is not None:
+            self._pulse.beat()
+            self._pulse.line.cut()
         for line in self._lines:
             line.cut()
-        if self._pulse is not None:
-            self._pulse.line.cut()

@@ -28,6 +28,7 @@ class AloneWorld:
     rank = 0
     num_workers = 1
     clock = 0
+    elapsed_s = 0.0
 
     def __init__(self, *, policy: Policy, info: RunInfo, folder: Path | None, meter: Meter) -> None:
         self._seed = info.seed

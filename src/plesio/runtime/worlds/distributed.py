@@ -54,6 +54,7 @@ class DistributedWorld:
         self.rank = job.place.rank
         self.num_workers = job.place.num_workers
         self.clock = 0
+        self.elapsed_s = 0.0
         self.on_admitted: Callable[[int], None] = lambda clock: None
         self.before_rest: Callable[[], None] = lambda: None
         self.client: StoreClient | None = None
@@ -107,6 +108,7 @@ class DistributedWorld:
         self.client.tell(ControlKind.JOIN, body)
         started = self.client.await_control(ControlKind.START, timeout_s=self._job.meet_s, explain=self._who_is_missing)
         self.clock = started["clock"]
+        self.elapsed_s = started["elapsed_s"]
 
     def _who_is_missing(self) -> str:
         missing = self._job.missing()
