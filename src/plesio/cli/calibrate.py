@@ -1,10 +1,12 @@
 """`plesio calibrate`: measure this machine, or read what others have measured."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plesio.cli.compare import PLAIN_WIDTH
 from plesio.core.errors import ConfigError
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 
@@ -82,7 +84,7 @@ def _measure(task: str, *, workers: int, batch_size: int | None, out: Path) -> i
             on_measured=lambda what: progress.update(bar, advance=1, description=what),
         )
     calibration.write(out)
-    Console().print(_table(calibration))
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(_table(calibration))
     ring = calibration.ring
     typer.echo(
         f"{calibration.num_workers} workers computing at once get the work of {calibration.cores:.2f} of "
@@ -96,9 +98,9 @@ def _measure(task: str, *, workers: int, batch_size: int | None, out: Path) -> i
 def _table(calibration: "Calibration") -> "Table":
     from rich.table import Table
 
-    table = Table(title=f"{calibration.task}, {calibration.num_workers} workers", title_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in ("measured", "by", "fixed (95 %)", "per unit (95 %)", "worst residual"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=True)
     rows: list[tuple[str, str, LineFit]] = [
         ("gradient", "sample", calibration.gradient.fit),
         ("all-reduce", "MB", calibration.all_reduce.fit),

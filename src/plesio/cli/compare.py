@@ -15,6 +15,7 @@ from plesio.core.errors import ConfigError
 __all__ = [
     "EXAMPLES",
     "OUTPUT_NAMES",
+    "PLAIN_WIDTH",
     "compare",
     "prepare_folder",
     "print_results",
@@ -43,7 +44,7 @@ class World(StrEnum):
     VIRTUAL = "virtual"
 
 
-PLAIN_WIDTH = 120
+PLAIN_WIDTH = 140
 """Columns of the table where there is no terminal to ask: in files and logs nothing need be folded."""
 
 

@@ -40,7 +40,7 @@ def validate(
     world, calibrated to this machine, and with real workers. Prints predicted, measured and error of throughput, wait
     share, bytes, staleness and final metric, with those of a trivial model beside them.
     """
-    from plesio.cli.compare import prepare_folder, split_policies, split_seeds
+    from plesio.cli.compare import PLAIN_WIDTH, prepare_folder, split_policies, split_seeds
 
     chosen_seeds = split_seeds(seeds)
     if not chosen_seeds:
@@ -66,6 +66,6 @@ def validate(
     page.write_text(render_validation_page(predictions), encoding="utf-8")
     if json_file is not None:
         json_file.write_text(json.dumps(predictions_to_json(predictions), indent=1) + "\n", encoding="utf-8")
-    Console(width=None if sys.stdout.isatty() else 140).print(render_validation(predictions))
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_validation(predictions))
     typer.echo(f"\n{page}")
     return 0

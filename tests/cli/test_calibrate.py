@@ -1,0 +1,103 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from plesio.bench import calibrate as calibrating
+from plesio.cli.main import invoke
+from plesio.core.results import read_results
+from plesio.cost.calibration import Calibration
+
+NCCL = """\
+# nThread 1 nGpus 8 minBytes 1048576 maxBytes 4194304 step: 2(factor)
+#  size  count   type  redop  root   time  algbw  busbw #wrong   time  algbw  busbw #wrong
+1048576 262144  float    sum    -1 100.00  10.49  18.35      0  99.00  10.59  18.54      0
+2097152 524288  float    sum    -1 150.00  13.98  24.47      0 149.00  14.07  24.63      0
+4194304 1048576 float    sum    -1 250.00  16.78  29.36      0 249.00  16.84  29.48      0
+"""
+
+
+def test_measures_a_machine_that_the_virtual_world_can_then_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(calibrating, "REPEATS", 5)
+    monkeypatch.setattr(calibrating, "GRADIENT_S", 0.05)
+    monkeypatch.setattr(calibrating, "ALL_REDUCE_BYTES", (2**12, 2**16, 2**20))
+    monkeypatch.setattr(calibrating, "MODEL_SCALES", (1, 64, 4096))
+    out = tmp_path / "calibration.json"
+    assert invoke(["calibrate", "quadratic", "--workers", "2", "--out", str(out)]) == 0
+    calibration = Calibration.read(out)
+    assert (calibration.task, calibration.num_workers, calibration.batch_size) == ("quadratic", 2, 16)
+    assert 0 < calibration.cores <= calibration.num_cores
+    assert [size for size, _ in calibration.gradient.points] == [4, 8, 16, 32, 64]
+    assert [size for size, _ in calibration.all_reduce.points] == [2**12, 2**16, 2**20]
+    assert all(0 < value < 60 for _, value in (*calibration.worker.points, *calibration.server.points))
+    assert calibration.memory.points[0][1] > 50e6
+    assert "exchange with a server" in capsys.readouterr().out
+
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        '[task]\nname = "quadratic"\n[run]\npolicies = ["bsp", "asp"]\nseeds = [0]\nepochs = 1\n[workers]\ncount = 2\n'
+    )
+    line = f"compare {recipe} --world virtual --calibration {out} --out {tmp_path / 'runs'}"
+    assert invoke(line.split()) == 0
+    for run in read_results(tmp_path / "runs" / "results.json"):
+        assert run.status == "finished"
+        # nobody said how long a step takes: the calibration does
+        assert run.wall_s > run.steps / 2 * calibration.gradient.fit.at(16)
+
+
+def test_fits_links_to_what_nccl_tests_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "all_reduce.txt"
+    path.write_text(NCCL)
+    assert invoke(["calibrate", "--nccl-tests", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "3 sizes, 8 ranks, not complete." in text
+    # 50 µs and 1 / (20.97 GB/s) in all: 2 x 7 steps of 3.57 µs, and 36.7 GB/s a link
+    assert 'latency = "3.57 us"' in text
+    assert 'bandwidth = "36.7 GB/s"' in text
+
+
+def test_takes_step_times_from_a_profilers_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{n}", "pid": 1, "tid": 1, "ts": n * 3e4, "dur": d}
+        for n, d in enumerate((20_000, 21_000, 29_000))
+    ]
+    trace, steps = tmp_path / "trace.json", tmp_path / "steps.txt"
+    trace.write_text(json.dumps({"traceEvents": events}))
+    assert invoke(["calibrate", "--kineto", str(trace), "--out", str(steps)]) == 0
+    assert "3 steps, median 21 ms" in capsys.readouterr().out
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        '[task]\nname = "quadratic"\n[run]\npolicies = ["bsp"]\nseeds = [0]\nsamples = 320\n[workers]\ncount = 2\n'
+        'step_time = { kind = "trace", path = "steps.txt" }\n'
+    )
+    assert invoke(f"compare {recipe} --world virtual --out {tmp_path / 'runs'}".split()) == 0
+    [run] = read_results(tmp_path / "runs" / "results.json")
+    assert 10 * 0.02 < run.wall_s < 10 * 0.03
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("calibrate", "say what to measure or read"),
+        ("calibrate digits --nccl-tests file", "say what to measure or read, one of them"),
+        ("calibrate digits --workers 1", "--workers 1: write 2 or more"),
+        ("calibrate digit", 'there is no task "digit"'),
+        ("calibrate digits --batch-size 0", "batch"),
+        ("calibrate --nccl-tests none.txt", "cannot read the nccl-tests output none.txt"),
+        ("calibrate --kineto none.json", "none.json"),
+        ("compare recipes/demo.toml --out {out} --calibration c.json", "add --world virtual"),
+        (
+            "compare recipes/demo.toml --out {out} --world virtual --calibration c.json",
+            "there is no calibration c.json",
+        ),
+        ("validate --out {out} --seeds x", '--seeds "x"'),
+        ("validate --out {out} --policies bps", "bps"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert invoke(line.format(out=tmp_path / "out").split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) <= 2

@@ -1,0 +1,121 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plesio.core.errors import ConfigError, DataError
+from plesio.core.results import Environment
+from plesio.cost.calibration import Calibration, Curve
+
+SIZES = (4_000.0, 40_000.0, 400_000.0, 4_000_000.0)
+NUM_PARAMETERS = 100_000
+"""0.4 MB."""
+
+
+def line(intercept: float, slope: float, sizes: tuple[float, ...] = SIZES) -> Curve:
+    return Curve.of({size: intercept + slope * size for size in sizes})
+
+
+def calibration(*, exchange: Curve | None = None) -> Calibration:
+    return Calibration(
+        task="digits",
+        batch_size=32,
+        num_parameters=NUM_PARAMETERS,
+        num_workers=4,
+        num_cores=2,
+        cores=1.8,
+        gradient=line(1e-3, 1e-4, (8.0, 16.0, 32.0)),
+        gradient_cv=0.1,
+        memory=line(4e8, 1e4, (8.0, 16.0, 32.0)),
+        step_s=0.5e-3,
+        all_reduce=line(3e-3, 1.5e-9),
+        worker=line(1.5e-3, 0.5e-9),
+        server=line(1e-3, 0.25e-9),
+        exchange=exchange or line(2.9e-3, 0.75e-9),
+        environment=Environment(
+            plesio="1", python="3", torch="2", numpy="2", platform="Linux", cpu="a processor", num_cpus=2
+        ),
+    )
+
+
+def test_an_exchange_costs_what_was_measured():
+    measured = calibration()
+    costs = measured.costs(32)
+    size = 4 * NUM_PARAMETERS
+    worker_s = 2 * costs.pack(size) + costs.step_s
+    server_s = costs.serve(size) + costs.serve(0)
+    assert worker_s == pytest.approx(measured.worker.fit.at(size))
+    assert server_s == pytest.approx(measured.server.fit.at(size))
+    way_s = 2 * measured.cluster().local.latency_s
+    assert worker_s + server_s + way_s == pytest.approx(measured.exchange.fit.at(size))
+    assert way_s == pytest.approx(0.4e-3)
+    assert costs.all_reduce(1_000_000) == pytest.approx(4.5e-3)
+    assert costs.gradient_s == pytest.approx(4.2e-3)
+    assert costs.cores == 1.8
+
+
+def test_processors_that_overlap_are_waited_for_only_as_long_as_it_took():
+    measured = calibration(exchange=line(1.5e-3, 0.3e-9))
+    costs = measured.costs(32)
+    size = 4 * NUM_PARAMETERS
+    waited_s = 2 * costs.pack(size) + costs.step_s + costs.serve(size) + costs.serve(0)
+    assert waited_s == pytest.approx(measured.exchange.fit.at(size))
+    assert measured.cluster().local.latency_s == 0
+
+
+def test_elsewhere_everyone_has_a_core_and_links_of_the_cluster():
+    costs = calibration().costs(64, here=False)
+    assert costs.cores is None
+    assert costs.all_reduce(1_000) is None
+    assert costs.gradient_s == pytest.approx(7.4e-3)
+    assert costs.pack_s == calibration().costs(64).pack_s
+
+
+def test_this_machine_has_room_for_as_many_as_are_asked_for():
+    assert calibration().cluster().num_slots == 4
+    assert calibration().cluster(7).num_slots == 7
+
+
+def test_of_another_task_is_refused():
+    calibration().check_task("digits")
+    with pytest.raises(ConfigError, match="of task digits, and not of stdlib_lm; plesio calibrate stdlib_lm"):
+        calibration().check_task("stdlib_lm")
+
+
+def test_survives_a_file(tmp_path: Path):
+    path = tmp_path / "new" / "calibration.json"
+    calibration().write(path)
+    assert Calibration.read(path) == calibration()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: data.pop("gradient"), "is no calibration: 'gradient'"),
+        (lambda data: data.update(schema=99), "is no calibration of schema 1"),
+        (lambda data: data["worker"].pop("fit"), "is no calibration: 'fit'"),
+        (lambda data: data["worker"]["fit"].pop("slope"), "slope"),
+        (lambda data: data["environment"].update(more=1), "is no calibration"),
+    ],
+)
+def test_a_garbled_file_is_one_clear_line(tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str):
+    path = tmp_path / "calibration.json"
+    calibration().write(path)
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(DataError, match=message) as caught:
+        Calibration.read(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_no_json(tmp_path: Path):
+    with pytest.raises(DataError, match="plesio calibrate writes one"):
+        Calibration.read(tmp_path / "none.json")
+    (tmp_path / "text.json").write_text("no JSON")
+    with pytest.raises(DataError, match="cannot read the calibration"):
+        Calibration.read(tmp_path / "text.json")
+    with pytest.raises(DataError, match="cannot write the calibration"):
+        calibration().write(tmp_path / "text.json" / "calibration.json")
