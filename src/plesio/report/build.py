@@ -5,6 +5,7 @@ DIR/runs/<policy>-seed<seed>/           one run: trace-<worker>.jsonl, from them
 DIR/report.html                         the page
 """
 
+import contextlib
 import os
 from pathlib import Path
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from plesio.report.page import render_page
 from plesio.report.page_details import TraceLink
 from plesio.report.perfetto import PERFETTO_NAME, trace_paths, write_perfetto
 from plesio.report.summarise import compare_runs
+from plesio.report.timelines import Timeline, read_timeline
 
 __all__ = ["REPORT_NAME", "RESULTS_NAME", "build_report", "read_comparison"]
 
@@ -50,7 +52,7 @@ def build_report(directory: Path) -> Path:
         DataError: The results are missing, empty or garbled, or cannot be compared.
     """
     comparison = read_comparison(directory)
-    page = render_page(comparison, traces=_trace_links(directory))
+    page = render_page(comparison, traces=_trace_links(directory), timelines=_timelines(directory, comparison))
     path = directory / REPORT_NAME
     partial = path.with_name(path.name + ".part")
     partial.write_text(page, encoding="utf-8")
@@ -61,6 +63,17 @@ def build_report(directory: Path) -> Path:
 def _trace_links(directory: Path) -> list[TraceLink]:
     folders = [folder for folder in sorted((directory / "runs").glob("*")) if trace_paths(folder)]
     return [_trace_link(folder, directory=directory) for folder in folders]
+
+
+def _timelines(directory: Path, comparison: Comparison) -> list[Timeline]:
+    """Of the policies that are compared, in their order; where a trace cannot be read, its link says so."""
+    found: dict[str, Timeline] = {}
+    for folder in sorted((directory / "runs").glob("*")):
+        with contextlib.suppress(DataError):
+            timeline = read_timeline(folder)
+            if timeline is not None:
+                found.setdefault(timeline.policy, timeline)
+    return [found[summary.policy] for summary in comparison.policies if summary.policy in found]
 
 
 def _trace_link(folder: Path, *, directory: Path) -> TraceLink:

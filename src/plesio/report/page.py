@@ -17,6 +17,7 @@ from plesio.report.markup import prose
 from plesio.report.model import Comparison
 from plesio.report.page_details import TraceLink
 from plesio.report.page_style import STYLE
+from plesio.report.timelines import Timeline
 
 __all__ = ["render_page"]
 
@@ -58,8 +59,8 @@ $details
 """)
 
 
-def render_page(comparison: Comparison, *, traces: Sequence[TraceLink] = ()) -> str:
-    """The page as one HTML document, with links to the runs' ``traces``."""
+def render_page(comparison: Comparison, *, traces: Sequence[TraceLink] = (), timelines: Sequence[Timeline] = ()) -> str:
+    """The page as one HTML document, with links to the runs' ``traces`` and a picture of ``timelines``."""
     return _PAGE.substitute(
         title=html.escape(f"Plesio: {comparison.task}"),
         style=STYLE,
@@ -68,7 +69,7 @@ def render_page(comparison: Comparison, *, traces: Sequence[TraceLink] = ()) -> 
         alerts=overview.alerts(comparison),
         table=overview.comparison_table(comparison),
         sentences=overview.sentence_list(comparison),
-        figures="\n".join(_figure(figure) for figure in make_figures(comparison)),
+        figures="\n".join(_figure(figure) for figure in make_figures(comparison, timelines=timelines)),
         details="\n".join(
             [
                 details.run_table(comparison),

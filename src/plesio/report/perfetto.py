@@ -1,28 +1,21 @@
-"""Traces as the JSON that Perfetto and Chrome's tracing page open: one process per worker, on one time axis.
-
-Each trace counts from its own origin; the origins' Unix times put them on a common axis that begins with the earliest.
-A blocked span is taken apart over the workers that were blocked at the same clock (`plesio.core.trace.split_blocked`):
-first it waits for the last one to arrive, then all of them communicate.
-"""
+"""Traces as the JSON that Perfetto and Chrome's tracing page open: one process per worker, on one time axis."""
 
 import json
 import os
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import DataError
-from plesio.core.trace import Record, Trace, read_trace, split_blocked
+from plesio.core.trace import Record, Trace, read_trace
+from plesio.report.spans import Span, by_worker, origin_offsets_s, spans_of
 
 __all__ = ["PERFETTO_NAME", "trace_events", "trace_paths", "write_perfetto"]
 
 PERFETTO_NAME = "perfetto.json"
 
 _MICROSECONDS = 1e6
-
-_BlockedKey = tuple[int, int]
-"""A clock, and which of the blocked spans of that clock: a worker may be blocked more than once in a step."""
 
 
 def trace_paths(run_folder: Path) -> list[Path]:
@@ -56,20 +49,18 @@ def trace_events(traces: Sequence[Trace]) -> list[dict[str, Any]]:
     Raises:
         DataError: A header names no worker or no origin, or two traces are of the same worker.
     """
-    by_worker: dict[int, Trace] = {}
-    for trace in traces:
-        worker, origin_s = trace.header.get("worker"), trace.header.get("origin_s")
-        if not isinstance(worker, int) or not isinstance(origin_s, int | float):
-            raise DataError(f'a trace header needs "worker" and "origin_s", but this one is {dict(trace.header)}')
-        if worker in by_worker:
-            raise DataError(f"two traces say that they are of worker {worker}")
-        by_worker[worker] = trace
-    first_origin_s = min((trace.header["origin_s"] for trace in by_worker.values()), default=0.0)
-    waited_s = _waited_s(by_worker)
-    events = [event for worker in sorted(by_worker) for event in _metadata(worker)]
-    for worker, trace in sorted(by_worker.items()):
-        offset_s = trace.header["origin_s"] - first_origin_s
-        events.extend(_worker_events(worker, trace.records, offset_s=offset_s, waited_s=waited_s[worker]))
+    found = by_worker(traces)
+    offsets_s = origin_offsets_s(found)
+    events = [event for worker in found for event in _metadata(worker)]
+    spans = groupby(spans_of(found), key=lambda span: span.worker)
+    spans_by_worker = {worker: list(group) for worker, group in spans}
+    for worker, trace in found.items():
+        events.extend(_span(span) for span in spans_by_worker.get(worker, ()))
+        events.extend(
+            _moment(record, worker=worker, at_s=offsets_s[worker] + record.at_s)
+            for record in trace.records
+            if record.duration_s is None
+        )
     return events
 
 
@@ -78,49 +69,14 @@ def _metadata(worker: int) -> Iterator[dict[str, Any]]:
     yield {"ph": "M", "name": "process_sort_index", "pid": worker, "tid": 0, "args": {"sort_index": worker}}
 
 
-def _blocked(records: Sequence[Record]) -> Iterator[tuple[_BlockedKey, float]]:
-    seen: Counter[int] = Counter()
-    for record in records:
-        if record.kind == "blocked" and record.duration_s is not None:
-            yield (record.clock, seen[record.clock]), record.duration_s
-            seen[record.clock] += 1
+def _moment(record: Record, *, worker: int, at_s: float) -> dict[str, Any]:
+    event = _event("i", record.kind, worker=worker, at_s=at_s, clock=record.clock, fields=record.fields)
+    return {**event, "s": "t"}
 
 
-def _waited_s(by_worker: Mapping[int, Trace]) -> dict[int, list[float]]:
-    """For each worker, how long each of its blocked spans was waiting, in the order of the spans."""
-    blocked_s: dict[_BlockedKey, dict[int, float]] = defaultdict(dict)
-    for worker, trace in by_worker.items():
-        for key, duration_s in _blocked(trace.records):
-            blocked_s[key][worker] = duration_s
-    split = {key: split_blocked(spans) for key, spans in blocked_s.items()}
-    return {
-        worker: [split[key][worker][0] for key, _ in _blocked(trace.records)] for worker, trace in by_worker.items()
-    }
-
-
-def _worker_events(
-    worker: int, records: Sequence[Record], *, offset_s: float, waited_s: Sequence[float]
-) -> Iterator[dict[str, Any]]:
-    waits = iter(waited_s)
-    for record in records:
-        at_s = offset_s + record.at_s
-        if record.duration_s is None:
-            yield {
-                **_event("i", record.kind, worker=worker, at_s=at_s, clock=record.clock, fields=record.fields),
-                "s": "t",
-            }
-        elif record.kind == "blocked":
-            wait_s = next(waits)
-            yield _span("wait", worker=worker, at_s=at_s, duration_s=wait_s, clock=record.clock)
-            rest_s = record.duration_s - wait_s
-            yield _span("communicate", worker=worker, at_s=at_s + wait_s, duration_s=rest_s, clock=record.clock)
-        else:
-            yield _span(record.kind, worker=worker, at_s=at_s, duration_s=record.duration_s, clock=record.clock)
-
-
-def _span(kind: str, *, worker: int, at_s: float, duration_s: float, clock: int) -> dict[str, Any]:
-    event = _event("X", kind, worker=worker, at_s=at_s, clock=clock, fields={})
-    return {**event, "dur": round(duration_s * _MICROSECONDS, 3)}
+def _span(span: Span) -> dict[str, Any]:
+    event = _event("X", span.kind, worker=span.worker, at_s=span.at_s, clock=span.clock, fields={})
+    return {**event, "dur": round(span.duration_s * _MICROSECONDS, 3)}
 
 
 def _event(phase: str, name: str, *, worker: int, at_s: float, clock: int, fields: Mapping[str, Any]) -> dict[str, Any]:

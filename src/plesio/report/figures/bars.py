@@ -10,9 +10,9 @@ from plesio.core.units import format_bytes
 from plesio.report.figures import findings
 from plesio.report.figures.page_figure import PageFigure
 from plesio.report.figures.theme import ACTIVITY_COLOURS, LINK_COLOURS, PolicyStyle, axis_label, lay_out
-from plesio.report.model import Comparison, PolicySummary
+from plesio.report.model import Comparison
 
-__all__ = ["bytes_figure", "staleness_figure", "worker_times_figure"]
+__all__ = ["bytes_figure", "panels", "staleness_figure", "worker_times_figure"]
 
 _ROW_PX = 34
 _PANEL_TITLE_PX = 30
@@ -74,7 +74,7 @@ def worker_times_figure(comparison: Comparison) -> PageFigure | None:
         return None
     most_workers = max(len(summary.workers) for summary in drawn)
     row_px = _WORKER_PX if most_workers <= _MANY_WORKERS else _MANY_WORKERS_PX
-    figure, height_px = _panels(drawn, panel_px=row_px * most_workers)
+    figure, height_px = panels([summary.policy for summary in drawn], panel_px=row_px * most_workers)
     for row, summary in enumerate(drawn, start=1):
         for activity, colour in ACTIVITY_COLOURS.items():
             figure.add_trace(
@@ -108,7 +108,7 @@ def staleness_figure(comparison: Comparison, *, styles: Mapping[str, PolicyStyle
     drawn = [summary for summary in comparison.policies if summary.staleness.counts]
     if not drawn:
         return None
-    figure, height_px = _panels(drawn, panel_px=_STALENESS_PANEL_PX)
+    figure, height_px = panels([summary.policy for summary in drawn], panel_px=_STALENESS_PANEL_PX)
     for row, summary in enumerate(drawn, start=1):
         counts = summary.staleness.counts
         total = sum(counts)
@@ -150,11 +150,13 @@ def staleness_figure(comparison: Comparison, *, styles: Mapping[str, PolicyStyle
     )
 
 
-def _panels(drawn: Sequence[PolicySummary], *, panel_px: int) -> tuple[go.Figure, int]:
+def panels(policies: Sequence[str], *, panel_px: int) -> tuple[go.Figure, int]:
     """Panels one under another on one horizontal axis, each under its policy's name; and their height in pixels."""
-    height_px = len(drawn) * (panel_px + _PANEL_TITLE_PX)
-    spacing = _PANEL_TITLE_PX / height_px if len(drawn) > 1 else 0.0
-    titles = [f"<b>{html.escape(summary.policy)}</b>" for summary in drawn]
-    figure = make_subplots(rows=len(drawn), cols=1, shared_xaxes=True, vertical_spacing=spacing, subplot_titles=titles)
+    height_px = len(policies) * (panel_px + _PANEL_TITLE_PX)
+    spacing = _PANEL_TITLE_PX / height_px if len(policies) > 1 else 0.0
+    titles = [f"<b>{html.escape(policy)}</b>" for policy in policies]
+    figure = make_subplots(
+        rows=len(policies), cols=1, shared_xaxes=True, vertical_spacing=spacing, subplot_titles=titles
+    )
     figure.update_annotations(x=0, xanchor="left", font={"size": 13})
     return figure, height_px

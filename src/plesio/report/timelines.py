@@ -1,0 +1,79 @@
+"""A few steps from the middle of a run: what each worker did, moment by moment."""
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from plesio.core.trace import read_trace
+from plesio.report.perfetto import trace_paths
+from plesio.report.spans import Span, by_worker, spans_of
+
+__all__ = ["MOST_WORKERS", "Timeline", "read_timeline"]
+
+MOST_WORKERS = 16
+"""More rows than that nobody reads."""
+STEPS = 10
+"""Of the slowest worker, in the window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Spans of one run.
+
+    Attributes:
+        policy: The run's.
+        spans: Those that overlap the window, of the workers that are shown.
+        begins_s: Where the window begins, in seconds since the traces do.
+        ends_s: Where it ends.
+        num_workers: In the run; the first `MOST_WORKERS` are shown.
+    """
+
+    policy: str
+    spans: tuple[Span, ...]
+    begins_s: float
+    ends_s: float
+    num_workers: int
+
+
+def read_timeline(run_folder: Path) -> Timeline | None:
+    """The middle of a run; None if it has no spans.
+
+    Raises:
+        DataError: A trace cannot be read.
+    """
+    traces = by_worker([read_trace(path) for path in trace_paths(run_folder)])
+    spans = [span for span in spans_of(traces) if span.kind != "evaluate"]
+    if not spans:
+        return None
+    begins_s, ends_s = _window(spans)
+    shown = list(traces)[:MOST_WORKERS]
+    return Timeline(
+        policy=str(next(iter(traces.values())).header.get("policy", run_folder.name)),
+        spans=tuple(
+            span
+            for span in spans
+            if span.worker in shown and span.at_s < ends_s and span.at_s + span.duration_s > begins_s
+        ),
+        begins_s=begins_s,
+        ends_s=ends_s,
+        num_workers=len(traces),
+    )
+
+
+def _window(spans: Sequence[Span]) -> tuple[float, float]:
+    """`STEPS` steps of the slowest worker around the middle of the run."""
+    first_s, last_s = min(span.at_s for span in spans), max(span.at_s + span.duration_s for span in spans)
+    began: dict[int, dict[int, float]] = {}
+    for span in spans:
+        if span.kind == "compute":
+            began.setdefault(span.worker, {}).setdefault(span.clock, span.at_s)
+    step_s = 0.0
+    for by_clock in began.values():
+        moments = sorted(by_clock.values())
+        if len(moments) > 1:
+            step_s = max(step_s, statistics.median(b - a for a, b in itertools.pairwise(moments)))
+    length_s = min(last_s - first_s, STEPS * step_s or last_s - first_s)
+    begins_s = first_s + (last_s - first_s - length_s) / 2
+    return begins_s, begins_s + length_s
