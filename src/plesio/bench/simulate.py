@@ -9,9 +9,10 @@ from pathlib import Path
 import torch.distributed as dist
 
 from plesio.bench.recipe_workers import WorkersSection
+from plesio.bench.virtual_crew import machine_of, pacer_of_machine
 from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.results import RunResult
-from plesio.cost.cluster import Cluster
+from plesio.cost.calibration import Calibration
 from plesio.runtime.virtual import Progress, simulate
 from plesio.runtime.virtual.job import VirtualJob
 
@@ -26,6 +27,7 @@ def simulate_script(
     policy: str,
     seed: int,
     trace: Path | None,
+    calibration: Calibration | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> list[RunResult]:
     """Run a script as each of the virtual workers; its ``plesio.join`` finds the virtual job by itself.
@@ -40,6 +42,7 @@ def simulate_script(
         policy: Their consistency policy.
         seed: Of the workers' random streams, their step times and what befalls them.
         trace: Folder for traces and results.
+        calibration: What was measured with batches like the script's; None is a typical machine.
         on_progress: Hears how it goes.
 
     Returns:
@@ -56,8 +59,13 @@ def simulate_script(
     except SyntaxError as error:
         raise ConfigError(f"{script}, line {error.lineno}: {error.msg}") from None
 
+    batch_size = 1 if calibration is None else calibration.batch_size
+    cluster, costs = machine_of(workers, calibration, batch_size=batch_size)
+
     def work(job: VirtualJob) -> None:
         job.pacer = workers.pacer(job.place.rank, seed=seed, clock=job.clock, began_s=0.0)
+        if job.pacer is None:
+            job.pacer = pacer_of_machine(job, costs)
         job.policy, job.trace = policy, trace
         module = types.ModuleType("__main__")
         module.__file__ = str(script)
@@ -71,7 +79,8 @@ def simulate_script(
         simulation = simulate(
             work,
             num_workers=workers.count,
-            cluster=workers.cluster or Cluster.one_host(workers.count),
+            cluster=cluster,
+            costs=costs,
             faults=workers.faults_in_order(seed=seed),
             seed=seed,
             on_progress=on_progress,

@@ -5,10 +5,12 @@ from typing import Any
 
 from plesio.bench.crew import CrewRun
 from plesio.bench.recipe import Recipe
+from plesio.bench.recipe_workers import WorkersSection
 from plesio.bench.trainer import Assignment, recipe_task, train
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.cost.calibration import Calibration
 from plesio.cost.cluster import Cluster
+from plesio.cost.host_costs import HostCosts
 from plesio.cost.step_time import Constant
 from plesio.runtime.observer import RunFigures
 from plesio.runtime.pacing import Pacer
@@ -16,7 +18,29 @@ from plesio.runtime.virtual import Progress, simulate
 from plesio.runtime.virtual.job import VirtualJob
 from plesio.tasks.check import check_task
 
-__all__ = ["VirtualCrew"]
+__all__ = ["VirtualCrew", "machine_of", "pacer_of_machine"]
+
+
+def machine_of(
+    workers: WorkersSection, calibration: Calibration | None, *, batch_size: int
+) -> tuple[Cluster, HostCosts]:
+    """Where virtual workers are, and what training costs the processors there.
+
+    Args:
+        workers: Without a cluster they are on the calibrated machine, or on one host with a core for each.
+        calibration: What was measured; None is a typical machine.
+        batch_size: Samples in a worker's step.
+    """
+    cluster = workers.cluster
+    if calibration is None:
+        return cluster or Cluster.one_host(workers.count), HostCosts()
+    costs = calibration.costs(batch_size, here=cluster is None)
+    return cluster or calibration.cluster(workers.count), costs
+
+
+def pacer_of_machine(job: VirtualJob, costs: HostCosts) -> Pacer:
+    """Steps that take as long as their gradient was measured to."""
+    return Pacer(step_time=Constant(mean_s=costs.gradient_s), seed=0, worker=job.place.rank, clock=job.clock)
 
 
 class VirtualCrew:
@@ -32,23 +56,16 @@ class VirtualCrew:
     """
 
     def __init__(self, recipe: Recipe, *, calibration: Calibration | None = None) -> None:
-        count, cluster = recipe.workers.count, recipe.workers.cluster
         self.usable = True
         self._recipe = recipe
         self._task = recipe_task(recipe)
         check_task(self._task)
         self.samples_per_epoch = len(self._task.train_set())  # type: ignore[arg-type]
-        self._costs = None
         if calibration is not None:
             calibration.check_task(self._task.name)
-            self._costs = calibration.costs(self._task.batch_size, here=cluster is None)
-        if cluster is not None:
-            self._cluster = cluster.for_workers(count)
-        elif calibration is not None:
-            self._cluster = calibration.cluster(count)
-        else:
-            self._cluster = Cluster.one_host(count)
-        if self._costs is None and any(recipe.workers.step_time_of(rank) is None for rank in range(count)):
+        workers = recipe.workers
+        self._cluster, self._costs = machine_of(workers, calibration, batch_size=self._task.batch_size)
+        if calibration is None and any(workers.step_time_of(rank) is None for rank in range(workers.count)):
             raise ConfigError(
                 "the virtual world must know how long a step takes: write "
                 'step_time = { kind = "constant", mean = "20 ms" } under [workers] in the recipe, '
@@ -75,10 +92,8 @@ class VirtualCrew:
             )
 
         def work(job: VirtualJob) -> dict[str, Any] | None:
-            rank = job.place.rank
-            if self._costs is not None and self._recipe.workers.step_time_of(rank) is None:
-                steps = Constant(mean_s=self._costs.gradient_s)
-                job.pacer = Pacer(step_time=steps, seed=assignment.seed, worker=rank, clock=job.clock)
+            if self._recipe.workers.step_time_of(job.place.rank) is None:
+                job.pacer = pacer_of_machine(job, self._costs)
             return train(self._recipe, self._task, assignment, job=job, began_s=0.0)
 
         simulation = simulate(

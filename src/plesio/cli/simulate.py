@@ -21,6 +21,7 @@ Examples:
   plesio simulate digits --workers 16 --cluster 16x1gbe --policy ssp:4 --step-time "20 ms"
   plesio simulate digits --workers 4 --policy asp --step-time "20 ms" --slow 3:0.33
   plesio simulate train.py --workers 8 --policy local_sgd:8 --step-time "50 ms" -- --lr 0.1
+  plesio simulate digits --workers 16 --cluster 16x1gbe --calibration calibration.json
   plesio simulate digits --step-time lognormal:20ms,cv=0.3 --stalls probability=0.01,factor=10
   plesio simulate digits --workers 16 --cluster 2-racks --slowdowns factor=3,every=5s,lasting=1s
   plesio simulate digits --policy asp --lose 2@1.5s --join 3s
@@ -54,13 +55,14 @@ def simulate(
     workers: Annotated[int, typer.Option("--workers", "-n", metavar="N", help="Virtual workers.")] = 4,
     policy: Annotated[str, typer.Option("--policy", metavar="POLICY", help="See `plesio policies`.")] = "bsp",
     step_time: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--step-time",
             metavar="TIME|KIND:TIME,...",
-            help="What a step takes a worker of speed 1: lognormal:20ms,cv=1",
+            help="What a step takes a worker of speed 1: lognormal:20ms,cv=1; else as calibrated, or 20 ms.",
+            show_default=False,
         ),
-    ] = "20 ms",
+    ] = None,
     stalls: Annotated[
         str | None,
         typer.Option("--stalls", metavar="KEY=VALUE,...", help="Steps that stall now and then: probability, factor."),
@@ -92,6 +94,9 @@ def simulate(
         str | None,
         typer.Option("--cluster", metavar="NAME|FILE", help="Hosts and links; else one host with enough cores."),
     ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", metavar="FILE", help="What plesio calibrate measured of a machine.")
+    ] = None,
     epochs: Annotated[
         int, typer.Option("--epochs", metavar="N", help="Passes over a task's data, all workers together.")
     ] = 4,
@@ -109,6 +114,7 @@ def simulate(
     from plesio.bench.recipe import make_recipe, make_workers
     from plesio.cli.compare import prepare_folder, print_results
     from plesio.cli.progress_display import progress_display
+    from plesio.cost.calibration import Calibration
     from plesio.policies import parse_policy
 
     spec = parse_policy(policy).spec
@@ -116,9 +122,12 @@ def simulate(
         raise ConfigError(f"--workers {workers}: write 2 or more; one alone has nobody to be consistent with")
     if epochs < 1:
         raise ConfigError(f"--epochs {epochs}: write 1 or more")
+    measured = None if calibration is None else Calibration.read(calibration)
+    if step_time is None and measured is None:
+        step_time = "20 ms"
     table: Table = {
         "count": workers,
-        "step_time": _step_time(step_time),
+        **({} if step_time is None else {"step_time": _step_time(step_time)}),
         "unequal": [_slow(text, num_workers=workers) for text in slow or ()],
         "faults": [*map(_loss, lose or ()), *map(_join, join or ())],
         **({} if cluster is None else {"cluster": cluster}),
@@ -135,13 +144,22 @@ def simulate(
             section = make_workers(table, **of_recipe)
             prepare_folder(out, resume=False, overwrite=True)
             runs = _run_script(
-                Path(what), args or [], workers=section, policy=spec, seed=seed, out=out, progress=progress
+                Path(what),
+                args or [],
+                workers=section,
+                policy=spec,
+                seed=seed,
+                calibration=measured,
+                out=out,
+                progress=progress,
             )
         else:
             run = {"policies": [spec], "seeds": [seed], "epochs": epochs}
             recipe = make_recipe({"task": {"name": what}, "run": run, "workers": table}, **of_recipe)
             prepare_folder(out, resume=False, overwrite=True)
-            runs = run_comparison(recipe, out=out, resume=False, progress=progress, world="virtual")
+            runs = run_comparison(
+                recipe, out=out, resume=False, progress=progress, world="virtual", calibration=measured
+            )
     print_results(out)
     return 1 if any(run.status != "finished" for run in runs) else 0
 

@@ -134,6 +134,7 @@ class Calibration:
             serve_bytes_per_s=_rate(server[1]),
             step_s=self.step_s,
             gradient_s=self.gradient.fit.at(batch_size),
+            memory_bytes=round(self.memory.fit.at(batch_size)),
         )
         if not here:
             return costs

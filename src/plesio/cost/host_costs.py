@@ -17,6 +17,7 @@ class HostCosts:
         step_s: Seconds that a worker takes for what follows a step's gradient: the optimizer, the books.
         gradient_s: Seconds that the gradient of a step really takes. A paced step lasts as long as was drawn, or as
             long as this takes on cores that are shared.
+        memory_bytes: Peak memory of a worker; 0 is not known.
         cores: Cores of a host that all this shares, with what its workers and servers do at the same time; need not be
             whole. None: each has a core of its own.
         all_reduce_s: Seconds of an all-reduce among the workers, however small, and
@@ -32,6 +33,7 @@ class HostCosts:
     serve_bytes_per_s: float = 2e9
     step_s: float = 0.0
     gradient_s: float = 0.0
+    memory_bytes: int = 0
     cores: float | None = None
     all_reduce_s: float | None = None
     all_reduce_bytes_per_s: float | None = None

@@ -72,7 +72,8 @@ class _Pulse:
         self.failure = None
         self._abort = abort
         self._meter = meter
-        meter.memory_bytes = lambda: 0  # of this process's memory nobody can say whose it is
+        # of this process's memory nobody can say whose it is
+        meter.memory_bytes = lambda: self._deployment.costs.memory_bytes
         self._deployment.meters[self._turn] = meter
 
     def wait_for_failure(self) -> PlesioError | None:

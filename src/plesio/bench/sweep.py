@@ -1,0 +1,202 @@
+"""`plesio sweep`: the same comparison in the virtual world at several bandwidths of the cluster's network.
+
+One comparison a bandwidth, in a folder of its own: whatever reads a comparison reads each of them. A bandwidth is named
+by its text with a unit ("1 Gbit/s") everywhere; `plesio.core.units.parse_bandwidth` gives its value.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from plesio.bench.compare import run_comparison
+from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
+from plesio.bench.recipe import Recipe
+from plesio.bench.trainer import recipe_task
+from plesio.core.errors import ConfigError, DataError
+from plesio.core.results import RunResult, read_results, write_results
+from plesio.core.units import parse_bandwidth
+from plesio.cost.calibration import Calibration
+from plesio.cost.cluster import Cluster
+
+__all__ = ["check_sweep", "describe_network", "run_sweep", "with_bandwidth"]
+
+SETTING_NAME = "sweep.json"
+"""What the runs in the folder have in common; a sweep that differs in it is not mixed with them."""
+
+
+def run_sweep(
+    recipe: Recipe,
+    *,
+    bandwidths: Sequence[str],
+    out: Path,
+    resume: bool,
+    progress: ProgressSink,
+    calibration: Calibration | None = None,
+) -> dict[str, list[RunResult]]:
+    """Do the recipe's runs at each bandwidth; returns them by bandwidth, and keeps them in a folder for each in ``out``.
+
+    Args:
+        recipe: What to compare; its cluster's interfaces are given each bandwidth.
+        bandwidths: With units, all different.
+        out: Folder; the comparison at "1 Gbit/s" is in ``out/1-Gbit-s``.
+        resume: Keep the finished runs. They are timed to the recipe's target from their evaluations, so a sweep can be
+            resumed with another target.
+        progress: Hears of all runs as if they were one comparison.
+        calibration: What the virtual world knows of the machine; None is a typical one.
+
+    Raises:
+        ConfigError: There is no network or no target, or the task cannot be trained.
+        DataError: ``out`` has runs of another sweep, or results that cannot be read.
+    """
+    check_sweep(recipe)
+    cluster, target = recipe.workers.cluster, recipe_task(recipe).target
+    assert cluster is not None, "checked"
+    assert target is not None, "checked"
+    _keep_setting(out / SETTING_NAME, _setting(recipe, calibration), resume=resume)
+    swept: dict[str, list[RunResult]] = {}
+    per_bandwidth = len(recipe.run.policies) * len(recipe.run.seeds)
+    for number, bandwidth in enumerate(bandwidths):
+        folder = out / _slug(bandwidth)
+        folder.mkdir(parents=True, exist_ok=True)
+        if resume:
+            _time_to_target(folder / "results.json", target)
+        there = with_bandwidth(cluster, bytes_per_s=parse_bandwidth(bandwidth))
+        swept[bandwidth] = run_comparison(
+            recipe.model_copy(update={"workers": recipe.workers.model_copy(update={"cluster": there})}),
+            out=folder,
+            resume=resume,
+            progress=_PartOfSweep(
+                progress, bandwidth=bandwidth, before=number * per_bandwidth, total=len(bandwidths) * per_bandwidth
+            ),
+            world="virtual",
+            calibration=calibration,
+        )
+    return swept
+
+
+def check_sweep(recipe: Recipe) -> None:
+    """Make sure that there is a network to give a bandwidth to, and a target to time.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    cluster, count = recipe.workers.cluster, recipe.workers.count
+    name = next((f"{hosts}x1gbe" for hosts in (4, 16) if count <= hosts), "64x1gbe")
+    if cluster is None:
+        raise ConfigError(
+            f"one host has no network whose bandwidth could be changed; add --cluster {name} "
+            f'(or cluster = "{name}" under [workers] of the recipe)'
+        )
+    if cluster.host_of(count - 1) == 0:
+        raise ConfigError(
+            f"the {count} workers fill one host of cluster {cluster.name}, and nothing crosses a network; "
+            f"use more workers, or a cluster of smaller hosts, as in --cluster {name}"
+        )
+    task = recipe_task(recipe)
+    if task.target is None:
+        better = "more" if task.metric_goal == "max" else "less"
+        raise ConfigError(
+            f"task {task.name} has no target to time; add --target X, a value of {task.metric_name} ({better} is "
+            "better), or write target = X under [run] of the recipe"
+        )
+
+
+def with_bandwidth(cluster: Cluster, *, bytes_per_s: float) -> Cluster:
+    """The cluster with interfaces of this bandwidth; uplinks stay as oversubscribed as they were, latencies as long."""
+    uplink = cluster.uplink
+    if uplink is not None:
+        uplink = replace(uplink, bytes_per_s=uplink.bytes_per_s * bytes_per_s / cluster.nic.bytes_per_s)
+    return replace(cluster, nic=replace(cluster.nic, bytes_per_s=bytes_per_s), uplink=uplink)
+
+
+def describe_network(cluster: Cluster) -> str:
+    """What the bandwidth is given to, and what goes with it.
+
+    >>> from plesio.cost.cluster import parse_cluster
+    >>> describe_network(parse_cluster("2-racks"))
+    'cluster 2-racks, uplinks scaled with the interfaces (oversubscribed 4 to 1)'
+    """
+    if cluster.racks == 1 or cluster.uplink is None:
+        return f"cluster {cluster.name}"
+    ratio = cluster.hosts_per_rack * cluster.nic.bytes_per_s / cluster.uplink.bytes_per_s
+    return f"cluster {cluster.name}, uplinks scaled with the interfaces (oversubscribed {ratio:.3g} to 1)"
+
+
+def _slug(bandwidth: str) -> str:
+    """A bandwidth as a folder name.
+
+    >>> _slug("2.5 Gbit/s")
+    '2.5-Gbit-s'
+    """
+    return re.sub(r"[^A-Za-z0-9.]+", "-", bandwidth)
+
+
+def _setting(recipe: Recipe, calibration: Calibration | None) -> dict[str, Any]:
+    """All that the runs depend on besides policy, seed and bandwidth, as JSON values."""
+    values = recipe.model_dump(mode="json", exclude={"run": {"policies", "seeds", "target"}})
+    values["calibration"] = None if calibration is None else asdict(calibration)
+    plain: dict[str, Any] = json.loads(json.dumps(values))
+    return plain
+
+
+def _keep_setting(path: Path, setting: dict[str, Any], *, resume: bool) -> None:
+    if resume and path.exists():
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DataError(f"{path} is garbled: {error}; start anew with --overwrite") from None
+        different = [name for name in setting if found.get(name) != setting[name]]
+        if different:
+            raise DataError(
+                f"{path.parent} is of a sweep with other settings ({', '.join(different)}); resume with those "
+                "that it was made with, or start anew with --overwrite"
+            )
+    path.write_text(json.dumps(setting, indent=1) + "\n", encoding="utf-8")
+
+
+def _time_to_target(path: Path, target: float) -> None:
+    """Time the runs in a results file to ``target``, if it was another."""
+    runs = read_results(path) if path.exists() else []
+    if any(run.target != target for run in runs):
+        write_results(path, [_timed(run, target) for run in runs])
+
+
+def _timed(run: RunResult, target: float) -> RunResult:
+    sign = 1 if run.metric_goal == "max" else -1
+    reached = (point.at_s for point in run.evaluations if sign * point.metric >= sign * target)
+    return replace(run, target=target, time_to_target_s=next(reached, None))
+
+
+class _PartOfSweep:
+    """Tells of one bandwidth's runs as a part of all runs."""
+
+    def __init__(self, progress: ProgressSink, *, bandwidth: str, before: int, total: int) -> None:
+        self._progress = progress
+        self._bandwidth = bandwidth
+        self._before = before
+        self._total = total
+
+    def run_kept(self, label: RunLabel) -> None:
+        self._progress.run_kept(self._label(label))
+
+    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
+        self._progress.run_started(self._label(label), num_samples=num_samples)
+
+    def run_advanced(self, snapshot: Snapshot) -> None:
+        self._progress.run_advanced(snapshot)
+
+    def run_finished(self, result: RunResult) -> None:
+        self._progress.run_finished(replace(result, policy=self._name(result.policy)))
+
+    def run_failed(self, result: RunResult) -> None:
+        self._progress.run_failed(replace(result, policy=self._name(result.policy)))
+
+    def _label(self, label: RunLabel) -> RunLabel:
+        number = self._before + label.number
+        return replace(label, policy=self._name(label.policy), number=number, num_runs=self._total)
+
+    def _name(self, policy: str) -> str:
+        return f"{policy} at {self._bandwidth}"

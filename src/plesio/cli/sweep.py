@@ -1,0 +1,209 @@
+"""`plesio sweep`: how the time to a target depends on the bound and on the bandwidth, in the virtual world."""
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plesio.core.errors import ConfigError
+
+__all__ = ["EXAMPLES", "split_bandwidths", "split_bounds", "sweep"]
+
+EXAMPLES = """\b
+Examples:
+  plesio sweep recipes/demo.toml --out runs/sweep --cluster 4x1gbe --bounds 0,1,2,4,8,16,inf
+  plesio sweep recipes/demo.toml --out runs/sweep --cluster 4x1gbe --bounds 0,4,inf --policies bsp,local_sgd:8
+  plesio sweep recipes/demo.toml --out runs/wide --cluster 2-racks --bandwidths "1 Gbit/s,25 Gbit/s" --target 0.95
+  plesio sweep recipes/demo.toml --out runs/sweep --cluster 4x1gbe --bounds 0,4,inf --target 0.97 --resume
+\b
+Ctrl-C keeps the runs that are finished; --resume goes on."""
+
+DEFAULT_BANDWIDTHS = "100 Mbit/s,1 Gbit/s,10 Gbit/s"
+_UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+
+
+def sweep(
+    recipe: Annotated[Path, typer.Argument(help="The TOML file.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html.", show_default=False)
+    ],
+    bounds: Annotated[
+        str | None,
+        typer.Option("--bounds", metavar="LIST", help="Policies ssp:B instead of the recipe's: 0,1,2,4,8,16,inf"),
+    ] = None,
+    period: Annotated[
+        int | None,
+        typer.Option("--period", metavar="STEPS", help="Between exchanges, under all --bounds; else it grows with B."),
+    ] = None,
+    policies: Annotated[
+        str | None,
+        typer.Option("--policies", metavar="LIST", help="Policies instead of the recipe's, besides --bounds: bsp,asp"),
+    ] = None,
+    bandwidths: Annotated[
+        str, typer.Option("--bandwidths", metavar="LIST", help="Of the hosts' network interfaces, with units.")
+    ] = DEFAULT_BANDWIDTHS,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", metavar="LIST", help="Seeds instead of the recipe's: 0,1,2")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option("--target", metavar="X", help="Metric to reach, instead of the recipe's.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME|FILE", help="Hosts and links, instead of the recipe's.")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", metavar="FILE", help="What plesio calibrate measured.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the finished runs in DIR, do the others.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier sweep from DIR.")] = False,
+) -> int:
+    """Show how time to target depends on bound and bandwidth.
+
+    Runs the recipe in the virtual world once for each bandwidth, policy and seed. Prints the median time to the target
+    and the throughput, says which policy is best where, and writes report.html and a comparison per bandwidth.
+    """
+    chosen_bandwidths = split_bandwidths(bandwidths)
+
+    from plesio.bench.recipe import load_recipe
+    from plesio.cost.calibration import Calibration
+    from plesio.cost.cluster import parse_cluster
+
+    loaded = load_recipe(
+        recipe,
+        policies=_policies(bounds, period=period, policies=policies),
+        seeds=None if seeds is None else _split_seeds(seeds),
+        cluster=None if cluster is None else parse_cluster(cluster),
+    )
+    if target is not None:
+        loaded = loaded.model_copy(update={"run": loaded.run.model_copy(update={"target": target})})
+    measured = None if calibration is None else Calibration.read(calibration)
+
+    from plesio.bench.sweep import check_sweep, describe_network, run_sweep
+    from plesio.cli.compare import prepare_folder
+    from plesio.cli.progress_display import progress_display
+
+    check_sweep(loaded)
+    prepare_folder(out, resume=resume, overwrite=overwrite, names=_output_names(out))
+    try:
+        with progress_display() as progress:
+            swept = run_sweep(
+                loaded,
+                bandwidths=chosen_bandwidths,
+                out=out,
+                resume=resume,
+                progress=progress,
+                calibration=measured,
+            )
+    except KeyboardInterrupt:
+        options = {
+            "--bounds": bounds,
+            "--period": period,
+            "--policies": policies,
+            "--bandwidths": None if bandwidths == DEFAULT_BANDWIDTHS else bandwidths,
+            "--seeds": seeds,
+            "--target": target,
+            "--cluster": cluster,
+            "--calibration": calibration,
+        }
+        given = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
+        again = shlex.join(["plesio", "sweep", str(recipe), "--out", str(out), *given, "--resume"])
+        print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
+        raise
+
+    from rich.console import Console
+
+    from plesio.cli.compare import PLAIN_WIDTH
+    from plesio.report.sweep import render_sweep, render_sweep_page, summarise_sweep
+
+    assert loaded.workers.cluster is not None, "checked"
+    result = summarise_sweep(swept, network=describe_network(loaded.workers.cluster))
+    page = out / "report.html"
+    page.write_text(render_sweep_page(result), encoding="utf-8")
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_sweep(result))
+    typer.echo(f"\n{page}")
+    runs = [run for runs in swept.values() for run in runs]
+    failed = sum(run.status != "finished" for run in runs)
+    if failed:
+        print(f"plesio: {failed} of {len(runs)} runs did not finish; the report says why", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def split_bounds(text: str) -> list[str]:
+    """Bounds separated by commas or spaces.
+
+    >>> split_bounds("0,4, inf")
+    ['0', '4', 'inf']
+
+    Raises:
+        ConfigError: One is no bound, is there twice, or there is none.
+    """
+    bounds = [part.lower() for part in filter(None, re.split(r"[,\s]+", text))]
+    if not bounds or not all(re.fullmatch(r"[0-9]+|inf", bound) for bound in bounds):
+        raise ConfigError(f'--bounds "{text}": write whole numbers of 0 or more, or inf, as in 0,1,2,4,8,16,inf')
+    bounds = [bound if bound == "inf" else str(int(bound)) for bound in bounds]
+    _check_all_different(bounds, what=f'--bounds "{text}"')
+    return bounds
+
+
+def split_bandwidths(text: str) -> list[str]:
+    """Bandwidths separated by commas, from the smallest to the largest, each written in bits.
+
+    >>> split_bandwidths("10Gbps, 100 MB/s")
+    ['800 Mbit/s', '10 Gbit/s']
+
+    Raises:
+        ConfigError: One is no bandwidth, is 0, is there twice, or there is none.
+    """
+    from plesio.core.units import parse_bandwidth
+
+    try:
+        values = sorted(8 * parse_bandwidth(part) for part in text.split(",") if part.strip())
+    except ConfigError as error:
+        raise ConfigError(f"--bandwidths: {error}") from None
+    if not values or values[0] < 1:
+        raise ConfigError(f'--bandwidths "{text}": write one or more above 0, as in "{DEFAULT_BANDWIDTHS}"')
+    bandwidths = []
+    for bits_per_s in values:
+        prefix, scale = next(unit for unit in _UNITS if bits_per_s >= unit[1])
+        bandwidths.append(f"{bits_per_s / scale:.6g} {prefix}bit/s")
+    _check_all_different(bandwidths, what=f'--bandwidths "{text}"')
+    return bandwidths
+
+
+def _check_all_different(values: Sequence[str], *, what: str) -> None:
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{what}: {twice} is there {values.count(twice)} times; write it once")
+
+
+def _policies(bounds: str | None, *, period: int | None, policies: str | None) -> list[str] | None:
+    """The specs of the command line, those of the bounds first; None leaves the recipe's."""
+    from plesio.cli.compare import split_policies
+    from plesio.policies import parse_policy
+
+    if bounds is None:
+        if period is not None:
+            raise ConfigError(f"--period {period} is that of the policies of --bounds; add --bounds, as in 0,4,16,inf")
+        return None if policies is None else split_policies(policies)
+    options = "" if period is None else f",period={period}"
+    try:
+        specs = [parse_policy(f"ssp:{bound}{options}").spec for bound in split_bounds(bounds)]
+    except ConfigError as error:
+        raise ConfigError(f"--bounds {bounds}{'' if period is None else f' --period {period}'}: {error}") from None
+    others = [] if policies is None else split_policies(policies)
+    return [*specs, *(other for other in others if other not in specs)]
+
+
+def _split_seeds(text: str) -> list[int]:
+    from plesio.cli.compare import split_seeds
+
+    return split_seeds(text)
+
+
+def _output_names(out: Path) -> list[str]:
+    """What a sweep has written to ``out``, at whichever bandwidths."""
+    return ["report.html", "sweep.json", *(path.name for path in out.glob("[0-9]*bit-s"))]
