@@ -5,6 +5,7 @@ are taken one by one, so that whoever asked can take medians; between two the wo
 exchanges of a training, so that nobody profits from caches that are never cold.
 """
 
+import inspect
 import resource
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from plesio.bench.recipe import TaskSection
 from plesio.bench.trainer import section_task
 from plesio.core.errors import PlesioError
 from plesio.runtime.environment import Place
+from plesio.runtime.exchange.shard import SUPPORTED_OPTIMIZERS
 from plesio.runtime.job import Job
 from plesio.runtime.join import join
 from plesio.tasks.check import check_task
@@ -95,11 +97,11 @@ def exchange(bench: Bench, *, scale: float, repeats: int) -> dict[str, Any]:
         (``worker_s``) and the server (``server_s``) took for one exchange.
     """
     own, _ = bench.task.build(0)
-    model, optimizer = _scaled(bench.task, scale)
+    model, optimizer, policy = _scaled(bench.task, scale)
     num_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
     wall: list[float] = []
     worker_s = 0.0
-    with join(model, optimizer, policy="asp", job=bench.job) as session:
+    with join(model, optimizer, policy=policy, job=bench.job) as session:
         server = _server_process()
         begun_server_s = 0.0
         for number in range(WARM_UP + repeats):
@@ -150,14 +152,22 @@ def _compute_gradient(task: Task, model: nn.Module) -> None:
     model.zero_grad(set_to_none=True)
 
 
-def _scaled(task: Task, scale: float) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """As many tensors as the task's model has, each ``scale`` times as large, with an optimizer like the task's."""
+def _scaled(task: Task, scale: float) -> tuple[nn.Module, torch.optim.Optimizer, str]:
+    """As many tensors as the task's model has, each ``scale`` times as large, with an optimizer like the task's.
+
+    And the policy to exchange with: a server adds deltas where it cannot run the task's optimizer.
+    """
     model, optimizer = task.build(0)
     sizes = [max(1, round(scale * parameter.numel())) for parameter in model.parameters() if parameter.requires_grad]
     scaled = nn.Module()
     for number, size in enumerate(sizes):
         scaled.register_parameter(f"tensor{number}", nn.Parameter(torch.zeros(size)))
-    return scaled, type(optimizer)(scaled.parameters(), **optimizer.defaults)
+    kind = type(optimizer)
+    if SUPPORTED_OPTIMIZERS.get(kind.__name__) is not kind:
+        return scaled, torch.optim.SGD(scaled.parameters(), lr=1e-3), "asp,update=delta"
+    accepted = inspect.signature(kind).parameters
+    options = {name: value for name, value in optimizer.defaults.items() if name in accepted}
+    return scaled, kind(scaled.parameters(), **options), "asp"
 
 
 def _server_process() -> psutil.Process:
