@@ -101,7 +101,9 @@ def by_name(predictions: list[Prediction], policy: str) -> dict[str, Prediction]
     return {one.quantity: one for one in predictions if one.setting["policy"] == policy}
 
 
-def test_rows_are_means_over_seeds_with_a_trivial_baseline_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_rows_are_medians_over_seeds_with_a_trivial_baseline_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(validating, "run_comparison", made_up_runs)
     monkeypatch.setattr(validating, "calibrate", calibration)
     predictions = validate(

@@ -13,7 +13,17 @@ COMMANDS = sorted(command.name for command in app.registered_commands if command
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]):
-    assert COMMANDS == ["compare", "policies", "report", "run", "simulate", "tasks"]
+    assert COMMANDS == [
+        "calibrate",
+        "compare",
+        "policies",
+        "report",
+        "run",
+        "simulate",
+        "sweep",
+        "tasks",
+        "validate",
+    ]
     assert invoke(["--help"]) == 0
     with_flag = capsys.readouterr().out
     assert invoke([]) == 0

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from plesio.core.errors import ConfigError
 from plesio.runtime.launcher import listen, serve_store, worker_environment
+from plesio.tasks.load import TASKS
 
 __all__ = ["Gang", "enlisted"]
 
@@ -38,15 +39,17 @@ class Gang:
     """
 
     def __init__(self, count: int, main: Callable[..., None], *arguments: Any) -> None:
-        spawn = multiprocessing.get_context("spawn")
+        # importing torch takes seconds: one process does it, and the workers are forked off that
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([main.__module__, *(origin.partition(":")[0] for origin in TASKS.values())])
         with listen(0) as listener:
             master = ("127.0.0.1", listener.getsockname()[1])
             self.pipes: list[Connection] = []
             self._processes = []
             for rank in range(count):
-                ours, theirs = spawn.Pipe()
+                ours, theirs = context.Pipe()
                 environment = worker_environment({}, rank=rank, world_size=count, master=master)
-                process = spawn.Process(
+                process = context.Process(
                     target=main, args=(*arguments, environment, theirs), name=f"plesio-worker-{rank}", daemon=True
                 )
                 with _one_thread():
@@ -121,6 +124,8 @@ class Gang:
 def enlisted(environment: Mapping[str, str]) -> Iterator[None]:
     """Within, this process has its variables and leaves Ctrl-C to its starter, whose SIGTERM interrupts it."""
     os.environ.update(environment)
+    # as in any other process: a child of a fork server would use that for its own children (data loaders) too
+    multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
     try:

@@ -162,8 +162,8 @@ def _scaled(task: Task, scale: float) -> tuple[nn.Module, torch.optim.Optimizer,
     scaled = nn.Module()
     for number, size in enumerate(sizes):
         scaled.register_parameter(f"tensor{number}", nn.Parameter(torch.zeros(size)))
-    kind = type(optimizer)
-    if SUPPORTED_OPTIMIZERS.get(kind.__name__) is not kind:
+    kind: Callable[..., torch.optim.Optimizer] = type(optimizer)
+    if SUPPORTED_OPTIMIZERS.get(type(optimizer).__name__) is not kind:
         return scaled, torch.optim.SGD(scaled.parameters(), lr=1e-3), "asp,update=delta"
     accepted = inspect.signature(kind).parameters
     options = {name: value for name, value in optimizer.defaults.items() if name in accepted}

@@ -7,7 +7,7 @@ by its text with a unit ("1 Gbit/s") everywhere; `plesio.core.units.parse_bandwi
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ def run_sweep(
     progress: ProgressSink,
     calibration: Calibration | None = None,
 ) -> dict[str, list[RunResult]]:
-    """Do the recipe's runs at each bandwidth; returns them by bandwidth, and keeps them in a folder for each in ``out``.
+    """Do the recipe's runs at each bandwidth, in a folder for each in ``out``; returns them by bandwidth.
 
     Args:
         recipe: What to compare; its cluster's interfaces are given each bandwidth.
@@ -137,7 +137,7 @@ def _slug(bandwidth: str) -> str:
 def _setting(recipe: Recipe, calibration: Calibration | None) -> dict[str, Any]:
     """All that the runs depend on besides policy, seed and bandwidth, as JSON values."""
     values = recipe.model_dump(mode="json", exclude={"run": {"policies", "seeds", "target"}})
-    values["calibration"] = None if calibration is None else asdict(calibration)
+    values["calibration"] = None if calibration is None else calibration.to_json()
     plain: dict[str, Any] = json.loads(json.dumps(values))
     return plain
 

@@ -27,7 +27,7 @@ NUM_WORKERS = 4
 SLOW_SPEED = 1 / 3
 POLICIES = ("bsp", "ssp:4", "asp", "local_sgd:8")
 STEP_TIMES = ("30 ms", "60 ms")
-NUM_ROUNDS = 80
+NUM_ROUNDS = 60
 """Steps of each worker, if they shared the samples evenly."""
 
 
@@ -66,7 +66,7 @@ def validate(
     Args:
         out: Folder of the calibrations, and of each comparison in both worlds.
         policies: Specs.
-        seeds: A row of the result is a mean over them.
+        seeds: A row of the result is a median over them: one run that something else disturbed does not decide it.
         workloads: Tasks.
         step_times: Of a worker of speed 1, with units.
         num_rounds: Steps of each worker.
@@ -83,7 +83,9 @@ def validate(
             name = f"{workload.task}-{step_time.replace(' ', '')}"
             recipe = _recipe(workload, step_time, policies=policies, seeds=seeds, num_rounds=num_rounds)
             if calibration is None:
-                calibration = _calibrated(recipe, out / f"{workload.task}.json", on_measured=on_measured)
+                calibration = _calibrated(
+                    recipe, out / "calibration" / f"{workload.task}.json", on_measured=on_measured
+                )
             measured = run_comparison(recipe, out=_made(out / "process" / name), resume=True, progress=progress)
             predicted = run_comparison(
                 recipe,
@@ -135,11 +137,11 @@ def _made(folder: Path) -> Path:
 def _compared(
     recipe: Recipe, step_time: str, predicted: list[RunResult], measured: list[RunResult], *, num_bytes: int
 ) -> Iterator[Prediction]:
-    """The quantities of each policy, as means over its seeds."""
+    """The quantities of each policy, as medians over its seeds."""
     for run in (*predicted, *measured):
         if run.status != "finished":
             raise PlesioError(f"{run.policy}, seed {run.seed}, in the {run.world} world {run.status}: {run.error}")
-    bsp_metric = _mean([run.final_metric for run in predicted if run.policy == recipe.run.policies[0]])
+    bsp_metric = _median([run.final_metric for run in predicted if run.policy == recipe.run.policies[0]])
     for policy in recipe.policies:
         foreseen = [run for run in predicted if run.policy == policy.spec and run.seed in recipe.run.seeds]
         seen = [run for run in measured if run.policy == policy.spec and run.seed in recipe.run.seeds]
@@ -147,7 +149,7 @@ def _compared(
             policy,
             paces_s=_paces_s(step_time),
             batch_size=recipe.task.batch_size or 1,
-            steps=_mean([run.steps for run in foreseen]),
+            steps=_median([run.steps for run in foreseen]),
             num_bytes=num_bytes,
         )
         trivial["final metric"] = bsp_metric
@@ -158,8 +160,8 @@ def _compared(
                 setting={"task": seen[0].task, "step_time": step_time, "policy": policy.spec},
                 quantity=quantity,
                 scale=scale,
-                predicted=_mean([value_of(run) for run in foreseen]),
-                measured=_mean([value_of(run) for run in seen]),
+                predicted=_median([value_of(run) for run in foreseen]),
+                measured=_median([value_of(run) for run in seen]),
                 baseline=trivial[quantity],
             )
 
@@ -179,8 +181,8 @@ def _wait_share(run: RunResult) -> float:
     return waited_s / sum(worker.compute_s + worker.wait_s + worker.communicate_s for worker in run.workers)
 
 
-def _mean(values: Sequence[float | None]) -> float:
-    return statistics.fmean(value for value in values if value is not None)
+def _median(values: Sequence[float | None]) -> float:
+    return statistics.median(value for value in values if value is not None)
 
 
 def _paces_s(step_time: str) -> list[float]:

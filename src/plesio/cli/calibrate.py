@@ -85,12 +85,14 @@ def _measure(task: str, *, workers: int, batch_size: int | None, out: Path) -> i
         )
     calibration.write(out)
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(_table(calibration))
-    ring = calibration.ring
     typer.echo(
         f"{calibration.num_workers} workers computing at once get the work of {calibration.cores:.2f} of "
         f"{calibration.num_cores} cores done. A step's end takes {format_seconds(calibration.step_s)}."
     )
-    typer.echo(_links(ring))
+    if calibration.all_reduce.fit.slope > 0:
+        typer.echo(_links(calibration.ring))
+    else:
+        typer.echo("An all-reduce took as long whatever its size: no bandwidth follows from that.")
     typer.echo(f"\n{out}")
     return 0
 

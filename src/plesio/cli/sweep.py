@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from plesio.cli.compare import PLAIN_WIDTH, prepare_folder, split_policies, split_seeds
 from plesio.core.errors import ConfigError
 
 __all__ = ["EXAMPLES", "split_bandwidths", "split_bounds", "sweep"]
@@ -75,7 +76,7 @@ def sweep(
     loaded = load_recipe(
         recipe,
         policies=_policies(bounds, period=period, policies=policies),
-        seeds=None if seeds is None else _split_seeds(seeds),
+        seeds=None if seeds is None else split_seeds(seeds),
         cluster=None if cluster is None else parse_cluster(cluster),
     )
     if target is not None:
@@ -83,7 +84,6 @@ def sweep(
     measured = None if calibration is None else Calibration.read(calibration)
 
     from plesio.bench.sweep import check_sweep, describe_network, run_sweep
-    from plesio.cli.compare import prepare_folder
     from plesio.cli.progress_display import progress_display
 
     check_sweep(loaded)
@@ -116,7 +116,6 @@ def sweep(
 
     from rich.console import Console
 
-    from plesio.cli.compare import PLAIN_WIDTH
     from plesio.report.sweep import render_sweep, render_sweep_page, summarise_sweep
 
     assert loaded.workers.cluster is not None, "checked"
@@ -182,7 +181,6 @@ def _check_all_different(values: Sequence[str], *, what: str) -> None:
 
 def _policies(bounds: str | None, *, period: int | None, policies: str | None) -> list[str] | None:
     """The specs of the command line, those of the bounds first; None leaves the recipe's."""
-    from plesio.cli.compare import split_policies
     from plesio.policies import parse_policy
 
     if bounds is None:
@@ -190,18 +188,13 @@ def _policies(bounds: str | None, *, period: int | None, policies: str | None) -
             raise ConfigError(f"--period {period} is that of the policies of --bounds; add --bounds, as in 0,4,16,inf")
         return None if policies is None else split_policies(policies)
     options = "" if period is None else f",period={period}"
+    wanted = [f"ssp:{bound}{options}" for bound in split_bounds(bounds)]
     try:
-        specs = [parse_policy(f"ssp:{bound}{options}").spec for bound in split_bounds(bounds)]
+        specs = [parse_policy(spec).spec for spec in wanted]
     except ConfigError as error:
         raise ConfigError(f"--bounds {bounds}{'' if period is None else f' --period {period}'}: {error}") from None
     others = [] if policies is None else split_policies(policies)
     return [*specs, *(other for other in others if other not in specs)]
-
-
-def _split_seeds(text: str) -> list[int]:
-    from plesio.cli.compare import split_seeds
-
-    return split_seeds(text)
 
 
 def _output_names(out: Path) -> list[str]:

@@ -11,28 +11,31 @@ from plesio.core.errors import ConfigError
 
 __all__ = ["EXAMPLES", "validate"]
 
+OUTPUT_NAMES = ("calibration", "process", "virtual", "report.html")
+
 EXAMPLES = """\b
 Examples:
-  plesio validate --out runs/validation
-  plesio validate --out runs/validation --json errors.json --seeds 0
+  plesio validate
+  plesio validate --json errors.json --seeds 0 --policies bsp,asp
   plesio validate --out runs/validation --resume
 \b
 Takes about ten minutes with three seeds; let nothing else run meanwhile."""
 
 
 def validate(
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html.", show_default=False)
-    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html.")] = Path(
+        "runs/validation"
+    ),
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write rows and summary as JSON.", show_default=False)
     ] = None,
     policies: Annotated[
         str | None, typer.Option("--policies", metavar="LIST", help="Instead of bsp,ssp:4,asp,local_sgd:8")
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", metavar="LIST", help="A row is a mean over them.")] = "0,1,2",
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the finished runs in DIR, do the others.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier validation from DIR.")] = False,
+    seeds: Annotated[str, typer.Option("--seeds", metavar="LIST", help="A row is a median over them.")] = "0,1,2",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep what DIR has of an earlier validation, instead of removing it.")
+    ] = False,
 ) -> int:
     """Predict runs of this machine, do them, and show the errors.
 
@@ -45,7 +48,7 @@ def validate(
     chosen_seeds = split_seeds(seeds)
     if not chosen_seeds:
         raise ConfigError("--seeds is empty; write one or more, as in 0,1,2")
-    prepare_folder(out, resume=resume, overwrite=overwrite, names=("process", "virtual", "report.html"))
+    prepare_folder(out, resume=resume, overwrite=not resume, names=OUTPUT_NAMES)
 
     from rich.console import Console
 

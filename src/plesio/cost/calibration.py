@@ -104,7 +104,11 @@ class Calibration:
 
     @property
     def ring(self) -> AlphaBeta:
-        """Latency and bandwidth of a step of the ring that the all-reduce is taken for."""
+        """Latency and bandwidth of a step of the ring that the all-reduce is taken for.
+
+        Raises:
+            ConfigError: Its times do not rise with the size.
+        """
         return alpha_beta_of_all_reduce(self.all_reduce.fit, num_ranks=self.num_workers)
 
     def check_task(self, name: str) -> None:

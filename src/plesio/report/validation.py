@@ -73,7 +73,7 @@ def render_validation_page(predictions: Sequence[Prediction]) -> str:
         ),
         summary=_html_table(_SUMMARY_HEADERS, _summary(predictions)),
         scatter=scatter,
-        caption=f"A point a run, a mean over its seeds. The band is ±{BAND:.0%}, or ±3 percentage points.",
+        caption=f"A point a run, a median over its seeds. The band is ±{BAND:.0%}, or ±3 percentage points.",
         rows=_html_table(_ROW_HEADERS, _rows(predictions)),
     )
 

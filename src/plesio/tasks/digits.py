@@ -11,6 +11,8 @@ import functools
 from typing import Any
 
 import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils.data import TensorDataset
@@ -88,10 +90,6 @@ def _build(seed: int, *, learning_rate: float) -> tuple[nn.Module, torch.optim.O
 @functools.cache
 def _split() -> tuple[TensorDataset, TensorDataset]:
     """(training, held-out): each class is in both in the same proportion."""
-    # Importing scikit-learn takes a second: not for those who only ask for the task's name.
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
     data = load_digits()
     images = torch.from_numpy(data.images).to(torch.float32).div(16.0).unsqueeze(1)
     labels = torch.from_numpy(data.target).to(torch.int64)

@@ -1,0 +1,249 @@
+"""What a sweep found: best policies and where it stops mattering, as a table in a terminal and as a page with pictures.
+
+A policy counts as having reached the target at a bandwidth when every seed did; the median of some would flatter it.
+"""
+
+import html
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from string import Template
+
+import plotly.io
+from plotly.offline import get_plotlyjs
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from plesio.core.results import RunResult
+from plesio.core.units import format_seconds
+from plesio.report.figures import sweep as figures
+from plesio.report.figures.page_figure import PageFigure
+from plesio.report.markup import prose
+from plesio.report.model import Comparison
+from plesio.report.page_style import STYLE
+from plesio.report.sentences import listed, ratio_text, seeds_text
+from plesio.report.summarise import compare_runs
+
+__all__ = ["Sweep", "render_sweep", "render_sweep_page", "summarise_sweep", "sweep_figures", "sweep_sentences"]
+
+CLOSE = 1.1
+"""Times within this factor of each other are told as equal."""
+_NONE = "–"
+_MARKS = (
+    "Line: median over the seeds that reached it. Small dots: seeds. A hollow mark: not every seed did. A hollow "
+    "triangle: none did, and the runs were that long."
+)
+_PERIODS = "p is the period: steps that a worker does between two exchanges; it changes what is sent."
+_RATES = "Samples of all workers per second of virtual time. Line: median over seeds. Small dots: seeds."
+
+_PAGE = Template("""<!doctype html>
+<html lang="en"><head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Plesio: bound and bandwidth</title>
+<style>$style</style>
+<script>$plotly</script>
+</head><body>
+<header><h1>$heading</h1><p>$facts</p></header>
+<main>
+$alerts
+<section id="in-words"><h2>In words</h2>$sentences</section>
+<section id="figures"><h2>In pictures</h2><div class="figures">$figures</div></section>
+$tables
+</main></body></html>
+""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Comparisons of one task by the bandwidth of the network, from the smallest on.
+
+    Attributes:
+        network: What the bandwidth was given to.
+    """
+
+    comparisons: Mapping[str, Comparison]
+    network: str
+
+    @property
+    def first(self) -> Comparison:
+        """The comparison at the smallest bandwidth; task, metric and target are those of all."""
+        return next(iter(self.comparisons.values()))
+
+    @property
+    def goal(self) -> str:
+        """The target in words."""
+        metric, target = self.first.metric, self.first.target
+        return metric.name if target is None else f"{metric.name} {metric.text(target)}"
+
+
+def summarise_sweep(runs: Mapping[str, Sequence[RunResult]], *, network: str) -> Sweep:
+    """The figures of runs by bandwidth ("1 Gbit/s"), from the smallest on.
+
+    Raises:
+        DataError: The runs of a bandwidth cannot be compared.
+    """
+    return Sweep(comparisons={name: compare_runs(of_it) for name, of_it in runs.items()}, network=network)
+
+
+def sweep_sentences(sweep: Sweep) -> list[str]:
+    """Which policy is best at each bandwidth, and from where on bandwidth and bound stop mattering."""
+    sentences = [_best(bandwidth, sweep) for bandwidth in sweep.comparisons]
+    sentences += filter(None, (_where_bandwidth_matters(sweep), _smallest_bounds(sweep)))
+    if len(sweep.first.seeds) == 1:
+        sentences.append("One seed: small differences may be chance.")
+    runs = [run for comparison in sweep.comparisons.values() for run in comparison.runs]
+    if any(run.evaluations and run.time_to_target_s == run.evaluations[0].at_s for run in runs):
+        sentences.append(
+            "Some runs were there when first evaluated: a harder target or a smaller evaluate_every helps."
+        )
+    return sentences
+
+
+def _times_s(comparison: Comparison) -> dict[str, float]:
+    """Median times of the policies of which every seed reached the target, the shortest first."""
+    points = {summary.policy: figures.TIME.point_of(summary) for summary in comparison.policies}
+    found = {policy: point.median for policy, point in points.items() if point.median is not None and point.complete}
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _best(bandwidth: str, sweep: Sweep) -> str:
+    times_s = _times_s(sweep.comparisons[bandwidth])
+    if not times_s:
+        return f"At {bandwidth} no policy reached {sweep.goal} on every seed."
+    (best, *others), best_s = times_s, min(times_s.values())
+    left = [summary.policy for summary in sweep.comparisons[bandwidth].policies if summary.policy not in times_s]
+    without = f" Not on every seed: {listed(left)}." if left else ""
+    close = [policy for policy in others if times_s[policy] <= CLOSE * best_s]
+    if not others:
+        return f"At {bandwidth} {best} reaches {sweep.goal} in {format_seconds(best_s)}.{without}"
+    start = f"At {bandwidth} {best} is first at {sweep.goal}, in {format_seconds(best_s)}"
+    if len(close) == len(others):
+        return f"{start}, but the choice hardly matters: {listed(close)} within 10 % of it.{without}"
+    beside = f" ({listed(close)} within 10 %)" if close else ""
+    ratio = ratio_text(times_s[others[-1]] / best_s)
+    return f"{start}{beside}: {ratio} as fast as {others[-1]}, the last.{without}"
+
+
+def _where_bandwidth_matters(sweep: Sweep) -> str | None:
+    """From which bandwidth on more of it shortens no policy's time by more than 10 %."""
+    times = {bandwidth: _times_s(comparison) for bandwidth, comparison in sweep.comparisons.items()}
+    *narrower, widest = times
+    last = times[widest]
+    if not (narrower and last):
+        return None
+    for bandwidth in narrower:
+        if all(times[bandwidth].get(policy, math.inf) <= CLOSE * last[policy] for policy in last):
+            return f"Bandwidth beyond {bandwidth} shortens no policy's time by more than 10 %."
+    gains = {policy: times[narrower[-1]].get(policy, math.inf) / last[policy] for policy in last}
+    most = max(gains, key=lambda policy: gains[policy])
+    gain = "reach the target" if math.isinf(gains[most]) else f"{ratio_text(gains[most])} as fast"
+    indifferent = [policy for policy in gains if gains[policy] <= CLOSE]
+    others = f"; {listed(indifferent)} no longer gain{'s' if len(indifferent) == 1 else ''}" if indifferent else ""
+    return f"Bandwidth matters up to {widest}: the last step, from {narrower[-1]}, still makes {most} {gain}{others}."
+
+
+def _smallest_bounds(sweep: Sweep) -> str | None:
+    enough: dict[str, list[str]] = {}
+    for bandwidth, comparison in sweep.comparisons.items():
+        times_s = _times_s(comparison)
+        found = [policy for policy in figures.bound_policies(sweep.comparisons) if policy in times_s]
+        if len(found) > 1:
+            best_s = min(times_s[policy] for policy in found)
+            least = next(policy for policy in found if times_s[policy] <= CLOSE * best_s)
+            enough.setdefault(least, []).append(bandwidth)
+    clauses = [f"{policy} at {listed(where)}" for policy, where in enough.items()]
+    return f"The smallest bound within 10 % of the best one: {'; '.join(clauses)}." if clauses else None
+
+
+def _tables(sweep: Sweep) -> Iterator[tuple[str, list[list[str]]]]:
+    """(title, rows) of each table; a row is a policy and a cell for each bandwidth."""
+    there = sweep.comparisons.values()
+    policies = dict.fromkeys(summary.policy for comparison in there for summary in comparison.policies)
+    titles = (f"Median time to {sweep.goal} (seeds that reached it)", "Median samples per second")
+    for title, quantity in zip(titles, (figures.TIME, figures.THROUGHPUT), strict=True):
+        points = {policy: [figures.point_at(one, policy, quantity) for one in there] for policy in policies}
+        yield title, [[policy, *(_cell(point, quantity) for point in found)] for policy, found in points.items()]
+
+
+def _cell(point: figures.SweepPoint | None, quantity: figures.Quantity) -> str:
+    if point is None:
+        return _NONE
+    if quantity is figures.THROUGHPUT:
+        return _NONE if point.median is None else f"{point.median:,.0f}"
+    time = "never" if point.median is None else format_seconds(point.median)
+    return f"{time} ({len(point.by_seed)} of {point.num_runs})"
+
+
+def _troubles(sweep: Sweep) -> list[str]:
+    return [
+        f"{summary.policy} at {bandwidth}, seed {seed}, {status}{f': {error}' if error else '.'}"
+        for bandwidth, comparison in sweep.comparisons.items()
+        for summary in comparison.policies
+        for seed, status, error in summary.unfinished
+    ]
+
+
+def render_sweep(sweep: Sweep) -> RenderableType:
+    """The tables, what they say, and which runs are missing from them."""
+    parts: list[RenderableType] = []
+    for title, rows in _tables(sweep):
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        table.add_column("policy", overflow="fold")
+        for bandwidth in sweep.comparisons:
+            table.add_column(bandwidth, justify="right", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        parts += [Text(f"{title}:"), table, Text()]
+    parts += [Text(line) for line in (*sweep_sentences(sweep), f"The network: {sweep.network}.", *_troubles(sweep))]
+    return Group(*parts)
+
+
+def sweep_figures(sweep: Sweep) -> list[PageFigure]:
+    """The figures that there are bounds and bandwidths enough for."""
+    swept, goal = sweep.comparisons, sweep.goal
+    made, over_bandwidth, over_bound = [], len(swept) > 1, len(figures.bound_policies(swept)) > 1
+    if over_bound:
+        title, caption = _smallest_bounds(sweep) or f"Time to {goal} over the bound", f"{_MARKS} {_PERIODS}"
+        made.append(figures.bound_figure(swept, figures.TIME, slug="time-bound", title=title, caption=caption))
+    if over_bandwidth:
+        title = _where_bandwidth_matters(sweep) or f"Time to {goal} over the bandwidth"
+        made.append(figures.bandwidth_figure(swept, figures.TIME, slug="time-bandwidth", title=title, caption=_MARKS))
+    if over_bandwidth or over_bound:
+        draw = figures.bandwidth_figure if over_bandwidth else figures.bound_figure
+        title = f"Throughput over the {'bandwidth' if over_bandwidth else 'bound'}"
+        made.append(draw(swept, figures.THROUGHPUT, slug="throughput", title=title, caption=_RATES))
+    return made
+
+
+def render_sweep_page(sweep: Sweep) -> str:
+    """The page as one HTML document."""
+    first, network = sweep.first, sweep.network
+    facts = f"{first.num_workers} workers in the virtual world · {seeds_text(len(first.seeds))} · {network}"
+    troubles = "".join(f"<p>{prose(line)}</p>" for line in _troubles(sweep))
+    return _PAGE.substitute(
+        style=STYLE,
+        plotly=get_plotlyjs(),
+        heading=html.escape(f"{first.task}: bound, bandwidth and the time to {sweep.goal}"),
+        facts=prose(facts),
+        alerts=f'<div class="alerts" role="alert">{troubles}</div>' if troubles else "",
+        sentences="".join(f"<p>{prose(line)}</p>" for line in sweep_sentences(sweep)),
+        figures="\n".join(_figure(figure) for figure in sweep_figures(sweep)),
+        tables="".join(_html_table(title, rows, list(sweep.comparisons)) for title, rows in _tables(sweep)),
+    )
+
+
+def _figure(figure: PageFigure) -> str:
+    config = {"displaylogo": False, "displayModeBar": False, "responsive": True}
+    picture = plotly.io.to_html(figure.figure, config=config, include_plotlyjs=False, full_html=False)
+    caption = f"<figcaption>{prose(figure.caption)}</figcaption>"
+    return f'<figure id="{figure.slug}" class="wide"><h3>{prose(figure.title)}</h3>{picture}{caption}</figure>'
+
+
+def _html_table(title: str, rows: Sequence[Sequence[str]], bandwidths: Sequence[str]) -> str:
+    head = "".join(f"<th scope=col>{html.escape(header)}</th>" for header in ("policy", *bandwidths))
+    body = "".join("<tr>" + "".join(f"<td>{prose(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<section><h2>{prose(title)}</h2><div class="scroll">{table}</div></section>'

@@ -1,0 +1,216 @@
+"""A sweep's figures, sentences and tables, of made-up runs; and the page in a real browser."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+from rich.console import Console
+
+from plesio.core.results import Evaluation, RunResult
+from plesio.report.figures.sweep import THROUGHPUT, TIME, bandwidth_figure, bound_figure, bound_policies, point_at
+from plesio.report.sweep import (
+    Sweep,
+    render_sweep,
+    render_sweep_page,
+    summarise_sweep,
+    sweep_figures,
+    sweep_sentences,
+)
+
+NARROW, MIDDLE, WIDE = "100 Mbit/s", "1 Gbit/s", "10 Gbit/s"
+TIMES_S: dict[str, dict[str, list[float | None]]] = {
+    NARROW: {"ssp:0": [12.0, 14.0, 13.0], "ssp:4": [5.0, 6.0, 7.0], "ssp:inf": [None, None, None]},
+    MIDDLE: {"ssp:0": [4.0, 4.2, 4.4], "ssp:4": [2.0, None, 2.2], "ssp:inf": [1.6, 1.5, 1.4]},
+    WIDE: {"ssp:0": [4.0, 4.1, 4.4], "ssp:4": [2.0, 2.1, 2.2], "ssp:inf": [1.5, 1.4, 1.45]},
+}
+"""Time to the target of seeds 0, 1, 2."""
+
+
+def a_run(policy: str, seed: int, time_s: float | None, **overrides: object) -> RunResult:
+    values: dict[str, object] = {
+        "policy": policy,
+        "task": "digits",
+        "world": "virtual",
+        "seed": seed,
+        "num_workers": 4,
+        "status": "finished",
+        "steps": 100,
+        "samples": 1000,
+        "wall_s": 20.0,
+        "virtual_s": 20.0 + seed,
+        "metric_name": "accuracy",
+        "target": 0.95,
+        "time_to_target_s": time_s,
+        "evaluations": (Evaluation(samples=10, at_s=0.5, metric=0.1),),
+    }
+    return RunResult(**{**values, **overrides})  # type: ignore[arg-type]
+
+
+def a_sweep(times_s: dict[str, dict[str, list[float | None]]] = TIMES_S) -> Sweep:
+    runs = {
+        bandwidth: [
+            a_run(policy, seed, time_s) for policy, by_seed in of_it.items() for seed, time_s in enumerate(by_seed)
+        ]
+        for bandwidth, of_it in times_s.items()
+    }
+    return summarise_sweep(runs, network="cluster <4x1gbe>")
+
+
+def printed(sweep: Sweep) -> str:
+    text = io.StringIO()
+    Console(width=140, file=text).print(render_sweep(sweep))
+    return text.getvalue()
+
+
+def test_the_sentences_say_which_policy_is_best_where_and_from_where_on_it_does_not_matter():
+    assert sweep_sentences(a_sweep()) == [
+        "At 100 Mbit/s ssp:4 is first at accuracy 95.0 %, in 6 s: 2.17x as fast as ssp:0, the last. "
+        "Not on every seed: ssp:inf.",
+        "At 1 Gbit/s ssp:inf is first at accuracy 95.0 %, in 1.5 s: 2.80x as fast as ssp:0, the last. "
+        "Not on every seed: ssp:4.",
+        "At 10 Gbit/s ssp:inf is first at accuracy 95.0 %, in 1.45 s: 2.83x as fast as ssp:0, the last.",
+        "Bandwidth matters up to 10 Gbit/s: the last step, from 1 Gbit/s, still makes ssp:4 reach the target; "
+        "ssp:inf and ssp:0 no longer gain.",
+        "The smallest bound within 10 % of the best one: ssp:4 at 100 Mbit/s; ssp:inf at 1 Gbit/s and 10 Gbit/s.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("times_s", "expected"),
+    [
+        ({MIDDLE: {"bsp": [2.0], "asp": [1.95]}, WIDE: {"bsp": [2.0], "asp": [1.9]}}, "Bandwidth beyond 1 Gbit/s shor"),
+        ({MIDDLE: {"bsp": [2.0], "asp": [1.95]}}, "asp is first at accuracy 95.0 %, in 1.95 s, but the choice hardly"),
+        ({MIDDLE: {"bsp": [None], "asp": [None]}}, "At 1 Gbit/s no policy reached accuracy 95.0 % on every seed."),
+        ({MIDDLE: {"bsp": [3.0], "asp": [None]}}, "At 1 Gbit/s bsp reaches accuracy 95.0 % in 3 s. Not on every seed"),
+        ({MIDDLE: {"bsp": [3.0]}, WIDE: {"bsp": [2.0]}}, "from 1 Gbit/s, still makes bsp 1.50x as fast."),
+        ({MIDDLE: {"bsp": [3.0]}}, "One seed: small differences may be chance."),
+        ({MIDDLE: {"bsp": [0.5]}}, "Some runs were there when first evaluated"),
+    ],
+)
+def test_what_is_said_of_a_sweep(times_s: dict[str, dict[str, list[float | None]]], expected: str):
+    assert expected in " ".join(sweep_sentences(a_sweep(times_s)))
+
+
+def test_the_table_has_a_cell_for_every_policy_and_bandwidth():
+    text = printed(a_sweep())
+    assert re.search(r"policy +100 Mbit/s +1 Gbit/s +10 Gbit/s", text)
+    assert re.search(r"ssp:4 +6 s \(3 of 3\) +2.1 s \(2 of 3\) +2.1 s \(3 of 3\)", text)
+    assert re.search(r"ssp:inf +never \(0 of 3\) +1.5 s \(3 of 3\)", text)
+    assert re.search(r"ssp:0 +48 +48 +48", text)
+    assert "cluster <4x1gbe>" in text
+
+
+def test_an_unfinished_run_counts_as_one_that_did_not_reach_the_target_and_is_named():
+    runs = [a_run("bsp", 0, 3.0), a_run("bsp", 1, None, status="failed", error="worker 1 was lost")]
+    sweep = summarise_sweep({MIDDLE: runs}, network="cluster x")
+    text = printed(sweep)
+    assert "3 s (1 of 2)" in text
+    assert "bsp at 1 Gbit/s, seed 1, failed: worker 1 was lost" in text
+    assert "seed 1, failed: worker 1 was lost" in render_sweep_page(sweep)
+
+
+def test_a_point_is_filled_hollow_or_a_triangle_by_how_many_seeds_reached_the_target():
+    figure = bound_figure(a_sweep().comparisons, TIME, slug="a", title="b", caption="c").figure
+    lines = {trace.name: trace for trace in figure.data if trace.mode == "lines+markers"}
+    assert list(lines) == [NARROW, MIDDLE, WIDE]
+    assert list(lines[MIDDLE].x) == ["0<br>p = 1", "4<br>p = 3", "inf<br>p = 1"]
+    assert list(lines[MIDDLE].y) == [4.2, 2.1, 1.5]
+    assert [symbol.endswith("-open") for symbol in lines[MIDDLE].marker.symbol] == [False, True, False]
+    assert list(lines[NARROW].y) == [13.0, 6.0, None]
+    never = [trace for trace in figure.data if trace.marker.symbol == "triangle-up-open" and trace.x[0] is not None]
+    assert [(list(trace.x), list(trace.y)) for trace in never] == [(["inf<br>p = 1"], [22.0])]
+    assert {"not every seed", "no seed"} <= {trace.name for trace in figure.data}
+    dots = [trace for trace in figure.data if trace.mode == "markers" and trace.customdata is not None]
+    assert sum(len(trace.x) for trace in dots) == 6 + 8 + 9
+    assert figure.layout.yaxis.type == "log"
+    assert figure.layout.yaxis.ticktext[:3] == ("1", "2", "5")
+
+
+def test_bandwidths_are_on_a_logarithmic_axis_with_a_line_for_each_policy():
+    sweep = a_sweep()
+    figure = bandwidth_figure(sweep.comparisons, THROUGHPUT, slug="a", title="b", caption="c").figure
+    lines = {trace.name: trace for trace in figure.data if trace.mode == "lines+markers"}
+    assert list(lines) == ["ssp:0", "ssp:4", "ssp:inf"]
+    assert list(lines["ssp:0"].x) == [1e8, 1e9, 1e10]
+    assert lines["ssp:0"].y[0] == pytest.approx(1000 / 21)
+    assert list(figure.layout.xaxis.ticktext) == ["100<br>Mbit/s", "1<br>Gbit/s", "10<br>Gbit/s"]
+
+
+def test_bandwidths_that_are_close_have_one_label():
+    times_s = {name: {"bsp": [1.0]} for name in (NARROW, "105 Mbit/s", MIDDLE)}
+    figure = bandwidth_figure(a_sweep(times_s).comparisons, TIME, slug="a", title="b", caption="c").figure
+    assert list(figure.layout.xaxis.ticktext) == ["100<br>Mbit/s", "1<br>Gbit/s"]
+
+
+def test_bounds_are_in_order_and_told_apart_also_where_other_options_differ():
+    of_it: dict[str, list[float | None]] = {
+        policy: [1.0] for policy in ("ssp:inf", "bsp", "ssp:8,weight=inverse", "ssp:8", "ssp:2")
+    }
+    comparisons = a_sweep({MIDDLE: of_it}).comparisons
+    assert bound_policies(comparisons) == ["ssp:2", "ssp:8", "ssp:8,weight=inverse", "ssp:inf"]
+    figure = bound_figure(comparisons, TIME, slug="a", title="b", caption="c").figure
+    assert figure.layout.xaxis.categoryarray == ("2", "8", "8,<br>weight=inverse", "inf")
+    assert point_at(comparisons[MIDDLE], "asp", TIME) is None
+
+
+@pytest.mark.parametrize(
+    ("times_s", "slugs"),
+    [
+        (TIMES_S, ["time-bound", "time-bandwidth", "throughput"]),
+        ({MIDDLE: TIMES_S[MIDDLE]}, ["time-bound", "throughput"]),
+        ({MIDDLE: {"bsp": [1.0], "asp": [1.0]}, WIDE: {"bsp": [1.0]}}, ["time-bandwidth", "throughput"]),
+        ({MIDDLE: {"bsp": [1.0]}}, []),
+    ],
+)
+def test_only_figures_that_there_is_data_for(times_s: dict[str, dict[str, list[float | None]]], slugs: list[str]):
+    assert [figure.slug for figure in sweep_figures(a_sweep(times_s))] == slugs
+
+
+def test_the_page_is_escaped_and_asks_for_nothing():
+    page = re.sub(r"<script.*?</script>", "", render_sweep_page(a_sweep()), flags=re.DOTALL)
+    assert "cluster &lt;4x1gbe&gt;" in page
+    assert not re.search(r'(?:src|href)="', page)
+    assert "$" not in page
+
+
+BAD_LABELS = """all => all.flatMap(figure => {
+    const frame = figure.getBoundingClientRect();
+    const labels = [...figure.querySelectorAll('.main-svg text')]
+        .filter(text => text.textContent.trim() && !text.closest('.hoverlayer'))
+        .map(text => ({ text: text.textContent, box: text.getBoundingClientRect() }))
+        .filter(({ box }) => box.width > 0);
+    const hit = (a, b) => a.left + 1 < b.right && b.left + 1 < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom;
+    return labels.flatMap((one, place) => labels.slice(place + 1)
+        .filter(other => hit(one.box, other.box))
+        .map(other => figure.id + ': ' + one.text + ' / ' + other.text)
+        .concat(one.box.left < frame.left || one.box.right > frame.right ? [figure.id + ': ' + one.text] : []));
+})"""
+"""Labels that overlap or leave their figure."""
+
+
+@pytest.mark.browser
+def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path):
+    wide = {
+        f"ssp:{bound}": [times_s * 2.0, None] for bound, times_s in zip((0, 1, 2, 4, 8, 16), range(1, 7), strict=True)
+    }
+    page_path = tmp_path / "report.html"
+    page_path.write_text(render_sweep_page(a_sweep({**TIMES_S, "40 Gbit/s": wide})), encoding="utf-8")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu", "--disable-sync"]
+        )
+        for width in (400, 1280):
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            complaints: list[str] = []
+            page.on("console", lambda message, heard=complaints: heard.append(message.text))
+            page.on("pageerror", lambda error, heard=complaints: heard.append(str(error)))
+            page.goto(page_path.as_uri())
+            page.wait_for_function(
+                "() => [...document.querySelectorAll('figure')].every(one => one.querySelector('.main-svg .trace'))"
+            )
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.eval_on_selector_all("figure", BAD_LABELS) == []
+            assert complaints == []
+        browser.close()
