@@ -55,6 +55,22 @@ def test_departure_of_the_slowest_frees_the_others():
     assert machine.handle(Left(worker=1, reason=LeaveReason.LOST)) == (Grant(worker=0, clock=4),)
 
 
+def test_update_counts_no_more_because_others_have_no_samples_left():
+    machine = start(SSP(bound=4, period=1), num_workers=4)
+    for worker in (1, 2, 3):
+        machine.handle(Left(worker=worker, reason=LeaveReason.RESTING))
+    [apply, *_] = machine.handle(Arrived(worker=0, clock=1))
+    assert isinstance(apply, Apply)
+    assert apply.weight == 0.25
+    # who is gone for good takes no samples any more, whether it rested or not
+    assert machine.handle(Left(worker=1, reason=LeaveReason.LOST)) == ()
+    machine.handle(Joined(worker=2))
+    machine.handle(Left(worker=2, reason=LeaveReason.CLOSED))
+    [apply, *_] = machine.handle(Arrived(worker=0, clock=2, base_version=1))
+    assert isinstance(apply, Apply)
+    assert apply.weight == 0.5
+
+
 def test_newcomer_starts_where_the_slowest_was_last_heard():
     machine = start(SSP(bound=4, period=2), num_workers=2)
     machine.handle(Arrived(worker=0, clock=4, num_steps=2))

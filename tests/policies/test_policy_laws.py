@@ -77,6 +77,7 @@ class Laws(RuleBasedStateMachine):
         self.answers: list[tuple[Action, ...]] = []
         self.live: dict[int, Worker] = {}
         self.asking: set[int] = set()
+        self.resting: set[int] = set()
         self.version = 0
         self.unsettled: dict[tuple[int, int], Arrived] = {}
 
@@ -86,6 +87,7 @@ class Laws(RuleBasedStateMachine):
     def join(self, worker: int) -> None:
         if worker not in self.live and worker not in self.asking:
             self.asking.add(worker)
+            self.resting.discard(worker)
             self.tell(Joined(worker=worker))
 
     @precondition(lambda self: self.live)
@@ -109,6 +111,16 @@ class Laws(RuleBasedStateMachine):
             self.live.pop(worker, None)
             self.asking.discard(worker)
             self.tell(Left(worker=worker, reason=reason))
+            if reason is LeaveReason.RESTING:
+                self.resting.add(worker)
+
+    @precondition(lambda self: self.resting)
+    @rule(worker=WORKERS, reason=st.sampled_from([LeaveReason.CLOSED, LeaveReason.LOST]))
+    def leave_while_resting(self, worker: int, reason: LeaveReason) -> None:
+        if worker in self.resting:
+            self.resting.remove(worker)
+            self.tell(Left(worker=worker, reason=reason))
+            assert self.answers[-1] == (), "nobody waited for it"
 
     def step(self, number: int, *, finite: bool) -> None:
         worker = self.live[number]
@@ -180,7 +192,9 @@ class Laws(RuleBasedStateMachine):
             assert not self.policy.weighting.discards(tau)
             steps = update.num_steps if self.policy.update == "gradient" else 1
             assert action.staleness == (tau,)
-            assert action.weight == pytest.approx(self.policy.weighting(tau) * steps / len(self.live))
+            # those among whom the samples are divided, also those that have none just now
+            sharing = len(self.live) + len(self.resting)
+            assert action.weight == pytest.approx(self.policy.weighting(tau) * steps / sharing)
         assert action.version == self.version + 1
         self.version = action.version
 

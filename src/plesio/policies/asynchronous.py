@@ -20,11 +20,13 @@ Without a bound, credit is the constant `UNLIMITED`, given once, and the floor o
 
 How an update counts. Its staleness is τ = (version now) - (version it was computed from), and its step is multiplied by
 
-    weighting(τ) · num_steps / num_live      for a gradient, which is the mean over its num_steps steps
-    weighting(τ) / num_live                  for a delta, which is the sum over them already
+    weighting(τ) · num_steps / N      for a gradient, which is the mean over its num_steps steps
+    weighting(τ) / N                  for a delta, which is the sum over them already
 
-so that N workers which have made one step each have together moved the parameters by the weight of one synchronous
-step: the learning rate a user writes is that of the synchronous step, whatever the policy.
+where N counts the workers that share the samples, so that N workers which have made one step each have together moved
+the parameters by the weight of one synchronous step: the learning rate a user writes is that of the synchronous step,
+whatever the policy. A worker that rests, because there are no samples left for it, still counts: else the last
+workers of every epoch would make large steps with stale gradients, and undo what all had learned.
 """
 
 import math
@@ -37,6 +39,7 @@ from plesio.policies.events import (
     Event,
     Grant,
     Joined,
+    LeaveReason,
     Left,
     Refuse,
     RefuseReason,
@@ -59,7 +62,7 @@ class AsynchronousMachine:
         weighting: Weight by staleness.
     """
 
-    __slots__ = ("_bound", "_clocks", "_floor", "_update", "_version", "_weighting")
+    __slots__ = ("_bound", "_clocks", "_floor", "_resting", "_update", "_version", "_weighting")
 
     def __init__(self, *, bound: float, update: UpdateKind, weighting: Weighting) -> None:
         assert bound > 0, "a bound of 0 is a barrier"
@@ -68,6 +71,7 @@ class AsynchronousMachine:
         self._weighting = weighting
         self._clocks: dict[int, int] = {}
         """Of each live worker, the clock it was last heard at."""
+        self._resting: set[int] = set()
         self._floor = 0
         self._version = 0
 
@@ -76,17 +80,27 @@ class AsynchronousMachine:
         match event:
             case Joined(worker=worker):
                 return self._join(worker)
-            case Left(worker=worker):
-                assert worker in self._clocks, f"worker {worker} has not joined"
-                del self._clocks[worker]
-                return self._raise_floor()
+            case Left():
+                return self._leave(event)
             case Arrived():
                 return (self._judge(event), *self._raise_floor())
 
     def _join(self, worker: int) -> tuple[Action, ...]:
         assert worker not in self._clocks, f"worker {worker} has joined already"
+        self._resting.discard(worker)
         self._clocks[worker] = self._floor
         return (Admit(worker=worker, clock=self._floor), Grant(worker=worker, clock=self._credit))
+
+    def _leave(self, event: Left) -> tuple[Action, ...]:
+        worker = event.worker
+        if worker in self._resting:
+            self._resting.remove(worker)
+            return ()
+        assert worker in self._clocks, f"worker {worker} has not joined"
+        if event.reason is LeaveReason.RESTING:
+            self._resting.add(worker)
+        del self._clocks[worker]
+        return self._raise_floor()
 
     def _judge(self, event: Arrived) -> Action:
         worker, clock = event.worker, event.clock
@@ -105,7 +119,7 @@ class AsynchronousMachine:
             return Refuse(worker=worker, clock=clock, reason=RefuseReason.TOO_STALE)
         self._version += 1
         steps = event.num_steps if self._update == "gradient" else 1
-        weight = self._weighting(tau) * steps / len(self._clocks)
+        weight = self._weighting(tau) * steps / (len(self._clocks) + len(self._resting))
         return Apply(updates=((worker, clock),), weight=weight, version=self._version, staleness=(tau,))
 
     @property
@@ -123,5 +137,6 @@ class AsynchronousMachine:
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the module's head does not hold."""
+        assert not self._resting & self._clocks.keys(), (self._resting, self._clocks)
         assert self._floor == min(self._clocks.values(), default=self._floor), (self._floor, self._clocks)
         assert max(self._clocks.values(), default=self._floor) <= self._credit, (self._credit, self._clocks)

@@ -33,6 +33,7 @@ from plesio.policies.events import (
     Event,
     Grant,
     Joined,
+    LeaveReason,
     Left,
     Refuse,
     RefuseReason,
@@ -49,7 +50,17 @@ class BarrierMachine:
         delay: d, steps a worker may run on behind its contribution; at most ``period``.
     """
 
-    __slots__ = ("_completed", "_contributed", "_delay", "_finite", "_live", "_period", "_returning", "_version")
+    __slots__ = (
+        "_completed",
+        "_contributed",
+        "_delay",
+        "_finite",
+        "_live",
+        "_period",
+        "_resting",
+        "_returning",
+        "_version",
+    )
 
     def __init__(self, *, period: int, delay: int = 0) -> None:
         assert period >= 1, f"period {period}"
@@ -65,20 +76,22 @@ class BarrierMachine:
         """Workers with a finite update, by exchange clock, in the order of arrival."""
         self._returning: list[int] = []
         """Workers to be admitted when the round that holds their earlier update completes."""
+        self._resting: set[int] = set()
 
     def handle(self, event: Event) -> tuple[Action, ...]:
         """Take one event; return what the world must do, in this order."""
         match event:
             case Joined(worker=worker):
                 return self._join(worker)
-            case Left(worker=worker):
-                return self._leave(worker)
+            case Left():
+                return self._leave(event)
             case Arrived():
                 return self._arrive(event)
 
     def _join(self, worker: int) -> tuple[Action, ...]:
         assert worker not in self._live, f"worker {worker} has joined already"
         assert worker not in self._returning, f"worker {worker} has joined already"
+        self._resting.discard(worker)
         if worker in self._contributed:
             self._returning.append(worker)
             return ()
@@ -88,7 +101,13 @@ class BarrierMachine:
         self._live.add(worker)
         return (Admit(worker=worker, clock=self._completed), Grant(worker=worker, clock=self._credit))
 
-    def _leave(self, worker: int) -> tuple[Action, ...]:
+    def _leave(self, event: Left) -> tuple[Action, ...]:
+        worker = event.worker
+        if worker in self._resting:
+            self._resting.remove(worker)
+            return ()
+        if event.reason is LeaveReason.RESTING:
+            self._resting.add(worker)
         if worker in self._returning:
             self._returning.remove(worker)
             return ()

@@ -58,7 +58,10 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A worker is gone; what it had pushed before still counts."""
+    """A worker is gone; what it had pushed before still counts.
+
+    One that rested leaves a second time, with another reason, when it is gone for good.
+    """
 
     worker: int
     reason: LeaveReason

@@ -114,6 +114,8 @@ class _Member:
     clock: int = 0
     live: bool = True
     resting: bool = False
+    left: bool = False
+    """The policy knows that it is gone for good."""
     leaving: bool = False
     answered: bool = False
 
@@ -275,8 +277,8 @@ class Coordinator:
             for key in [key for key in self._arriving if key[0] == worker]:
                 del self._arriving[key]
                 effects.append(Order("drop", {"worker": worker, "clock": key[1]}))
-        if self.state == "running" and not member.resting:
-            member.resting = True
+        if self.state == "running" and not member.left:
+            member.resting = member.left = True
             effects += self._decide(Left(worker=worker, reason=reason), now_s=now_s)
         self._asking.pop(worker, None)
         for plan in self._plans.values():
@@ -388,7 +390,8 @@ class Coordinator:
             "updates": [list(update) for update in action.updates],
             "weight": action.weight,
             "version": action.version,
-            "num_live": max(1, sum(member.live and not member.resting for member in self._members.values())),
+            # as in the policy's weights, who rests counts
+            "num_live": max(1, sum(member.live and not member.left for member in self._members.values())),
         }
         effects: list[Effect] = [Order("apply", body)]
         self.trace.event("apply", at_s=now_s, clock=action.version, **{key: body[key] for key in ("updates", "weight")})
