@@ -97,13 +97,15 @@ def test_a_resumed_sweep_keeps_what_it_has_and_times_it_to_todays_target(tmp_pat
 @pytest.mark.parametrize("other", [a_recipe(cluster="16x1gbe"), a_recipe(batch_size=8), a_recipe(samples=96)])
 def test_runs_of_other_settings_are_not_mixed(tmp_path: Path, other: Recipe):
     sweep(a_recipe(), tmp_path, bandwidths=BANDWIDTHS[:1])
-    with pytest.raises(DataError, match=r"other settings \((task|run|workers)\)"):
+    with pytest.raises(DataError, match=r"other settings \((task.batch_size|run.samples|workers.cluster)\)"):
         sweep(other, tmp_path, resume=True)
 
 
 def test_a_garbled_setting_is_named(tmp_path: Path):
-    (tmp_path / "sweep.json").write_text("{")
-    with pytest.raises(DataError, match=r"sweep.json is garbled"):
+    sweep(a_recipe(), tmp_path, bandwidths=BANDWIDTHS[:1])
+    [folder] = (path for path in tmp_path.iterdir() if path.is_dir())
+    (folder / "setting.json").write_text("{")
+    with pytest.raises(DataError, match=r"setting.json is garbled"):
         sweep(a_recipe(), tmp_path, resume=True)
 
 

@@ -191,7 +191,7 @@ def test_a_comparison_in_the_virtual_world_is_kept_and_resumed_there(
     assert len(read_results(tmp_path / "out" / "results.json")) == 4
     capsys.readouterr()
     assert invoke(["compare", str(recipe), "--out", str(tmp_path / "out"), "--resume"]) == 2
-    assert "virtual world" in capsys.readouterr().err
+    assert "other settings (workers.cluster, world)" in capsys.readouterr().err
 
 
 def test_ctrl_c_keeps_the_finished_runs_and_the_figures_of_the_other(tmp_path: Path):

@@ -48,7 +48,7 @@ def test_a_sweep_prints_tables_and_an_answer_and_is_resumed(
     assert [run.policy for run in read_results(out / "10-Mbit-s" / "results.json")] == ["ssp:0", "ssp:inf"]
     (out / "note.txt").write_text("mine")
     assert invoke([*line, "--bandwidths", "1 Gbit/s", "--overwrite"]) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["1-Gbit-s", "note.txt", "report.html", "sweep.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["1-Gbit-s", "note.txt", "report.html"]
 
 
 class Stub:

@@ -1,27 +1,30 @@
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plesio.sim.kernel import Kernel
+from plesio.sim.kernel import Cancellable, Kernel
 
 MOMENTS = st.tuples(st.sampled_from([0.0, 0.5, 1.0, 1.0 + 2**-52, 3.0]), st.integers(-2, 2))
 
 
-@given(st.lists(st.tuples(MOMENTS, st.booleans())))
+@given(st.lists(st.tuples(MOMENTS, st.sampled_from(["plain", "cancellable", "cancelled"]))))
 def test_events_happen_by_time_then_priority_then_scheduling_and_cancelled_ones_do_not(plan: Any):
     kernel = Kernel()
     happened: list[tuple[float, int, int]] = []
     expected = []
-    for number, ((time_s, priority), cancelled) in enumerate(plan):
+    for number, ((time_s, priority), kind) in enumerate(plan):
         key = (time_s, priority, number)
-        event = kernel.at(time_s, lambda key=key: happened.append(key), priority=priority)
-        if cancelled:
-            event.cancel()
+        action = partial(happened.append, key)
+        alarm = Cancellable(action)
+        kernel.at(time_s, action if kind == "plain" else alarm, priority=priority)
+        if kind == "cancelled":
+            alarm.cancel()
         else:
             expected.append(key)
     kernel.run()
@@ -95,7 +98,9 @@ def test_run_without_an_end_stops_at_the_last_event():
 def test_step_lets_one_event_happen_and_skips_cancelled_ones():
     kernel = Kernel()
     seen: list[str] = []
-    kernel.after(1.0, lambda: seen.append("a")).cancel()
+    alarm = Cancellable(lambda: seen.append("a"))
+    kernel.after(1.0, alarm)
+    alarm.cancel()
     kernel.after(2.0, lambda: seen.append("b"))
     assert kernel.step()
     assert (seen, kernel.now_s, kernel.num_events) == (["b"], 2.0, 1)
@@ -105,12 +110,35 @@ def test_step_lets_one_event_happen_and_skips_cancelled_ones():
 def test_cancelling_what_has_happened_changes_nothing():
     kernel = Kernel()
     seen: list[int] = []
-    event = kernel.after(1.0, lambda: seen.append(1))
+    alarm = Cancellable(lambda: seen.append(1))
+    kernel.after(1.0, alarm)
     kernel.run()
-    event.cancel()
-    event.cancel()
+    alarm.cancel()
+    alarm.cancel()
     kernel.run()
     assert (seen, kernel.num_events) == ([1], 1)
+
+
+def test_a_cancellable_action_happens_once_however_often_it_is_scheduled():
+    kernel = Kernel()
+    seen: list[float] = []
+    alarm = Cancellable(lambda: seen.append(kernel.now_s))
+    kernel.after(1.0, alarm)
+    kernel.after(2.0, alarm)
+    kernel.run()
+    assert (seen, kernel.now_s, kernel.num_events) == ([1.0], 1.0, 1)
+
+
+def test_what_is_cancelled_after_a_run_that_ended_before_it_does_not_happen_either():
+    kernel = Kernel()
+    seen: list[int] = []
+    alarm = Cancellable(lambda: seen.append(1))
+    kernel.after(2.0, alarm)
+    kernel.run(until_s=1.0)
+    assert kernel.num_events == 0
+    alarm.cancel()
+    kernel.run()
+    assert (seen, kernel.now_s, kernel.num_events) == ([], 1.0, 0)
 
 
 @pytest.mark.parametrize("advance", [Kernel.step, Kernel.run])

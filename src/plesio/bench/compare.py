@@ -13,9 +13,9 @@ from typing import Protocol
 from plesio.bench.crew import Crew, CrewRun
 from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
 from plesio.bench.recipe import Recipe
+from plesio.bench.setting import keep_setting, timed_to
 from plesio.bench.trainer import Assignment, recipe_task
 from plesio.bench.virtual_crew import VirtualCrew
-from plesio.core.errors import DataError
 from plesio.core.results import RunResult, read_results, write_results
 from plesio.cost.calibration import Calibration
 from plesio.runtime.ledger import World
@@ -56,20 +56,22 @@ def run_comparison(
     Args:
         recipe: What to compare.
         out: Folder for ``results.json`` and, under ``runs/``, each run's traces.
-        resume: Keep the finished runs that ``out/results.json`` has and do only the others.
+        resume: Keep the finished runs that ``out/results.json`` has, timed to the recipe's target, and do only the
+            others.
         progress: Hears how it goes.
         world: Where the workers are.
         calibration: What the virtual world knows of the machine; None is a typical one.
 
     Raises:
         ConfigError: The task cannot be trained.
-        DataError: ``out/results.json`` is there and cannot be read, or is of another task.
+        DataError: ``out`` has runs with other settings, or results that cannot be read.
     """
 
     def hire() -> Workers:
         return Crew(recipe) if world == "process" else VirtualCrew(recipe, calibration=calibration)
 
-    kept = _kept(recipe, out, world=world) if resume else {}
+    keep_setting(out, recipe, world=world, calibration=calibration, resume=resume)
+    kept = _kept(recipe, out) if resume else {}
     results = dict(kept)
     labels = list(_labels(recipe))
     crew: Workers | None = None
@@ -111,20 +113,12 @@ def _ordered(recipe: Recipe, results: dict[tuple[str, int], RunResult]) -> list[
     return [results[key] for key in keys]
 
 
-def _kept(recipe: Recipe, out: Path, *, world: World) -> dict[tuple[str, int], RunResult]:
+def _kept(recipe: Recipe, out: Path) -> dict[tuple[str, int], RunResult]:
     path = out / "results.json"
     if not path.exists():
         return {}
-    runs = read_results(path)
-    task, count = recipe_task(recipe).name, recipe.workers.count
-    for run in runs:
-        if run.world != world:
-            raise DataError(f"{path} is of the {run.world} world; resume there, or start anew with --overwrite")
-        if run.task != task or run.num_workers != count:
-            raise DataError(
-                f"{path} is of task {run.task} with {run.num_workers} workers, the recipe of {task} with {count}; "
-                "resume with the recipe that it was made with, or start anew with --overwrite"
-            )
+    target = recipe_task(recipe).target
+    runs = [timed_to(run, target) for run in read_results(path)]
     return {(run.policy, run.seed): run for run in runs if run.status == "finished"}
 
 

@@ -4,27 +4,22 @@ One comparison a bandwidth, in a folder of its own: whatever reads a comparison 
 by its text with a unit ("1 Gbit/s") everywhere; `plesio.core.units.parse_bandwidth` gives its value.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from plesio.bench.compare import run_comparison
 from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
 from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import recipe_task
-from plesio.core.errors import ConfigError, DataError
-from plesio.core.results import RunResult, read_results, write_results
+from plesio.core.errors import ConfigError
+from plesio.core.results import RunResult
 from plesio.core.units import parse_bandwidth
 from plesio.cost.calibration import Calibration
 from plesio.cost.cluster import Cluster
 
 __all__ = ["check_sweep", "describe_network", "run_sweep", "with_bandwidth"]
-
-SETTING_NAME = "sweep.json"
-"""What the runs in the folder have in common; a sweep that differs in it is not mixed with them."""
 
 
 def run_sweep(
@@ -49,20 +44,16 @@ def run_sweep(
 
     Raises:
         ConfigError: There is no network or no target, or the task cannot be trained.
-        DataError: ``out`` has runs of another sweep, or results that cannot be read.
+        DataError: ``out`` has runs with other settings, or results that cannot be read.
     """
     check_sweep(recipe)
-    cluster, target = recipe.workers.cluster, recipe_task(recipe).target
+    cluster = recipe.workers.cluster
     assert cluster is not None, "checked"
-    assert target is not None, "checked"
-    _keep_setting(out / SETTING_NAME, _setting(recipe, calibration), resume=resume)
     swept: dict[str, list[RunResult]] = {}
     per_bandwidth = len(recipe.run.policies) * len(recipe.run.seeds)
     for number, bandwidth in enumerate(bandwidths):
         folder = out / _slug(bandwidth)
         folder.mkdir(parents=True, exist_ok=True)
-        if resume:
-            _time_to_target(folder / "results.json", target)
         there = with_bandwidth(cluster, bytes_per_s=parse_bandwidth(bandwidth))
         swept[bandwidth] = run_comparison(
             recipe.model_copy(update={"workers": recipe.workers.model_copy(update={"cluster": there})}),
@@ -132,42 +123,6 @@ def _slug(bandwidth: str) -> str:
     '2.5-Gbit-s'
     """
     return re.sub(r"[^A-Za-z0-9.]+", "-", bandwidth)
-
-
-def _setting(recipe: Recipe, calibration: Calibration | None) -> dict[str, Any]:
-    """All that the runs depend on besides policy, seed and bandwidth, as JSON values."""
-    values = recipe.model_dump(mode="json", exclude={"run": {"policies", "seeds", "target"}})
-    values["calibration"] = None if calibration is None else calibration.to_json()
-    plain: dict[str, Any] = json.loads(json.dumps(values))
-    return plain
-
-
-def _keep_setting(path: Path, setting: dict[str, Any], *, resume: bool) -> None:
-    if resume and path.exists():
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise DataError(f"{path} is garbled: {error}; start anew with --overwrite") from None
-        different = [name for name in setting if found.get(name) != setting[name]]
-        if different:
-            raise DataError(
-                f"{path.parent} is of a sweep with other settings ({', '.join(different)}); resume with those "
-                "that it was made with, or start anew with --overwrite"
-            )
-    path.write_text(json.dumps(setting, indent=1) + "\n", encoding="utf-8")
-
-
-def _time_to_target(path: Path, target: float) -> None:
-    """Time the runs in a results file to ``target``, if it was another."""
-    runs = read_results(path) if path.exists() else []
-    if any(run.target != target for run in runs):
-        write_results(path, [_timed(run, target) for run in runs])
-
-
-def _timed(run: RunResult, target: float) -> RunResult:
-    sign = 1 if run.metric_goal == "max" else -1
-    reached = (point.at_s for point in run.evaluations if sign * point.metric >= sign * target)
-    return replace(run, target=target, time_to_target_s=next(reached, None))
 
 
 class _PartOfSweep:

@@ -33,7 +33,7 @@ Examples:
 \b
 Ctrl-C stops all workers and keeps the runs that are finished; --resume goes on."""
 
-OUTPUT_NAMES = ("results.json", "report.html", "runs")
+OUTPUT_NAMES = ("results.json", "setting.json", "report.html", "runs")
 """What a comparison writes into its folder, and all that ``--overwrite`` removes from it."""
 
 

@@ -199,4 +199,4 @@ def _policies(bounds: str | None, *, period: int | None, policies: str | None) -
 
 def _output_names(out: Path) -> list[str]:
     """What a sweep has written to ``out``, at whichever bandwidths."""
-    return ["report.html", "sweep.json", *(path.name for path in out.glob("[0-9]*bit-s"))]
+    return ["report.html", *(path.name for path in out.glob("[0-9]*bit-s"))]

@@ -14,14 +14,15 @@ Invariants:
 - Moments are compared as they are, without a tolerance: two that differ in the last bit are two moments.
 
 A cancelled event stays in the heap without its action until its time has come, and is then dropped uncounted; searching
-the heap for it would take longer.
+the heap for it would take longer. Few events are ever cancelled, so what can be is the exception: an action wrapped in
+`Cancellable`. An object for every event, to cancel it by, would cost every event a sixth of its time.
 """
 
 import math
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-__all__ = ["Action", "Event", "Kernel"]
+__all__ = ["Action", "Cancellable", "Kernel"]
 
 Action = Callable[[], None]
 """What happens in an event; may schedule others, at the same moment too."""
@@ -29,17 +30,32 @@ Action = Callable[[], None]
 _NEVER_S = math.inf
 
 
-class Event:
-    """Something that will happen; `cancel` it and it will not. Made by `Kernel.at` and `Kernel.after`."""
+class Cancellable:
+    """An action that can be cancelled until it happens, which it does once: schedule it in the action's place.
 
-    # No __init__: its call would slow every event down.
+    >>> kernel = Kernel()
+    >>> alarm = Cancellable(lambda: print("too late"))
+    >>> kernel.after(2.0, alarm)
+    >>> kernel.after(1.0, alarm.cancel)
+    >>> kernel.run()
+    >>> kernel.now_s
+    1.0
+    """
+
     __slots__ = ("_action",)
 
-    _action: Action | None
+    def __init__(self, action: Action) -> None:
+        self._action: Action | None = action
 
     def cancel(self) -> None:
         """Make sure that it does not happen; harmless when it has happened already."""
         self._action = None
+
+    def __call__(self) -> None:
+        """Let it happen; the kernel does."""
+        action, self._action = self._action, None
+        assert action is not None
+        action()
 
 
 class Kernel:
@@ -48,8 +64,8 @@ class Kernel:
     An action may raise: the error leaves `step` or `run`, the event counts as processed, and the kernel can go on.
 
     >>> kernel = Kernel()
-    >>> _ = kernel.after(2.0, lambda: print("second at", kernel.now_s))
-    >>> _ = kernel.after(1.0, lambda: print("first at", kernel.now_s))
+    >>> kernel.after(2.0, lambda: print("second at", kernel.now_s))
+    >>> kernel.after(1.0, lambda: print("first at", kernel.now_s))
     >>> kernel.run()
     first at 1.0
     second at 2.0
@@ -60,7 +76,7 @@ class Kernel:
     def __init__(self) -> None:
         self.now_s = 0.0
         """Virtual seconds since the beginning; only the kernel sets it."""
-        self._heap: list[tuple[float, int, int, Event]] = []
+        self._heap: list[tuple[float, int, int, Action]] = []
         self._num_scheduled = 0
         self._num_cancelled = 0
         """Of those that have left the heap."""
@@ -70,12 +86,12 @@ class Kernel:
         """Events processed, the one that is happening included."""
         return self._num_scheduled - self._num_cancelled - len(self._heap)
 
-    def at(self, time_s: float, action: Action, *, priority: int = 0) -> Event:
+    def at(self, time_s: float, action: Action, priority: int = 0) -> None:
         """Have ``action`` called at a moment of virtual time, now at the earliest.
 
         Args:
             time_s: Virtual seconds since the beginning.
-            action: What to call.
+            action: What to call; a `Cancellable` if that may have to be prevented.
             priority: Among the events of one moment, smaller ones happen first.
 
         Raises:
@@ -83,36 +99,29 @@ class Kernel:
         """
         if not self.now_s <= time_s < _NEVER_S:
             raise ValueError(f"an event at {time_s} s, now {self.now_s} s; write a finite time that is not past")
-        event = Event()
-        event._action = action
         self._num_scheduled = number = self._num_scheduled + 1
-        heappush(self._heap, (time_s, priority, number, event))
-        return event
+        heappush(self._heap, (time_s, priority, number, action))
 
-    def after(self, delay_s: float, action: Action, *, priority: int = 0) -> Event:
+    def after(self, delay_s: float, action: Action, priority: int = 0) -> None:
         """Have ``action`` called ``delay_s`` virtual seconds from now; as `at` otherwise."""
-        # Not by way of `at`: a second call would slow every event down.
+        # Not by way of `at`: a second call would slow every event down, as an argument that is keyword-only does.
         time_s = self.now_s + delay_s
         if not self.now_s <= time_s < _NEVER_S:
             raise ValueError(f"an event in {delay_s} s, now {self.now_s} s; write a finite delay of 0 s or more")
-        event = Event()
-        event._action = action
         self._num_scheduled = number = self._num_scheduled + 1
-        heappush(self._heap, (time_s, priority, number, event))
-        return event
+        heappush(self._heap, (time_s, priority, number, action))
 
     def step(self) -> bool:
         """Let the next event happen; False if there is none."""
         heap = self._heap
         while heap:
-            time_s, _, _, event = heappop(heap)
-            action = event._action
-            if action is not None:
-                event._action = None
-                self.now_s = time_s
-                action()
-                return True
-            self._num_cancelled += 1
+            time_s, _, _, action = heappop(heap)
+            if type(action) is Cancellable and action._action is None:
+                self._num_cancelled += 1
+                continue
+            self.now_s = time_s
+            action()
+            return True
         return False
 
     def run(self, until_s: float | None = None) -> None:
@@ -129,15 +138,13 @@ class Kernel:
         heap = self._heap
         while heap:
             item = heappop(heap)
-            time_s, _, _, event = item
-            action = event._action
-            if action is None:
+            time_s, _, _, action = item
+            if type(action) is Cancellable and action._action is None:
                 self._num_cancelled += 1
                 continue
             if time_s > until_s:
                 heappush(heap, item)
                 break
-            event._action = None
             self.now_s = time_s
             action()
         if until_s < _NEVER_S:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from plesio.sim.kernel import Event, Kernel
+from plesio.sim.kernel import Cancellable, Kernel
 
 __all__ = ["Link", "Network"]
 
@@ -45,7 +45,7 @@ class _Transfer:
     on_sent: Callable[[], None]
     bytes_per_s: float = 0.0
     updated_s: float = 0.0
-    end: Event | None = None
+    end: Cancellable | None = None
 
 
 class Network:
@@ -137,7 +137,8 @@ class Network:
             if transfer.end is not None:
                 transfer.end.cancel()
             left_s = max(0.0, transfer.left_bytes) / bytes_per_s
-            transfer.end = self._kernel.after(left_s, partial(self._finish, transfer))
+            transfer.end = Cancellable(partial(self._finish, transfer))
+            self._kernel.after(left_s, transfer.end)
 
     def _finish(self, transfer: _Transfer) -> None:
         for link in transfer.links:

@@ -16,7 +16,7 @@ import heapq
 import math
 from collections.abc import Callable
 
-from plesio.sim.kernel import Event, Kernel
+from plesio.sim.kernel import Cancellable, Kernel
 
 __all__ = ["ProcessorSharing"]
 
@@ -54,7 +54,7 @@ class ProcessorSharing:
         self._jobs: list[tuple[float, int, Callable[[], None]]] = []
         """Service at which it ends, number of its submission, what to call then; a heap."""
         self._num_submitted = 0
-        self._next: Event | None = None
+        self._next: Cancellable | None = None
 
     @property
     def num_jobs(self) -> int:
@@ -91,7 +91,8 @@ class ProcessorSharing:
             self._next = None
         if self._jobs:
             left_s = max(0.0, self._jobs[0][0] - self._service_s)  # below 0 by rounding only
-            self._next = self._kernel.after(left_s / self._rate(), self._finish)
+            self._next = Cancellable(self._finish)
+            self._kernel.after(left_s / self._rate(), self._next)
 
     def _finish(self) -> None:
         self._advance()

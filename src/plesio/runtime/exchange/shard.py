@@ -11,7 +11,8 @@ Two ways to apply, chosen by the policy's ``update``:
   A slice whose gradient was absent from all updates is left alone, as torch leaves a parameter whose ``grad`` is None.
 * ``delta``: the mean delta times the weight is added.
 
-Floating-point buffers (BatchNorm's running statistics) move by ``1 / num_live`` towards what each update carried.
+Floating-point buffers (BatchNorm's running statistics) move towards the mean of what the updates of a version carried,
+by ``1 / num_live`` for each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -203,8 +204,7 @@ class Shard:
             values = [one.values[index] for one in pending if index in one.values]
             tensor = self._tensors[index]
             if self._slices[index].kind == "buffer":
-                for value in values:
-                    tensor.lerp_(value, 1.0 / num_live)
+                tensor.lerp_(_mean(values, len(values)), min(1.0, len(values) / num_live))
             elif self._update == "delta":
                 tensor.add_(_mean(values, len(pending)), alpha=weight)
             else:

@@ -13,6 +13,7 @@ brought back with the turns. What they keep per thread (gradient mode, autocast)
 threads and not greenlets.
 """
 
+import ctypes
 import random
 import threading
 from collections import deque
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 
 from plesio.core.errors import PlesioError
-from plesio.sim.kernel import Event, Kernel
+from plesio.sim.kernel import Cancellable, Kernel
 
 __all__ = ["Scheduler", "StallError", "Turn", "WorkerGone"]
 
@@ -39,25 +40,58 @@ class WorkerGone(BaseException):
 
 @dataclass(slots=True)
 class _RandomStreams:
-    """The generators that are global to a process: Python's and torch's as states, numpy's as the generator itself."""
+    """The generators that are global to a process: Python's and torch's as states, numpy's as the generator itself.
+
+    Of two normal numbers that it makes at once, numpy keeps the second beside the generator. That is part of its full
+    state, which takes long to read; so it is read only if the turn can have made or left one.
+    """
 
     python: Any
     numpy: Any
     torch: torch.Tensor
+    kept_normal: Any = None
+    """numpy's full state, if it keeps a normal number."""
+    drawn: tuple[int, int] | None = None
+    """How far numpy's generator was when the turn began."""
 
     @classmethod
     def now(cls) -> "_RandomStreams":
-        return cls(random.getstate(), np.random.mtrand.get_bit_generator(), torch.get_rng_state())
+        streams = cls(random.getstate(), np.random.mtrand.get_bit_generator(), torch.get_rng_state())
+        streams._keep_normal()
+        return streams
 
     @classmethod
     def of_seed(cls, seed: int) -> "_RandomStreams":
         generator = torch.Generator().manual_seed(seed)
         return cls(random.Random(seed).getstate(), np.random.MT19937(seed), generator.get_state())
 
+    def update(self) -> None:
+        """Take them as they are now, at the end of a turn."""
+        self.python, self.torch = random.getstate(), torch.get_rng_state()
+        self.numpy = np.random.mtrand.get_bit_generator()
+        if self.kept_normal is not None or self.drawn != _drawn(self.numpy):
+            self._keep_normal()
+
+    def _keep_normal(self) -> None:
+        state = np.random.get_state(legacy=False)
+        assert isinstance(state, dict), "asked for"
+        self.kept_normal = state if state["has_gauss"] else None
+
     def restore(self) -> None:
         random.setstate(self.python)
         np.random.mtrand.set_bit_generator(self.numpy)
+        if self.kept_normal is not None:
+            np.random.set_state(self.kept_normal)
         torch.set_rng_state(self.torch)
+        self.drawn = _drawn(self.numpy)
+
+
+def _drawn(generator: Any) -> tuple[int, int] | None:
+    """How far a Mersenne Twister is: its position in a block of 624 words, and the block's first; None of others."""
+    if type(generator) is not np.random.MT19937:
+        return None
+    words = ctypes.cast(generator.ctypes.state_address, ctypes.POINTER(ctypes.c_uint32))
+    return words[624], words[0]
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +104,7 @@ class Turn:
     busy_until_s: float = 0.0
     """End of what the thread has spent time on."""
     waits: bool = False
-    alarm: Event | None = None
+    alarm: Cancellable | None = None
     raises: BaseException | None = None
     """What the thread meets when its turn comes next."""
     gone: bool = False
@@ -170,7 +204,8 @@ class Scheduler:
         """Sleep until somebody calls `wake`, or ``timeout_s`` is over."""
         turn.waits = True
         if timeout_s is not None:
-            turn.alarm = self.kernel.at(self.now_s(turn) + timeout_s, lambda: self.wake(turn))
+            turn.alarm = Cancellable(lambda: self.wake(turn))
+            self.kernel.at(self.now_s(turn) + timeout_s, turn.alarm)
         self._hand_over(turn)
         self.meet(turn)
 
@@ -207,7 +242,7 @@ class Scheduler:
         if following is turn:
             return
         if not ends:
-            turn.streams = _RandomStreams.now()
+            turn.streams.update()
         self._give(following)
         if not ends:
             turn.gate.acquire()
