@@ -50,6 +50,7 @@ def calibration(*_: Any, **__: Any) -> Calibration:
         all_reduce=curve,
         worker=curve,
         server=curve,
+        message_s=0.0002,
         exchange=curve,
         environment=Environment(plesio="1", python="3", torch="2", numpy="2", platform="L", cpu="c", num_cpus=2),
     )

@@ -33,6 +33,7 @@ def calibration(*, exchange: Curve | None = None) -> Calibration:
         all_reduce=line(3e-3, 1.5e-9),
         worker=line(1.5e-3, 0.5e-9),
         server=line(1e-3, 0.25e-9),
+        message_s=0.2e-3,
         exchange=exchange or line(2.9e-3, 0.75e-9),
         environment=Environment(
             plesio="1", python="3", torch="2", numpy="2", platform="Linux", cpu="a processor", num_cpus=2
@@ -53,6 +54,7 @@ def test_an_exchange_costs_what_was_measured():
     assert way_s == pytest.approx(0.4e-3)
     assert costs.all_reduce(1_000_000) == pytest.approx(4.5e-3)
     assert costs.gradient_s == pytest.approx(4.2e-3)
+    assert costs.pack(size, further=True) - costs.pack(size) == pytest.approx(0.1e-3 - costs.pack_s)
     assert costs.cores == 1.8
 
 

@@ -19,7 +19,8 @@ MODEL_SCALES = (1 / 16, 1 / 4, 1, 4, 16)
 ALL_REDUCE_BYTES = tuple(2**power for power in range(12, 25, 2))
 GRADIENT_S = 1.0
 REPEATS = 40
-NUM_MEASUREMENTS = len(BATCH_FACTORS) + len(MODEL_SCALES) + 1 + 1 + len(ALL_REDUCE_BYTES)
+NUM_SERVERS = 4
+NUM_MEASUREMENTS = len(BATCH_FACTORS) + len(MODEL_SCALES) + 3 + len(ALL_REDUCE_BYTES)
 
 OnMeasured = Callable[[str], None]
 
@@ -49,16 +50,22 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
         for scale in MODEL_SCALES:
             exchanges.append(_first(gang, "exchange", scale=scale, repeats=REPEATS))
             on_measured(f"exchange of {exchanges[-1]['num_bytes']:,} bytes")
+        spread = _first(gang, "exchange", scale=1, repeats=REPEATS, num_servers=NUM_SERVERS)
+        on_measured(f"exchange with {NUM_SERVERS} servers")
         step_s = statistics.median(_first(gang, "steps", repeats=REPEATS)["step_s"])
         on_measured("a step's end")
     with Gang(num_workers, serve_measurements, task) as gang:
         gang.await_ready()
         together = _ask(gang, "gradients", batch_size=batch_size, seconds=2 * GRADIENT_S)
         on_measured("gradients of all workers at once")
+        _ask(
+            gang, "all_reduce", num_bytes=ALL_REDUCE_BYTES[0], repeats=REPEATS
+        )  # the first ones are slower than any later
         all_reduces = {}
         for num_bytes in ALL_REDUCE_BYTES:
             all_reduces[num_bytes] = _all_reduce_s(_ask(gang, "all_reduce", num_bytes=num_bytes, repeats=REPEATS))
             on_measured(f"all-reduce of {num_bytes:,} bytes")
+    worker = Curve.of({one["num_bytes"]: one["worker_s"] for one in exchanges})
     own = alone[batch_size]["gradient_s"]
     num_cores = len(os.sched_getaffinity(0))
     slowdown = statistics.median(s for one in together for s in one["gradient_s"]) / statistics.median(own)
@@ -74,8 +81,9 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
         memory=Curve.of({size: one["peak_memory_bytes"] for size, one in alone.items()}),
         step_s=step_s,
         all_reduce=Curve.of(all_reduces),
-        worker=Curve.of({one["num_bytes"]: one["worker_s"] for one in exchanges}),
+        worker=worker,
         server=Curve.of({one["num_bytes"]: one["server_s"] for one in exchanges}),
+        message_s=max(0.0, spread["worker_s"] - worker.fit.at(spread["num_bytes"])) / (NUM_SERVERS - 1),
         exchange=Curve.of({one["num_bytes"]: statistics.median(one["wall_s"]) for one in exchanges}),
         environment=environment(),
     )

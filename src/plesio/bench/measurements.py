@@ -89,24 +89,24 @@ def all_reduce(bench: Bench, *, num_bytes: int, repeats: int) -> dict[str, Any]:
     return {"begun_s": begun[WARM_UP:], "ended_s": ended[WARM_UP:]}
 
 
-def exchange(bench: Bench, *, scale: float, repeats: int) -> dict[str, Any]:
-    """Push a gradient of ``scale`` times the task's size to a server, and pull the parameters.
+def exchange(bench: Bench, *, scale: float, repeats: int, num_servers: int = 1) -> dict[str, Any]:
+    """Push a gradient of ``scale`` times the task's size to the servers, and pull the parameters.
 
     Returns:
         ``num_bytes`` of the parameters; ``wall_s``, the durations; seconds of processor time that the worker
-        (``worker_s``) and the server (``server_s``) took for one exchange.
+        (``worker_s``) and the servers (``server_s``) took for one exchange.
     """
     own, _ = bench.task.build(0)
     model, optimizer, policy = _scaled(bench.task, scale)
     num_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
     wall: list[float] = []
     worker_s = 0.0
-    with join(model, optimizer, policy=policy, job=bench.job) as session:
-        server = _server_process()
+    with join(model, optimizer, policy=policy, job=bench.job, num_servers=num_servers) as session:
+        servers = _server_processes()
         begun_server_s = 0.0
         for number in range(WARM_UP + repeats):
             if number == WARM_UP:
-                begun_server_s = _processor_s(server)
+                begun_server_s = sum(map(_processor_s, servers))
             _compute_gradient(bench.task, own)
             for parameter in model.parameters():
                 parameter.grad = torch.full_like(parameter, 1e-3)
@@ -116,7 +116,7 @@ def exchange(bench: Bench, *, scale: float, repeats: int) -> dict[str, Any]:
             if number >= WARM_UP:
                 wall.append(time.perf_counter() - begun_s)
                 worker_s += time.process_time() - processor_s
-        server_s = _processor_s(server) - begun_server_s
+        server_s = sum(map(_processor_s, servers)) - begun_server_s
     return {
         "num_bytes": num_bytes,
         "wall_s": wall,
@@ -170,12 +170,9 @@ def _scaled(task: Task, scale: float) -> tuple[nn.Module, torch.optim.Optimizer,
     return scaled, kind(scaled.parameters(), **options), "asp"
 
 
-def _server_process() -> psutil.Process:
-    """The server that this worker's job has started."""
-    for child in psutil.Process().children():
-        if "plesio.runtime.server" in child.cmdline():
-            return child
-    raise AssertionError("a store's session has started a server")
+def _server_processes() -> list[psutil.Process]:
+    """The servers that this worker's job has started."""
+    return [child for child in psutil.Process().children() if "plesio.runtime.server" in child.cmdline()]
 
 
 def _processor_s(process: psutil.Process) -> float:

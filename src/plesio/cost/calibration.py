@@ -82,6 +82,7 @@ class Calibration:
         all_reduce: Seconds among the workers, by bytes.
         worker: Processor seconds of a worker for an exchange with a server, by bytes of the parameters.
         server: The server's.
+        message_s: Processor seconds of a worker for an exchange with one server more, besides the bytes.
         exchange: Seconds that the exchange takes a worker, by bytes.
         environment: Where it was measured.
     """
@@ -99,6 +100,7 @@ class Calibration:
     all_reduce: Curve
     worker: Curve
     server: Curve
+    message_s: float
     exchange: Curve
     environment: Environment
 
@@ -134,6 +136,7 @@ class Calibration:
         costs = HostCosts(
             pack_s=pack_s,
             pack_bytes_per_s=_rate(worker[1] / 2),
+            message_s=self.message_s / 2,
             serve_s=server[0] / 2,
             serve_bytes_per_s=_rate(server[1]),
             step_s=self.step_s,

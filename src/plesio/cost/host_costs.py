@@ -12,6 +12,7 @@ class HostCosts:
     Attributes:
         pack_s: Seconds that a worker takes for any update or parameters, large or small.
         pack_bytes_per_s: Bytes per second that it copies in or out.
+        message_s: Seconds that it takes for each further server that has a part of them.
         serve_s: Seconds that a server takes for any message.
         serve_bytes_per_s: Bytes per second that it applies or answers.
         step_s: Seconds that a worker takes for what follows a step's gradient: the optimizer, the books.
@@ -29,6 +30,7 @@ class HostCosts:
 
     pack_s: float = 200e-6
     pack_bytes_per_s: float = 4e9
+    message_s: float = 200e-6
     serve_s: float = 150e-6
     serve_bytes_per_s: float = 2e9
     step_s: float = 0.0
@@ -38,9 +40,9 @@ class HostCosts:
     all_reduce_s: float | None = None
     all_reduce_bytes_per_s: float | None = None
 
-    def pack(self, num_bytes: int) -> float:
-        """Seconds that a worker takes to pack or unpack ``num_bytes``."""
-        return self.pack_s + num_bytes / self.pack_bytes_per_s
+    def pack(self, num_bytes: int, *, further: bool = False) -> float:
+        """Seconds that a worker takes to pack or unpack the ``num_bytes`` of the first, or of a further server."""
+        return (self.message_s if further else self.pack_s) + num_bytes / self.pack_bytes_per_s
 
     def serve(self, num_bytes: int) -> float:
         """Seconds that a server takes for a message of ``num_bytes``."""

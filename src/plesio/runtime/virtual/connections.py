@@ -306,7 +306,7 @@ class WorkerLine(ControlLine):
         """Queue a bulk message; the worker spends the time that packing it takes."""
         view = payload.reshape(-1).view(np.uint8)
         if view.size:
-            self._owner.work(self._owner.costs.pack(view.size))
+            self._owner.work(self._owner.costs.pack(view.size, further=self._server.index > 0))
         num_bytes = _BULK_BYTES + _json_bytes(meta) + view.size
         link: Literal["ipc", "tcp"] = "ipc" if self.host == self._server.connections.host else "tcp"
         self.traffic.of(link).sent_payload += num_bytes
@@ -327,7 +327,7 @@ class WorkerLine(ControlLine):
         self._inbox.clear()
         unpacked = sum(one.payload.size for one in arrived if isinstance(one, Bulk))
         if unpacked:
-            self._owner.work(self._owner.costs.pack(unpacked))
+            self._owner.work(self._owner.costs.pack(unpacked, further=self._server.index > 0))
         return arrived
 
     def release(self, bulk: Bulk) -> None:
