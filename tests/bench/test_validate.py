@@ -128,7 +128,7 @@ def test_rows_are_medians_over_seeds_with_a_trivial_baseline_beside_them(
     assert bsp["bytes"].baseline == pytest.approx(320 * 6_000)
     assert asp["bytes"].baseline == pytest.approx(320 * 8_000)
     assert local["bytes"].baseline == pytest.approx(320 * 6_000 / 8)
-    assert asp["final metric"].scale == "relative"
+    assert asp["final suboptimality"].scale == "relative"
 
 
 def test_a_run_that_failed_is_no_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -152,7 +152,7 @@ def _compared(
             steps=_median([run.steps for run in foreseen]),
             num_bytes=num_bytes,
         )
-        trivial["final metric"] = bsp_metric
+        trivial[f"final {seen[0].metric_name}"] = bsp_metric
         for quantity, (scale, value_of) in _quantities(seen[0]).items():
             if quantity == "staleness" and policy.synchronous:
                 continue  # 0 by definition, in both worlds
@@ -172,7 +172,10 @@ def _quantities(run: RunResult) -> dict[str, tuple[Scale, Callable[[RunResult], 
         "wait share": ("points", _wait_share),
         "bytes": ("relative", lambda run: float(run.bytes_sent_total)),
         "staleness": ("relative", lambda run: run.staleness.mean),
-        "final metric": ("points" if run.metric_name == "accuracy" else "relative", lambda run: run.final_metric),
+        f"final {run.metric_name}": (
+            "points" if run.metric_name == "accuracy" else "relative",
+            lambda run: run.final_metric,
+        ),
     }
 
 

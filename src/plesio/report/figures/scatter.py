@@ -25,7 +25,7 @@ def scatter_figure(predictions: Sequence[Prediction]) -> go.Figure:
     quantities = list(dict.fromkeys(prediction.quantity for prediction in predictions))
     rows = -(-len(quantities) // _COLUMNS)
     figure = make_subplots(
-        rows=rows, cols=_COLUMNS, subplot_titles=quantities, horizontal_spacing=0.12, vertical_spacing=0.16
+        rows=rows, cols=_COLUMNS, subplot_titles=quantities, horizontal_spacing=0.12, vertical_spacing=0.12
     )
     policies = list(dict.fromkeys(prediction.setting["policy"] for prediction in predictions))
     styles = policy_styles(policies, baseline=policies[0])
@@ -53,9 +53,9 @@ def scatter_figure(predictions: Sequence[Prediction]) -> go.Figure:
                     showlegend=False,
                     **place,
                 )
-        kind = "log" if of_it[0].scale == "relative" and min(p.measured for p in of_it) > 0 else "linear"
-        figure.update_xaxes(type=kind, title_text="measured", **place)
-        figure.update_yaxes(type=kind, title_text="predicted", **place)
+        axis = {"type": "log", "dtick": "D2"} if _over_decades(of_it) else {"type": "linear"}
+        figure.update_xaxes(**axis, title_text="measured", **place)
+        figure.update_yaxes(**axis, title_text="predicted", **place)
     for policy in policies:
         _add_legend(figure, policy, symbol="circle", colour=styles[policy].colour)
     for number, workload in enumerate(workloads):
@@ -63,6 +63,11 @@ def scatter_figure(predictions: Sequence[Prediction]) -> go.Figure:
     _add_legend(figure, "baseline (hollow)", symbol="circle-open", colour=_GREY)
     lay_out(figure, height_px=_PANEL_PX * rows, legend_gap_px=36)
     return figure
+
+
+def _over_decades(predictions: Sequence[Prediction]) -> bool:
+    measured = [prediction.measured for prediction in predictions]
+    return predictions[0].scale == "relative" and min(measured) > 0 and max(measured) > 3 * min(measured)
 
 
 def _workload(prediction: Prediction) -> str:
