@@ -108,7 +108,12 @@ def test_rows_are_medians_over_seeds_with_a_trivial_baseline_beside_them(
     monkeypatch.setattr(validating, "run_comparison", made_up_runs)
     monkeypatch.setattr(validating, "calibrate", calibration)
     predictions = validate(
-        tmp_path, seeds=(0, 2), workloads=[QUADRATIC], step_times=("30 ms", "60 ms"), progress=Silence()
+        tmp_path,
+        policies=("bsp", "ssp:4", "asp", "local_sgd:8"),
+        seeds=(0, 2),
+        workloads=[QUADRATIC],
+        step_times=("30 ms", "60 ms"),
+        progress=Silence(),
     )
     assert {one.setting["step_time"] for one in predictions} == {"30 ms", "60 ms"}
     first = [one for one in predictions if one.setting["step_time"] == "30 ms"]
@@ -128,6 +133,7 @@ def test_rows_are_medians_over_seeds_with_a_trivial_baseline_beside_them(
     assert bsp["bytes"].baseline == pytest.approx(320 * 6_000)
     assert asp["bytes"].baseline == pytest.approx(320 * 8_000)
     assert local["bytes"].baseline == pytest.approx(320 * 6_000 / 8)
+    assert ssp["bytes"].baseline == pytest.approx(320 * 8_000 / 3)
     assert asp["final suboptimality"].scale == "relative"
 
 
@@ -135,7 +141,7 @@ def test_a_run_that_failed_is_no_prediction(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(validating, "run_comparison", lambda *args, **kw: made_up_runs(*args, **kw, status="failed"))
     monkeypatch.setattr(validating, "calibrate", calibration)
     with pytest.raises(PlesioError, match="bsp, seed 0, in the virtual world failed: the disk is full"):
-        validate(tmp_path, seeds=(0,), workloads=[QUADRATIC], progress=Silence())
+        validate(tmp_path, policies=["bsp"], seeds=(0,), workloads=[QUADRATIC], progress=Silence())
 
 
 @pytest.mark.slow

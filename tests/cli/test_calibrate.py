@@ -77,11 +77,35 @@ def test_takes_step_times_from_a_profilers_trace(tmp_path: Path, capsys: pytest.
     assert 10 * 0.02 < run.wall_s < 10 * 0.03
 
 
+def test_ranks_that_the_rows_contradict_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "all_reduce.txt"
+    path.write_text(NCCL.replace("nGpus 8", "nGpus 2"))
+    assert invoke(["calibrate", "--nccl-tests", str(path)]) == 2
+    assert "lists 2 ranks, but its busbw is 1.75 times its algbw" in capsys.readouterr().err
+
+
+def test_what_is_in_a_folder_is_not_removed_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    kept = tmp_path / "results.json"
+    kept.write_text("precious")
+    for line in (
+        f"simulate quadratic --epochs 1 --out {tmp_path}",
+        f"validate --policies bsp --seeds 0 --out {tmp_path}",
+        f"simulate quadratic --step-time 3 --overwrite --out {tmp_path}",
+        f"validate --policies nope --overwrite --out {tmp_path}",
+    ):
+        assert invoke(line.split()) == 2
+        assert kept.read_text() == "precious"
+    assert "--overwrite" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("calibrate", "say what to measure or read"),
         ("calibrate digits --nccl-tests file", "say what to measure or read, one of them"),
+        ("calibrate quadratic --batch-size 4096 --workers 2", "batches of 4096 samples cannot be calibrated"),
+        ("calibrate --kineto none.json --batch-size 3", "--batch-size is for measuring a task"),
+        ("calibrate --nccl-tests none.txt --out x", "leave out --out"),
         ("calibrate digits --workers 1", "--workers 1: write 2 or more"),
         ("calibrate digit", 'there is no task "digit"'),
         ("calibrate digits --batch-size 0", "batch"),
@@ -92,6 +116,7 @@ def test_takes_step_times_from_a_profilers_trace(tmp_path: Path, capsys: pytest.
             "compare recipes/demo.toml --out {out} --world virtual --calibration c.json",
             "there is no calibration c.json",
         ),
+        ("validate --out {out} --json {out}/none/x.json", "there is no folder"),
         ("validate --out {out} --seeds x", '--seeds "x"'),
         ("validate --out {out} --policies bps", "bps"),
     ],

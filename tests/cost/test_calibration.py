@@ -80,10 +80,15 @@ def test_this_machine_has_room_for_as_many_as_are_asked_for():
     assert calibration().cluster(7).num_slots == 7
 
 
-def test_of_another_task_is_refused():
-    calibration().check_task("digits")
+def test_of_another_task_model_or_number_of_workers_is_refused():
+    calibration().check_task("digits", num_parameters=NUM_PARAMETERS)
     with pytest.raises(ConfigError, match="of task digits, and not of stdlib_lm; plesio calibrate stdlib_lm"):
-        calibration().check_task("stdlib_lm")
+        calibration().check_task("stdlib_lm", num_parameters=NUM_PARAMETERS)
+    with pytest.raises(ConfigError, match="a model with 100,000 parameters, this digits has 7"):
+        calibration().check_task("digits", num_parameters=7)
+    calibration().check_workers(4)
+    with pytest.raises(ConfigError, match="of 4 workers on one machine, not of 8"):
+        calibration().check_workers(8)
 
 
 def test_survives_a_file(tmp_path: Path):
@@ -100,6 +105,8 @@ def test_survives_a_file(tmp_path: Path):
         (lambda data: data["worker"].pop("fit"), "is no calibration: 'fit'"),
         (lambda data: data["worker"]["fit"].pop("slope"), "slope"),
         (lambda data: data["environment"].update(more=1), "is no calibration"),
+        (lambda data: data.update(cores="4"), "is no calibration: cores is '4'"),
+        (lambda data: data["worker"]["points"].append([1, 2, 3]), "is no calibration"),
     ],
 )
 def test_a_garbled_file_is_one_clear_line(tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str):

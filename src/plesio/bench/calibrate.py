@@ -8,7 +8,7 @@ from typing import Any
 from plesio.bench.gang import Gang
 from plesio.bench.measurements import serve_measurements
 from plesio.bench.recipe import TaskSection
-from plesio.core.errors import PlesioError
+from plesio.core.errors import ConfigError, PlesioError
 from plesio.cost.calibration import Calibration, Curve
 from plesio.runtime.machine import environment
 
@@ -19,6 +19,8 @@ MODEL_SCALES = (1 / 16, 1 / 4, 1, 4, 16)
 ALL_REDUCE_BYTES = tuple(2**power for power in range(12, 25, 2))
 GRADIENT_S = 1.0
 REPEATS = 40
+FEWEST_SIZES = 3
+"""That a line is fitted to."""
 NUM_SERVERS = 4
 NUM_MEASUREMENTS = len(BATCH_FACTORS) + len(MODEL_SCALES) + 3 + len(ALL_REDUCE_BYTES)
 
@@ -31,10 +33,10 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
     Args:
         task: What the workers train.
         num_workers: Workers that exchange, two or more.
-        on_measured: Called with what was measured, `NUM_MEASUREMENTS` times.
+        on_measured: Called with what was measured, `NUM_MEASUREMENTS` times at most.
 
     Raises:
-        ConfigError: The task cannot be trained.
+        ConfigError: The task cannot be trained, or has too few samples for its batch size.
         PlesioError: A measurement failed.
     """
     with Gang(1, serve_measurements, task) as gang:
@@ -42,6 +44,11 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
         batch_size = figures["batch_size"]
         batches = sorted({max(1, round(factor * batch_size)) for factor in BATCH_FACTORS})
         batches = [size for size in batches if size <= figures["num_samples"]]
+        if batch_size not in batches or len(batches) < FEWEST_SIZES:
+            raise ConfigError(
+                f"batches of {batch_size} samples cannot be calibrated with the {figures['num_samples']} samples of "
+                f"task {figures['name']}: {FEWEST_SIZES} sizes around it are needed; write another --batch-size"
+            )
         alone = {}
         for size in batches:
             alone[size] = _first(gang, "gradients", batch_size=size, seconds=GRADIENT_S)

@@ -42,22 +42,26 @@ class Gang:
         # importing torch takes seconds: one process does it, and the workers are forked off that
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([main.__module__, *(origin.partition(":")[0] for origin in TASKS.values())])
-        with listen(0) as listener:
-            master = ("127.0.0.1", listener.getsockname()[1])
-            self.pipes: list[Connection] = []
-            self._processes = []
-            for rank in range(count):
-                ours, theirs = context.Pipe()
-                environment = worker_environment({}, rank=rank, world_size=count, master=master)
-                process = context.Process(
-                    target=main, args=(*arguments, environment, theirs), name=f"plesio-worker-{rank}", daemon=True
-                )
-                with _one_thread():
-                    process.start()
-                theirs.close()
-                self.pipes.append(ours)
-                self._processes.append(process)
-            self.store = serve_store(listener, num_workers=count)
+        self.pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        try:
+            with listen(0) as listener:
+                master = ("127.0.0.1", listener.getsockname()[1])
+                for rank in range(count):
+                    ours, theirs = context.Pipe()
+                    environment = worker_environment({}, rank=rank, world_size=count, master=master)
+                    process = context.Process(
+                        target=main, args=(*arguments, environment, theirs), name=f"plesio-worker-{rank}", daemon=True
+                    )
+                    with _one_thread():
+                        process.start()
+                    theirs.close()
+                    self.pipes.append(ours)
+                    self._processes.append(process)
+                self.store = serve_store(listener, num_workers=count)
+        except BaseException:
+            self.close()
+            raise
 
     def await_ready(self) -> list[Any]:
         """What the workers say when they are ready, by rank.

@@ -29,7 +29,7 @@ def keep_setting(out: Path, recipe: Recipe, *, world: str, calibration: Calibrat
     if resume and path.exists():
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise DataError(f"{path} is garbled: {error}; start anew with --overwrite") from None
         different = list(_differences(found, setting))
         if different:
@@ -37,7 +37,14 @@ def keep_setting(out: Path, recipe: Recipe, *, world: str, calibration: Calibrat
                 f"{out} has runs with other settings ({', '.join(different)}); resume with those that they were made "
                 "with, or start anew with --overwrite"
             )
-    path.write_text(json.dumps(setting, indent=1) + "\n", encoding="utf-8")
+    elif resume and (out / "results.json").exists():
+        raise DataError(
+            f"{out} has runs, but no {SETTING_NAME} that says how they were made; start anew with --overwrite"
+        )
+    try:
+        path.write_text(json.dumps(setting, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}") from None
 
 
 def timed_to(run: RunResult, target: float | None) -> RunResult:

@@ -4,6 +4,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -47,7 +48,7 @@ def simulate_script(
 
     Returns:
         The results of the script's sessions, in their order; the last has failed if its policy cannot do without a
-        worker that was lost.
+        worker that was lost, and is interrupted if Ctrl-C came.
 
     Raises:
         ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join``.
@@ -85,11 +86,18 @@ def simulate_script(
             seed=seed,
             on_progress=on_progress,
         )
+    if simulation.runs and any(isinstance(it.error, KeyboardInterrupt) for it in simulation.outcomes.values()):
+        return [run if run.status == "finished" else _interrupted(run) for run in simulation.runs]
     if not (simulation.runs and any(isinstance(it.error, WorkerLostError) for it in simulation.outcomes.values())):
         simulation.values()
     if not simulation.runs:
         raise ConfigError(f"{script} never called plesio.join, so there is nothing to simulate")
     return list(simulation.runs)
+
+
+def _interrupted(run: RunResult) -> RunResult:
+    """Whatever its workers made of the interruption, each at its next turn."""
+    return replace(run, status="interrupted", error="interrupted")
 
 
 @contextmanager

@@ -61,9 +61,13 @@ class VirtualCrew:
         self._task = recipe_task(recipe)
         check_task(self._task)
         self.samples_per_epoch = len(self._task.train_set())  # type: ignore[arg-type]
-        if calibration is not None:
-            calibration.check_task(self._task.name)
         workers = recipe.workers
+        if calibration is not None:
+            model, _ = self._task.build(0)
+            num_parameters = sum(parameter.numel() for parameter in model.parameters())
+            calibration.check_task(self._task.name, num_parameters=num_parameters)
+            if workers.cluster is None:
+                calibration.check_workers(workers.count)
         self._cluster, self._costs = machine_of(workers, calibration, batch_size=self._task.batch_size)
         if calibration is None and any(workers.step_time_of(rank) is None for rank in range(workers.count)):
             raise ConfigError(

@@ -13,6 +13,7 @@ from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from plesio.bench.recipe import TaskSection
     from plesio.cost.calibration import Calibration
     from plesio.cost.fit import AlphaBeta, LineFit
 
@@ -21,6 +22,7 @@ __all__ = ["EXAMPLES", "calibrate"]
 EXAMPLES = """\b
 Examples:
   plesio calibrate digits --workers 4 --out calibration.json
+  plesio calibrate recipe.toml --out calibration.json
   plesio calibrate my_task.py:make_task --batch-size 64 --out calibration.json
   plesio compare recipe.toml --world virtual --calibration calibration.json --out runs/predicted
   plesio calibrate --nccl-tests all_reduce_perf.txt
@@ -31,9 +33,16 @@ Measuring takes about a minute; let nothing else run meanwhile."""
 
 def calibrate(
     task: Annotated[
-        str | None, typer.Argument(help="A task's name, module:attribute or file.py:attribute.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="TASK|RECIPE",
+            help="A task's name, module:attribute or file.py:attribute; or a recipe, for its task and workers.",
+            show_default=False,
+        ),
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", "-n", metavar="N", help="Workers that exchange.")] = 4,
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-n", metavar="N", help="Workers that exchange; else the recipe's, or 4.")
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", metavar="N", help="Samples in a worker's step; else the task's.")
     ] = None,
@@ -55,23 +64,33 @@ def calibrate(
     """
     if sum(source is not None for source in (task, nccl_tests, kineto)) != 1:
         raise ConfigError("say what to measure or read, one of them: a task, --nccl-tests FILE, --kineto FILE")
+    if task is None and batch_size is not None:
+        raise ConfigError("--batch-size is for measuring a task")
+    if nccl_tests is not None and out is not None:
+        raise ConfigError("--nccl-tests prints the lines of a cluster file, and writes none; leave out --out")
     if nccl_tests is not None:
         return _show_nccl_tests(nccl_tests)
     if kineto is not None:
         return _show_kineto(kineto, out=out)
     assert task is not None
-    if workers < 2:
-        raise ConfigError(f"--workers {workers}: write 2 or more; one alone has nobody to exchange with")
-    return _measure(task, workers=workers, batch_size=batch_size, out=out or Path("calibration.json"))
+
+    from plesio.bench.recipe import load_recipe, make_task_section
+
+    if task.endswith(".toml"):
+        recipe = load_recipe(Path(task))
+        section, count = recipe.task, workers or recipe.workers.count
+        if batch_size is not None:
+            section = section.model_copy(update={"batch_size": batch_size})
+    else:
+        section, count = make_task_section(task, batch_size=batch_size), 4 if workers is None else workers
+    if count < 2:
+        raise ConfigError(f"--workers {count}: write 2 or more; one alone has nobody to exchange with")
+    return _measure(section, workers=count, out=out or Path("calibration.json"))
 
 
-def _measure(task: str, *, workers: int, batch_size: int | None, out: Path) -> int:
+def _measure(section: "TaskSection", *, workers: int, out: Path) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    from plesio.bench.recipe import make_task_section
-
-    section = make_task_section(task, batch_size=batch_size)
 
     from plesio.bench.calibrate import NUM_MEASUREMENTS, calibrate
 
@@ -152,6 +171,14 @@ def _show_nccl_tests(path: Path) -> int:
     if tests.operation not in (None, "all_reduce"):
         raise ConfigError(f"{path} is of {tests.operation}; links are fitted to all_reduce_perf")
     rows = [row for row in tests.rows if row.num_bytes > 0]
+    expected = 2 * (tests.num_ranks - 1) / tests.num_ranks
+    # bandwidths are printed with two decimals: of slow rows their ratio says little
+    ratios = [row.bus_bytes_per_s / row.algorithm_bytes_per_s for row in rows if row.algorithm_bytes_per_s > 1e9]
+    if ratios and abs(ratios[-1] / expected - 1) > 0.05:
+        raise ConfigError(
+            f"{path} lists {tests.num_ranks} ranks, but its busbw is {ratios[-1]:.3g} times its algbw and not "
+            f"{expected:.3g} times; keep the lines of all ranks"
+        )
     fit = fit_line([row.num_bytes for row in rows], [row.time_s for row in rows])
     ring = alpha_beta_of_all_reduce(fit, num_ranks=tests.num_ranks)
     typer.echo(f"{len(rows)} sizes, {tests.num_ranks} ranks{'' if tests.complete else ', not complete'}.")

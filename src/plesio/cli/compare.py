@@ -97,6 +97,10 @@ def compare(
     from plesio.cost.calibration import Calibration
 
     measured = None if calibration is None else Calibration.read(calibration)
+    if world is World.VIRTUAL:
+        from plesio.bench.virtual_crew import VirtualCrew
+
+        VirtualCrew(loaded, calibration=measured)  # whatever is wrong is said before anything is removed
     prepare_folder(out, resume=resume, overwrite=overwrite)
 
     from plesio.bench.compare import run_comparison

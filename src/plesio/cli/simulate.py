@@ -102,8 +102,12 @@ def simulate(
     ] = 4,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of parameters, order and random streams.")] = 0,
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for results.json, traces and report.html.")
-    ] = Path("runs/simulation"),
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Folder for results.json, traces and report.html; else runs/simulation, anew."
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier run from --out DIR.")] = False,
 ) -> int:
     """Train on virtual workers, in virtual time, in this process.
 
@@ -112,6 +116,7 @@ def simulate(
     """
     from plesio.bench.compare import run_comparison
     from plesio.bench.recipe import make_recipe, make_workers
+    from plesio.bench.virtual_crew import VirtualCrew
     from plesio.cli.compare import prepare_folder, print_results
     from plesio.cli.progress_display import progress_display
     from plesio.cost.calibration import Calibration
@@ -137,12 +142,16 @@ def simulate(
     is_script = what.endswith(".py") and ":" not in what
     if args and not is_script:
         raise ConfigError(f"{' '.join(args)}: only a script has arguments of its own; {what} is a task")
+    overwrite = overwrite or out is None
+    out = out or Path("runs/simulation")
     with progress_display() as progress:
         if is_script:
             if not Path(what).is_file():
                 raise ConfigError(f"there is no script {what}")
             section = make_workers(table, **of_recipe)
-            prepare_folder(out, resume=False, overwrite=True)
+            if measured is not None and section.cluster is None:
+                measured.check_workers(section.count)
+            prepare_folder(out, resume=False, overwrite=overwrite)
             runs = _run_script(
                 Path(what),
                 args or [],
@@ -156,11 +165,14 @@ def simulate(
         else:
             run = {"policies": [spec], "seeds": [seed], "epochs": epochs}
             recipe = make_recipe({"task": {"name": what}, "run": run, "workers": table}, **of_recipe)
-            prepare_folder(out, resume=False, overwrite=True)
+            VirtualCrew(recipe, calibration=measured)  # whatever is wrong is said before anything is removed
+            prepare_folder(out, resume=False, overwrite=overwrite)
             runs = run_comparison(
                 recipe, out=out, resume=False, progress=progress, world="virtual", calibration=measured
             )
     print_results(out)
+    if any(run.status == "interrupted" for run in runs):
+        raise KeyboardInterrupt
     return 1 if any(run.status != "finished" for run in runs) else 0
 
 
@@ -188,7 +200,10 @@ def _run_script(
 
     runs = simulate_script(script, arguments, trace=out / "runs" / "simulation", on_progress=advance, **settings)
     for run in runs:
-        progress.run_finished(run)
+        if run.status == "finished":
+            progress.run_finished(run)
+        else:
+            progress.run_failed(run)
     write_results(out / "results.json", runs)
     return runs
 

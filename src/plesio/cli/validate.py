@@ -7,25 +7,27 @@ from typing import Annotated
 
 import typer
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ConfigError, DataError
 
 __all__ = ["EXAMPLES", "validate"]
 
+POLICIES = ("bsp", "ssp:4", "asp", "local_sgd:8")
 OUTPUT_NAMES = ("calibration", "process", "virtual", "report.html")
 
 EXAMPLES = """\b
 Examples:
   plesio validate
   plesio validate --json errors.json --seeds 0 --policies bsp,asp
-  plesio validate --out runs/validation --resume
+  plesio validate --resume
 \b
 Takes about ten minutes with three seeds; let nothing else run meanwhile."""
 
 
 def validate(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html.")] = Path(
-        "runs/validation"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html; else runs/validation, anew."),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write rows and summary as JSON.", show_default=False)
     ] = None,
@@ -34,7 +36,10 @@ def validate(
     ] = None,
     seeds: Annotated[str, typer.Option("--seeds", metavar="LIST", help="A row is a median over them.")] = "0,1,2",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep what DIR has of an earlier validation, instead of removing it.")
+        bool, typer.Option("--resume", help="Keep what the folder has of an earlier validation, do the rest.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Remove an earlier validation from --out DIR.")
     ] = False,
 ) -> int:
     """Predict runs of this machine, do them, and show the errors.
@@ -44,15 +49,21 @@ def validate(
     share, bytes, staleness and final metric, with those of a trivial model beside them.
     """
     from plesio.cli.compare import PLAIN_WIDTH, prepare_folder, split_policies, split_seeds
+    from plesio.policies import parse_policy
 
     chosen_seeds = split_seeds(seeds)
     if not chosen_seeds:
         raise ConfigError("--seeds is empty; write one or more, as in 0,1,2")
-    prepare_folder(out, resume=resume, overwrite=not resume, names=OUTPUT_NAMES)
+    if json_file is not None and not json_file.parent.is_dir():
+        raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
+    specs = [parse_policy(spec).spec for spec in (POLICIES if policies is None else split_policies(policies))]
+    overwrite = overwrite or (out is None and not resume)
+    out = out or Path("runs/validation")
+    prepare_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES)
 
     from rich.console import Console
 
-    from plesio.bench.validate import POLICIES, validate
+    from plesio.bench.validate import validate
     from plesio.cli.progress_display import progress_display
     from plesio.core.predictions import predictions_to_json
     from plesio.report.validation import render_validation, render_validation_page
@@ -60,15 +71,22 @@ def validate(
     with progress_display() as progress:
         predictions = validate(
             out,
-            policies=POLICIES if policies is None else split_policies(policies),
+            policies=specs,
             seeds=chosen_seeds,
             progress=progress,
             on_measured=lambda what: print(f"measured: {what}", file=sys.stderr),
         )
     page = out / "report.html"
-    page.write_text(render_validation_page(predictions), encoding="utf-8")
+    _write(page, render_validation_page(predictions))
     if json_file is not None:
-        json_file.write_text(json.dumps(predictions_to_json(predictions), indent=1) + "\n", encoding="utf-8")
+        _write(json_file, json.dumps(predictions_to_json(predictions), indent=1) + "\n")
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_validation(predictions))
     typer.echo(f"\n{page}")
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}") from None

@@ -8,6 +8,10 @@ parameters:
     server   serve(S) + serve(request)  = 2 serve_s + S / serve_bytes_per_s
     way      what is left of the measured time, in both directions
 
+Threads that send overlap with others that compute, so at the task's own size the three are made to add up to the
+measured time: where the processors' times are more than it, both count by the same share less. The worker's contains a
+step's end, which is charged by itself and therefore taken off. The way is as long for all sizes.
+
 What the processors take was measured as their own time, so it is right also where workers and servers are more than
 cores: then they share them (`plesio.sim.sharing`), and how many cores' worth of work the machine does for so many at
 once was measured too.
@@ -113,14 +117,31 @@ class Calibration:
         """
         return alpha_beta_of_all_reduce(self.all_reduce.fit, num_ranks=self.num_workers)
 
-    def check_task(self, name: str) -> None:
-        """Make sure that it is of this task.
+    def check_task(self, name: str, *, num_parameters: int) -> None:
+        """Make sure that it is of this task, with these options.
 
         Raises:
             ConfigError: It is of another.
         """
         if name != self.task:
             raise ConfigError(f"the calibration is of task {self.task}, and not of {name}; plesio calibrate {name}")
+        if num_parameters != self.num_parameters:
+            raise ConfigError(
+                f"the calibration is of a model with {self.num_parameters:,} parameters, this {name} has "
+                f"{num_parameters:,}; calibrate with the recipe (plesio calibrate RECIPE.toml)"
+            )
+
+    def check_workers(self, count: int) -> None:
+        """Make sure that it says what so many workers on this machine take.
+
+        Raises:
+            ConfigError: It was made with another number.
+        """
+        if count != self.num_workers:
+            raise ConfigError(
+                f"the calibration is of {self.num_workers} workers on one machine, not of {count}; "
+                f"plesio calibrate --workers {count}, or name a --cluster"
+            )
 
     def costs(self, batch_size: int, *, here: bool = True) -> HostCosts:
         """What workers take from their hosts' processors.
@@ -228,9 +249,11 @@ class Calibration:
                     value = Curve.from_json(value)
                 elif field.type is Environment:
                     value = Environment(**value)
+                elif type(value) is not field.type and not (field.type is float and type(value) is int):
+                    raise TypeError(f"{field.name} is {value!r}")
                 values[field.name] = value
             return cls(**values)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, DataError) as error:
             raise DataError(f"{path} is no calibration: {error}") from None
 
 

@@ -82,7 +82,9 @@ def read_nccl_tests(path: Path) -> NcclTests:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise DataError(f"cannot read the nccl-tests output {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise DataError(f"cannot read the nccl-tests output {path}: {error}") from None
     return parse_nccl_tests(text, where=str(path))
 

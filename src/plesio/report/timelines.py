@@ -2,6 +2,7 @@
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ class Timeline:
         spans: Those that overlap the window, of the workers that are shown.
         begins_s: Where the window begins, in seconds since the traces do.
         ends_s: Where it ends.
-        num_workers: In the run; the first `MOST_WORKERS` are shown.
+        num_workers: In the run; of more than `MOST_WORKERS` the first are shown, and the slowest.
     """
 
     policy: str
@@ -48,7 +49,9 @@ def read_timeline(run_folder: Path) -> Timeline | None:
     if not spans:
         return None
     begins_s, ends_s = _window(spans)
-    shown = list(traces)[:MOST_WORKERS]
+    steps = Counter(span.worker for span in spans if span.kind == "compute")
+    slowest = min(traces, key=lambda worker: steps[worker])
+    shown = {*list(traces)[: MOST_WORKERS - 1], slowest} if len(traces) > MOST_WORKERS else set(traces)
     return Timeline(
         policy=str(next(iter(traces.values())).header.get("policy", run_folder.name)),
         spans=tuple(

@@ -22,8 +22,11 @@ def gantt_figure(timelines: Sequence[Timeline]) -> PageFigure | None:
     rows = max(len({span.worker for span in timeline.spans}) for timeline in timelines)
     figure, height_px = panels([timeline.policy for timeline in timelines], panel_px=max(2, rows) * _ROW_PX)
     length_ms = 1e3 * max(timeline.ends_s - timeline.begins_s for timeline in timelines)
+    in_legend: set[str] = set()
     for row, timeline in enumerate(timelines, start=1):
         for activity, bars in _bars(timeline).items():
+            if not bars:
+                continue
             figure.add_trace(
                 go.Bar(
                     base=[begin_ms for _, begin_ms, _, _ in bars],
@@ -33,19 +36,20 @@ def gantt_figure(timelines: Sequence[Timeline]) -> PageFigure | None:
                     orientation="h",
                     name=activity,
                     legendgroup=activity,
-                    showlegend=row == 1,
+                    showlegend=activity not in in_legend,
                     marker={"color": ACTIVITY_COLOURS[activity], "line": {"width": 0.5, "color": "white"}},
                     hovertemplate=f"worker %{{y}}, step %{{customdata}}: %{{x:.3g}} ms<extra>{activity}</extra>",
                 ),
                 row=row,
                 col=1,
             )
+            in_legend.add(activity)
     lay_out(figure, height_px=height_px + 90, legend_gap_px=_PANEL_TITLE_PX, barmode="overlay", bargap=0.2)
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
     figure.update_xaxes(range=[0, length_ms])
     figure.update_xaxes(title_text="milliseconds from the window's beginning", row=len(timelines), col=1)
     most = max(timeline.num_workers for timeline in timelines)
-    only = f" Of {most} workers the first {MOST_WORKERS} are shown." if most > MOST_WORKERS else ""
+    only = f" Of {most} workers the first are shown, and the slowest." if most > MOST_WORKERS else ""
     return PageFigure(
         slug="gantt",
         title="A few steps from the middle of each policy's first run",

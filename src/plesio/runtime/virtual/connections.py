@@ -222,11 +222,14 @@ class ControlLine:
 
     def _carry(self, incoming: Control | Bulk, num_bytes: int, *, work: int) -> None:
         server = self._server
-        if not self._open:
-            return
-
         channel = self._bulk_to_server if isinstance(incoming, Bulk) else self._to_server
-        self._begin(lambda: channel.send(num_bytes, lambda: server.receive(incoming, num_bytes=work)))
+
+        def send() -> None:
+            if self._open:  # it may have been cut while the worker was still packing
+                channel.send(num_bytes, lambda: server.receive(incoming, num_bytes=work))
+
+        if self._open:
+            self._begin(send)
 
     def cut(self) -> None:
         """This end is gone; the server notices as soon as word of it can travel."""

@@ -49,8 +49,11 @@ class VirtualClock:
     def sleep_until_s(self, deadline_s: float) -> None:
         """A step: compute until ``deadline_s``, or for as long as that takes on a shared core, and then wind it up."""
         costs = self._deployment.costs
-        self._deployment.work(self._turn, host=self._host, work_s=costs.gradient_s)
-        self.sleep_s(deadline_s - self.now_s())
+        if costs.cores is None:
+            self.sleep_s(max(deadline_s - self.now_s(), costs.gradient_s))
+        else:
+            self._deployment.work(self._turn, host=self._host, work_s=costs.gradient_s)
+            self.sleep_s(deadline_s - self.now_s())
         self._deployment.work(self._turn, host=self._host, work_s=costs.step_s)
 
 

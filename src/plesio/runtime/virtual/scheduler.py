@@ -109,6 +109,8 @@ class Turn:
     """What the thread meets when its turn comes next."""
     gone: bool = False
     """Met at every turn from now on."""
+    sleeps: int = 0
+    """How often it has slept: what was to end an earlier sleep does not end a later one."""
 
 
 class Scheduler:
@@ -190,13 +192,14 @@ class Scheduler:
         """Let virtual seconds pass; called by the thread whose turn it is."""
         until_s = self.now_s(turn) + max(0.0, duration_s)
         if until_s > self.kernel.now_s:
-            self.kernel.at(until_s, lambda: self._make_ready(turn))
+            self.kernel.at(until_s, self._end_of_sleep(turn))
             self._hand_over(turn)
         self.meet(turn)
 
     def pause(self, turn: Turn, begin: Callable[[Callable[[], None]], None]) -> None:
         """Begin something that takes virtual time and sleep until it is done; ``begin`` is given what to call then."""
-        self.do(turn, lambda: begin(lambda: self._make_ready(turn)))
+        done = self._end_of_sleep(turn)
+        self.do(turn, lambda: begin(done))
         self._hand_over(turn)
         self.meet(turn)
 
@@ -223,6 +226,16 @@ class Scheduler:
         turn.gone = True
         if turn in self._live:
             self.wake(turn)
+
+    def _end_of_sleep(self, turn: Turn) -> Callable[[], None]:
+        """What ends the sleep that the thread begins now, unless something else has."""
+        turn.sleeps = number = turn.sleeps + 1
+
+        def end() -> None:
+            if turn.sleeps == number and turn in self._live:
+                self._make_ready(turn)
+
+        return end
 
     def _make_ready(self, turn: Turn) -> None:
         self._ready.append(turn)
@@ -273,6 +286,10 @@ class Scheduler:
         for turn in list(self._live):
             turn.raises = error
             turn.waits = False
+            turn.sleeps += 1  # what would have woken it comes too late
+            if turn.alarm is not None:
+                turn.alarm.cancel()
+                turn.alarm = None
             self._make_ready(turn)
 
     def _give(self, turn: Turn | None) -> None:
