@@ -129,10 +129,12 @@ def serve_runs(recipe: Recipe, environment: Mapping[str, str], commands: Connect
             if place is None or place.rank == 0:
                 check_task(task)
             commands.send(("ready", _length(task.train_set())))
-            job = None if place is None else Job(place)
+            job: Job | None = None
             try:
                 while (assignment := commands.recv()) is not None:
                     try:
+                        if job is None and place is not None:
+                            job = Job(place)  # not before: who waits for others that have given up cannot be stopped
                         commands.send(("done", train(recipe, task, assignment, job=job)))
                     except (PlesioError, RuntimeError) as error:
                         # the comparison names the run, keeps the others, and starts fresh workers
