@@ -161,3 +161,33 @@ def test_a_bug_in_an_event_reaches_the_caller_and_leaves_no_thread():
     with pytest.raises(ZeroDivisionError):
         run(main, before=before)
     assert threading.active_count() <= num_threads + 1  # the last one may still be leaving
+
+
+@pytest.mark.parametrize("asleep", ["sleep", "pause"])
+def test_a_bug_in_an_event_ends_sleepers_whose_time_had_not_come(asleep: str):
+    schedulers: list[Scheduler] = []
+    met: list[str] = []
+
+    def rest(turn: Turn) -> None:
+        scheduler = schedulers[0]
+        if asleep == "sleep":
+            scheduler.sleep(turn, 10.0)
+        else:
+            scheduler.pause(turn, lambda done: scheduler.kernel.after(10.0, done))
+
+    def main(turn: Turn) -> None:
+        scheduler = schedulers[0]
+        with pytest.raises(ZeroDivisionError):
+            rest(turn)
+        before_s = scheduler.now_s(turn)
+        scheduler.sleep(turn, 30.0)  # as a session may that is closed; what had been planned comes meanwhile
+        assert scheduler.now_s(turn) == before_s + 30.0
+        met.append(turn.name)
+
+    def before(scheduler: Scheduler, turns: list[Turn]) -> None:
+        schedulers.append(scheduler)
+        scheduler.kernel.at(1.0, lambda: [][1 // 0])
+
+    with pytest.raises(ZeroDivisionError):
+        run(main, main, before=before)
+    assert sorted(met) == ["t0", "t1"]

@@ -15,6 +15,7 @@ from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.results import read_results
 from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.faults import Fault
+from plesio.cost.host_costs import HostCosts
 from plesio.cost.step_time import LogNormal
 from plesio.policies import parse_policy, read_log, verify
 from plesio.runtime.pacing import Pacer
@@ -217,3 +218,29 @@ def test_bytes_from_rack_to_rack_are_counted(policy: str):
     assert 0 < apart.bytes_sent_cross_rack < apart.bytes_sent_total
     assert together.bytes_sent_cross_rack == 0
     assert apart.bytes_sent_total == pytest.approx(together.bytes_sent_total, rel=0.1)
+
+
+def paced_s(*, cluster: Cluster, costs: HostCosts, step_s: float) -> float:
+    """Virtual seconds of ten steps of four workers that exchange nothing."""
+
+    def work(job: VirtualJob) -> None:
+        for _ in range(10):
+            job.clock.sleep_until_s(job.clock.now_s() + step_s)
+
+    return simulate(work, num_workers=4, cluster=cluster, costs=costs).virtual_s
+
+
+def test_on_few_cores_a_measured_gradient_takes_as_long_as_a_given_step():
+    cluster = Cluster(name="two cores", hosts=1, workers_per_host=4, cores_per_host=2)
+    given_s = paced_s(cluster=cluster, costs=HostCosts(), step_s=0.02)
+    assert given_s == pytest.approx(10 * 0.02 * 4 / 2)
+    assert paced_s(cluster=cluster, costs=HostCosts(gradient_s=0.02), step_s=0.02) == pytest.approx(given_s)
+    assert paced_s(cluster=cluster, costs=HostCosts(gradient_s=0.03), step_s=0.02) == pytest.approx(1.5 * given_s)
+
+
+def test_what_a_rehearsal_really_computes_shares_the_machines_cores():
+    cluster = Cluster.one_host(4)
+    costs = HostCosts(gradient_s=0.01, cores=2.0)
+    # four gradients of 10 ms take two cores 20 ms: hidden in a step of 30 ms, and longer than one of 15 ms
+    assert paced_s(cluster=cluster, costs=costs, step_s=0.03) == pytest.approx(10 * 0.03)
+    assert paced_s(cluster=cluster, costs=costs, step_s=0.015) == pytest.approx(10 * 0.02)
