@@ -43,7 +43,9 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("policy", "lost"), [("asp", 1), ("ssp:2", 0), pytest.param("bsp,exchange=store", 2)], ids=lambda value: str(value)
+    ("policy", "lost"),
+    [("asp", 1), ("ssp:2", 0), pytest.param("bsp,exchange=store", 2, marks=pytest.mark.slow)],
+    ids=lambda value: str(value),
 )
 def test_store_goes_on_without_a_killed_worker(policy: str, lost: int, tmp_path: Path):
     plan = {"fault": "kill", "rank": lost, "step": 4, "step_s": 0.01}
@@ -62,7 +64,7 @@ def test_store_goes_on_without_a_killed_worker(policy: str, lost: int, tmp_path:
     assert all(found[rank]["finite"] for rank in survivors)
 
 
-@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4"])
+@pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
 def test_collective_survivors_end_with_the_lost_rank_named(policy: str, tmp_path: Path):
     plan = {"fault": "kill", "rank": 1, "step": 6, "step_s": 0.01}
     found, result, output = run(policy, tmp_path, plan, workers=4)
@@ -77,7 +79,10 @@ def test_collective_survivors_end_with_the_lost_rank_named(policy: str, tmp_path
     assert "worker 1 was lost" in str(result.error)
 
 
-@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "asp", "bsp,exchange=store"])
+@pytest.mark.parametrize(
+    "policy",
+    ["bsp", "asp", *(pytest.param(slow, marks=pytest.mark.slow) for slow in ("local_sgd:4", "bsp,exchange=store"))],
+)
 def test_nan_is_refused_counted_and_blamed(policy: str, tmp_path: Path):
     found, result, output = run(policy, tmp_path, {"fault": "nan", "rank": 1, "step": 3}, workers=2)
     assert [found[rank]["error"] for rank in (0, 1)] == [None, None], output
