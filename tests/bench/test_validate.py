@@ -7,8 +7,8 @@ from plesio.bench import calibrate as calibrating
 from plesio.bench import validate as validating
 from plesio.bench.progress import RunLabel, Snapshot
 from plesio.bench.recipe import Recipe
-from plesio.bench.validate import Workload, validate
-from plesio.core.errors import PlesioError
+from plesio.bench.validate import Workload, matrix, validate
+from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.predictions import Prediction
 from plesio.core.results import Environment, RunResult, Staleness, WorkerTimes
 from plesio.cost.calibration import Calibration, Curve
@@ -107,14 +107,13 @@ def test_rows_are_medians_over_seeds_with_a_trivial_baseline_beside_them(
 ):
     monkeypatch.setattr(validating, "run_comparison", made_up_runs)
     monkeypatch.setattr(validating, "calibrate", calibration)
-    predictions = validate(
-        tmp_path,
+    settings = matrix(
         policies=("bsp", "ssp:4", "asp", "local_sgd:8"),
         seeds=(0, 2),
         workloads=[QUADRATIC],
         step_times=("30 ms", "60 ms"),
-        progress=Silence(),
     )
+    predictions = validate(settings, out=tmp_path, progress=Silence())
     assert {one.setting["step_time"] for one in predictions} == {"30 ms", "60 ms"}
     first = [one for one in predictions if one.setting["step_time"] == "30 ms"]
     bsp, ssp, asp, local = (by_name(first, policy) for policy in ("bsp", "ssp:4", "asp", "local_sgd:8"))
@@ -141,27 +140,42 @@ def test_a_run_that_failed_is_no_prediction(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(validating, "run_comparison", lambda *args, **kw: made_up_runs(*args, **kw, status="failed"))
     monkeypatch.setattr(validating, "calibrate", calibration)
     with pytest.raises(PlesioError, match="bsp, seed 0, in the virtual world failed: the disk is full"):
-        validate(tmp_path, policies=["bsp"], seeds=(0,), workloads=[QUADRATIC], progress=Silence())
+        validate(matrix(policies=["bsp"], seeds=(0,), workloads=[QUADRATIC]), out=tmp_path, progress=Silence())
+
+
+@pytest.mark.parametrize(
+    ("policies", "seeds", "message"),
+    [
+        (["bsp"], [-1], "^--seeds is -1; write 0 or more$"),
+        (["bsp"], [], "^--seeds is empty; write one or more$"),
+        (["bsp"], [0, 0], "^--seeds: 0 is there 2 times; write it once$"),
+        (["bps"], [0], '^--policies: unknown policy "bps"; did you mean "bsp"'),
+        ([], [0], "^--policies is empty; write one or more$"),
+    ],
+)
+def test_a_matrix_that_cannot_be_run_is_refused_as_a_whole(policies: list[str], seeds: list[int], message: str):
+    with pytest.raises(ConfigError, match=message):
+        matrix(policies=policies, seeds=seeds)
 
 
 @pytest.mark.slow
 def test_both_worlds_do_the_same_runs_and_finished_ones_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(calibrating, "REPEATS", 10)
     monkeypatch.setattr(calibrating, "GRADIENT_S", 0.2)
-    matrix: Any = {
-        "policies": ("bsp", "asp"),
-        "seeds": (0,),
-        "workloads": [Workload(task="digits", batch_size=16)],
-        "step_times": ("40 ms",),
-        "num_rounds": 10,
-    }
+    settings = matrix(
+        policies=("bsp", "asp"),
+        seeds=(0,),
+        workloads=[Workload(task="digits", batch_size=16)],
+        step_times=("40 ms",),
+        num_rounds=10,
+    )
     progress = Silence()
-    first = validate(tmp_path, progress=progress, **matrix)
+    first = validate(settings, out=tmp_path, progress=progress)
     assert len(progress.started) == 4
     throughput = by_name(first, "bsp")["throughput"]
     assert throughput.measured < throughput.baseline  # steps of 120 ms, and what exchanging takes
     assert throughput.predicted < throughput.baseline
     assert by_name(first, "bsp")["bytes"].error == pytest.approx(0, abs=0.1)
     again = Silence()
-    assert validate(tmp_path, progress=again, **matrix) == first
+    assert validate(settings, out=tmp_path, progress=again) == first
     assert again.started == []

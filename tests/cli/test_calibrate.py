@@ -86,15 +86,20 @@ def test_ranks_that_the_rows_contradict_are_refused(tmp_path: Path, capsys: pyte
 
 def test_what_is_in_a_folder_is_not_removed_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     kept = tmp_path / "results.json"
-    kept.write_text("precious")
+    run = tmp_path / "process" / "trace-0.jsonl"
+    run.parent.mkdir()
+    for file in (kept, run):
+        file.write_text("precious")
     for line in (
         f"simulate quadratic --epochs 1 --out {tmp_path}",
         f"validate --policies bsp --seeds 0 --out {tmp_path}",
         f"simulate quadratic --step-time 3 --overwrite --out {tmp_path}",
         f"validate --policies nope --overwrite --out {tmp_path}",
+        f"validate --seeds=-1 --overwrite --out {tmp_path}",
+        f"validate --seeds 0,0 --overwrite --out {tmp_path}",
     ):
         assert invoke(line.split()) == 2
-        assert kept.read_text() == "precious"
+        assert kept.read_text() == run.read_text() == "precious"
     assert "--overwrite" in capsys.readouterr().err
 
 

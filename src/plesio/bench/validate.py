@@ -21,13 +21,15 @@ from plesio.core.units import parse_seconds
 from plesio.cost.calibration import Calibration
 from plesio.policies import Policy
 
-__all__ = ["WORKLOADS", "Workload", "validate"]
+__all__ = ["WORKLOADS", "Setting", "Workload", "matrix", "validate"]
 
 NUM_WORKERS = 4
 SLOW_SPEED = 1 / 3
 STEP_TIMES = ("30 ms", "60 ms")
 NUM_ROUNDS = 60
 """Steps of each worker, if they shared the samples evenly."""
+FLAGS: Mapping[tuple[str, ...], str] = {("run", "policies"): "--policies", ("run", "seeds"): "--seeds"}
+"""What a mistake in a setting is called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,26 +51,61 @@ WORKLOADS = (
 )
 
 
-def validate(
-    out: Path,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A recipe of the matrix, and its step time as it is written."""
+
+    step_time: str
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        """That of its folders."""
+        return f"{self.recipe.task.name}-{self.step_time.replace(' ', '')}"
+
+
+def matrix(
     *,
     policies: Sequence[str],
     seeds: Sequence[int],
     workloads: Sequence[Workload] = WORKLOADS,
     step_times: Sequence[str] = STEP_TIMES,
     num_rounds: int = NUM_ROUNDS,
-    progress: ProgressSink,
-    on_measured: Callable[[str], None] = lambda what: None,
-) -> list[Prediction]:
-    """Run the matrix in both worlds; what ``out`` has of it already is kept.
+) -> list[Setting]:
+    """What is run in both worlds, each workload's settings one after the other.
 
     Args:
-        out: Folder of the calibrations, and of each comparison in both worlds.
         policies: Specs.
         seeds: A row of the result is a median over them: one run that something else disturbed does not decide it.
         workloads: Tasks.
         step_times: Of a worker of speed 1, with units.
         num_rounds: Steps of each worker.
+
+    Raises:
+        ConfigError: A policy or a seed cannot be used.
+    """
+    return [
+        Setting(
+            step_time=step_time,
+            recipe=_recipe(workload, step_time, policies=policies, seeds=seeds, num_rounds=num_rounds),
+        )
+        for workload in workloads
+        for step_time in step_times
+    ]
+
+
+def validate(
+    settings: Sequence[Setting],
+    *,
+    out: Path,
+    progress: ProgressSink,
+    on_measured: Callable[[str], None] = lambda what: None,
+) -> list[Prediction]:
+    """Run the settings in both worlds; what ``out`` has of them already is kept.
+
+    Args:
+        settings: The `matrix`.
+        out: Folder of the calibrations, and of each comparison in both worlds.
         progress: Hears of the runs.
         on_measured: Hears of the calibrations.
 
@@ -76,25 +113,24 @@ def validate(
         PlesioError: A run failed.
     """
     predictions: list[Prediction] = []
-    for workload in workloads:
-        calibration: Calibration | None = None
-        for step_time in step_times:
-            name = f"{workload.task}-{step_time.replace(' ', '')}"
-            recipe = _recipe(workload, step_time, policies=policies, seeds=seeds, num_rounds=num_rounds)
-            if calibration is None:
-                calibration = _calibrated(
-                    recipe, out / "calibration" / f"{workload.task}.json", on_measured=on_measured
-                )
-            measured = run_comparison(recipe, out=_made(out / "process" / name), resume=True, progress=progress)
-            predicted = run_comparison(
-                recipe,
-                out=_made(out / "virtual" / name),
-                resume=True,
-                progress=progress,
-                world="virtual",
-                calibration=calibration,
-            )
-            predictions += _compared(recipe, step_time, predicted, measured, num_bytes=4 * calibration.num_parameters)
+    calibrations: dict[str, Calibration] = {}
+    for setting in settings:
+        recipe = setting.recipe
+        task = recipe.task.name
+        if task not in calibrations:
+            calibrations[task] = _calibrated(recipe, out / "calibration" / f"{task}.json", on_measured=on_measured)
+        calibration = calibrations[task]
+        measured = run_comparison(recipe, out=_made(out / "process" / setting.name), resume=True, progress=progress)
+        predicted = run_comparison(
+            recipe,
+            out=_made(out / "virtual" / setting.name),
+            resume=True,
+            progress=progress,
+            world="virtual",
+            calibration=calibration,
+        )
+        num_bytes = 4 * calibration.num_parameters
+        predictions += _compared(recipe, setting.step_time, predicted, measured, num_bytes=num_bytes)
     return predictions
 
 
@@ -117,6 +153,7 @@ def _recipe(
         },
         folder=Path(),
         where="plesio validate",
+        flags=FLAGS,
     )
 
 

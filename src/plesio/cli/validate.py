@@ -48,31 +48,27 @@ def validate(
     world, calibrated to this machine, and with real workers. Prints predicted, measured and error of throughput, wait
     share, bytes, staleness and final metric, with those of a trivial model beside them.
     """
+    from plesio.bench.validate import matrix, validate
     from plesio.cli.compare import PLAIN_WIDTH, prepare_folder, split_policies, split_seeds
-    from plesio.policies import parse_policy
 
-    chosen_seeds = split_seeds(seeds)
-    if not chosen_seeds:
-        raise ConfigError("--seeds is empty; write one or more, as in 0,1,2")
+    # whatever is wrong is said before anything is removed
+    settings = matrix(policies=POLICIES if policies is None else split_policies(policies), seeds=split_seeds(seeds))
     if json_file is not None and not json_file.parent.is_dir():
         raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
-    specs = [parse_policy(spec).spec for spec in (POLICIES if policies is None else split_policies(policies))]
     overwrite = overwrite or (out is None and not resume)
     out = out or Path("runs/validation")
     prepare_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES)
 
     from rich.console import Console
 
-    from plesio.bench.validate import validate
     from plesio.cli.progress_display import progress_display
     from plesio.core.predictions import predictions_to_json
     from plesio.report.validation import render_validation, render_validation_page
 
     with progress_display() as progress:
         predictions = validate(
-            out,
-            policies=specs,
-            seeds=chosen_seeds,
+            settings,
+            out=out,
             progress=progress,
             on_measured=lambda what: print(f"measured: {what}", file=sys.stderr),
         )
