@@ -65,9 +65,8 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
         gang.await_ready()
         together = _ask(gang, "gradients", batch_size=batch_size, seconds=2 * GRADIENT_S)
         on_measured("gradients of all workers at once")
-        _ask(
-            gang, "all_reduce", num_bytes=ALL_REDUCE_BYTES[0], repeats=REPEATS
-        )  # the first ones are slower than any later
+        # the first ones are slower than any later, and count for nothing
+        _ask(gang, "all_reduce", num_bytes=ALL_REDUCE_BYTES[0], repeats=REPEATS)
         all_reduces = {}
         for num_bytes in ALL_REDUCE_BYTES:
             all_reduces[num_bytes] = _all_reduce_s(_ask(gang, "all_reduce", num_bytes=num_bytes, repeats=REPEATS))
