@@ -44,7 +44,7 @@ def test_every_row_and_its_error_is_in_the_table():
 def test_the_page_is_self_contained_and_escaped():
     page = render_validation_page(predictions())
     text = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-    assert "+50.0 %" in text
+    assert "+50.0&nbsp;%" in text
     assert "&lt;b&gt;bold&lt;/b&gt;" in text
     assert "<b>bold" not in text
     assert not re.search(r'(?:src|href)="', text)

@@ -10,6 +10,7 @@ from plesio.core.results import RunResult
 from plesio.core.units import format_bytes, format_seconds
 from plesio.report.metric import Metric
 from plesio.report.model import Comparison
+from plesio.report.page_frame import table
 from plesio.report.summarise import training_s
 
 __all__ = ["TraceLink", "decision_list", "environment_list", "run_table", "trace_list"]
@@ -38,14 +39,8 @@ def run_table(comparison: Comparison) -> str:
         "run", "status", "time", "steps", "samples", comparison.metric.name, "bytes", "across racks", "peak memory",
         "max lead", "lost workers", "refused", "parameters",
     ]  # fmt: skip
-    body = "".join(
-        f"<tr><td>{html.escape(run.policy)}, seed {run.seed}</td>"
-        f"{''.join(f'<td>{html.escape(cell)}</td>' for cell in _run_cells(run, metric=comparison.metric))}</tr>"
-        for run in comparison.runs
-    )
-    head = "".join(f"<th scope=col>{html.escape(header)}</th>" for header in headers)
-    table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    return _details(f"Every run ({len(comparison.runs)})", table)
+    rows = [[f"{run.policy}, seed {run.seed}", *_run_cells(run, metric=comparison.metric)] for run in comparison.runs]
+    return _details(f"Every run ({len(comparison.runs)})", table(headers, rows))
 
 
 def _run_cells(run: RunResult, *, metric: Metric) -> Iterable[str]:

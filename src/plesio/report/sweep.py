@@ -3,14 +3,10 @@
 A policy counts as having reached the target at a bandwidth when every seed did; the median of some would flatter it.
 """
 
-import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from string import Template
 
-import plotly.io
-from plotly.offline import get_plotlyjs
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -21,7 +17,7 @@ from plesio.report.figures import sweep as figures
 from plesio.report.figures.page_figure import PageFigure
 from plesio.report.markup import prose
 from plesio.report.model import Comparison
-from plesio.report.page_style import STYLE
+from plesio.report.page_frame import page_of, section, section_of_figures, table
 from plesio.report.sentences import listed, ratio_text, seeds_text
 from plesio.report.summarise import compare_runs
 
@@ -36,24 +32,6 @@ _MARKS = (
 )
 _PERIODS = "p is the period: steps that a worker does between two exchanges; it changes what is sent."
 _RATES = "Samples of all workers per second of virtual time. Line: median over seeds. Small dots: seeds."
-
-_PAGE = Template("""<!doctype html>
-<html lang="en"><head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Plesio: bound and bandwidth</title>
-<style>$style</style>
-<script>$plotly</script>
-</head><body>
-<header><h1>$heading</h1><p>$facts</p></header>
-<main>
-$alerts
-<section id="in-words"><h2>In words</h2>$sentences</section>
-<section id="figures"><h2>In pictures</h2><div class="figures">$figures</div></section>
-$tables
-</main></body></html>
-""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,14 +136,25 @@ def _smallest_bounds(sweep: Sweep) -> str | None:
     return f"The smallest bound within 10 % of the best one: {'; '.join(clauses)}." if clauses else None
 
 
-def _tables(sweep: Sweep) -> Iterator[tuple[str, list[list[str]]]]:
-    """(title, rows) of each table; a row is a policy and a cell for each bandwidth."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SweepTable:
+    """A row is a policy and a cell for each bandwidth."""
+
+    slug: str
+    title: str
+    rows: list[list[str]]
+
+
+def _tables(sweep: Sweep) -> Iterator[_SweepTable]:
     there = sweep.comparisons.values()
     policies = dict.fromkeys(summary.policy for comparison in there for summary in comparison.policies)
-    titles = (f"Median time to {sweep.goal} (seeds that reached it)", "Median samples per second")
-    for title, quantity in zip(titles, (figures.TIME, figures.THROUGHPUT), strict=True):
+    for slug, title, quantity in (
+        ("times", f"Median time to {sweep.goal} (seeds that reached it)", figures.TIME),
+        ("rates", "Median samples per second", figures.THROUGHPUT),
+    ):
         points = {policy: [figures.point_at(one, policy, quantity) for one in there] for policy in policies}
-        yield title, [[policy, *(_cell(point, quantity) for point in found)] for policy, found in points.items()]
+        rows = [[policy, *(_cell(point, quantity) for point in found)] for policy, found in points.items()]
+        yield _SweepTable(slug=slug, title=title, rows=rows)
 
 
 def _cell(point: figures.SweepPoint | None, quantity: figures.Quantity) -> str:
@@ -189,14 +178,14 @@ def _troubles(sweep: Sweep) -> list[str]:
 def render_sweep(sweep: Sweep) -> RenderableType:
     """The tables, what they say, and which runs are missing from them."""
     parts: list[RenderableType] = []
-    for title, rows in _tables(sweep):
-        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        table.add_column("policy", overflow="fold")
+    for one in _tables(sweep):
+        plain = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        plain.add_column("policy", overflow="fold")
         for bandwidth in sweep.comparisons:
-            table.add_column(bandwidth, justify="right", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
-        parts += [Text(f"{title}:"), table, Text()]
+            plain.add_column(bandwidth, justify="right", overflow="fold")
+        for row in one.rows:
+            plain.add_row(*(Text(cell) for cell in row))
+        parts += [Text(f"{one.title}:"), plain, Text()]
     parts += [Text(line) for line in (*sweep_sentences(sweep), f"The network: {sweep.network}.", *_troubles(sweep))]
     return Group(*parts)
 
@@ -220,30 +209,19 @@ def sweep_figures(sweep: Sweep) -> list[PageFigure]:
 
 def render_sweep_page(sweep: Sweep) -> str:
     """The page as one HTML document."""
-    first, network = sweep.first, sweep.network
-    facts = f"{first.num_workers} workers in the virtual world · {seeds_text(len(first.seeds))} · {network}"
+    first = sweep.first
+    heading = f"{first.task}: bound, bandwidth and the time to {sweep.goal}"
+    facts = f"{first.num_workers} workers in the virtual world · {seeds_text(len(first.seeds))} · {sweep.network}"
     troubles = "".join(f"<p>{prose(line)}</p>" for line in _troubles(sweep))
-    return _PAGE.substitute(
-        style=STYLE,
-        plotly=get_plotlyjs(),
-        heading=html.escape(f"{first.task}: bound, bandwidth and the time to {sweep.goal}"),
-        facts=prose(facts),
-        alerts=f'<div class="alerts" role="alert">{troubles}</div>' if troubles else "",
-        sentences="".join(f"<p>{prose(line)}</p>" for line in sweep_sentences(sweep)),
-        figures="\n".join(_figure(figure) for figure in sweep_figures(sweep)),
-        tables="".join(_html_table(title, rows, list(sweep.comparisons)) for title, rows in _tables(sweep)),
+    sentences = "".join(f"<p>{prose(line)}</p>" for line in sweep_sentences(sweep))
+    headers = ("policy", *sweep.comparisons)
+    return page_of(
+        [
+            f'<div class="alerts" role="alert">{troubles}</div>' if troubles else "",
+            section(sentences, slug="in-words", title="In words"),
+            section_of_figures(sweep_figures(sweep), title="In pictures"),
+            *(section(table(headers, one.rows), slug=one.slug, title=one.title) for one in _tables(sweep)),
+        ],
+        title="Plesio: bound and bandwidth",
+        header=f"<h1>{prose(heading)}</h1>\n<p>{prose(facts)}</p>",
     )
-
-
-def _figure(figure: PageFigure) -> str:
-    config = {"displaylogo": False, "displayModeBar": False, "responsive": True}
-    picture = plotly.io.to_html(figure.figure, config=config, include_plotlyjs=False, full_html=False)
-    caption = f"<figcaption>{prose(figure.caption)}</figcaption>"
-    return f'<figure id="{figure.slug}" class="wide"><h3>{prose(figure.title)}</h3>{picture}{caption}</figure>'
-
-
-def _html_table(title: str, rows: Sequence[Sequence[str]], bandwidths: Sequence[str]) -> str:
-    head = "".join(f"<th scope=col>{html.escape(header)}</th>" for header in ("policy", *bandwidths))
-    body = "".join("<tr>" + "".join(f"<td>{prose(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<section><h2>{prose(title)}</h2><div class="scroll">{table}</div></section>'

@@ -16,7 +16,7 @@ class PageFigure:
 
     Attributes:
         slug: Its anchor in the page.
-        title: The finding.
+        title: The finding; empty where there is no single one.
         caption: What is drawn, for a reader who wants to be sure.
         wide: Whether it takes the page's whole width.
     """

@@ -1,0 +1,87 @@
+"""What all pages have in common: one document that needs nothing else, light or dark as the reader's system is.
+
+Plotly's script is in a page once; nothing is fetched from anywhere. Texts are escaped here; parts, headers and contents
+are HTML already.
+"""
+
+import html
+from collections.abc import Iterable, Sequence
+from string import Template
+
+import plotly.io
+from plotly.offline import get_plotlyjs
+
+from plesio.report.figures.page_figure import PageFigure
+from plesio.report.markup import prose
+from plesio.report.page_style import STYLE
+
+__all__ = ["page_of", "section", "section_of_figures", "table"]
+
+_CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
+
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>$title</title>
+<style>$style</style>
+<script>$plotly</script>
+</head>
+<body>
+<header>
+$header
+</header>
+<main>
+$main
+</main>
+</body>
+</html>
+""")
+
+
+def page_of(parts: Iterable[str], *, title: str, header: str) -> str:
+    """The whole document, of its parts one below the other.
+
+    Args:
+        parts: Sections, and what stands between them; empty ones are left out.
+        title: That of the browser's window.
+        header: The heading and the facts below it.
+    """
+    return _PAGE.substitute(
+        title=html.escape(title),
+        style=STYLE,
+        plotly=get_plotlyjs(),
+        header=header,
+        main="\n".join(filter(None, parts)),
+    )
+
+
+def section(content: str, *, slug: str, title: str) -> str:
+    """A part of the page with a title and an anchor."""
+    return f'<section id="{slug}"><h2>{prose(title)}</h2>\n{content}\n</section>'
+
+
+def section_of_figures(figures: Iterable[PageFigure], *, title: str) -> str:
+    """The figures in the page's grid."""
+    pictures = "\n".join(_figure(figure) for figure in figures)
+    return section(f'<div class="figures">\n{pictures}\n</div>', slug="figures", title=title)
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table, to be scrolled sideways where it does not fit."""
+    head = "".join(f"<th scope=col>{prose(header)}</th>" for header in headers)
+    body = "".join("<tr>" + "".join(f"<td>{prose(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _figure(figure: PageFigure) -> str:
+    picture = plotly.io.to_html(
+        figure.figure, config=_CONFIG, include_plotlyjs=False, full_html=False, div_id=f"plot-{figure.slug}"
+    )
+    title = f"<h3>{prose(figure.title)}</h3>" if figure.title else ""
+    return (
+        f'<figure id="{figure.slug}" class="{"wide" if figure.wide else "narrow"}">'
+        f"{title}{picture}<figcaption>{prose(figure.caption)}</figcaption></figure>"
+    )
