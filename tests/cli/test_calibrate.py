@@ -122,6 +122,7 @@ def test_what_is_in_a_folder_is_not_removed_unasked(tmp_path: Path, capsys: pyte
             "there is no calibration c.json",
         ),
         ("validate --out {out} --json {out}/none/x.json", "there is no folder"),
+        ("validate --out {out} --json .", "--json . is a folder; write a file's name"),
         ("validate --out {out} --seeds x", '--seeds "x"'),
         ("validate --out {out} --policies bps", "bps"),
     ],

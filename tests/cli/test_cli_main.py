@@ -71,6 +71,7 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("compare RECIPE --out x --policies ,", "--policies is empty; write one or more"),
         ("compare RECIPE --out x --resume --overwrite", "write one of them"),
         ("compare RECIPE --out RECIPE", "cannot write to --out"),
+        ("compare RECIPE --out /proc/self --resume", "cannot write to --out /proc/self: "),
         ("compare RECIPE --out x --cluster 4x1gbe", "add --world virtual"),
         ("compare RECIPE --out x --world virtual --cluster 4x1gb", 'did you mean "4x1gbe"?'),
         ("compare RECIPE --out x --world virtual", "must know how long a step takes"),

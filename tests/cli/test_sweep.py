@@ -127,6 +127,16 @@ def test_runs_that_failed_are_told_and_make_status_1(
     assert "3 of 3 runs did not finish" in complaints
 
 
+def test_a_page_that_cannot_be_written_is_one_line_and_status_2(
+    recipe: Path, tmp_path: Path, stub: Stub, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "out"
+    (out / "report.html" / "in the way").mkdir(parents=True)
+    assert invoke(["sweep", str(recipe), "--out", str(out), "--resume"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"plesio: error: cannot write {out}/report.html: ")
+    assert sorted(path.name for path in out.iterdir()) == ["report.html"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

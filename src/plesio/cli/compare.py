@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -173,6 +174,8 @@ def prepare_folder(out: Path, *, resume: bool, overwrite: bool, names: Sequence[
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()) and not (resume or overwrite):
             raise ConfigError(f"{out} is not empty: add --resume to go on there, or --overwrite to start anew")
+        with tempfile.TemporaryFile(dir=out):
+            pass  # found out now, not after hours of training
         if overwrite:
             for name in names:
                 _remove(out / name)

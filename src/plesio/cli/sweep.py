@@ -116,12 +116,13 @@ def sweep(
 
     from rich.console import Console
 
+    from plesio.report.page_frame import write_page
     from plesio.report.sweep import render_sweep, render_sweep_page, summarise_sweep
 
     assert loaded.workers.cluster is not None, "checked"
     result = summarise_sweep(swept, network=describe_network(loaded.workers.cluster))
     page = out / "report.html"
-    page.write_text(render_sweep_page(result), encoding="utf-8")
+    write_page(page, render_sweep_page(result))
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_sweep(result))
     typer.echo(f"\n{page}")
     runs = [run for runs in swept.values() for run in runs]

@@ -55,6 +55,8 @@ def validate(
     settings = matrix(policies=POLICIES if policies is None else split_policies(policies), seeds=split_seeds(seeds))
     if json_file is not None and not json_file.parent.is_dir():
         raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
+    if json_file is not None and json_file.is_dir():
+        raise ConfigError(f"--json {json_file} is a folder; write a file's name")
     overwrite = overwrite or (out is None and not resume)
     out = out or Path("runs/validation")
     prepare_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES)
@@ -63,6 +65,7 @@ def validate(
 
     from plesio.cli.progress_display import progress_display
     from plesio.core.predictions import predictions_to_json
+    from plesio.report.page_frame import write_page
     from plesio.report.validation import render_validation, render_validation_page
 
     with progress_display() as progress:
@@ -73,16 +76,16 @@ def validate(
             on_measured=lambda what: print(f"measured: {what}", file=sys.stderr),
         )
     page = out / "report.html"
-    _write(page, render_validation_page(predictions))
+    write_page(page, render_validation_page(predictions))
     if json_file is not None:
-        _write(json_file, json.dumps(predictions_to_json(predictions), indent=1) + "\n")
+        _write_json(json_file, predictions_to_json(predictions))
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_validation(predictions))
     typer.echo(f"\n{page}")
     return 0
 
 
-def _write(path: Path, text: str) -> None:
+def _write_json(path: Path, data: object) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
+        raise DataError(f"cannot write --json {path}: {error.strerror}") from None

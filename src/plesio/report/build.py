@@ -6,7 +6,6 @@ DIR/report.html                         the page
 """
 
 import contextlib
-import os
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,6 +14,7 @@ from plesio.core.results import read_results
 from plesio.report.model import Comparison
 from plesio.report.page import render_page
 from plesio.report.page_details import TraceLink
+from plesio.report.page_frame import write_page
 from plesio.report.perfetto import PERFETTO_NAME, trace_paths, write_perfetto
 from plesio.report.summarise import compare_runs
 from plesio.report.timelines import Timeline, read_timeline
@@ -42,21 +42,18 @@ def read_comparison(directory: Path) -> Comparison:
 def build_report(directory: Path) -> Path:
     """Write ``directory/report.html``, and each run's ``perfetto.json`` where its traces are newer.
 
-    A trace that cannot be read is named in the page and stops nothing. A reader sees the old page or the new one, never
-    half of one.
+    A trace that cannot be read is named in the page and stops nothing.
 
     Returns:
         The page.
 
     Raises:
-        DataError: The results are missing, empty or garbled, or cannot be compared.
+        DataError: The results are missing, empty or garbled, or cannot be compared; or the page cannot be written.
     """
     comparison = read_comparison(directory)
     page = render_page(comparison, traces=_trace_links(directory), timelines=_timelines(directory, comparison))
     path = directory / REPORT_NAME
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, path)
+    write_page(path, page)
     return path
 
 

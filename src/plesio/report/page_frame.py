@@ -4,18 +4,22 @@ Plotly's script is in a page once; nothing is fetched from anywhere. Texts are e
 are HTML already.
 """
 
+import contextlib
 import html
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from string import Template
 
 import plotly.io
 from plotly.offline import get_plotlyjs
 
+from plesio.core.errors import DataError
 from plesio.report.figures.page_figure import PageFigure
 from plesio.report.markup import prose
 from plesio.report.page_style import STYLE
 
-__all__ = ["page_of", "section", "section_of_figures", "table"]
+__all__ = ["page_of", "section", "section_of_figures", "table", "write_page"]
 
 _CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
 
@@ -74,6 +78,22 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f"<th scope=col>{prose(header)}</th>" for header in headers)
     body = "".join("<tr>" + "".join(f"<td>{prose(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page; a reader sees the old one or the new one, never half of one.
+
+    Raises:
+        DataError: It cannot be written.
+    """
+    partial = path.with_name(path.name + ".part")
+    try:
+        partial.write_text(page, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise DataError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _figure(figure: PageFigure) -> str:
