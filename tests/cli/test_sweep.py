@@ -174,12 +174,16 @@ def test_a_mistake_is_one_line_and_status_2(
     [
         (", target = 20.0", "task quadratic has no target to time; add --target X"),
         ('cluster = "4x1gbe"', "one host has no network whose bandwidth could be changed; add --cluster 4x1gbe"),
+        ('step_time = { kind = "constant", mean = "1 ms" }', "the virtual world must know how long a step takes"),
     ],
 )
-def test_a_recipe_without_target_or_network_is_refused(
+def test_a_recipe_without_target_network_or_step_time_is_refused_and_nothing_is_removed(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, message: str
 ):
     recipe.write_text(RECIPE.replace(key, ""))
-    assert invoke(["sweep", str(recipe), "--out", str(tmp_path / "out")]) == 2
+    kept = tmp_path / "out" / "report.html"
+    kept.parent.mkdir()
+    kept.write_text("precious")
+    assert invoke(["sweep", str(recipe), "--out", str(tmp_path / "out"), "--overwrite"]) == 2
     assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert kept.read_text() == "precious"

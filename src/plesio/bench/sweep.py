@@ -13,6 +13,7 @@ from plesio.bench.compare import run_comparison
 from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
 from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import recipe_task
+from plesio.bench.virtual_crew import VirtualCrew
 from plesio.core.errors import ConfigError
 from plesio.core.results import RunResult
 from plesio.core.units import parse_bandwidth
@@ -46,7 +47,7 @@ def run_sweep(
         ConfigError: There is no network or no target, or the task cannot be trained.
         DataError: ``out`` has runs with other settings, or results that cannot be read.
     """
-    check_sweep(recipe)
+    check_sweep(recipe, calibration=calibration)
     cluster = recipe.workers.cluster
     assert cluster is not None, "checked"
     swept: dict[str, list[RunResult]] = {}
@@ -68,11 +69,12 @@ def run_sweep(
     return swept
 
 
-def check_sweep(recipe: Recipe) -> None:
-    """Make sure that there is a network to give a bandwidth to, and a target to time.
+def check_sweep(recipe: Recipe, *, calibration: Calibration | None = None) -> None:
+    """Make sure that there is a network to give a bandwidth to, and a target to time, and that runs can begin.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is none, the task cannot be trained, nobody says how long steps take, or the calibration is
+            of another model.
     """
     cluster, count = recipe.workers.cluster, recipe.workers.count
     name = next((f"{hosts}x1gbe" for hosts in (4, 16) if count <= hosts), "64x1gbe")
@@ -93,6 +95,7 @@ def check_sweep(recipe: Recipe) -> None:
             f"task {task.name} has no target to time; add --target X, a value of {task.metric_name} ({better} is "
             "better), or write target = X under [run] of the recipe"
         )
+    VirtualCrew(recipe, calibration=calibration)
 
 
 def with_bandwidth(cluster: Cluster, *, bytes_per_s: float) -> Cluster:

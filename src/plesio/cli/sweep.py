@@ -86,7 +86,7 @@ def sweep(
     from plesio.bench.sweep import check_sweep, describe_network, run_sweep
     from plesio.cli.progress_display import progress_display
 
-    check_sweep(loaded)
+    check_sweep(loaded, calibration=measured)  # whatever is wrong is said before anything is removed
     prepare_folder(out, resume=resume, overwrite=overwrite, names=_output_names(out))
     try:
         with progress_display() as progress:
