@@ -9,7 +9,6 @@ from plesio.cost.collectives import (
     all_reduce_on,
     all_reduce_times_on,
     broadcast_on,
-    bus_bytes_per_s,
     hierarchical_all_reduce_s,
     select_all_reduce_on,
 )
@@ -61,10 +60,12 @@ def test_no_algorithm_beats_the_fastest_links_there_are(name: str, num_bytes: fl
     assert all_reduce_on(cluster, ranks[::-1], num_bytes) == times["ring"]
 
 
-def test_a_ring_in_one_host_is_measured_as_nvlink_is():
+@pytest.mark.parametrize("num_bytes", [0.0, 1e3, 1e6, 1e8, 8 * 2**30])
+def test_a_ring_in_one_host_takes_what_the_published_fit_of_nvlink_says(num_bytes: float):
+    """A100 x 8, nccl-tests' all-reduce: 78.6 µs, bus bandwidth 227 GB/s. The named cluster has three digits of it."""
     cluster = parse_cluster("8xa100")
-    duration_s = all_reduce_on(cluster, range(8), 8 * 2**30)
-    assert bus_bytes_per_s(8 * 2**30, duration_s, num_ranks=8) == pytest.approx(227e9, rel=5e-3)
+    fit_s = 78.6e-6 + num_bytes * 2 * 7 / 8 / 227e9
+    assert all_reduce_on(cluster, range(8), num_bytes) == pytest.approx(fit_s, rel=1e-3)
 
 
 def test_workers_of_a_host_share_a_link_that_is_shared():
