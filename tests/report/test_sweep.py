@@ -4,6 +4,7 @@ import io
 import re
 from pathlib import Path
 
+import plotly.graph_objects as go
 import pytest
 from playwright.sync_api import sync_playwright
 from rich.console import Console
@@ -74,6 +75,7 @@ def test_the_sentences_say_which_policy_is_best_where_and_from_where_on_it_does_
         "Bandwidth matters up to 10 Gbit/s: the last step, from 1 Gbit/s, still makes ssp:4 reach the target; "
         "ssp:inf and ssp:0 no longer gain.",
         "The smallest bound within 10 % of the best one: ssp:4 at 100 Mbit/s; ssp:inf at 1 Gbit/s and 10 Gbit/s.",
+        "The times of a policy's seeds are up to 1.40x apart (ssp:4 at 100 Mbit/s): smaller differences may be chance.",
     ]
 
 
@@ -96,8 +98,8 @@ def test_what_is_said_of_a_sweep(times_s: dict[str, dict[str, list[float | None]
 def test_the_table_has_a_cell_for_every_policy_and_bandwidth():
     text = printed(a_sweep())
     assert re.search(r"policy +100 Mbit/s +1 Gbit/s +10 Gbit/s", text)
-    assert re.search(r"ssp:4 +6 s \(3 of 3\) +2.1 s \(2 of 3\) +2.1 s \(3 of 3\)", text)
-    assert re.search(r"ssp:inf +never \(0 of 3\) +1.5 s \(3 of 3\)", text)
+    assert re.search(r"ssp:4 +6\.00 s \(3 of 3\) +2\.10 s \(2 of 3\) +2\.10 s \(3 of 3\)", text)
+    assert re.search(r"ssp:inf +never \(0 of 3\) +1\.50 s \(3 of 3\)", text)
     assert re.search(r"ssp:0 +48 +48 +48", text)
     assert "cluster <4x1gbe>" in text
 
@@ -106,32 +108,75 @@ def test_an_unfinished_run_counts_as_one_that_did_not_reach_the_target_and_is_na
     runs = [a_run("bsp", 0, 3.0), a_run("bsp", 1, None, status="failed", error="worker 1 was lost")]
     sweep = summarise_sweep({MIDDLE: runs}, network="cluster x")
     text = printed(sweep)
-    assert "3 s (1 of 2)" in text
+    assert "3.00 s (1 of 2)" in text
     assert "bsp at 1 Gbit/s, seed 1, failed: worker 1 was lost" in text
     assert "seed 1, failed: worker 1 was lost" in render_sweep_page(sweep)
 
 
+def lines_of(figure: go.Figure) -> dict[str, go.Scatter]:
+    return {trace.name: trace for trace in figure.data if trace.mode == "lines+markers" and trace.x[0] is not None}
+
+
+def test_a_caption_speaks_of_the_marks_that_are_there():
+    times_s: dict[str, dict[str, list[float | None]]] = {MIDDLE: {"bsp": [2.0]}, WIDE: {"bsp": [1.0]}}
+    time, rate = sweep_figures(a_sweep(times_s))
+    assert time.caption == ""
+    assert rate.caption == "Samples of all workers per second of virtual time."
+
+
+def test_a_logarithmic_axis_within_a_decade_has_more_ticks():
+    times_s: dict[str, dict[str, list[float | None]]] = {MIDDLE: {"bsp": [8.0]}, WIDE: {"bsp": [1.5]}}
+    figure = bandwidth_figure(a_sweep(times_s).comparisons, TIME, slug="a", title="b").figure
+    assert [tick for tick in figure.layout.yaxis.tickvals if 1.5 <= tick <= 8] == [1.5, 2, 3, 4, 5, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("rates", "title"),
+    [
+        ({MIDDLE: (100, 50), WIDE: (100, 110)}, "bsp at 1 Gbit/s; all alike at 10 Gbit/s."),
+        ({MIDDLE: (100, 50), WIDE: (100, 200)}, "bsp at 1 Gbit/s; asp at 10 Gbit/s."),
+    ],
+)
+def test_the_throughput_figure_is_titled_with_who_has_most(rates: dict[str, tuple[int, int]], title: str):
+    runs = {
+        bandwidth: [
+            a_run(policy, 0, 1.0, virtual_s=1000 / rate) for policy, rate in zip(("bsp", "asp"), pair, strict=True)
+        ]
+        for bandwidth, pair in rates.items()
+    }
+    *_, figure = sweep_figures(summarise_sweep(runs, network="cluster x"))
+    assert figure.title == f"Most samples per second, within 10 %: {title}"
+
+
 def test_a_point_is_filled_hollow_or_a_triangle_by_how_many_seeds_reached_the_target():
-    figure = bound_figure(a_sweep().comparisons, TIME, slug="a", title="b", caption="c").figure
-    lines = {trace.name: trace for trace in figure.data if trace.mode == "lines+markers"}
+    page_figure = bound_figure(a_sweep().comparisons, TIME, slug="a", title="b")
+    figure = page_figure.figure
+    lines = lines_of(figure)
     assert list(lines) == [NARROW, MIDDLE, WIDE]
-    assert list(lines[MIDDLE].x) == ["0<br>p = 1", "4<br>p = 3", "inf<br>p = 1"]
+    assert list(lines[MIDDLE].x) == [0, 1, 2]
+    assert list(figure.layout.xaxis.ticktext) == ["0<br>p = 1", "4<br>p = 3", "inf<br>p = 1"]
     assert list(lines[MIDDLE].y) == [4.2, 2.1, 1.5]
     assert [symbol.endswith("-open") for symbol in lines[MIDDLE].marker.symbol] == [False, True, False]
     assert list(lines[NARROW].y) == [13.0, 6.0, None]
     never = [trace for trace in figure.data if trace.marker.symbol == "triangle-up-open" and trace.x[0] is not None]
-    assert [(list(trace.x), list(trace.y)) for trace in never] == [(["inf<br>p = 1"], [22.0])]
+    assert [(list(trace.x), list(trace.y)) for trace in never] == [([2], [22.0])]
     assert {"not every seed", "no seed"} <= {trace.name for trace in figure.data}
     dots = [trace for trace in figure.data if trace.mode == "markers" and trace.customdata is not None]
     assert sum(len(trace.x) for trace in dots) == 6 + 8 + 9
+    assert len({x for trace in dots for x in trace.x}) == 2 + 3 + 3, "dots of two lines are on each other"
+    legend = [trace for trace in figure.data if trace.showlegend is not False]
+    assert [trace.name for trace in legend] == [NARROW, MIDDLE, WIDE, "not every seed", "no seed"]
+    assert [trace.marker.symbol for trace in legend[:3]] == ["circle", "square", "diamond"]
+    for words in ("Small dots", "A hollow mark", "A hollow triangle", "its period p"):
+        assert words in page_figure.caption
     assert figure.layout.yaxis.type == "log"
     assert figure.layout.yaxis.ticktext[:3] == ("1", "2", "5")
 
 
 def test_bandwidths_are_on_a_logarithmic_axis_with_a_line_for_each_policy():
     sweep = a_sweep()
-    figure = bandwidth_figure(sweep.comparisons, THROUGHPUT, slug="a", title="b", caption="c").figure
-    lines = {trace.name: trace for trace in figure.data if trace.mode == "lines+markers"}
+    figure = bandwidth_figure(sweep.comparisons, THROUGHPUT, slug="a", title="b").figure
+    lines = lines_of(figure)
     assert list(lines) == ["ssp:0", "ssp:4", "ssp:inf"]
     assert list(lines["ssp:0"].x) == [1e8, 1e9, 1e10]
     assert lines["ssp:0"].y[0] == pytest.approx(1000 / 21)
@@ -140,7 +185,7 @@ def test_bandwidths_are_on_a_logarithmic_axis_with_a_line_for_each_policy():
 
 def test_bandwidths_that_are_close_have_one_label():
     times_s = {name: {"bsp": [1.0]} for name in (NARROW, "105 Mbit/s", MIDDLE)}
-    figure = bandwidth_figure(a_sweep(times_s).comparisons, TIME, slug="a", title="b", caption="c").figure
+    figure = bandwidth_figure(a_sweep(times_s).comparisons, TIME, slug="a", title="b").figure
     assert list(figure.layout.xaxis.ticktext) == ["100<br>Mbit/s", "1<br>Gbit/s"]
 
 
@@ -150,8 +195,8 @@ def test_bounds_are_in_order_and_told_apart_also_where_other_options_differ():
     }
     comparisons = a_sweep({MIDDLE: of_it}).comparisons
     assert bound_policies(comparisons) == ["ssp:2", "ssp:8", "ssp:8,weight=inverse", "ssp:inf"]
-    figure = bound_figure(comparisons, TIME, slug="a", title="b", caption="c").figure
-    assert figure.layout.xaxis.categoryarray == ("2", "8", "8,<br>weight=inverse", "inf")
+    figure = bound_figure(comparisons, TIME, slug="a", title="b").figure
+    assert figure.layout.xaxis.ticktext == ("2", "8", "8,<br>weight=inverse", "inf")
     assert point_at(comparisons[MIDDLE], "asp", TIME) is None
 
 

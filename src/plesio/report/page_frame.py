@@ -73,11 +73,12 @@ def section_of_figures(figures: Iterable[PageFigure], *, title: str) -> str:
     return section(f'<div class="figures">\n{pictures}\n</div>', slug="figures", title=title)
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, to be scrolled sideways where it does not fit."""
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, even: bool = False) -> str:
+    """A table, to be scrolled sideways where it does not fit; ``even`` columns stand below those of the table above."""
     head = "".join(f"<th scope=col>{prose(header)}</th>" for header in headers)
     body = "".join("<tr>" + "".join(f"<td>{prose(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    kind = ' class="even"' if even else ""
+    return f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def write_page(path: Path, page: str) -> None:

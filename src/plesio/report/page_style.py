@@ -38,6 +38,8 @@ th:first-child, td:first-child {
 }
 thead th { font-weight: 600; font-size: 13px; color: var(--quiet); vertical-align: bottom; }
 tbody th { font-weight: 600; white-space: normal; min-width: 130px; }
+table.even { width: auto; }
+.even th, .even td { min-width: 160px; }
 td small, th small { display: block; color: var(--quiet); font-size: 12.5px; font-weight: 400; }
 .note { color: var(--quiet); font-size: 13.5px; margin: 10px 0 0; }
 .chip { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 8px; }
@@ -71,5 +73,7 @@ code { font-size: 0.92em; }
   header { padding-top: 24px; }
   h1 { font-size: 24px; }
   figure { padding: 14px 10px 12px; }
+  table.even { width: 100%; }
+  .even th, .even td { min-width: 0; }
 }
 """

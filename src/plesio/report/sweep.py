@@ -26,12 +26,6 @@ __all__ = ["Sweep", "render_sweep", "render_sweep_page", "summarise_sweep", "swe
 CLOSE = 1.1
 """Times within this factor of each other are told as equal."""
 _NONE = "–"
-_MARKS = (
-    "Line: median over the seeds that reached it. Small dots: seeds. A hollow mark: not every seed did. A hollow "
-    "triangle: none did, and the runs were that long."
-)
-_PERIODS = "p is the period: steps that a worker does between two exchanges; it changes what is sent."
-_RATES = "Samples of all workers per second of virtual time. Line: median over seeds. Small dots: seeds."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +63,9 @@ def summarise_sweep(runs: Mapping[str, Sequence[RunResult]], *, network: str) ->
 def sweep_sentences(sweep: Sweep) -> list[str]:
     """Which policy is best at each bandwidth, and from where on bandwidth and bound stop mattering."""
     sentences = [_best(bandwidth, sweep) for bandwidth in sweep.comparisons]
-    sentences += filter(None, (_where_bandwidth_matters(sweep), _smallest_bounds(sweep)))
-    if len(sweep.first.seeds) == 1:
-        sentences.append("One seed: small differences may be chance.")
+    sentences += filter(
+        None, (_where_bandwidth_matters(sweep), _smallest_bounds(sweep), _how_far_seeds_are_apart(sweep))
+    )
     runs = [run for comparison in sweep.comparisons.values() for run in comparison.runs]
     if any(run.evaluations and run.time_to_target_s == run.evaluations[0].at_s for run in runs):
         sentences.append(
@@ -123,6 +117,35 @@ def _where_bandwidth_matters(sweep: Sweep) -> str | None:
     return f"Bandwidth matters up to {widest}: the last step, from {narrower[-1]}, still makes {most} {gain}{others}."
 
 
+def _how_far_seeds_are_apart(sweep: Sweep) -> str | None:
+    if len(sweep.first.seeds) == 1:
+        return "One seed: small differences may be chance."
+    spreads = {}
+    for bandwidth, comparison in sweep.comparisons.items():
+        for summary in comparison.policies:
+            times_s = [time_s for _, time_s in figures.TIME.point_of(summary).by_seed if time_s > 0]
+            if times_s:
+                spreads[f"{summary.policy} at {bandwidth}"] = max(times_s) / min(times_s)
+    most = max(spreads, key=lambda where: spreads[where], default=None)
+    if most is None or spreads[most] <= CLOSE:
+        return None
+    apart = ratio_text(spreads[most])
+    return f"The times of a policy's seeds are up to {apart} apart ({most}): smaller differences may be chance."
+
+
+def _highest_throughput(sweep: Sweep) -> str | None:
+    """Who is within 10 % of the most samples per second, where."""
+    leaders: dict[str, list[str]] = {}
+    for bandwidth, comparison in sweep.comparisons.items():
+        points = {summary.policy: figures.THROUGHPUT.point_of(summary) for summary in comparison.policies}
+        rates = {policy: point.median for policy, point in points.items() if point.median is not None}
+        first = [policy for policy, rate in rates.items() if rate * CLOSE >= max(rates.values())]
+        if len(rates) > 1:
+            leaders.setdefault("all alike" if len(first) == len(rates) else listed(first), []).append(bandwidth)
+    clauses = [f"{who} at {listed(where)}" for who, where in leaders.items()]
+    return f"Most samples per second, within 10 %: {'; '.join(clauses)}." if clauses else None
+
+
 def _smallest_bounds(sweep: Sweep) -> str | None:
     enough: dict[str, list[str]] = {}
     for bandwidth, comparison in sweep.comparisons.items():
@@ -162,8 +185,13 @@ def _cell(point: figures.SweepPoint | None, quantity: figures.Quantity) -> str:
         return _NONE
     if quantity is figures.THROUGHPUT:
         return _NONE if point.median is None else f"{point.median:,.0f}"
-    time = "never" if point.median is None else format_seconds(point.median)
+    time = "never" if point.median is None else _time_text(point.median)
     return f"{time} ({len(point.by_seed)} of {point.num_runs})"
+
+
+def _time_text(time_s: float) -> str:
+    """A time as one of a column's: with as many digits as the others, usually."""
+    return f"{time_s:.2f} s" if 1 <= time_s < 60 else format_seconds(time_s)
 
 
 def _troubles(sweep: Sweep) -> list[str]:
@@ -195,15 +223,15 @@ def sweep_figures(sweep: Sweep) -> list[PageFigure]:
     swept, goal = sweep.comparisons, sweep.goal
     made, over_bandwidth, over_bound = [], len(swept) > 1, len(figures.bound_policies(swept)) > 1
     if over_bound:
-        title, caption = _smallest_bounds(sweep) or f"Time to {goal} over the bound", f"{_MARKS} {_PERIODS}"
-        made.append(figures.bound_figure(swept, figures.TIME, slug="time-bound", title=title, caption=caption))
+        title = _smallest_bounds(sweep) or f"Time to {goal} over the bound"
+        made.append(figures.bound_figure(swept, figures.TIME, slug="time-bound", title=title))
     if over_bandwidth:
         title = _where_bandwidth_matters(sweep) or f"Time to {goal} over the bandwidth"
-        made.append(figures.bandwidth_figure(swept, figures.TIME, slug="time-bandwidth", title=title, caption=_MARKS))
+        made.append(figures.bandwidth_figure(swept, figures.TIME, slug="time-bandwidth", title=title))
     if over_bandwidth or over_bound:
         draw = figures.bandwidth_figure if over_bandwidth else figures.bound_figure
-        title = f"Throughput over the {'bandwidth' if over_bandwidth else 'bound'}"
-        made.append(draw(swept, figures.THROUGHPUT, slug="throughput", title=title, caption=_RATES))
+        title = _highest_throughput(sweep) or f"Throughput over the {'bandwidth' if over_bandwidth else 'bound'}"
+        made.append(draw(swept, figures.THROUGHPUT, slug="throughput", title=title))
     return made
 
 
@@ -220,7 +248,7 @@ def render_sweep_page(sweep: Sweep) -> str:
             f'<div class="alerts" role="alert">{troubles}</div>' if troubles else "",
             section(sentences, slug="in-words", title="In words"),
             section_of_figures(sweep_figures(sweep), title="In pictures"),
-            *(section(table(headers, one.rows), slug=one.slug, title=one.title) for one in _tables(sweep)),
+            *(section(table(headers, one.rows, even=True), slug=one.slug, title=one.title) for one in _tables(sweep)),
         ],
         title="Plesio: bound and bandwidth",
         header=f"<h1>{prose(heading)}</h1>\n<p>{prose(facts)}</p>",

@@ -9,7 +9,6 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
@@ -31,11 +30,13 @@ __all__ = [
     "point_at",
 ]
 
-X = TypeVar("X", str, float)
 _GREY = "#7d8590"
 _SLOW_TO_FAST = ["#c2410c", "#b58a00", "#2f8f83", "#3b6fb6"]
 _MARKERS = ("circle", "square", "diamond", "pentagon", "hexagon", "star")
 _LOG_FROM = 4.0  # ratio of largest to smallest value
+_TICKS = (1, 2, 5)
+_DENSE_TICKS = (1, 1.5, 2, 3, 4, 5, 6, 8)  # where there is less than a decade
+_DOT_GAP = 0.008  # of the axis, between the dots of two lines
 _LABEL_GAP = 0.09  # of the axis; the second of two bandwidths that are closer has no label
 
 
@@ -63,10 +64,20 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """What is drawn: how the axis is titled, values are written, and a policy's point is found."""
+    """What is drawn.
+
+    Attributes:
+        title: Of the axis.
+        unit: Of a value.
+        seeds: Those that have one.
+        caption: What it is, where the title leaves that open.
+        point_of: Finds a policy's point.
+    """
 
     title: str
     unit: str
+    seeds: str
+    caption: str
     point_of: Callable[[PolicySummary], SweepPoint]
 
 
@@ -90,8 +101,14 @@ def _throughput_point(summary: PolicySummary) -> SweepPoint:
     )
 
 
-TIME = Quantity(title="time to target (s)", unit="s", point_of=_time_point)
-THROUGHPUT = Quantity(title="samples per second", unit="samples/s", point_of=_throughput_point)
+TIME = Quantity(title="time to target (s)", unit="s", seeds="seeds that reached it", caption="", point_of=_time_point)
+THROUGHPUT = Quantity(
+    title="samples per second",
+    unit="samples/s",
+    seeds="seeds that finished",
+    caption="Samples of all workers per second of virtual time.",
+    point_of=_throughput_point,
+)
 
 
 def point_at(comparison: Comparison, policy: str, quantity: Quantity) -> SweepPoint | None:
@@ -106,40 +123,46 @@ def bound_policies(comparisons: Mapping[str, Comparison]) -> list[str]:
     return [spec for _, _, spec in sorted(bounded)]
 
 
-def bound_figure(
-    comparisons: Mapping[str, Comparison], quantity: Quantity, *, slug: str, title: str, caption: str
-) -> PageFigure:
+def bound_figure(comparisons: Mapping[str, Comparison], quantity: Quantity, *, slug: str, title: str) -> PageFigure:
     """A line per bandwidth, over the bounds."""
     labels = _bound_labels(bound_policies(comparisons))
     drawing = _Drawing(quantity)
     styles = _bandwidth_styles(list(comparisons))
-    for bandwidth, comparison in comparisons.items():
-        found = {label: point_at(comparison, spec, quantity) for spec, label in labels.items()}
-        drawing.add_line(bandwidth, style=styles[bandwidth], points=found)
+    for number, (bandwidth, comparison) in enumerate(comparisons.items()):
+        found = {float(place): point_at(comparison, spec, quantity) for place, spec in enumerate(labels)}
+        shift = _dot_shift(number) * len(labels)
+        drawing.add_line(bandwidth, style=styles[bandwidth], points=found, dots_at={x: x + shift for x in found})
     figure = drawing.finish()
     figure.update_xaxes(title_text="bound of ssp (steps)", range=[-0.4, len(labels) - 0.6])
-    figure.update_xaxes(type="category", categoryorder="array", categoryarray=list(labels.values()))
-    return PageFigure(slug=slug, title=title, caption=caption, figure=figure, wide=True)
+    figure.update_xaxes(tickvals=list(range(len(labels))), ticktext=list(labels.values()))
+    with_periods = any("<br>p = " in label for label in labels.values())
+    periods = " Below a bound is its period p: a worker exchanges every p steps." if with_periods else ""
+    return PageFigure(slug=slug, title=title, caption=drawing.caption() + periods, figure=figure, wide=True)
 
 
-def bandwidth_figure(
-    comparisons: Mapping[str, Comparison], quantity: Quantity, *, slug: str, title: str, caption: str
-) -> PageFigure:
+def bandwidth_figure(comparisons: Mapping[str, Comparison], quantity: Quantity, *, slug: str, title: str) -> PageFigure:
     """A line per policy, over the bandwidths; there are two at least."""
     policies = dict.fromkeys(summary.policy for one in comparisons.values() for summary in one.policies)
     styles = policy_styles(list(policies), baseline=next(iter(comparisons.values())).baseline)
     drawing = _Drawing(quantity)
     places = {bandwidth: 8 * parse_bandwidth(bandwidth) for bandwidth in comparisons}
-    for policy in policies:
+    low, high = math.log10(min(places.values())), math.log10(max(places.values()))
+    for number, policy in enumerate(policies):
         found = {places[bandwidth]: point_at(one, policy, quantity) for bandwidth, one in comparisons.items()}
-        drawing.add_line(policy, style=styles[policy], points=found)
+        shift = 10 ** (_dot_shift(number) * (high - low))
+        drawing.add_line(policy, style=styles[policy], points=found, dots_at={x: x * shift for x in found})
     figure = drawing.finish()
     ticks = _ticks(places)
-    low, high = math.log10(min(places.values())), math.log10(max(places.values()))
-    margin = 0.06 * (high - low)
-    figure.update_xaxes(title_text="bandwidth of a host's network interface", range=[low - margin, high + margin])
-    figure.update_xaxes(type="log", tickvals=list(ticks), ticktext=list(ticks.values()))
-    return PageFigure(slug=slug, title=title, caption=caption, figure=figure, wide=True)
+    margin, for_dots = 0.06 * (high - low), _dot_shift(len(policies)) * (high - low)
+    figure.update_xaxes(title_text="bandwidth of a host's network interface")
+    figure.update_xaxes(type="log", range=[low - margin, high + max(margin, for_dots)])
+    figure.update_xaxes(tickvals=list(ticks), ticktext=list(ticks.values()))
+    return PageFigure(slug=slug, title=title, caption=drawing.caption(), figure=figure, wide=True)
+
+
+def _dot_shift(number: int) -> float:
+    """How far to the right of its line the dots of the ``number``-th one are, as a share of the axis."""
+    return (number + 1.5) * _DOT_GAP
 
 
 def _bound_labels(specs: Sequence[str]) -> dict[str, str]:
@@ -175,18 +198,33 @@ def _ticks(places: Mapping[str, float]) -> dict[float, str]:
 
 
 class _Drawing:
-    """A figure that lines of points are added to, and in the end what all of them need: the axis and the legend."""
+    """A figure that lines of points are added to, and in the end what all of them need: axis, legend, caption."""
 
     def __init__(self, quantity: Quantity) -> None:
         self._figure = go.Figure()
         self._quantity = quantity
         self._points: list[SweepPoint] = []
 
-    def add_line(self, name: str, *, style: PolicyStyle, points: Mapping[X, SweepPoint | None]) -> None:
+    def add_line(
+        self,
+        name: str,
+        *,
+        style: PolicyStyle,
+        points: Mapping[float, SweepPoint | None],
+        dots_at: Mapping[float, float],
+    ) -> None:
+        """Add a line.
+
+        Args:
+            name: In the legend.
+            style: How it looks.
+            points: By their places on the axis; None where there is none.
+            dots_at: Where the dots of a point's seeds are: beside it, and beside those of other lines.
+        """
         name, unit = html.escape(name), self._quantity.unit
         there = {x: point for x, point in points.items() if point is not None}
         self._points += there.values()
-        dots = [(x, value, seed) for x, point in there.items() for seed, value in point.by_seed]
+        dots = [(dots_at[x], value, seed) for x, point in there.items() for seed, value in point.by_seed]
         never = {x: point.at_least for x, point in there.items() if point.median is None and point.at_least}
         if len(dots) > len(there):
             self._figure.add_scatter(
@@ -194,11 +232,21 @@ class _Drawing:
                 y=[value for _, value, _ in dots],
                 customdata=[seed for _, _, seed in dots],
                 mode="markers",
-                marker={"size": 5, "color": style.colour, "opacity": 0.55},
+                marker={"size": 5, "color": style.colour, "opacity": 0.7},
                 hovertemplate=f"seed %{{customdata}}: %{{y:.4g}} {unit}<extra>{name}</extra>",
                 legendgroup=name,
                 showlegend=False,
             )
+        # a legend shows the first mark of a line, which may be a hollow one
+        self._figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="lines+markers",
+            name=name,
+            legendgroup=name,
+            line={"color": style.colour, "width": 2.5, "dash": style.dash},
+            marker={"size": 10, "symbol": style.marker},
+        )
         self._figure.add_scatter(
             x=list(there),
             y=[point.median for point in there.values()],
@@ -213,6 +261,7 @@ class _Drawing:
                 "line": {"width": [0 if point.complete else 2 for point in there.values()], "color": style.colour},
             },
             hovertemplate=f"%{{y:.4g}} {unit} (median, %{{customdata}})<extra>{name}</extra>",
+            showlegend=False,
         )
         if never:
             self._figure.add_scatter(
@@ -225,14 +274,30 @@ class _Drawing:
                 showlegend=False,
             )
 
+    def caption(self) -> str:
+        """What the marks mean, those that there are."""
+        parts = [self._quantity.caption] if self._quantity.caption else []
+        if max((len(point.by_seed) for point in self._points), default=0) > 1:
+            parts.append(f"Line: median over the {self._quantity.seeds}. Small dots, beside it: these seeds.")
+        if self._incomplete:
+            parts.append("A hollow mark: some seed is not among them.")
+        if self._empty:
+            parts.append("A hollow triangle: no seed reached it, and the runs were that long.")
+        return " ".join(parts)
+
+    @property
+    def _incomplete(self) -> list[SweepPoint]:
+        return [point for point in self._points if point.by_seed and not point.complete]
+
+    @property
+    def _empty(self) -> list[SweepPoint]:
+        return [point for point in self._points if not point.by_seed and point.at_least]
+
     def finish(self) -> go.Figure:
+        """The figure."""
         for name, symbol, shown in (
-            (
-                "not every seed",
-                "circle-open",
-                [one for one in self._points if one.by_seed and not one.complete],
-            ),
-            ("no seed", "triangle-up-open", [one for one in self._points if not one.by_seed and one.at_least]),
+            ("not every seed", "circle-open", self._incomplete),
+            ("no seed", "triangle-up-open", self._empty),
         ):
             if shown:
                 marker = {"symbol": symbol, "size": 10, "color": _GREY, "line": {"width": 2}}
@@ -240,9 +305,10 @@ class _Drawing:
         lay_out(self._figure, height_px=440, legend_gap_px=10)
         self._figure.update_yaxes(title_text=self._quantity.title, rangemode="tozero")
         values = [value for point in self._points for _, value in point.by_seed]
-        values += [point.at_least for point in self._points if point.at_least and not point.by_seed]
+        values += [point.at_least for point in self._empty if point.at_least]
         if values and 0 < _LOG_FROM * min(values) <= max(values):
             tens = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
-            ticks = [digit * 10.0**ten for ten in tens for digit in (1, 2, 5)]
+            digits = _TICKS if max(values) >= 10 * min(values) else _DENSE_TICKS
+            ticks = [digit * 10.0**ten for ten in tens for digit in digits]
             self._figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:,.10g}" for tick in ticks])
         return self._figure
