@@ -14,6 +14,8 @@ from plesio.report.page_frame import page_of, section, section_of_figures, table
 
 __all__ = ["render_validation", "render_validation_page"]
 
+_NOTHING = 1e-12
+"""What rounding leaves of a difference of shares that are equal."""
 _SUMMARY_HEADERS = ("quantity", "predictions", "median error", "worst error", "baseline: median", "worst")
 _ROW_HEADERS = ("task", "step", "policy", "quantity", "predicted", "measured", "error", "baseline", "its error")
 
@@ -30,12 +32,13 @@ def render_validation_page(predictions: Sequence[Prediction]) -> str:
     """The page as one HTML document."""
     introduction = (
         "The virtual world's prediction of runs in the process world, which it knows by a calibration of the machine "
-        "only. The baseline knows step times alone."
+        "only. The baseline is a trivial model: steps take their time, exchanging takes none, and every policy ends "
+        "where bsp was measured to end."
     )
     scatter = PageFigure(
         slug="scatter",
         title="",
-        caption=f"A point a run, a median over its seeds. The band is ±{BAND:.0%}, or ±3 percentage points.",
+        caption=f"A point a run, a median over its seeds. The band is ±{100 * BAND:.0f} %, or ±3 percentage points.",
         figure=scatter_figure(predictions),
         wide=True,
     )
@@ -57,10 +60,10 @@ def _rows(predictions: Sequence[Prediction]) -> list[list[str]]:
             prediction.setting["step_time"],
             prediction.setting["policy"],
             prediction.quantity,
-            f"{prediction.predicted:.4g}",
-            f"{prediction.measured:.4g}",
+            _number(prediction.predicted),
+            _number(prediction.measured),
             _error(prediction.error, prediction.scale, signed=True),
-            f"{prediction.baseline:.4g}",
+            _number(prediction.baseline),
             _error(prediction.baseline_error, prediction.scale, signed=True),
         ]
         for prediction in predictions
@@ -79,6 +82,17 @@ def _summary(predictions: Sequence[Prediction]) -> list[list[str]]:
         ]
         for summary in summarise_predictions(predictions)
     ]
+
+
+def _number(value: float) -> str:
+    """Without powers of ten.
+
+    >>> _number(59_612_345.0), _number(0.47634), _number(2.8e-17)
+    ('59,612,345', '0.4763', '0')
+    """
+    if abs(value) < _NOTHING:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
 def _error(error: float, scale: Scale, *, signed: bool = False) -> str:
