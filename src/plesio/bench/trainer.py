@@ -94,6 +94,7 @@ def train(
         ),
         info=info,
         job=job,
+        total_samples=budget,
     )
     with session:
         num_steps = max(1, math.ceil(budget / (own.batch_size * place.num_workers)))

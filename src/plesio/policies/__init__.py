@@ -7,12 +7,14 @@ bsp            every step waits for everyone                                    
 local_sgd      train alone for H steps, then average; with a delay, behind the steps     barrier
 ssp            never more than s steps ahead of the slowest                              barrier (s = 0), asynchronous
 asp            nobody waits                                                              asynchronous
+adaptive       finds period, delay and shares while training                             its own
 =============  ========================================================================  ==========================
 
 `events` and `policy` are the interface to the worlds, `schedule` is what a worker decides by its clock alone,
 `weighting` counts updates by staleness, `spec` is the text form, and `replay` records a machine and checks a record.
 """
 
+from plesio.policies.adaptive import Adaptive
 from plesio.policies.asp import ASP
 from plesio.policies.asynchronous import UNLIMITED
 from plesio.policies.bsp import BSP
@@ -21,6 +23,7 @@ from plesio.policies.events import (
     Admit,
     Apply,
     Arrived,
+    Evaluated,
     Event,
     Grant,
     Joined,
@@ -28,10 +31,21 @@ from plesio.policies.events import (
     Left,
     Refuse,
     RefuseReason,
+    Reviewed,
+    Steer,
 )
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
-from plesio.policies.replay import EventLog, Recorder, read_log, replay, verify, write_log
+from plesio.policies.replay import (
+    EventLog,
+    Recorder,
+    decode_event,
+    encode_event,
+    read_log,
+    replay,
+    verify,
+    write_log,
+)
 from plesio.policies.spec import POLICY_HELP, describe, parse_policy
 from plesio.policies.ssp import SSP
 from plesio.policies.weighting import (
@@ -53,10 +67,12 @@ __all__ = [
     "UNLIMITED",
     "UNWEIGHTED",
     "Action",
+    "Adaptive",
     "Admit",
     "Apply",
     "Arrived",
     "Cap",
+    "Evaluated",
     "Event",
     "EventLog",
     "ExchangeKind",
@@ -73,10 +89,14 @@ __all__ = [
     "Recorder",
     "Refuse",
     "RefuseReason",
+    "Reviewed",
+    "Steer",
     "Unweighted",
     "UpdateKind",
     "Weighting",
+    "decode_event",
     "describe",
+    "encode_event",
     "parse_policy",
     "parse_weighting",
     "read_log",

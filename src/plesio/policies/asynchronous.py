@@ -36,6 +36,7 @@ from plesio.policies.events import (
     Admit,
     Apply,
     Arrived,
+    Evaluated,
     Event,
     Grant,
     Joined,
@@ -43,6 +44,7 @@ from plesio.policies.events import (
     Left,
     Refuse,
     RefuseReason,
+    Reviewed,
 )
 from plesio.policies.policy import UpdateKind
 from plesio.policies.weighting import Weighting
@@ -84,6 +86,8 @@ class AsynchronousMachine:
                 return self._leave(event)
             case Arrived():
                 return (self._judge(event), *self._raise_floor())
+            case Reviewed() | Evaluated():
+                raise AssertionError(f"{event} is for policies that adapt")
 
     def _join(self, worker: int) -> tuple[Action, ...]:
         assert worker not in self._clocks, f"worker {worker} has joined already"

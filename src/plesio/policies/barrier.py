@@ -30,6 +30,7 @@ from plesio.policies.events import (
     Admit,
     Apply,
     Arrived,
+    Evaluated,
     Event,
     Grant,
     Joined,
@@ -37,6 +38,7 @@ from plesio.policies.events import (
     Left,
     Refuse,
     RefuseReason,
+    Reviewed,
 )
 
 __all__ = ["BarrierMachine"]
@@ -87,6 +89,8 @@ class BarrierMachine:
                 return self._leave(event)
             case Arrived():
                 return self._arrive(event)
+            case Reviewed() | Evaluated():
+                raise AssertionError(f"{event} is for policies that adapt")
 
     def _join(self, worker: int) -> tuple[Action, ...]:
         assert worker not in self._live, f"worker {worker} has joined already"

@@ -19,6 +19,7 @@ __all__ = [
     "Admit",
     "Apply",
     "Arrived",
+    "Evaluated",
     "Event",
     "Grant",
     "Joined",
@@ -26,6 +27,8 @@ __all__ = [
     "Left",
     "Refuse",
     "RefuseReason",
+    "Reviewed",
+    "Steer",
 ]
 
 
@@ -87,7 +90,43 @@ class Arrived:
     finite: bool = True
 
 
-Event = Joined | Left | Arrived
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewed:
+    """What a worker saw since its last review; only under a policy that adapts.
+
+    Attributes:
+        worker: Who sent it.
+        clock: The worker's clock: the one that the last `Steer` named.
+        samples: Samples of each step since then.
+        compute_s: Seconds that each of these steps computed.
+        blocked_s: Seconds that each of them stood still in an exchange.
+        loss: Mean over the steps; NaN without one.
+        learning_rate: Of the first parameter group.
+        num_refused: Steps whose gradient was not finite.
+        gradients: Of each sampled step, in order: the gradient's squared norm, and then its sketch.
+        progress: Share of all samples that are done; below 0 where nobody knows how many there will be.
+    """
+
+    worker: int
+    clock: int
+    samples: tuple[int, ...]
+    compute_s: tuple[float, ...]
+    blocked_s: tuple[float, ...]
+    loss: float = float("nan")
+    learning_rate: float = 0.0
+    num_refused: int = 0
+    gradients: tuple[tuple[float, ...], ...] = ()
+    progress: float = -1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """A validation result came, turned so that higher is better; only under a policy that adapts."""
+
+    metric: float
+
+
+Event = Joined | Left | Arrived | Reviewed | Evaluated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,4 +175,31 @@ class Refuse:
     reason: RefuseReason
 
 
-Action = Admit | Grant | Apply | Refuse
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steer:
+    """How all workers go on after the step that ends at ``clock``: the answer to a review.
+
+    Attributes:
+        clock: Until it has finished this step, no worker does anything differently.
+        policy: Spec of the policy under which the workers go on.
+        shares: By rank, the share of each round's samples that a worker takes; they add up to 1. Empty is equal shares.
+        next_review: Clock of the next review.
+        next_clock: Clock at which its answer holds.
+        keep: The workers keep a copy of their state as it is then.
+        restore: The workers go back to the state that they kept last.
+        reason: A sentence: why.
+        inputs: The figures that it was decided from, by name.
+    """
+
+    clock: int
+    policy: str
+    shares: tuple[float, ...] = ()
+    next_review: int
+    next_clock: int
+    keep: bool = False
+    restore: bool = False
+    reason: str = ""
+    inputs: tuple[tuple[str, float], ...] = ()
+
+
+Action = Admit | Grant | Apply | Refuse | Steer

@@ -82,6 +82,11 @@ class Policy(Protocol):
         ...
 
     @property
+    def adapts(self) -> bool:
+        """Whether workers report what they see and are steered."""
+        ...
+
+    @property
     def spec(self) -> str:
         """The shortest text that `plesio.policies.parse_policy` turns into an equal policy."""
         ...

@@ -251,14 +251,36 @@ def _read_updates(values: Any) -> tuple[tuple[int, ...], ...]:
     return pairs
 
 
+def _read_figures(values: Any) -> tuple[float, ...]:
+    return tuple(_READERS[float](value) for value in _READERS[list](values))
+
+
+def _read_rows(values: Any) -> tuple[tuple[float, ...], ...]:
+    return tuple(_read_figures(value) for value in _READERS[list](values))
+
+
+def _read_inputs(values: Any) -> tuple[tuple[str, float], ...]:
+    return tuple((_READERS[str](name), _READERS[float](value)) for name, value in _READERS[list](values))
+
+
+def _read_sequence(values: object) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(values, list | tuple):
+        raise TypeError(f"{values!r} is no list")
+    return values
+
+
 _READERS: dict[Any, Callable[[Any], Any]] = {
     bool: _exactly(bool),
     int: _exactly(int),
     float: _exactly(float),
-    list: _exactly(list),
+    str: _exactly(str),
+    list: _read_sequence,
     LeaveReason: LeaveReason,
     RefuseReason: RefuseReason,
     tuple[int, ...]: _read_wholes,
+    tuple[float, ...]: _read_figures,
+    tuple[tuple[float, ...], ...]: _read_rows,
+    tuple[tuple[str, float], ...]: _read_inputs,
     tuple[tuple[int, int], ...]: _read_updates,
 }
 _EVENTS = {kind.__name__.lower(): kind for kind in get_args(Event)}

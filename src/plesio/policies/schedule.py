@@ -11,6 +11,8 @@ A worker has one exchange in flight at most, so the delay is at most the period.
 and starts the next after the same step, in this order.
 """
 
+from typing import ClassVar
+
 __all__ = ["PeriodicSchedule"]
 
 
@@ -18,6 +20,8 @@ class PeriodicSchedule:
     """Exchanges every ``period`` steps and merges the result ``delay`` steps later."""
 
     __slots__ = ()
+
+    adapts: ClassVar[bool] = False
 
     @property
     def period(self) -> int:

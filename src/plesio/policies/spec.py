@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plesio.core.errors import PolicySpecError, nearest
+from plesio.policies.adaptive import Adaptive
 from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.local_sgd import LocalSGD
@@ -68,6 +69,12 @@ _FORMS = {
         example="local_sgd:8,delay=4",
         argument=("period", _whole),
         keys={"delay": ("delay", _whole), "exchange": ("exchange", str)},
+    ),
+    "adaptive": _Form(
+        make=lambda **options: Adaptive.from_options(options),
+        help="finds period, delay and each worker's share of the batch while training",
+        example="adaptive,phase=off,system.gain=0.05",
+        keys={key: (key, str) for key in Adaptive.option_keys()},
     ),
 }
 
@@ -146,6 +153,8 @@ def describe(policy: Policy) -> str:
             return _describe_asynchronous(policy)
         case LocalSGD(delay=0):
             return f"Workers train alone for {_steps(policy.period)}, then wait and average their parameters."
+        case Adaptive():
+            return "Workers exchange as seldom as the network needs and training affords: every step, or every few."
         case LocalSGD():
             return (
                 f"Workers average their parameters every {_every(policy.period)}, "

@@ -31,6 +31,7 @@ from plesio.policies import (
     Admit,
     Apply,
     Arrived,
+    Evaluated,
     Event,
     Grant,
     Joined,
@@ -40,6 +41,8 @@ from plesio.policies import (
     Recorder,
     Refuse,
     RefuseReason,
+    Reviewed,
+    Steer,
 )
 from plesio.runtime.leases import Block, LeaseBook
 from plesio.runtime.ledger import Ledger, Report, RunInfo, World
@@ -176,6 +179,7 @@ class Coordinator:
         self._plans: dict[int, LeaseBook] = {}
         self._asking: dict[int, int] = {}
         self._start_failed = False
+        self._steered: Steer | None = None
 
     @property
     def live(self) -> list[int]:
@@ -363,6 +367,38 @@ class Coordinator:
             effects += self.finish(event.worker, plan=plan, block=block, num_samples=number, now_s=now_s)
         return effects
 
+    def reviewed(self, event: Reviewed, *, now_s: float) -> list[Effect]:
+        """A worker tells what it saw; when all have, they are told ``steer``."""
+        if self.state != "running" or not self.is_live(event.worker) or self._members[event.worker].left:
+            return []
+        self._members[event.worker].heard_s = now_s
+        self._members[event.worker].clock = event.clock
+        return self._decide(event, now_s=now_s)
+
+    def evaluated(self, metric: float, *, now_s: float) -> list[Effect]:
+        """The evaluating worker has a new validation metric; a policy that adapts hears of it."""
+        if self.state != "running" or not self.policy.adapts:
+            return []
+        sign = 1.0 if self.ledger.info.metric_goal == "max" else -1.0
+        return self._decide(Evaluated(metric=sign * metric), now_s=now_s)
+
+    def _steer(self, action: Steer, *, now_s: float) -> list[Effect]:
+        before = self._steered
+        self._steered = action
+        if before is None or (before.policy, before.shares) != (action.policy, action.shares) or action.restore:
+            self.ledger.steered(action, before=before, at_s=now_s - self.started_s)
+            self.trace.event("steer", at_s=now_s, clock=action.clock, policy=action.policy, reason=action.reason)
+        body = {
+            "clock": action.clock,
+            "policy": action.policy,
+            "shares": list(action.shares),
+            "next_review": action.next_review,
+            "next_clock": action.next_clock,
+            "keep": action.keep,
+            "restore": action.restore,
+        }
+        return [Tell(worker, "steer", body) for worker in self.live]
+
     def _decide(self, event: Event, *, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
         for action in self.recorder.handle(event):
@@ -380,6 +416,8 @@ class Coordinator:
                         effects.append(Tell(worker, "refused", {"clock": clock, "reason": reason.value}))
                 case Apply():
                     effects += self._apply(action, now_s=now_s)
+                case Steer():
+                    effects += self._steer(action, now_s=now_s)
         return effects
 
     def _apply(self, action: Apply, *, now_s: float) -> list[Effect]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from plesio.core.clock import Clock
 from plesio.core.results import Environment, Evaluation, RunResult, write_results
-from plesio.policies import Arrived, parse_policy, write_log
+from plesio.policies import Arrived, Reviewed, decode_event, parse_policy, write_log
 from plesio.runtime.coordinator import Coordinator, Effect, Order, PlanFigures, Tell
 from plesio.runtime.exchange.connection import ControlConnection, WorkerConnections
 from plesio.runtime.exchange.shard_service import ShardService
@@ -160,13 +160,19 @@ class JobServer:
             case ControlKind.RELEASE:
                 self._act(coordinator.release(worker, now_s=now_s))
             case ControlKind.NOT_FINITE:
-                event = Arrived(**body["event"], finite=False)
-                self._arrived(event, num_samples=0, finished=body["finished"], server=0)
+                arrived = Arrived(**body["event"], finite=False)
+                self._arrived(arrived, num_samples=0, finished=body["finished"], server=0)
             case ControlKind.LEAVE:
                 self._act(coordinator.leave(worker, now_s=now_s))
             case ControlKind.EVALUATED:
                 coordinator.ledger.evaluations += [Evaluation(**point) for point in body["evaluations"]]
                 coordinator.ledger.parameters_sha256 = body["parameters_sha256"] or coordinator.ledger.parameters_sha256
+                for point in body["evaluations"]:
+                    self._act(coordinator.evaluated(point["metric"], now_s=now_s))
+            case ControlKind.REVIEW:
+                event = decode_event(body["event"])
+                assert isinstance(event, Reviewed), event
+                self._act(coordinator.reviewed(event, now_s=now_s))
             case ControlKind.BYE:
                 if not coordinator.is_live(worker):  # counted lost, or never let in: the run goes on without it
                     self._send_result(worker, self._result(coordinator))

@@ -1,6 +1,7 @@
 """`plesio.join`: the one call that turns a training loop into a Plesio worker."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -8,20 +9,19 @@ import torch
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError
 from plesio.core.trace import TraceWriter
-from plesio.policies import LocalSGD, Policy, parse_policy
+from plesio.policies import Adaptive, Policy, parse_policy
 from plesio.runtime.environment import Place
-from plesio.runtime.exchange.averaging import AveragingExchange
-from plesio.runtime.exchange.ddp import DdpExchange
-from plesio.runtime.exchange.exchange import Exchange, LocalExchange
-from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.exchange.adaptive import AdaptiveExchange, Transition
+from plesio.runtime.exchange.collective import CollectiveExchanges
+from plesio.runtime.exchange.exchange import Exchange, LocalExchange, SnapshotTaker
 from plesio.runtime.exchange.layout import Layout
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.exchange.shard import optimizer_spec
 from plesio.runtime.exchange.store import StoreExchange
-from plesio.runtime.exchange.synchronous import ReducingExchange
 from plesio.runtime.job import Job
 from plesio.runtime.job_handle import JobHandle, ambient_job
 from plesio.runtime.ledger import Meter, RunInfo
+from plesio.runtime.monitor import StepMonitor
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.session import Session
 from plesio.runtime.timeline import Timeline
@@ -42,6 +42,8 @@ def join(
     pacer: Pacer | None = None,
     info: RunInfo | None = None,
     job: JobHandle | None = None,
+    total_samples: int | None = None,
+    on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None = None,
 ) -> Session:
     """Take part in training ``model`` with the other workers of this job; the start is common to all of them.
 
@@ -59,6 +61,9 @@ def join(
         pacer: Makes steps take as long as another machine's would.
         info: Names for the results, and the seed of the sample order.
         job: A job to run in; None makes one for this session.
+        total_samples: Samples of the whole training, over all workers and epochs, if that is known; tells the adaptive
+            policy how far it is.
+        on_transition: Called on every worker, with the optimizer, when the adaptive policy has changed to another.
 
     Returns:
         The session; close it, or use it as a context manager.
@@ -115,7 +120,7 @@ def join(
 
     if place is None:
         alone = AloneWorld(policy=chosen, info=names, folder=folder, meter=meter)
-        local = LocalExchange(replica, refuse=refuse, snapshot_every=snapshot_every)
+        local = LocalExchange(replica, refuse=refuse, snapshots=SnapshotTaker(snapshot_every))
         return Session(replica, policy=chosen, world=alone, exchange=local, timeline=timeline, pacer=pacer)
 
     world = DistributedWorld(
@@ -145,22 +150,37 @@ def join(
             world.connect(1, on_refused=refuse)
             world.join(layout=replica.digest())  # first: nobody may wait in a collective for one who disagrees
             group = world.group(next(iter(replica.parameters.values())).device.type)
-            if isinstance(chosen, LocalSGD):
-                exchange = AveragingExchange(
-                    replica,
-                    policy=chosen,
-                    group=group,
+            monitor = None
+            if isinstance(chosen, Adaptive):
+                monitor = StepMonitor(
+                    place.rank,
+                    config=chosen.review,
                     timeline=timeline,
-                    refuse=refuse,
-                    snapshot_every=snapshot_every,
+                    rounds=world.rounds,
+                    total_samples=total_samples,
                 )
-            elif isinstance(group, TorchGroup):
-                exchange = DdpExchange(
-                    replica, group=group, timeline=timeline, refuse=refuse, snapshot_every=snapshot_every
-                )
+            exchanges = CollectiveExchanges(
+                replica,
+                group=group,
+                timeline=timeline,
+                refuse=refuse,
+                snapshots=SnapshotTaker(snapshot_every if place.rank == 0 else None),
+                gauge=monitor,
+            )
+            exchanges.make_equal()
+            if monitor is None:
+                exchange = exchanges.build(chosen)
             else:
-                exchange = ReducingExchange(
-                    replica, group=group, timeline=timeline, refuse=refuse, snapshot_every=snapshot_every
+                exchange = AdaptiveExchange(
+                    replica,
+                    group=group,
+                    exchanges=exchanges,
+                    monitor=monitor,
+                    rounds=world.rounds,
+                    timeline=timeline,
+                    report=world.review,
+                    answer=world.steer,
+                    on_transition=on_transition,
                 )
         return Session(replica, policy=chosen, world=world, exchange=exchange, timeline=timeline, pacer=pacer)
     except BaseException as error:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from plesio.core.errors import ConfigError, DataError
 
-__all__ = ["MAX_BLOCK_BATCHES", "Block", "Dealing", "LeaseBook", "epoch_order", "synchronous_batches"]
+__all__ = ["MAX_BLOCK_BATCHES", "Block", "Dealing", "LeaseBook", "epoch_order", "round_sizes", "synchronous_batches"]
 
 MAX_BLOCK_BATCHES = 8
 REMEMBERED_STEPS = 32
@@ -94,12 +94,23 @@ def synchronous_batches(
     order = epoch_order(num_samples, seed=seed, epoch=epoch)
     batches = []
     start = 0
-    while start < num_visited:
-        sizes = _round_sizes(num_visited - start, num_slots=num_workers, batch_size=batch_size)
+    for sizes in round_sizes(num_visited, num_workers=num_workers, batch_size=batch_size):
         begin = start + sum(sizes[:rank])
         batches.append(order[begin : begin + sizes[rank]])
         start += sum(sizes)
     return batches
+
+
+def round_sizes(num_samples: int, *, num_workers: int, batch_size: int) -> Iterator[list[int]]:
+    """Sizes of the batches of each round, by rank, until ``num_samples`` are dealt.
+
+    >>> list(round_sizes(10, num_workers=2, batch_size=3))
+    [[3, 3], [2, 2]]
+    """
+    while num_samples > 0:
+        sizes = _round_sizes(num_samples, num_slots=num_workers, batch_size=batch_size)
+        yield sizes
+        num_samples -= sum(sizes)
 
 
 def _round_sizes(num_left: int, *, num_slots: int, batch_size: int) -> list[int]:

@@ -13,7 +13,7 @@ import psutil
 
 from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, Staleness, WorkerTimes
 from plesio.core.trace import split_blocked
-from plesio.policies.events import Apply
+from plesio.policies.events import Apply, Steer
 
 __all__ = ["MAX_LOSS_POINTS", "Ledger", "Meter", "Report", "RunInfo", "World"]
 
@@ -174,6 +174,22 @@ class Ledger:
         """Take in an update of the shared parameters."""
         self._staleness.update(action.staleness)
         self.version = action.version
+
+    def steered(self, action: Steer, *, before: Steer | None, at_s: float) -> None:
+        """Take in that the workers go on otherwise than ``before``; a way back is told plainly."""
+        decision = {
+            "at_s": at_s,
+            "clock": action.clock,
+            "before": "bsp" if before is None else before.policy,
+            "policy": action.policy,
+            "shares": list(action.shares),
+            "restore": action.restore,
+            "reason": action.reason,
+            "inputs": dict(action.inputs),
+        }
+        self.decisions.append(decision)
+        if action.restore:
+            self.fallbacks.append(f"at step {action.clock}: {action.reason}")
 
     def recent_step_s(self) -> float:
         """Median step of the slowest worker lately; 0 before anyone has reported."""

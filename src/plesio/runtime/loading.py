@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from plesio.core.errors import DataError
 from plesio.runtime.coordinator import PlanFigures
-from plesio.runtime.leases import Block, epoch_order, synchronous_batches
+from plesio.runtime.leases import Block, epoch_order, round_sizes
+from plesio.runtime.rounds import RoundBook
 
-__all__ = ["BlockSource", "Feed", "LeasedFeed", "SynchronousFeed", "plan_figures", "shard"]
+__all__ = ["BlockSource", "Feed", "LeasedFeed", "SynchronousFeed", "plan_figures", "rounds_ahead", "shard"]
 
 
 class Feed(Protocol):
@@ -27,6 +28,10 @@ class Feed(Protocol):
 
     def wait(self) -> bool:
         """Wait until there are more batches (True) or there never will be (False). Nothing may be outstanding."""
+        ...
+
+    def taken(self, num_samples: int) -> None:
+        """The training loop has been given a batch of ``num_samples``."""
         ...
 
     def trained(self, num_samples: int) -> int | None:
@@ -49,61 +54,47 @@ class SynchronousFeed:
         figures: What is dealt out.
         first_epoch: Epoch that the plan begins with.
         seed: Seed of the order.
-        rank: Whose batches.
-        num_workers: Ranks that share them.
-        samples_before: Samples of all workers in earlier plans.
+        rounds: The rank's; outlives the plan.
     """
 
-    def __init__(
-        self, figures: PlanFigures, *, first_epoch: int, seed: int, rank: int, num_workers: int, samples_before: int = 0
-    ) -> None:
+    def __init__(self, figures: PlanFigures, *, first_epoch: int, seed: int, rounds: RoundBook) -> None:
         self._figures = figures
         self._first_epoch = first_epoch
         self._seed = seed
-        self._rank = rank
-        self._num_workers = num_workers
-        self._global = samples_before
-        self._rounds: deque[tuple[int, int]] = deque()
-        """Of each batch handed out and not trained on yet: its own samples, and those of its round on all ranks."""
+        self._rounds = rounds
 
     def batches(self) -> Iterator[list[int]]:
         """Every batch of the plan."""
-        left, epoch = self._figures.budget_samples, self._first_epoch
-        while left >= self._num_workers:
-            limit = min(left, self._figures.num_samples)
-            per_rank = [self._epoch_batches(rank, epoch=epoch, limit=limit) for rank in range(self._num_workers)]
-            sizes = [sum(len(batch) for batch in batches) for batches in zip(*per_rank, strict=True)]
-            for batch, size in zip(per_rank[self._rank], sizes, strict=True):
-                self._rounds.append((len(batch), size))
-                yield batch.tolist()
+        figures, rounds = self._figures, self._rounds
+        left, epoch = figures.budget_samples, self._first_epoch
+        while left >= rounds.num_workers:
+            limit = min(left, figures.num_samples)
+            order = epoch_order(figures.num_samples, seed=self._seed, epoch=epoch)
+            start = 0
+            for equal in round_sizes(limit, num_workers=rounds.num_workers, batch_size=figures.batch_size):
+                sizes = rounds.draw(equal)
+                begin = start + sum(sizes[: rounds.rank])
+                yield order[begin : begin + sizes[rounds.rank]].tolist()
+                start += sum(sizes)
             left -= limit
             epoch += 1
-
-    def _epoch_batches(self, rank: int, *, epoch: int, limit: int) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
-        return synchronous_batches(
-            self._figures.num_samples,
-            batch_size=self._figures.batch_size,
-            rank=rank,
-            num_workers=self._num_workers,
-            seed=self._seed,
-            epoch=epoch,
-            limit=limit,
-        )
 
     def wait(self) -> bool:
         """There is never more."""
         return False
 
+    def taken(self, num_samples: int) -> None:
+        """The training loop has been given a batch."""
+        self._rounds.taken(num_samples)
+
     def trained(self, num_samples: int) -> int | None:
         """Samples of all workers up to this step."""
-        while num_samples > 0 and self._rounds:
-            own, of_all = self._rounds.popleft()
-            num_samples -= own
-            self._global += of_all
-        return self._global
+        self._rounds.trained(num_samples)
+        return self._rounds.global_samples
 
     def close(self) -> None:
         """All ranks leave their loops together; nothing is held elsewhere."""
+        self._rounds.abandon()
 
 
 class BlockSource(Protocol):
@@ -165,6 +156,9 @@ class LeasedFeed:
         self._next = self._ask(idle=True)
         return self._next is not None
 
+    def taken(self, num_samples: int) -> None:
+        """It is finished when it has been trained on."""
+
     def trained(self, num_samples: int) -> int | None:
         """Report progress, block by block in the order in which they were leased."""
         while num_samples and self._held:
@@ -215,6 +209,11 @@ def plan_figures(loader: DataLoader[Any], *, samples: int | None) -> PlanFigures
     return PlanFigures(num_samples=num_samples, batch_size=loader.batch_size, budget_samples=budget)
 
 
+def rounds_ahead(loader: DataLoader[Any]) -> int:
+    """Batches that a loader like this one may draw before the training loop asks for them."""
+    return loader.num_workers * ((loader.prefetch_factor or 2) + 1)
+
+
 class _Batches:
     """A batch sampler over a feed that notes the size of every batch it hands out."""
 
@@ -237,7 +236,9 @@ def shard(
         while more:
             batches = _Batches(feed)
             for batch in _like(loader, batches):
-                yield batch, batches.sizes.popleft()
+                size = batches.sizes.popleft()
+                feed.taken(size)
+                yield batch, size
             begun_s = now_s()
             more = feed.wait()
             on_waited(begun_s, now_s())

@@ -61,6 +61,10 @@ class ControlKind(IntEnum):
     """Server 0 to the other servers: the run is over. Answered with `ENDED` and what they sent in it."""
     SERVES = 23
     """Server to server 0, once: it is there."""
+    REVIEW = 24
+    """Worker to server 0, under a policy that adapts: what it saw since its last review. Answered with `STEER`, to all
+    workers, when all have sent theirs."""
+    STEER = 25
 
 
 def worker_identity(rank: int) -> str:

@@ -66,15 +66,20 @@ class Pacer:
         duration_s = self.step_time.sample_s(np.random.Generator(np.random.Philox(sequence))) / self.speed
         return duration_s if self.slowdowns is None else duration_s * self.slowdowns.factor_at(at_s)
 
-    def pace(self, step: int, *, started_s: float) -> float:
+    def pace(self, step: int, *, started_s: float, relative_size: float = 1.0) -> float:
         """Return when the step's duration since ``started_s`` (on the pacer's clock) has passed; count an overrun.
+
+        Args:
+            step: Its number.
+            started_s: When it began.
+            relative_size: Its samples over a usual step's; its duration is in proportion.
 
         Returns:
             The drawn duration in seconds.
         """
         if self.began_s is None:
             self.began_s = started_s
-        duration_s = self.draw_s(step, at_s=started_s - self.began_s)
+        duration_s = relative_size * self.draw_s(step, at_s=started_s - self.began_s)
         deadline_s = started_s + duration_s
         late_s = self.clock.now_s() - deadline_s
         self.overruns.steps += 1

@@ -29,8 +29,9 @@ from plesio.policies import Policy
 from plesio.runtime.coordinator import PlanFigures
 from plesio.runtime.exchange.exchange import Exchange, Progress, SharedState
 from plesio.runtime.exchange.replica import Replica, parameters_sha256
-from plesio.runtime.loading import Feed, plan_figures, shard
+from plesio.runtime.loading import Feed, plan_figures, rounds_ahead, shard
 from plesio.runtime.pacing import Pacer
+from plesio.runtime.rounds import RoundBook
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["Session", "World"]
@@ -62,7 +63,12 @@ class World(Protocol):
     on_admitted: Callable[[int], None]
     """Called with the clock when this worker is admitted again after a rest."""
 
-    def feed(self, figures: PlanFigures, *, plan: int, samples_before: int) -> Feed:
+    @property
+    def rounds(self) -> RoundBook:
+        """This rank's rounds, where samples are dealt in rounds."""
+        ...
+
+    def feed(self, figures: PlanFigures, *, plan: int) -> Feed:
         """Where this worker's samples of the ``plan``-th loop come from."""
         ...
 
@@ -164,7 +170,8 @@ class Session:
         """
         self._ensure_open()
         figures = plan_figures(loader, samples=samples)
-        feed = self._world.feed(figures, plan=self._num_plans, samples_before=self._global_samples or 0)
+        self._world.rounds.ahead = rounds_ahead(loader)
+        feed = self._world.feed(figures, plan=self._num_plans)
         self._num_plans += 1
         self._feed = feed
         batches = shard(loader, feed=feed, now_s=self._now_s, on_waited=self._waited_for_samples)
@@ -215,7 +222,8 @@ class Session:
         if ready_s < entered_s:
             timeline.blocked(ready_s, entered_s, clock=clock)
         if self._pacer is not None:
-            self._pacer.pace(clock, started_s=began_s + (entered_s - ready_s))
+            size = self._world.rounds.relative_size
+            self._pacer.pace(clock, started_s=began_s + (entered_s - ready_s), relative_size=size)
             paced_s = self._now_s()
             timeline.compute(entered_s, paced_s, clock=clock)
         samples, self._batch_samples = self._batch_samples, 0

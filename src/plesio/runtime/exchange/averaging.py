@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from plesio.policies import Policy
-from plesio.runtime.exchange.exchange import Progress, Refusal, SharedState, SnapshotTaker
+from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker
 from plesio.runtime.exchange.group import Group, Work
 from plesio.runtime.exchange.replica import Replica, State
 from plesio.runtime.timeline import Timeline
@@ -37,12 +37,14 @@ class AveragingExchange:
     """Averages parameters every ``policy.period`` steps and merges the mean ``policy.delay`` steps later.
 
     Args:
-        replica: Its tensors are made rank 0's when the exchange is built.
+        replica: Equal on all ranks when the exchange is built.
         policy: Says when.
         group: The ranks.
         timeline: Where blocked spans go.
         refuse: Called when this rank's gradient is not finite; its local step is left out, nobody else is touched.
-        snapshot_every: Samples between two snapshots on rank 0, each taken at the next averaging.
+        snapshots: Kept on rank 0, each at the next averaging.
+        share: What this rank's parameters count in the mean, by which the ranks' add up to their number.
+        gauge: Shown this rank's own gradients; None for a policy that never adapts.
     """
 
     ready_s: float | None = None
@@ -55,7 +57,9 @@ class AveragingExchange:
         group: Group,
         timeline: Timeline,
         refuse: Refusal,
-        snapshot_every: int | None,
+        snapshots: SnapshotTaker,
+        share: float = 1.0,
+        gauge: Gauge | None = None,
     ) -> None:
         self._replica = replica
         self._policy = policy
@@ -64,17 +68,18 @@ class AveragingExchange:
         self._refuse = refuse
         self._leads = group.rank == 0
         self._num_workers = group.size
-        self._snapshots = SnapshotTaker(snapshot_every if self._leads else None)
+        self._snapshots = snapshots
+        self._share = share
+        self._gauge = gauge
         self._pending: _Averaging | None = None
         self._latest: Progress | None = None
         self._averaged_clock = 0
         self._groups = _by_dtype([(name, tensor) for name, tensor, _, _ in replica.tensors()])
-        for group_of_tensors in self._groups:
-            for _, tensor in group_of_tensors:
-                group.broadcast(tensor)
 
     def step(self, progress: Progress) -> None:
         """Step locally, then merge and start the averagings that are due."""
+        if self._gauge is not None:
+            self._gauge.measure([p.grad for p in self._replica.parameters.values() if p.grad is not None])
         if self._replica.gradients_finite():
             self._replica.optimizer.step()
         else:
@@ -92,7 +97,7 @@ class AveragingExchange:
     @torch.no_grad()
     def _start(self, progress: Progress) -> None:
         sent = [torch.cat([tensor.reshape(-1) for _, tensor in group]) for group in self._groups]
-        sums = [flat.clone() for flat in sent]
+        sums = [flat * self._share for flat in sent]
         works = [self._group.all_reduce(flat) for flat in sums]
         self._pending = _Averaging(progress, sent, sums, works)
 
@@ -141,6 +146,10 @@ class AveragingExchange:
             self._group.all_reduce(flat).wait()
             flat.div_(self._num_workers)
         return self._state(means) if self._leads else None
+
+    def settle(self) -> None:
+        """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
+        self.finish()
 
     def finish(self) -> None:
         """Merge what is under way, and average once more if steps were made since it began."""

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
-from plesio.runtime.exchange.exchange import Refusal
+from plesio.runtime.exchange.exchange import Gauge, Refusal, SnapshotTaker
 from plesio.runtime.exchange.group import TorchGroup
 from plesio.runtime.exchange.replica import Buckets, Replica
 from plesio.runtime.exchange.synchronous import SynchronousExchange
@@ -29,11 +30,13 @@ class DdpExchange(SynchronousExchange):
     """Bulk synchronous: DDP averages the gradients of every step.
 
     Args:
-        replica: Parameters are made rank 0's when the exchange is built.
+        replica: Equal on all ranks when the exchange is built.
         group: The ranks.
         timeline: Where blocked spans go.
         refuse: Called on the rank to blame when a gradient is not finite.
-        snapshot_every: Samples between two snapshots on rank 0.
+        snapshots: Kept on rank 0.
+        gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts, and DDP reduces
+            without a hook.
     """
 
     def __init__(
@@ -43,15 +46,22 @@ class DdpExchange(SynchronousExchange):
         group: TorchGroup,
         timeline: Timeline,
         refuse: Refusal,
-        snapshot_every: int | None,
+        snapshots: SnapshotTaker,
+        gauge: Gauge | None = None,
     ) -> None:
-        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshot_every=snapshot_every)
+        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots, gauge=gauge)
         self._buckets = Buckets(replica)
         device = next(iter(replica.parameters.values())).device
         device_ids = None if device.type == "cpu" else [device]
         self._ddp = DistributedDataParallel(
-            replica.model, device_ids=device_ids, process_group=group.process_group, gradient_as_bucket_view=True
+            replica.model,
+            device_ids=device_ids,
+            process_group=group.process_group,
+            gradient_as_bucket_view=True,
+            init_sync=False,
         )
+        if gauge is not None:
+            self._ddp.register_comm_hook((gauge, group), _reduce_gauged)
         self._hooks = [
             replica.model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             replica.model.register_forward_hook(self._after_forward),
@@ -96,3 +106,15 @@ class DdpExchange(SynchronousExchange):
             hook.remove()
         self._hooks.clear()
         del self._ddp, self._buckets
+
+
+def _reduce_gauged(state: tuple[Gauge, TorchGroup], bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """DDP's own reduction, with a look at this rank's gradient before it, which is weighed."""
+    gauge, group = state
+    gradient: torch.Tensor = bucket.buffer()
+    gauge.measure([gradient])
+    if (weight := gauge.weight) != 1.0:
+        gradient.mul_(weight)
+    work = dist.all_reduce(gradient.div_(group.size), group=group.process_group, async_op=True)
+    assert work is not None, "this process is a member of the group"
+    return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]

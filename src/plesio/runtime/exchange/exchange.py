@@ -1,12 +1,15 @@
 """What a session needs of an exchange, whichever it is."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
 from plesio.runtime.exchange.replica import Replica, State
 
-__all__ = ["Exchange", "LocalExchange", "Progress", "SharedState"]
+__all__ = ["Exchange", "Gauge", "LocalExchange", "Progress", "Refusal", "SharedState", "SnapshotTaker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,10 @@ class LocalExchange:
 
     ready_s: float | None = None
 
-    def __init__(self, replica: Replica, *, refuse: "Refusal", snapshot_every: int | None) -> None:
+    def __init__(self, replica: Replica, *, refuse: "Refusal", snapshots: "SnapshotTaker") -> None:
         self._replica = replica
         self._refuse = refuse
-        self._snapshots = SnapshotTaker(snapshot_every)
+        self._snapshots = snapshots
 
     def step(self, progress: Progress) -> None:
         """Step the optimizer unless the gradient is not finite."""
@@ -124,6 +127,19 @@ class Refusal(Protocol):
 
     def __call__(self, clock: int, reason: str) -> None:
         """Count and trace it."""
+        ...
+
+
+class Gauge(Protocol):
+    """Looks at a worker's own gradients before they are exchanged, where the policy adapts to what it sees."""
+
+    @property
+    def weight(self) -> float:
+        """What this rank's gradient is multiplied by before the mean over the ranks is taken."""
+        ...
+
+    def measure(self, parts: Sequence[torch.Tensor]) -> None:
+        """Some or all of the gradient of the step under way; always the same parts in the same order."""
         ...
 
 

@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from plesio.runtime.exchange.exchange import Progress, Refusal, SharedState, SnapshotTaker
+from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.replica import Replica, State
 from plesio.runtime.timeline import Timeline
@@ -16,11 +16,12 @@ class SynchronousExchange:
     """All replicas are equal, and step with the same mean gradient.
 
     Args:
-        replica: Parameters are made rank 0's when the exchange is built.
+        replica: Equal on all ranks when the exchange is built.
         group: The ranks.
         timeline: Where blocked spans go.
         refuse: Called on the rank to blame when a gradient is not finite.
-        snapshot_every: Samples between two snapshots on rank 0.
+        snapshots: Kept on rank 0.
+        gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts.
     """
 
     ready_s: float | None = None
@@ -32,14 +33,16 @@ class SynchronousExchange:
         group: Group,
         timeline: Timeline,
         refuse: Refusal,
-        snapshot_every: int | None,
+        snapshots: SnapshotTaker,
+        gauge: Gauge | None = None,
     ) -> None:
         self._replica = replica
         self._group = group
         self._timeline = timeline
         self._refuse = refuse
         self._leads = group.rank == 0
-        self._snapshots = SnapshotTaker(snapshot_every if self._leads else None)
+        self._snapshots = snapshots
+        self._gauge = gauge
 
     def step(self, progress: Progress) -> None:
         """Step the optimizer with the averaged gradient, the same on every rank."""
@@ -74,6 +77,9 @@ class SynchronousExchange:
         """Every replica is the shared state; rank 0 gives its own."""
         return self._replica.state() if self._leads else None
 
+    def settle(self) -> None:
+        """Replicas are equal after every step."""
+
     def finish(self) -> None:
         """Nothing is held back."""
 
@@ -95,22 +101,24 @@ class ReducingExchange(SynchronousExchange):
         group: Group,
         timeline: Timeline,
         refuse: Refusal,
-        snapshot_every: int | None,
+        snapshots: SnapshotTaker,
+        gauge: Gauge | None = None,
     ) -> None:
-        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshot_every=snapshot_every)
+        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots, gauge=gauge)
         self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
-        with torch.no_grad():
-            for tensor in (*replica.parameters.values(), *self._buffers):
-                group.broadcast(tensor)
 
     @torch.no_grad()
     def step(self, progress: Progress) -> None:
         """Average the gradients, then step; buffers become rank 0's, as DDP makes them before each forward pass."""
         begun_s = self._timeline.now_s()
         gradients = [p.grad for p in self._replica.parameters.values() if p.grad is not None]
+        weight = 1.0
+        if self._gauge is not None:
+            self._gauge.measure(gradients)
+            weight = self._gauge.weight
         for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
             alike = [gradient for gradient in gradients if gradient.dtype == dtype]
-            flat = torch.cat([gradient.reshape(-1) for gradient in alike]).div_(self._group.size)
+            flat = torch.cat([gradient.reshape(-1) for gradient in alike]).mul_(weight).div_(self._group.size)
             self._group.all_reduce(flat).wait()
             parts = torch.split(flat, [gradient.numel() for gradient in alike])
             for gradient, part in zip(alike, parts, strict=True):

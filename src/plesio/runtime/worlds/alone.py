@@ -11,6 +11,7 @@ from plesio.runtime.coordinator import PlanFigures
 from plesio.runtime.ledger import Ledger, Meter, RunInfo
 from plesio.runtime.loading import Feed, SynchronousFeed
 from plesio.runtime.machine import environment
+from plesio.runtime.rounds import RoundBook
 
 __all__ = ["AloneWorld"]
 
@@ -37,13 +38,12 @@ class AloneWorld:
         self._ledger = Ledger(policy=policy.spec, info=info, num_workers=1)
         self._ledger.environment = environment()
         self._result: RunResult | None = None
+        self.rounds = RoundBook(0, 1)
         self.on_admitted: Callable[[int], None] = lambda clock: None
 
-    def feed(self, figures: PlanFigures, *, plan: int, samples_before: int) -> Feed:
+    def feed(self, figures: PlanFigures, *, plan: int) -> Feed:
         """All samples are this process's."""
-        return SynchronousFeed(
-            figures, first_epoch=plan, seed=self._seed, rank=0, num_workers=1, samples_before=samples_before
-        )
+        return SynchronousFeed(figures, first_epoch=plan, seed=self._seed, rounds=self.rounds)
 
     def explain(self, error: BaseException) -> PlesioError | None:
         """Nobody to lose."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from plesio.core.errors import PlesioError, TransportError
 from plesio.core.results import Evaluation, RunResult
-from plesio.policies import Policy
+from plesio.policies import Policy, Reviewed, Steer, encode_event
 from plesio.runtime.coordinator import PlanFigures
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.store_client import Leases, StoreClient
@@ -20,6 +20,7 @@ from plesio.runtime.ledger import Meter, RunInfo
 from plesio.runtime.loading import Feed, LeasedFeed, SynchronousFeed
 from plesio.runtime.machine import environment
 from plesio.runtime.messages import ControlKind
+from plesio.runtime.rounds import RoundBook
 
 __all__ = ["DistributedWorld"]
 
@@ -58,6 +59,7 @@ class DistributedWorld:
         self.on_admitted: Callable[[int], None] = lambda clock: None
         self.before_rest: Callable[[], None] = lambda: None
         self.client: StoreClient | None = None
+        self.rounds = RoundBook(self.rank, self.num_workers)
         self._job = job
         self._owns_job = owns_job
         self._policy = policy
@@ -118,22 +120,26 @@ class DistributedWorld:
         if self._policy.exchange == "collective":
             self._job.abort_collectives()
 
-    def feed(self, figures: PlanFigures, *, plan: int, samples_before: int) -> Feed:
+    def feed(self, figures: PlanFigures, *, plan: int) -> Feed:
         """Fixed batches for a collective, leased blocks for the store."""
         if self._policy.exchange == "collective":
-            return SynchronousFeed(
-                figures,
-                first_epoch=plan,
-                seed=self._info.seed,
-                rank=self.rank,
-                num_workers=self.num_workers,
-                samples_before=samples_before,
-            )
+            return SynchronousFeed(figures, first_epoch=plan, seed=self._info.seed, rounds=self.rounds)
         assert self.client is not None
         leases = Leases(
             self.client, plan=plan, figures=figures, on_admitted=self._admitted, before_rest=lambda: self.before_rest()
         )
         return LeasedFeed(leases, figures=figures, first_epoch=plan, seed=self._info.seed)
+
+    def review(self, review: Reviewed) -> None:
+        """Report what this worker saw."""
+        assert self.client is not None
+        self.client.tell(ControlKind.REVIEW, {"event": encode_event(review)})
+
+    def steer(self) -> Steer:
+        """Wait for the answer to the last review."""
+        assert self.client is not None
+        body = self.client.await_control(ControlKind.STEER)
+        return Steer(**{**body, "shares": tuple(body["shares"])})
 
     def _admitted(self, clock: int) -> None:
         self.clock = clock

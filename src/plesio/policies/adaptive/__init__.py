@@ -1,0 +1,22 @@
+"""The adaptive policy: as much slack as the system needs, and no more than training affords.
+
+==========  ========================================================================================================
+file        concept
+==========  ========================================================================================================
+adaptive    the policy: its components, their parameters, and their text form
+machine     waits for everybody's review and steers all workers alike
+controller  one decision: the smaller of what training affords and what the system wants
+review      when workers report, and how their reports become one reading
+system      the least slack that hides waiting and communicating; shares of the batch for slow workers
+gradient    less slack when gradients are noisy or jump
+phase       less slack in critical phases
+bound       slack grows while training is stable and is cut when it is not
+guard       notices divergence
+reading     what a component is shown, and what it says
+==========  ========================================================================================================
+"""
+
+from plesio.policies.adaptive.adaptive import Adaptive
+from plesio.policies.adaptive.review import FIRST_CLOCK, FIRST_REVIEW, ReviewConfig
+
+__all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "Adaptive", "ReviewConfig"]

@@ -1,0 +1,152 @@
+"""The adaptive policy: the limit finds itself.
+
+Two sides decide at every review (`controller`): the system side says how little slack hides waiting and communicating
+(`system`), the optimisation side how much slack training can afford now (`gradient`, `phase`, `bound`); the setting is
+the smaller. A `guard` watches for divergence. Where the system side wants no slack, this is BSP and says so.
+
+All parameters have one text form, ``KEY=VALUE`` with a dot between component and parameter, and one table in a recipe:
+
+    adaptive,system.gain=0.05,phase.direction=last,gradient=off
+
+    [adaptive]
+    system = { gain = 0.05 }
+    phase = { direction = "last" }
+    gradient = "off"
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, get_args, get_type_hints
+
+from plesio.core.errors import PolicySpecError, nearest
+from plesio.policies.adaptive.bound import BoundTunerConfig
+from plesio.policies.adaptive.gradient import GradientMonitorConfig
+from plesio.policies.adaptive.guard import GuardConfig
+from plesio.policies.adaptive.machine import AdaptiveMachine
+from plesio.policies.adaptive.phase import PhaseConfig
+from plesio.policies.adaptive.review import ReviewConfig
+from plesio.policies.adaptive.system import SystemConfig
+from plesio.policies.fields import write_spec
+from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
+from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.weighting import UNWEIGHTED, Weighting
+
+__all__ = ["Adaptive"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptive(PeriodicSchedule):
+    """Moves between BSP and local SGD, live and both ways, and with it period, delay and each worker's share.
+
+    Every component but the reviews and the system side can be left out (None, in text ``off``).
+
+    Args:
+        review: When workers report, and which steps are sampled.
+        system: What hides waiting and communicating.
+        gradient: Less slack when gradients are noisy or jump.
+        phase: Less slack in critical phases.
+        feedback: The slack grows while training is stable, and is cut when it is not.
+        guard: Notices divergence, falls back to BSP and goes back to the last good parameters.
+
+    Raises:
+        PolicySpecError: A value out of its range.
+
+    >>> from plesio.policies.adaptive.phase import PhaseConfig
+    >>> Adaptive(gradient=None, system=SystemConfig(gain=0.05)).spec
+    'adaptive,system.gain=0.05,gradient=off'
+    """
+
+    name: ClassVar[str] = "adaptive"
+    exchange: ClassVar[ExchangeKind] = "collective"
+    update: ClassVar[UpdateKind] = "delta"
+    period: ClassVar[int] = 1
+    delay: ClassVar[int] = 0
+    bound: ClassVar[float] = math.inf
+    weighting: ClassVar[Weighting] = UNWEIGHTED
+    synchronous: ClassVar[bool] = True
+    adapts: ClassVar[bool] = True
+
+    review: ReviewConfig = field(default_factory=ReviewConfig)
+    system: SystemConfig = field(default_factory=SystemConfig)
+    gradient: GradientMonitorConfig | None = field(default_factory=GradientMonitorConfig)
+    phase: PhaseConfig | None = field(default_factory=PhaseConfig)
+    feedback: BoundTunerConfig | None = field(default_factory=BoundTunerConfig)
+    guard: GuardConfig | None = field(default_factory=GuardConfig)
+
+    @property
+    def spec(self) -> str:
+        """``adaptive`` and what differs from the defaults."""
+        return write_spec("adaptive", options=dict(_differences(self)))
+
+    def start(self) -> Machine:
+        """A controller that has seen nothing: it begins as BSP."""
+        return AdaptiveMachine(self)
+
+    @classmethod
+    def option_keys(cls) -> tuple[str, ...]:
+        """Every key of the text form."""
+        plain = cls()
+        names = []
+        for component in dataclasses.fields(cls):
+            config = getattr(plain, component.name)
+            names += [component.name, *(f"{component.name}.{one.name}" for one in dataclasses.fields(config))]
+        return tuple(names)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """The policy with these keys and values, as in the text form.
+
+        Raises:
+            PolicySpecError: An unknown key, or a value that it cannot have.
+        """
+        given: dict[str, dict[str, Any]] = {}
+        left_out: set[str] = set()
+        plain, known = cls(), cls.option_keys()
+        for key, text in options.items():
+            component, dot, name = key.partition(".")
+            if key not in known:
+                raise PolicySpecError(f'unknown key "{key}"; {nearest(key, known)}')
+            if dot:
+                kind = type(getattr(plain, component))
+                given.setdefault(component, {})[name] = _read(key, text, hint=get_type_hints(kind)[name])
+            elif text == "off" and component not in ("review", "system"):
+                left_out.add(component)
+            elif text != "on":
+                raise PolicySpecError(f'{key} is "{text}"; write "{key}=off", or one of its parameters')
+        if both := left_out & given.keys():
+            raise PolicySpecError(f"{min(both)} is off and has parameters; leave one out")
+        changes: dict[str, Any] = {name: type(getattr(plain, name))(**values) for name, values in given.items()}
+        return dataclasses.replace(plain, **changes | dict.fromkeys(left_out))
+
+
+def _differences(policy: Adaptive) -> Iterator[tuple[str, str]]:
+    for component in dataclasses.fields(policy):
+        config = getattr(policy, component.name)
+        if config is None:
+            yield component.name, "off"
+            continue
+        plain = type(config)()
+        for one in dataclasses.fields(config):
+            value = getattr(config, one.name)
+            if value != getattr(plain, one.name):
+                yield f"{component.name}.{one.name}", _write(value)
+
+
+def _write(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def _read(key: str, text: str, *, hint: Any) -> Any:
+    try:
+        if hint is bool:
+            return {"on": True, "off": False}[text]
+        if hint in (int, float):
+            return hint(text)
+    except (KeyError, ValueError):
+        kind = {bool: '"on" or "off"', int: "a whole number", float: "a number"}[hint]
+        raise PolicySpecError(f'{key} is "{text}"; write {kind}') from None
+    if text in (known := get_args(hint)):
+        return text
+    raise PolicySpecError(f'{key} is "{text}"; {nearest(text, known)}')

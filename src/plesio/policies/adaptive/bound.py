@@ -1,0 +1,236 @@
+"""Adaptive bound: slack grows while training is stable, is cut when it is not, and remembers what was too much.
+
+States. The slack is a rung of the ladder 0, 1, 3, 7, ... 2^k - 1, at most ``largest_slack`` (D rungs above 0). A second
+rung, the *ceiling*, is the highest one that may be tried now.
+
+    grow    one rung, up to the ceiling, after ``patience`` stable reviews on this rung
+    probe   the ceiling rises by one rung when ``b 2^(c-1)`` reviews have passed since the last cut or probe
+    cut     at a sign of instability, at the earliest ``patience`` reviews after the last cut: the rung that failed is
+            barred (the ceiling is one below it) and the slack drops by two rungs; c counts the cuts, b is ``back_off``
+
+So it is additive in rungs and multiplicative in steps, with a search for the largest rung that holds, as congestion
+control does it (Jacobson 1988; exponential back-off as in Ethernet, Metcalfe & Boggs 1976); the doubling per cut is what
+ends the oscillation that additive increase with multiplicative decrease alone would keep up forever.
+
+Number of changes, whatever the signals are: a cut lowers the ceiling by at least one rung, so among any D + 1 cuts in
+succession there is a probe, which waited at least b 2^(c - D - 1) reviews after the first of them. Hence in n reviews
+
+    cuts     c <= D + 1 + log2(max(1, n / b))
+    changes    <= D + 3 c          (a cut drops two rungs at most, and what rises has been dropped before)
+
+which is O(log n). In between a rung lasts at least ``patience`` reviews.
+
+Signs of instability (any one): the loss is above its recent level by more than ``noise_factor`` times its own noise and
+by ``loss_rise``; the median of its last three values is as much above the lowest level in ``window`` reviews (a creeping
+rise, which a level follows); validation is below its recent level likewise; the gradient's norm has jumped by ``norm_jump``; a gradient was not
+finite. A review in which nothing was told counts for nothing: without any news the slack stays where it is, 0 at first.
+"""
+
+import math
+from dataclasses import dataclass
+
+from plesio.policies.adaptive.level import Excess, Level
+from plesio.policies.adaptive.numbers import require_number
+from plesio.policies.adaptive.reading import Advice, Reading
+from plesio.policies.fields import require_whole
+
+__all__ = ["BoundTuner", "BoundTunerConfig"]
+
+_RECENT = 4
+"""Values whose median is the level."""
+_RUNGS_CUT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundTunerConfig:
+    """How fast the slack grows, how large it becomes, and what counts as unstable.
+
+    Attributes:
+        largest_slack: The largest one ever advised; a power of two less one is a rung, others are rounded down.
+        patience: Stable reviews before the slack grows by a rung, and the least number between two cuts.
+        back_off: Reviews after the first cut before the rung that failed is tried again; doubled by every further cut.
+        window: Values of a figure that its noise is taken from.
+        noise_factor: Standard deviations of its noise by which a figure must be off its level.
+        loss_rise: Share of its level by which the loss must have risen as well.
+        metric_fall: Share of its level by which the metric must have fallen as well.
+        norm_jump: Times its level that the gradient's norm must reach.
+
+    Raises:
+        PolicySpecError: A value out of its range.
+    """
+
+    largest_slack: int = 15
+    patience: int = 3
+    back_off: int = 12
+    window: int = 12
+    noise_factor: float = 4.0
+    loss_rise: float = 0.05
+    metric_fall: float = 0.01
+    norm_jump: float = 3.0
+
+    def __post_init__(self) -> None:
+        owner = "adaptive bound"
+        require_whole(owner, "largest_slack", self.largest_slack, minimum=0)
+        require_whole(owner, "patience", self.patience, minimum=1)
+        require_whole(owner, "back_off", self.back_off, minimum=1)
+        require_whole(owner, "window", self.window, minimum=8)
+        require_number(owner, "noise_factor", self.noise_factor, above=0.0)
+        require_number(owner, "loss_rise", self.loss_rise, above=0.0)
+        require_number(owner, "metric_fall", self.metric_fall, above=0.0)
+        require_number(owner, "norm_jump", self.norm_jump, above=1.0)
+
+    @property
+    def num_rungs(self) -> int:
+        """D: rungs of the ladder above 0."""
+        return (self.largest_slack + 1).bit_length() - 1
+
+    def most_changes(self, num_reviews: int) -> int:
+        """The bound of the module's head on changes of the slack in so many reviews."""
+        cuts = self.num_rungs + 1 + math.log2(max(1.0, num_reviews / self.back_off))
+        return self.num_rungs + (1 + _RUNGS_CUT) * math.floor(cuts)
+
+
+class BoundTuner:
+    """The slack that training bears, found by trying; the module's head has the rule.
+
+    >>> tuner = BoundTuner(BoundTunerConfig(patience=2))
+    >>> def slack(loss: float) -> float:
+    ...     return tuner.observe(Reading(clock=16, num_steps=16, learning_rate=0.1, loss=loss)).slack
+    >>> [slack(1.0 + 0.01 * (review % 2)) for review in range(10)]
+    [0, 1, 1, 3, 3, 7, 7, 15, 15, 15]
+    >>> slack(2.0)
+    3
+    """
+
+    __slots__ = (
+        "_advice",
+        "_ceiling",
+        "_config",
+        "_num_cuts",
+        "_rung",
+        "_signs",
+        "_since_ceiling",
+        "_since_cut",
+        "_stable",
+    )
+
+    def __init__(self, config: BoundTunerConfig) -> None:
+        self._config = config
+        self._signs = _Signs(config)
+        self._rung = 0
+        self._ceiling = config.num_rungs
+        self._num_cuts = 0
+        self._stable = 0
+        """Stable reviews on this rung."""
+        self._since_cut = config.patience
+        self._since_ceiling = 0
+        """Reviews since the ceiling was last moved."""
+        self._advice = Advice(slack=0, reason="the slack starts at 0")
+
+    def observe(self, reading: Reading) -> Advice:
+        """Take what a review saw; say how much slack training is found to bear."""
+        self._since_cut += 1
+        self._since_ceiling += 1
+        sign = self._signs.look(reading)
+        if self._num_cuts and self._ceiling < self._config.num_rungs and self._since_ceiling >= self._wait:
+            self._ceiling += 1
+            self._since_ceiling = 0
+        if sign is not None and sign.unstable:
+            self._stable = 0
+            if self._rung and self._since_cut >= self._config.patience:
+                self._cut(sign)
+        elif sign is not None:
+            self._stable += 1
+            if self._rung < self._ceiling and self._stable >= self._config.patience:
+                self._move(self._rung + 1, reason=f"{self._stable} stable reviews", inputs=sign.inputs)
+        return self._advice
+
+    @property
+    def _wait(self) -> int:
+        return self._config.back_off * 2 ** (self._num_cuts - 1)
+
+    def _cut(self, sign: "_Sign") -> None:
+        self._num_cuts += 1
+        self._ceiling = self._rung - 1
+        self._since_cut = self._since_ceiling = 0
+        self._move(max(0, self._rung - _RUNGS_CUT), reason=sign.reason, inputs=sign.inputs)
+
+    def _move(self, rung: int, *, reason: str, inputs: dict[str, float]) -> None:
+        self._rung = rung
+        self._stable = 0
+        inputs = {**inputs, "ceiling": 2**self._ceiling - 1, "cuts": self._num_cuts}
+        self._advice = Advice(slack=2**rung - 1, reason=reason, inputs=inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    unstable: bool
+    reason: str
+    inputs: dict[str, float]
+
+
+class _Signs:
+    """Judges a review: unstable (and why), stable, or silent."""
+
+    __slots__ = ("_config", "_loss", "_metric", "_norm_sq")
+
+    def __init__(self, config: BoundTunerConfig) -> None:
+        self._config = config
+        self._loss = Level(window=config.window, recent=_RECENT)
+        self._metric = Level(window=config.window, recent=_RECENT)
+        self._norm_sq = Level(window=config.window, recent=_RECENT)
+
+    def look(self, reading: Reading) -> _Sign | None:
+        """None when nothing was told."""
+        found = [self._refused(reading), self._of_loss(reading), self._of_metric(reading), self._of_norm(reading)]
+        told = [sign for sign in found if sign is not None]
+        return next((sign for sign in told if sign.unstable), told[0] if told else None)
+
+    def _refused(self, reading: Reading) -> _Sign | None:
+        if not reading.num_refused:
+            return None
+        inputs = {"num_refused": float(reading.num_refused)}
+        return _Sign(True, f"{reading.num_refused} gradients were not finite", inputs)
+
+    def _of_loss(self, reading: Reading) -> _Sign | None:
+        loss = reading.loss
+        if math.isnan(loss):
+            return None
+        if math.isinf(loss):
+            return _Sign(True, "the loss is infinite", {"loss": loss})
+        sign = self._above(self._loss, loss, share=self._config.loss_rise, what="the loss")
+        if not sign.unstable and self._loss.is_known:
+            sign = self._judge(self._loss.creep(loss), share=self._config.loss_rise, what="the loss has crept up: it")
+        self._loss.add(loss)
+        return sign
+
+    def _of_metric(self, reading: Reading) -> _Sign | None:
+        if reading.metric is None or math.isnan(reading.metric):
+            return None
+        if math.isinf(reading.metric):
+            return _Sign(True, "the validation metric is infinite", {"metric": reading.metric})
+        sign = self._above(self._metric, -reading.metric, share=self._config.metric_fall, what="validation error")
+        self._metric.add(-reading.metric)
+        return sign
+
+    def _of_norm(self, reading: Reading) -> _Sign | None:
+        if reading.gradient is None or math.isnan(reading.gradient.norm_sq):
+            return None
+        norm_sq = reading.gradient.norm_sq
+        if math.isinf(norm_sq):
+            return _Sign(True, "the gradient's norm is infinite", {"norm_sq": norm_sq})
+        sign = self._above(self._norm_sq, norm_sq, share=self._config.norm_jump**2 - 1.0, what="the squared norm")
+        self._norm_sq.add(norm_sq)
+        return sign
+
+    def _above(self, level: Level, value: float, *, share: float, what: str) -> _Sign:
+        if not level.is_known:
+            return _Sign(False, "", {})
+        return self._judge(level.excess(value), share=share, what=what)
+
+    def _judge(self, excess: Excess, *, share: float, what: str) -> _Sign:
+        return _Sign(
+            excess.noises > self._config.noise_factor and excess.share > share,
+            f"{what} is {excess.value:.4g}, {excess.noises:.3g} times its noise above {excess.level:.4g}",
+            {"value": excess.value, "level": excess.level, "noises": excess.noises},
+        )

@@ -1,0 +1,72 @@
+"""What a controller looks at: one `Reading` a review, the workers' figures put together; and what a component says."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["NO_OBJECTION", "Advice", "GradientFigures", "Reading"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientFigures:
+    """Statistics of the workers' gradients on the sampled steps of a review; all are squared Euclidean norms.
+
+    Attributes:
+        norm_sq: Mean over workers of ‖g_i‖², the gradient of one worker's batch.
+        mean_norm_sq: Unbiased estimate of ‖E g‖², the gradient without noise; below zero where noise hides it.
+        within: tr Var(g) of one worker's gradient, estimated from pairs of its own consecutive steps.
+        between: The same, estimated from the differences between workers in one step.
+        noise_scale: tr Σ / ‖E g‖² in samples (McCandlish et al. 2018, "simple" noise scale); inf where noise hides it.
+    """
+
+    norm_sq: float
+    mean_norm_sq: float
+    within: float
+    between: float
+    noise_scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What all workers saw between two reviews.
+
+    Attributes:
+        clock: Of the review.
+        num_steps: Steps since the last one.
+        learning_rate: Of the first parameter group, at the end of them.
+        loss: Mean over workers and steps; NaN if the user gives none.
+        worst_loss: Mean of the worker with the highest; NaN if the user gives none.
+        num_refused: Steps, of all workers, whose gradient was not finite.
+        gradient: None when no step was sampled.
+        metric: The newest validation metric, turned so that higher is better; None if there is no news.
+        progress: Share of the samples that are done, 0 to 1; None where nobody knows how many there will be.
+    """
+
+    clock: int
+    num_steps: int
+    learning_rate: float
+    loss: float = math.nan
+    worst_loss: float = math.nan
+    num_refused: int = 0
+    gradient: GradientFigures | None = None
+    metric: float | None = None
+    progress: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What one component allows now.
+
+    Attributes:
+        slack: Steps that a worker may go on without hearing of the others' (a period of H is a slack of H - 1, with a
+            delay of d it is H + d - 1; a bound of s is s). 0 asks for BSP, inf objects to nothing.
+        reason: One clause for people, such as ``gradient variance is 3.1 times its average``.
+        inputs: The numbers that it follows from, by name.
+    """
+
+    slack: float
+    reason: str
+    inputs: Mapping[str, float] = field(default_factory=dict)
+
+
+NO_OBJECTION = Advice(slack=math.inf, reason="no objection")

@@ -1,0 +1,125 @@
+"""When workers report and when the answer holds; and how their reports become one `Reading`.
+
+A worker reports after the step that ends at the *review's* clock, goes on, and takes the answer after the step that
+ends at the clock from which it *holds*. Both are named by the answer before, so all ranks know them without asking, and
+all change at the same clock: a collective that one of them starts, all start.
+
+The answer must be there when it is wanted, or somebody waits. It can be given once the slowest worker has reported:
+
+    setting period H, delay d         review                   holds
+    no delay                          two steps before         after an averaging: everybody has been in it
+    delay d                           at an averaging's start  when it is merged: it is complete, so all have reported
+
+So a review makes nobody wait for anybody that the setting in force does not make wait already.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from plesio.policies.adaptive.gradient import GradientSample, gradient_figures
+from plesio.policies.adaptive.reading import GradientFigures, Reading
+from plesio.policies.adaptive.system import Setting
+from plesio.policies.events import Reviewed
+from plesio.policies.fields import require_whole
+
+__all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "GradientPairs", "ReviewConfig", "next_review", "put_together"]
+
+FIRST_REVIEW = 4
+"""Clock of the first review: a slow network should not be suffered for long."""
+LEAD = 2
+"""Steps between a review and its answer where the setting has no delay: a message's way, there and back."""
+FIRST_CLOCK = FIRST_REVIEW + LEAD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewConfig:
+    """How often workers report.
+
+    Args:
+        every: Steps between two reviews, at least; the period and delay in force may make it more.
+        sample_every: Of so many steps, the gradients of the first two are sampled (32: 6 % of steps).
+        sketch: Numbers in a sketch of a gradient.
+
+    Raises:
+        PolicySpecError: A value out of its range.
+    """
+
+    every: int = 16
+    sample_every: int = 32
+    sketch: int = 64
+
+    def __post_init__(self) -> None:
+        require_whole("adaptive", "review.every", self.every, minimum=4)
+        require_whole("adaptive", "review.sample_every", self.sample_every, minimum=2)
+        require_whole("adaptive", "review.sketch", self.sketch, minimum=8)
+
+    def samples_at(self, clock: int) -> bool:
+        """Whether the gradient of the step that ends at ``clock`` is sampled.
+
+        >>> [clock for clock in range(1, 70) if ReviewConfig().samples_at(clock)]
+        [1, 2, 33, 34, 65, 66]
+        """
+        return (clock - 1) % self.sample_every < 2
+
+
+def next_review(since: int, *, setting: Setting, every: int) -> tuple[int, int]:
+    """Clock of the next review and clock at which its answer holds, if ``setting`` is in force after ``since``.
+
+    >>> next_review(6, setting=Setting.of(period=1, delay=0), every=16)
+    (20, 22)
+    >>> next_review(22, setting=Setting.of(period=8, delay=4), every=16)
+    (40, 44)
+    """
+    least = since + max(every, setting.delay + setting.period)
+    started = -(-(least - setting.delay) // setting.period) * setting.period
+    holds = started + setting.delay
+    return min(started, holds - LEAD), holds
+
+
+class GradientPairs:
+    """Collects the sampled gradients of reviews until a pair of consecutive steps is complete."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: dict[int, dict[int, GradientSample]] = {}
+
+    def take(self, reviews: Mapping[int, Reviewed]) -> GradientFigures | None:
+        """The figures of the newest complete pair, if these reviews completed one."""
+        for worker, review in reviews.items():
+            rows = self._rows.setdefault(worker, {})
+            for clock, norm_sq, *sketch in review.gradients:
+                rows[int(clock)] = GradientSample(norm_sq=norm_sq, sketch=tuple(sketch))
+        workers = sorted(reviews)
+        common = set.intersection(*(set(self._rows[worker]) for worker in workers))
+        firsts = [clock for clock in common if clock + 1 in common]
+        if not firsts:
+            return None
+        first = max(firsts)
+        pairs = {worker: (self._rows[worker][first], self._rows[worker][first + 1]) for worker in workers}
+        self._rows.clear()
+        batches = [max(1.0, statistics.fmean(reviews[worker].samples)) for worker in workers]
+        return gradient_figures(pairs, batch_samples=batches)
+
+
+def put_together(reviews: Mapping[int, Reviewed], *, gradient: GradientFigures | None, metric: float | None) -> Reading:
+    """One reading of what all workers report at one clock."""
+    any_review = next(iter(reviews.values()))
+    losses = [review.loss for review in reviews.values() if not math.isnan(review.loss)]
+    return Reading(
+        clock=any_review.clock,
+        num_steps=len(any_review.compute_s),
+        learning_rate=any_review.learning_rate,
+        loss=_mean(losses),
+        worst_loss=max(losses, default=math.nan),
+        num_refused=sum(review.num_refused for review in reviews.values()),
+        gradient=gradient,
+        metric=metric,
+        progress=any_review.progress if any_review.progress >= 0 else None,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

@@ -1,0 +1,81 @@
+"""Matrices as products of two thin ones."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plesio.policies.compression.stage import FLOAT_BITS, FLOAT_BYTES, Collective, Lossy, Shapes
+from plesio.policies.fields import require_whole
+
+__all__ = ["PowerSgd"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerSgd(Lossy):
+    """Of every matrix M the product PQ' with R columns each: a step of the power method, begun where the last ended.
+
+    A tensor of shape (n, a, b, ...) is a matrix of n rows and ab... columns. It is factored where that is less to send,
+    ``R(n + m) < nm``; otherwise it is sent in full, as vectors are.
+
+    Args:
+        rank: R; less where a matrix has fewer rows or columns.
+        feedback: Whether what was not sent is added to the next update.
+        guard: As in `Lossy`.
+
+    Raises:
+        PolicySpecError: A value it cannot have.
+    """
+
+    rank: int
+
+    def __post_init__(self) -> None:
+        require_whole("powersgd", "rank", self.rank, minimum=1)
+        self.check_guard()
+
+    @property
+    def head(self) -> str:
+        """``powersgd:RANK``."""
+        return f"powersgd:{self.rank}"
+
+    def factors(self, shape: Sequence[int]) -> tuple[int, int, int] | None:
+        """Rows, columns and rank of what a tensor is factored into; None if it is sent in full.
+
+        >>> PowerSgd(rank=2).factors((32, 16, 3, 3)), PowerSgd(rank=2).factors((32,))
+        ((32, 144, 2), None)
+        """
+        if len(shape) < 2:
+            return None
+        rows, columns = shape[0], math.prod(shape[1:])
+        rank = min(rows, columns, self.rank)
+        return (rows, columns, rank) if rank * (rows + columns) < rows * columns else None
+
+    def payload_bits(self, shapes: Shapes) -> int:
+        """``32 R(n + m)`` of each matrix that is factored, 32 of each other number."""
+        return FLOAT_BITS * sum(self._num_sent(shapes))
+
+    def contraction(self, shapes: Shapes) -> float:
+        """The least ``R / min(n, m)``: what a random start captures, in the mean, of a matrix without structure.
+
+        There is no bound that holds for a start that was kept from the last time; in practice it captures far more.
+        """
+        found = [self.factors(shape) for shape in _shapes(shapes)]
+        return min((rank / min(rows, columns) for rows, columns, rank in filter(None, found)), default=1.0)
+
+    def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
+        """An all-reduce of every P and of what is sent in full, then one of every Q."""
+        first, second = self._num_sent(shapes)
+        sizes = (first + self.feedback, second) if second else (first + self.feedback,)
+        return tuple(Collective("all_reduce", FLOAT_BYTES * size) for size in sizes)
+
+    def _num_sent(self, shapes: Shapes) -> tuple[int, int]:
+        """Numbers in every P and in what is sent in full, and in every Q."""
+        first = second = 0
+        for shape in _shapes(shapes):
+            factors = self.factors(shape)
+            first += math.prod(shape) if factors is None else factors[0] * factors[2]
+            second += 0 if factors is None else factors[1] * factors[2]
+        return first, second
+
+
+def _shapes(shapes: Shapes) -> Sequence[Sequence[int]]:
+    return ((shapes,),) if isinstance(shapes, int) else shapes

@@ -1,0 +1,106 @@
+"""Compressions as text: ``NAME[:VALUE][+OPTION]...``.
+
+``topk:0.01`` · ``randk:0.05+guard:20`` · ``qsgd:4+feedback`` · ``powersgd:2+no_feedback`` · ``bf16`` · ``none``. It has
+no comma, so it can be the value of a policy's option. Case and spaces around the parts do not matter.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plesio.core.errors import PolicySpecError, nearest
+from plesio.policies.compression.half_precision import HalfPrecision
+from plesio.policies.compression.power_sgd import PowerSgd
+from plesio.policies.compression.qsgd import Qsgd
+from plesio.policies.compression.sparse import RandomK, TopK
+from plesio.policies.compression.stage import Compression, NoCompression
+
+__all__ = ["parse_compression"]
+
+
+def _whole(value: str) -> int:
+    if not re.fullmatch(r"-?[0-9]+", value):
+        raise ValueError("not a whole number")
+    return int(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """How one compression is written."""
+
+    make: Callable[..., Compression]
+    example: str
+    argument: tuple[str, Callable[[str], Any], str] | None = None
+    """The field behind the colon, its reader, and what to write."""
+
+
+_FORMS = {
+    "none": _Form(make=NoCompression, example="none"),
+    "fp16": _Form(make=lambda **options: HalfPrecision(form="fp16", **options), example="fp16"),
+    "bf16": _Form(make=lambda **options: HalfPrecision(form="bf16", **options), example="bf16"),
+    "topk": _Form(make=TopK, example="topk:0.01", argument=("density", float, "the share of the numbers that is sent")),
+    "randk": _Form(
+        make=RandomK, example="randk:0.05", argument=("density", float, "the share of the numbers that is sent")
+    ),
+    "qsgd": _Form(make=Qsgd, example="qsgd:8", argument=("bits", _whole, "4 or 8 bits")),
+    "powersgd": _Form(make=PowerSgd, example="powersgd:2", argument=("rank", _whole, "a whole number as its rank")),
+}
+_OPTIONS = ("feedback", "no_feedback", "guard:MULTIPLE")
+
+
+def parse_compression(text: str) -> Compression:
+    """The compression that ``text`` describes.
+
+    >>> parse_compression("QSGD:4 + feedback").spec
+    'qsgd:4+feedback'
+
+    Raises:
+        PolicySpecError: No such compression or option, or a value that it cannot have.
+    """
+    head, *options = (part.strip() for part in text.strip().lower().split("+"))
+    name, colon, value = (part.strip() for part in head.partition(":"))
+    form = _FORMS.get(name)
+    if form is None:
+        raise PolicySpecError(f'unknown compression "{name}"; {nearest(name, _FORMS)}')
+    if name == "none" and options:
+        raise PolicySpecError(f'compression "{text}": none loses nothing and has no options; write "none"')
+    try:
+        return form.make(**_argument(form, name=name, colon=colon, value=value), **_options(options))
+    except PolicySpecError as error:
+        raise PolicySpecError(f'compression "{text}": {error}') from None
+
+
+def _argument(form: _Form, *, name: str, colon: str, value: str) -> dict[str, Any]:
+    if form.argument is None:
+        if colon:
+            raise PolicySpecError(f'{name} takes no ":{value}"; write "{form.example}"')
+        return {}
+    field, read, wanted = form.argument
+    try:
+        return {field: read(value)}
+    except ValueError:
+        raise PolicySpecError(f'{name} needs {wanted}, as in "{form.example}"') from None
+
+
+def _options(options: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for option in options:
+        key, colon, value = (part.strip() for part in option.partition(":"))
+        field = key.removeprefix("no_")
+        if field in values:
+            raise PolicySpecError(f'"{field}" is given twice; write it once')
+        if key in ("feedback", "no_feedback") and not colon:
+            values[field] = key == "feedback"
+        elif key == "guard":
+            values[field] = _guard(value)
+        else:
+            raise PolicySpecError(f'unknown option "{option}"; {nearest(key, _OPTIONS)}')
+    return values
+
+
+def _guard(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise PolicySpecError(f'guard is "{value}"; write a multiple above 0, as in "guard:20"') from None

@@ -1,0 +1,193 @@
+"""What all compressions have in common, and the one that compresses nothing."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from plesio.core.errors import PolicySpecError
+
+__all__ = [
+    "FLOAT_BITS",
+    "FLOAT_BYTES",
+    "NO_COMPRESSION",
+    "Collective",
+    "Compression",
+    "Lossy",
+    "NoCompression",
+    "Shapes",
+    "num_elements",
+    "write_number",
+]
+
+Shapes = int | Sequence[Sequence[int]]
+"""The shapes of the tensors that lie one after the other in a flat one, or just how many numbers it has."""
+FLOAT_BYTES = 4
+FLOAT_BITS = 8 * FLOAT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of an exchange.
+
+    Attributes:
+        operation: Which.
+        num_bytes: S, as `plesio.cost` counts it: the reduced tensor, or all gathered parts together.
+    """
+
+    operation: Literal["all_reduce", "all_gather"]
+    num_bytes: int
+
+    def sent_bytes(self, *, num_ranks: int) -> int:
+        """Bytes that each rank of a ring sends: ``2(n-1)/n S``, or ``(n-1)/n S`` for an all-gather."""
+        passes = 2 if self.operation == "all_reduce" else 1
+        return round(passes * (num_ranks - 1) / num_ranks * self.num_bytes)
+
+
+def num_elements(shapes: Shapes) -> int:
+    """How many numbers tensors of these shapes have together.
+
+    >>> num_elements([(4, 3), (4,)])
+    16
+    """
+    return shapes if isinstance(shapes, int) else sum(math.prod(shape) for shape in shapes)
+
+
+class Compression(ABC):
+    """A stage of an exchange: what is sent of an update. Frozen; closed forms are for float32 tensors."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def spec(self) -> str:
+        """The text that `parse_compression` turns into an equal value."""
+
+    @property
+    @abstractmethod
+    def keeps_residual(self) -> bool:
+        """Whether what was not sent is added to the next update."""
+
+    @abstractmethod
+    def payload_bits(self, shapes: Shapes) -> int:
+        """Bits that one rank contributes to an exchange; places and scales are among them.
+
+        It is packed into ``⌈bits / 8⌉`` bytes. With feedback the exchange carries one number or byte more, by which a
+        rank asks for a flush; `collectives` has that as well.
+        """
+
+    @abstractmethod
+    def contraction(self, shapes: Shapes) -> float:
+        """δ, the share of ``‖x‖²`` that is sent of any x at least; in the mean, if the codec is random."""
+
+    @abstractmethod
+    def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
+        """The collectives of one exchange, in their order."""
+
+    def sent_bytes(self, shapes: Shapes, *, num_ranks: int) -> int:
+        """Bytes that each rank sends in one exchange, all collectives being rings.
+
+        >>> from plesio.policies.compression import parse_compression
+        >>> specs = [parse_compression(text) for text in ("none", "fp16", "topk:0.01", "qsgd:8")]
+        >>> [spec.sent_bytes(1_000_000, num_ranks=2) for spec in specs]
+        [4000000, 2000000, 50704, 1007816]
+
+        The more ranks, the less an all-gather saves; of 8, QSGD with 8 bits saves nothing:
+
+        >>> [spec.sent_bytes(1_000_000, num_ranks=8) for spec in specs]
+        [7000000, 3500000, 354928, 7054712]
+        """
+        return sum(each.sent_bytes(num_ranks=num_ranks) for each in self.collectives(shapes, num_ranks=num_ranks))
+
+    def residual_limit(self, shapes: Shapes) -> float:
+        """The largest ratio of the residual's norm to the updates' average norm: ``2√(1-δ)/δ``, and at least 1."""
+        delta = self.contraction(shapes)
+        return max(1.0, 2 * math.sqrt(1 - delta) / delta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoCompression(Compression):
+    """Everything is sent as it is."""
+
+    @property
+    def spec(self) -> str:
+        """``none``."""
+        return "none"
+
+    @property
+    def keeps_residual(self) -> bool:
+        """Nothing is left to keep."""
+        return False
+
+    def payload_bits(self, shapes: Shapes) -> int:
+        """``32 n``."""
+        return FLOAT_BITS * num_elements(shapes)
+
+    def contraction(self, shapes: Shapes) -> float:
+        """1: all of it."""
+        return 1.0
+
+    def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
+        """One all-reduce."""
+        return (Collective("all_reduce", FLOAT_BYTES * num_elements(shapes)),)
+
+
+NO_COMPRESSION = NoCompression()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lossy(Compression):
+    """What those that lose something have in common.
+
+    Args:
+        feedback: Whether what was not sent is added to the next update.
+        guard: Multiple of the average ‖x‖ beyond which the residual is sent in full; None is what the contraction
+            allows (`residual_limit`).
+    """
+
+    feedback: bool = True
+    guard: float | None = None
+    feedback_by_default: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def head(self) -> str:
+        """The spec without its options."""
+
+    @property
+    def spec(self) -> str:
+        """The name, its value, and the options that differ from the defaults."""
+        parts = [self.head]
+        if self.feedback != self.feedback_by_default:
+            parts.append("feedback" if self.feedback else "no_feedback")
+        if self.guard is not None:
+            parts.append(f"guard:{write_number(self.guard)}")
+        return "+".join(parts)
+
+    @property
+    def keeps_residual(self) -> bool:
+        """As ``feedback`` says."""
+        return self.feedback
+
+    def residual_limit(self, shapes: Shapes) -> float:
+        """The guard, if there is one."""
+        return Compression.residual_limit(self, shapes) if self.guard is None else self.guard
+
+    def check_guard(self) -> None:
+        """Return when the guard can be used.
+
+        Raises:
+            PolicySpecError: It cannot.
+        """
+        if self.guard is None:
+            return
+        if not self.feedback:
+            raise PolicySpecError(f"{self.head}: without feedback there is nothing to guard; leave the guard out")
+        if not 0 < self.guard < math.inf:
+            raise PolicySpecError(f'{self.head}: guard is {self.guard:g}; write a multiple above 0, as in "guard:20"')
+
+
+def write_number(value: float) -> str:
+    """A number without a "+", which begins an option, and without a needless ".0"."""
+    return repr(float(value)).removesuffix(".0").replace("+", "")

@@ -1,0 +1,92 @@
+"""Builds the collective exchange of a policy, on a replica that is equal on all ranks."""
+
+from typing import Protocol
+
+import torch
+
+from plesio.policies import BSP, LocalSGD, Policy
+from plesio.runtime.exchange.averaging import AveragingExchange
+from plesio.runtime.exchange.ddp import DdpExchange
+from plesio.runtime.exchange.exchange import Exchange, Gauge, Refusal, SnapshotTaker
+from plesio.runtime.exchange.group import Group, TorchGroup
+from plesio.runtime.exchange.replica import Replica
+from plesio.runtime.exchange.synchronous import ReducingExchange
+from plesio.runtime.timeline import Timeline
+
+__all__ = ["CollectiveExchange", "CollectiveExchanges"]
+
+
+class CollectiveExchange(Exchange, Protocol):
+    """An exchange that another one can follow in the middle of a run."""
+
+    def settle(self) -> None:
+        """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
+        ...
+
+
+class CollectiveExchanges:
+    """Builds one exchange after another for one worker.
+
+    Args:
+        replica: What it trains.
+        group: The ranks.
+        timeline: Where blocked spans go.
+        refuse: Called when a gradient of this worker is not finite.
+        snapshots: Kept on rank 0.
+        gauge: Shown this rank's own gradients; None for a policy that never adapts.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        group: Group,
+        timeline: Timeline,
+        refuse: Refusal,
+        snapshots: SnapshotTaker,
+        gauge: Gauge | None = None,
+    ) -> None:
+        self._replica = replica
+        self._group = group
+        self._timeline = timeline
+        self._refuse = refuse
+        self._snapshots = snapshots
+        self._gauge = gauge
+
+    @torch.no_grad()
+    def make_equal(self) -> None:
+        """Give all ranks rank 0's parameters and buffers."""
+        for tensor in (*self._replica.parameters.values(), *self._replica.model.buffers()):
+            self._group.broadcast(tensor)
+
+    def build(self, policy: Policy, *, share: float = 1.0) -> CollectiveExchange:
+        """The exchange of ``policy``; ``share`` is what this rank's parameters count in a mean of parameters."""
+        match policy:
+            case LocalSGD():
+                return AveragingExchange(
+                    self._replica,
+                    policy=policy,
+                    group=self._group,
+                    timeline=self._timeline,
+                    refuse=self._refuse,
+                    snapshots=self._snapshots,
+                    share=share,
+                    gauge=self._gauge,
+                )
+            case BSP() if isinstance(self._group, TorchGroup):
+                return DdpExchange(
+                    self._replica,
+                    group=self._group,
+                    timeline=self._timeline,
+                    refuse=self._refuse,
+                    snapshots=self._snapshots,
+                    gauge=self._gauge,
+                )
+        return ReducingExchange(
+            self._replica,
+            group=self._group,
+            timeline=self._timeline,
+            refuse=self._refuse,
+            snapshots=self._snapshots,
+            gauge=self._gauge,
+        )
