@@ -7,22 +7,38 @@ is loaded at first use, so that ``import plesio`` and the command line answer at
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from plesio.policies import ASP, BSP, SSP, LocalSGD, Policy, parse_policy
+from plesio.policies import ASP, BSP, SSP, Adaptive, LocalSGD, Policy, parse_policy
 
 if TYPE_CHECKING:
+    from plesio.runtime.exchange.adaptive import Transition
     from plesio.runtime.job import Job
     from plesio.runtime.join import join
     from plesio.runtime.ledger import RunInfo
     from plesio.runtime.session import Session
     from plesio.tasks.task import Task
 
-__all__ = ["ASP", "BSP", "SSP", "Job", "LocalSGD", "Policy", "RunInfo", "Session", "Task", "join", "parse_policy"]
+__all__ = [
+    "ASP",
+    "BSP",
+    "SSP",
+    "Adaptive",
+    "Job",
+    "LocalSGD",
+    "Policy",
+    "RunInfo",
+    "Session",
+    "Task",
+    "Transition",
+    "join",
+    "parse_policy",
+]
 
 _LAZY = {
     "Job": "plesio.runtime.job",
     "RunInfo": "plesio.runtime.ledger",
     "Session": "plesio.runtime.session",
     "Task": "plesio.tasks.task",
+    "Transition": "plesio.runtime.exchange.adaptive",
     "join": "plesio.runtime.join",
 }
 

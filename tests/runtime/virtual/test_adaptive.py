@@ -1,0 +1,318 @@
+"""A run whose policy changes while it trains, held against the same run written out by hand in plain PyTorch."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import plesio
+from plesio.core.results import RunResult
+from plesio.cost.cluster import Cluster
+from plesio.cost.step_time import Constant, LogNormal, StepTime
+from plesio.policies import LocalSGD, Reviewed, parse_policy, read_log, verify
+from plesio.policies.adaptive import machine as machine_module
+from plesio.policies.adaptive.controller import Controller, Decision
+from plesio.policies.adaptive.system import Setting
+from plesio.runtime.ledger import RunInfo
+from plesio.runtime.pacing import Pacer
+from plesio.runtime.virtual import Simulation, simulate
+from plesio.runtime.virtual.job import VirtualJob
+
+NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, NUM_WORKERS = 240, 5, 4, 3
+EPOCHS = 8
+TOLERANCE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-11}
+"""float64, 160 steps of a contraction."""
+BSP = Setting.of(period=1, delay=0)
+UNEQUAL = (0.5, 0.25, 0.25)
+
+
+class Problem(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
+    """Samples that carry their number."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.x = torch.randn(NUM_SAMPLES, NUM_FEATURES, generator=generator, dtype=torch.float64)
+        self.y = self.x.sum(1, keepdim=True).tanh()
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+        return index, self.x[index], self.y[index]
+
+
+def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+    generator = torch.Generator().manual_seed(3)
+    model = nn.Sequential(nn.Linear(NUM_FEATURES, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """What one worker saw and ended with."""
+
+    batches: list[list[int]] = field(default_factory=list)
+    parameters: list[torch.Tensor] = field(default_factory=list)
+    transitions: list[plesio.Transition] = field(default_factory=list)
+
+
+def run(
+    policy: str,
+    *,
+    steps: Sequence[StepTime] = (Constant(mean_s=0.02),) * NUM_WORKERS,
+    poison: Mapping[int, int] | None = None,
+    loader_workers: int = 0,
+    trace: Path | None = None,
+) -> Simulation[Worker]:
+    """Train on virtual workers; ``poison`` makes a worker's gradients useless from a clock on."""
+
+    def work(job: VirtualJob) -> Worker:
+        rank = job.place.rank
+        model, optimizer = build()
+        saw = Worker()
+        pacer = Pacer(step_time=steps[rank], seed=5, worker=rank, clock=job.clock)
+        session = plesio.join(
+            model,
+            optimizer,
+            policy=policy,
+            trace=trace,
+            pacer=pacer,
+            info=RunInfo(seed=7),
+            on_transition=lambda transition, _: saw.transitions.append(transition),
+        )
+        with session:
+            loader = DataLoader(Problem(), batch_size=BATCH_SIZE, num_workers=loader_workers)
+            for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
+                saw.batches.append(index.tolist())
+                loss = (model(x) - y).square().mean()
+                if poison and session.clock >= poison.get(rank, 10**9):
+                    loss = 1e3 * loss
+                loss.backward()
+                session.step(loss)
+        saw.parameters = [parameter.detach().clone() for parameter in model.parameters()]
+        return saw
+
+    return simulate(work, num_workers=NUM_WORKERS, cluster=Cluster.one_host(NUM_WORKERS))
+
+
+def script(monkeypatch: pytest.MonkeyPatch, *decisions: Decision) -> None:
+    """Have the controller take these decisions, one a review, and stay with the last."""
+    coming = itertools.chain(decisions, itertools.repeat(replace(decisions[-1], restore=False)))
+
+    def decide(self: Controller, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+        return next(coming)
+
+    monkeypatch.setattr(machine_module.Controller, "decide", decide)
+
+
+def to(period: int, delay: int = 0, *, shares: tuple[float, ...] = (), **flags: bool) -> Decision:
+    setting = Setting.of(period=period, delay=delay)
+    return Decision(
+        setting=setting,
+        shares=shares,
+        keep=flags.get("keep", False),
+        restore=flags.get("restore", False),
+        reason="as scripted",
+        inputs=(),
+    )
+
+
+class ByHand:
+    """The same training without Plesio: a model for each worker, and sums in plain sight."""
+
+    def __init__(self) -> None:
+        self.models, self.optimizers = zip(*(build() for _ in range(NUM_WORKERS)), strict=True)
+        self.data = Problem()
+        self.pending: tuple[int, list[list[torch.Tensor]], list[torch.Tensor]] | None = None
+        self.averaged = 0
+
+    def parameters(self, worker: int) -> list[torch.Tensor]:
+        return list(self.models[worker].parameters())
+
+    def gradients(self, batches: Sequence[Sequence[int]]) -> None:
+        for model, batch in zip(self.models, batches, strict=True):
+            model.zero_grad()
+            (model(self.data.x[batch]) - self.data.y[batch]).square().mean().backward()
+
+    def step(self, clock: int, batches: Sequence[Sequence[int]], policy: Any, shares: tuple[float, ...]) -> None:
+        self.gradients(batches)
+        if isinstance(policy, LocalSGD):
+            for optimizer in self.optimizers:
+                optimizer.step()
+            if self.pending is not None and self.pending[0] + policy.delay == clock and policy.delay:
+                self.merge(stepped=True)
+            if clock % policy.period == 0:
+                self.start(clock, shares)
+                if policy.delay == 0:
+                    self.merge(stepped=False)
+            return
+        total = sum(map(len, batches))
+        weights = [len(batch) / total if shares else 1 / NUM_WORKERS for batch in batches]
+        for mean in zip(*(self.parameters(worker) for worker in range(NUM_WORKERS)), strict=True):
+            gradient = sum(w * p.grad for w, p in zip(weights, mean, strict=True))
+            for parameter in mean:
+                parameter.grad = gradient.clone()
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    @torch.no_grad()
+    def start(self, clock: int, shares: tuple[float, ...]) -> None:
+        weights = shares or (1 / NUM_WORKERS,) * NUM_WORKERS
+        sent = [[p.clone() for p in self.parameters(worker)] for worker in range(NUM_WORKERS)]
+        means = [sum(w * p for w, p in zip(weights, same, strict=True)) for same in zip(*sent, strict=True)]
+        self.pending = (clock, sent, means)
+
+    @torch.no_grad()
+    def merge(self, *, stepped: bool) -> None:
+        if self.pending is None:
+            return
+        (clock, sent, means), self.pending = self.pending, None
+        for worker in range(NUM_WORKERS):
+            for parameter, before, mean in zip(self.parameters(worker), sent[worker], means, strict=True):
+                parameter.add_(mean - before) if stepped else parameter.copy_(mean)
+        self.averaged = clock
+
+    @torch.no_grad()
+    def settle(self, clock: int, shares: tuple[float, ...], *, to_bsp: bool) -> None:
+        self.merge(stepped=self.pending is not None and self.pending[0] != clock)
+        if self.averaged != clock:
+            self.start(clock, shares)
+            self.merge(stepped=False)
+        if to_bsp:
+            for same in zip(*(self.parameters(worker) for worker in range(NUM_WORKERS)), strict=True):
+                states = [opt.state[p] for opt, p in zip(self.optimizers, same, strict=True)]
+                mean = sum(state["momentum_buffer"] for state in states) / NUM_WORKERS
+                for state in states:
+                    state["momentum_buffer"] = mean.clone()
+
+
+def by_hand(workers: Sequence[Worker], changes: Mapping[int, tuple[str, tuple[float, ...]]]) -> list[torch.Tensor]:
+    """Train on the batches that the workers saw, with the changes after the steps given."""
+    hand, policy, shares = ByHand(), parse_policy("bsp"), ()
+    num_steps = len(workers[0].batches)
+    for clock in range(1, num_steps + 1):
+        hand.step(clock, [worker.batches[clock - 1] for worker in workers], policy, shares)
+        if clock in changes:
+            spec, new_shares = changes[clock]
+            new = parse_policy(spec)
+            if isinstance(policy, LocalSGD):
+                hand.settle(clock, shares, to_bsp=not isinstance(new, LocalSGD))
+            policy, shares = new, new_shares
+    if isinstance(policy, LocalSGD):
+        hand.settle(num_steps, shares, to_bsp=False)
+    return [parameter.detach() for parameter in hand.parameters(0)]
+
+
+def changes_of(result: RunResult) -> dict[int, tuple[str, tuple[float, ...]]]:
+    return {one["clock"]: (one["policy"], tuple(one["shares"])) for one in result.decisions}
+
+
+def workers_of(simulation: Simulation[Worker]) -> list[Worker]:
+    values = simulation.values()
+    return [value for value in values if value is not None]
+
+
+@pytest.mark.parametrize(
+    "decisions",
+    [
+        pytest.param([to(4), to(1)], id="there and back"),
+        pytest.param([to(4, 2), to(1)], id="with a delay"),
+        pytest.param([to(1, 1), to(8, 8), to(2), to(1), to(4)], id="up and down"),
+        pytest.param([to(1, shares=UNEQUAL)], id="bsp in shares"),
+        pytest.param([to(4, shares=UNEQUAL), to(4, 4, shares=UNEQUAL), to(1)], id="averages in shares, and back"),
+    ],
+)
+def test_a_run_that_changes_its_policy_is_the_one_written_out_by_hand(
+    decisions: list[Decision], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, *decisions)
+    simulation = run("adaptive")
+    workers, [result] = workers_of(simulation), simulation.runs
+    changes = changes_of(result)
+    assert [spec for spec, _ in changes.values()][-1] == decisions[-1].setting.spec
+    assert len(changes) == len(decisions)
+    expected = by_hand(workers, changes)
+    for found, wanted in zip(workers[0].parameters, expected, strict=True):
+        torch.testing.assert_close(found, wanted, **TOLERANCE)
+    for changed in workers[1:]:  # and rank 0's is everybody's model
+        assert changed.transitions == workers[0].transitions
+    assert [t.clock for t in workers[0].transitions] == [c for c in changes if _is_news(changes, c)]
+
+
+def _is_news(changes: Mapping[int, tuple[str, tuple[float, ...]]], clock: int) -> bool:
+    before: tuple[str, tuple[float, ...]] = ("bsp", ())
+    for at, now in changes.items():
+        if at == clock:
+            return now != before
+        before = now
+    return False
+
+
+@pytest.mark.parametrize("loader_workers", [0, 2])
+def test_every_sample_is_seen_once_an_epoch_whatever_the_shares(
+    loader_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, to(1, shares=UNEQUAL), to(4, shares=(0.2, 0.2, 0.6)), to(1))
+    workers = workers_of(run("adaptive", loader_workers=loader_workers))
+    rounds = list(zip(*(worker.batches for worker in workers), strict=True))
+    seen = [index for one in rounds for batch in one for index in batch]
+    for epoch in range(EPOCHS):
+        assert sorted(seen[epoch * NUM_SAMPLES : (epoch + 1) * NUM_SAMPLES]) == list(range(NUM_SAMPLES))
+    sizes = {tuple(map(len, one)) for one in rounds}
+    assert {(4, 4, 4), (6, 3, 3), (2, 2, 8)} <= sizes
+
+
+def test_with_nothing_to_gain_it_is_bsp_to_the_bit() -> None:
+    adaptive, bsp = run("adaptive"), run("bsp")
+    assert [one["policy"] for one in adaptive.runs[0].decisions] == ["bsp"]
+    assert adaptive.runs[0].parameters_sha256 == bsp.runs[0].parameters_sha256
+    assert adaptive.runs[0].wall_s == pytest.approx(bsp.runs[0].wall_s, rel=0.01)
+
+
+def test_a_slow_worker_is_given_less_to_do() -> None:
+    slow = [Constant(mean_s=0.02)] * (NUM_WORKERS - 1) + [Constant(mean_s=0.06)]
+    adaptive, bsp = run("adaptive", steps=slow), run("bsp", steps=slow)
+    shares = adaptive.runs[0].decisions[-1]["shares"]
+    assert shares == pytest.approx([3 / 7, 3 / 7, 1 / 7], rel=0.15)
+    # 12 samples in 3/7, 3/7, 1/7 take 12 * 3/7 / 4 * 20 ms = 25.7 ms and not 60; in whole samples 5, 5, 2: 30 ms
+    assert adaptive.runs[0].wall_s == pytest.approx(bsp.runs[0].wall_s / 2, rel=0.1)
+
+
+def test_chance_alone_moves_no_shares() -> None:
+    simulation = run("adaptive", steps=[LogNormal(mean_s=0.02, cv=0.3)] * NUM_WORKERS)
+    assert all(one["shares"] == [] for one in simulation.runs[0].decisions)
+
+
+def test_the_log_of_an_adaptive_run_replays(tmp_path: Path) -> None:
+    slow = [Constant(mean_s=0.02)] * (NUM_WORKERS - 1) + [LogNormal(mean_s=0.06, cv=0.3)]
+    run("adaptive", steps=slow, trace=tmp_path)
+    log = read_log(tmp_path / "events.jsonl")
+    assert any(isinstance(entry.event, Reviewed) for entry in log.entries)
+    assert verify(log) is None
+
+
+def test_back_to_the_last_good_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, to(4, 2, keep=True), to(4, 2), to(1, restore=True))
+    simulation = run("adaptive", poison={1: 30})
+    [result] = simulation.runs
+    assert [(one["policy"], one["restore"]) for one in result.decisions][-1] == ("bsp", True)
+    assert [line for line in result.fallbacks if "as scripted" in line]
+    assert workers_of(simulation)[0].transitions[-1].restored
+
+
+def test_divergence_ends_in_bsp_and_the_last_good_state() -> None:
+    simulation = run("adaptive", poison={1: 60})
+    [result] = simulation.runs
+    restored = [one for one in result.decisions if one["restore"]]
+    assert restored
+    assert restored[0]["policy"] == "bsp"
+    assert any("last good state" in line for line in result.fallbacks)
