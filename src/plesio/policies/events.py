@@ -104,6 +104,8 @@ class Reviewed:
         learning_rate: Of the first parameter group.
         num_refused: Steps whose gradient was not finite.
         gradients: Of each sampled step, in order: the gradient's squared norm, and then its sketch.
+        exchanges: Of each exchange that ran behind or between the steps: the clock of the step after which the worker
+            began it, and the seconds from there until it was complete.
         progress: Share of all samples that are done; below 0 where nobody knows how many there will be.
     """
 
@@ -116,6 +118,7 @@ class Reviewed:
     learning_rate: float = 0.0
     num_refused: int = 0
     gradients: tuple[tuple[float, ...], ...] = ()
+    exchanges: tuple[tuple[float, ...], ...] = ()
     progress: float = -1.0
 
 
@@ -181,6 +184,7 @@ class Steer:
 
     Attributes:
         clock: Until it has finished this step, no worker does anything differently.
+        before: Spec of the policy up to there.
         policy: Spec of the policy under which the workers go on.
         shares: By rank, the share of each round's samples that a worker takes; they add up to 1. Empty is equal shares.
         next_review: Clock of the next review.
@@ -192,6 +196,7 @@ class Steer:
     """
 
     clock: int
+    before: str
     policy: str
     shares: tuple[float, ...] = ()
     next_review: int

@@ -73,7 +73,7 @@ _FORMS = {
     "adaptive": _Form(
         make=lambda **options: Adaptive.from_options(options),
         help="finds period, delay and each worker's share of the batch while training",
-        example="adaptive,phase=off,system.gain=0.05",
+        example="adaptive,phase=off,system.gain=0.1",
         keys={key: (key, str) for key in Adaptive.option_keys()},
     ),
 }

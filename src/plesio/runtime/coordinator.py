@@ -383,13 +383,14 @@ class Coordinator:
         return self._decide(Evaluated(metric=sign * metric), now_s=now_s)
 
     def _steer(self, action: Steer, *, now_s: float) -> list[Effect]:
-        before = self._steered
-        self._steered = action
-        if before is None or (before.policy, before.shares) != (action.policy, action.shares) or action.restore:
-            self.ledger.steered(action, before=before, at_s=now_s - self.started_s)
+        reshared = self._steered is not None and self._steered.shares != action.shares
+        if self._steered is None or action.policy != action.before or reshared or action.restore:
+            self.ledger.steered(action, at_s=now_s - self.started_s)
             self.trace.event("steer", at_s=now_s, clock=action.clock, policy=action.policy, reason=action.reason)
+        self._steered = action
         body = {
             "clock": action.clock,
+            "before": action.before,
             "policy": action.policy,
             "shares": list(action.shares),
             "next_review": action.next_review,

@@ -168,13 +168,12 @@ def join(
                 gauge=monitor,
             )
             exchanges.make_equal()
-            if monitor is None:
-                exchange = exchanges.build(chosen)
-            else:
+            if isinstance(chosen, Adaptive) and monitor is not None:
                 exchange = AdaptiveExchange(
                     replica,
                     group=group,
                     exchanges=exchanges,
+                    first=chosen.first_setting.policy,
                     monitor=monitor,
                     rounds=world.rounds,
                     timeline=timeline,
@@ -182,6 +181,8 @@ def join(
                     answer=world.steer,
                     on_transition=on_transition,
                 )
+            else:
+                exchange = exchanges.build(chosen)
         return Session(replica, policy=chosen, world=world, exchange=exchange, timeline=timeline, pacer=pacer)
     except BaseException as error:
         timeline.trace.close()

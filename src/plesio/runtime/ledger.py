@@ -175,12 +175,12 @@ class Ledger:
         self._staleness.update(action.staleness)
         self.version = action.version
 
-    def steered(self, action: Steer, *, before: Steer | None, at_s: float) -> None:
-        """Take in that the workers go on otherwise than ``before``; a way back is told plainly."""
+    def steered(self, action: Steer, *, at_s: float) -> None:
+        """Take in that the workers go on otherwise than before; a way back is told plainly."""
         decision = {
             "at_s": at_s,
             "clock": action.clock,
-            "before": "bsp" if before is None else before.policy,
+            "before": action.before,
             "policy": action.policy,
             "shares": list(action.shares),
             "restore": action.restore,

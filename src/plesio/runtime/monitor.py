@@ -96,6 +96,7 @@ class StepMonitor:
         self._blocked_s: list[float] = []
         self._losses: list[float] = []
         self._gradients: list[tuple[float, ...]] = []
+        self._exchanges: list[tuple[float, float]] = []
         self._progress = -1.0
         self._computed_s = timeline.meter.totals.compute_s
         self._exchanged_s = timeline.exchanged_s
@@ -110,6 +111,10 @@ class StepMonitor:
         if self._config.samples_at(self._clock + 1):
             for part in parts:
                 self._sketch.add(part)
+
+    def exchanged(self, clock: int, *, took_s: float) -> None:
+        """The exchange that this worker began after step ``clock`` took so long."""
+        self._exchanges.append((float(clock), took_s))
 
     def step(self, progress: Progress) -> None:
         """A step is over."""
@@ -144,8 +149,9 @@ class StepMonitor:
             learning_rate=float(learning_rate),
             num_refused=len(self._losses) - len(losses),
             gradients=tuple(self._gradients),
+            exchanges=tuple(self._exchanges),
             progress=self._progress,
         )
         self.forget()
-        self._losses, self._gradients = [], []
+        self._losses, self._gradients, self._exchanges = [], [], []
         return review

@@ -109,7 +109,9 @@ def script(monkeypatch: pytest.MonkeyPatch, *decisions: Decision) -> None:
     coming = itertools.chain(decisions, itertools.repeat(replace(decisions[-1], restore=False)))
 
     def decide(self: Controller, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
-        return next(coming)
+        decision = next(coming)
+        self.setting, self.shares = decision.setting, decision.shares
+        return decision
 
     monkeypatch.setattr(machine_module.Controller, "decide", decide)
 
@@ -195,17 +197,19 @@ class ByHand:
                     state["momentum_buffer"] = mean.clone()
 
 
-def by_hand(workers: Sequence[Worker], changes: Mapping[int, tuple[str, tuple[float, ...]]]) -> list[torch.Tensor]:
+def by_hand(
+    workers: Sequence[Worker], changes: Mapping[int, tuple[str, tuple[float, ...]]], *, first: str
+) -> list[torch.Tensor]:
     """Train on the batches that the workers saw, with the changes after the steps given."""
-    hand, policy, shares = ByHand(), parse_policy("bsp"), ()
+    hand, policy, shares = ByHand(), parse_policy(first), ()
     num_steps = len(workers[0].batches)
     for clock in range(1, num_steps + 1):
         hand.step(clock, [worker.batches[clock - 1] for worker in workers], policy, shares)
         if clock in changes:
             spec, new_shares = changes[clock]
             new = parse_policy(spec)
-            if isinstance(policy, LocalSGD):
-                hand.settle(clock, shares, to_bsp=not isinstance(new, LocalSGD))
+            if isinstance(policy, LocalSGD) and new != policy:
+                hand.settle(clock, new_shares, to_bsp=not isinstance(new, LocalSGD))
             policy, shares = new, new_shares
     if isinstance(policy, LocalSGD):
         hand.settle(num_steps, shares, to_bsp=False)
@@ -231,30 +235,24 @@ def workers_of(simulation: Simulation[Worker]) -> list[Worker]:
         pytest.param([to(4, shares=UNEQUAL), to(4, 4, shares=UNEQUAL), to(1)], id="averages in shares, and back"),
     ],
 )
+@pytest.mark.parametrize("direction", ["first", "last"])
 def test_a_run_that_changes_its_policy_is_the_one_written_out_by_hand(
-    decisions: list[Decision], monkeypatch: pytest.MonkeyPatch
+    decisions: list[Decision], direction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, *decisions)
-    simulation = run("adaptive")
+    simulation = run(f"adaptive,phase.direction={direction}")
     workers, [result] = workers_of(simulation), simulation.runs
     changes = changes_of(result)
-    assert [spec for spec, _ in changes.values()][-1] == decisions[-1].setting.spec
-    assert len(changes) == len(decisions)
-    expected = by_hand(workers, changes)
+    assert [spec for spec, _ in changes.values()] == [decision.setting.spec for decision in decisions]
+    first = result.decisions[0]["before"]
+    assert first == ("bsp" if direction == "first" else "local_sgd:4,delay=4")
+    expected = by_hand(workers, changes, first=first)
     for found, wanted in zip(workers[0].parameters, expected, strict=True):
         torch.testing.assert_close(found, wanted, **TOLERANCE)
     for changed in workers[1:]:  # and rank 0's is everybody's model
         assert changed.transitions == workers[0].transitions
-    assert [t.clock for t in workers[0].transitions] == [c for c in changes if _is_news(changes, c)]
-
-
-def _is_news(changes: Mapping[int, tuple[str, tuple[float, ...]]], clock: int) -> bool:
-    before: tuple[str, tuple[float, ...]] = ("bsp", ())
-    for at, now in changes.items():
-        if at == clock:
-            return now != before
-        before = now
-    return False
+    news = [one["clock"] for one in result.decisions if one["policy"] != one["before"]]
+    assert [transition.clock for transition in workers[0].transitions] == news
 
 
 @pytest.mark.parametrize("loader_workers", [0, 2])
@@ -272,7 +270,7 @@ def test_every_sample_is_seen_once_an_epoch_whatever_the_shares(
 
 
 def test_with_nothing_to_gain_it_is_bsp_to_the_bit() -> None:
-    adaptive, bsp = run("adaptive"), run("bsp")
+    adaptive, bsp = run("adaptive,phase.direction=first"), run("bsp")
     assert [one["policy"] for one in adaptive.runs[0].decisions] == ["bsp"]
     assert adaptive.runs[0].parameters_sha256 == bsp.runs[0].parameters_sha256
     assert adaptive.runs[0].wall_s == pytest.approx(bsp.runs[0].wall_s, rel=0.01)

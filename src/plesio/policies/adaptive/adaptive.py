@@ -6,10 +6,10 @@ the smaller. A `guard` watches for divergence. Where the system side wants no sl
 
 All parameters have one text form, ``KEY=VALUE`` with a dot between component and parameter, and one table in a recipe:
 
-    adaptive,system.gain=0.05,phase.direction=last,gradient=off
+    adaptive,system.gain=0.1,phase.direction=last,gradient=off
 
     [adaptive]
-    system = { gain = 0.05 }
+    system = { gain = 0.1 }
     phase = { direction = "last" }
     gradient = "off"
 """
@@ -27,7 +27,7 @@ from plesio.policies.adaptive.guard import GuardConfig
 from plesio.policies.adaptive.machine import AdaptiveMachine
 from plesio.policies.adaptive.phase import PhaseConfig
 from plesio.policies.adaptive.review import ReviewConfig
-from plesio.policies.adaptive.system import SystemConfig
+from plesio.policies.adaptive.system import MODERATE, SYNCHRONOUS, Setting, SystemConfig
 from plesio.policies.fields import write_spec
 from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
@@ -54,8 +54,8 @@ class Adaptive(PeriodicSchedule):
         PolicySpecError: A value out of its range.
 
     >>> from plesio.policies.adaptive.phase import PhaseConfig
-    >>> Adaptive(gradient=None, system=SystemConfig(gain=0.05)).spec
-    'adaptive,system.gain=0.05,gradient=off'
+    >>> Adaptive(gradient=None, system=SystemConfig(gain=0.1)).spec
+    'adaptive,system.gain=0.1,gradient=off'
     """
 
     name: ClassVar[str] = "adaptive"
@@ -76,12 +76,18 @@ class Adaptive(PeriodicSchedule):
     guard: GuardConfig | None = field(default_factory=GuardConfig)
 
     @property
+    def first_setting(self) -> Setting:
+        """Period and delay to begin with: BSP where the phases ask for strict beginnings."""
+        strict = self.phase is not None and self.phase.direction != "last"
+        return SYNCHRONOUS if strict else MODERATE
+
+    @property
     def spec(self) -> str:
         """``adaptive`` and what differs from the defaults."""
         return write_spec("adaptive", options=dict(_differences(self)))
 
     def start(self) -> Machine:
-        """A controller that has seen nothing: it begins as BSP."""
+        """A controller that has seen nothing."""
         return AdaptiveMachine(self)
 
     @classmethod

@@ -9,8 +9,8 @@ rung, the *ceiling*, is the highest one that may be tried now.
             barred (the ceiling is one below it) and the slack drops by two rungs; c counts the cuts, b is ``back_off``
 
 So it is additive in rungs and multiplicative in steps, with a search for the largest rung that holds, as congestion
-control does it (Jacobson 1988; exponential back-off as in Ethernet, Metcalfe & Boggs 1976); the doubling per cut is what
-ends the oscillation that additive increase with multiplicative decrease alone would keep up forever.
+control does it (Jacobson 1988; exponential back-off as in Ethernet, Metcalfe & Boggs 1976); the doubling per cut is
+what ends the oscillation that additive increase with multiplicative decrease alone would keep up forever.
 
 Number of changes, whatever the signals are: a cut lowers the ceiling by at least one rung, so among any D + 1 cuts in
 succession there is a probe, which waited at least b 2^(c - D - 1) reviews after the first of them. Hence in n reviews
@@ -21,9 +21,10 @@ succession there is a probe, which waited at least b 2^(c - D - 1) reviews after
 which is O(log n). In between a rung lasts at least ``patience`` reviews.
 
 Signs of instability (any one): the loss is above its recent level by more than ``noise_factor`` times its own noise and
-by ``loss_rise``; the median of its last three values is as much above the lowest level in ``window`` reviews (a creeping
-rise, which a level follows); validation is below its recent level likewise; the gradient's norm has jumped by ``norm_jump``; a gradient was not
-finite. A review in which nothing was told counts for nothing: without any news the slack stays where it is, 0 at first.
+by ``loss_rise``; the median of its last three values is as much above the lowest level in ``window`` reviews (a
+creeping rise, which a level follows); validation is below its recent level likewise; the gradient's norm has jumped by
+``norm_jump``; a gradient was not finite. A review in which nothing was told counts for nothing: without any news the
+slack stays where it is, 0 at first.
 """
 
 import math
@@ -62,8 +63,8 @@ class BoundTunerConfig:
     largest_slack: int = 15
     patience: int = 3
     back_off: int = 12
-    window: int = 12
-    noise_factor: float = 4.0
+    window: int = 24
+    noise_factor: float = 5.0
     loss_rise: float = 0.05
     metric_fall: float = 0.01
     norm_jump: float = 3.0
@@ -73,7 +74,7 @@ class BoundTunerConfig:
         require_whole(owner, "largest_slack", self.largest_slack, minimum=0)
         require_whole(owner, "patience", self.patience, minimum=1)
         require_whole(owner, "back_off", self.back_off, minimum=1)
-        require_whole(owner, "window", self.window, minimum=8)
+        require_whole(owner, "window", self.window, minimum=2 * _RECENT)
         require_number(owner, "noise_factor", self.noise_factor, above=0.0)
         require_number(owner, "loss_rise", self.loss_rise, above=0.0)
         require_number(owner, "metric_fall", self.metric_fall, above=0.0)
@@ -147,7 +148,7 @@ class BoundTuner:
 
     @property
     def _wait(self) -> int:
-        return self._config.back_off * 2 ** (self._num_cuts - 1)
+        return self._config.back_off << (self._num_cuts - 1)
 
     def _cut(self, sign: "_Sign") -> None:
         self._num_cuts += 1
@@ -176,9 +177,9 @@ class _Signs:
 
     def __init__(self, config: BoundTunerConfig) -> None:
         self._config = config
-        self._loss = Level(window=config.window, recent=_RECENT)
-        self._metric = Level(window=config.window, recent=_RECENT)
-        self._norm_sq = Level(window=config.window, recent=_RECENT)
+        self._loss = Level(window=config.window, recent=_RECENT, known_after=_RECENT + 2)
+        self._metric = Level(window=config.window, recent=_RECENT, known_after=_RECENT + 2)
+        self._norm_sq = Level(window=config.window, recent=_RECENT, known_after=_RECENT + 2)
 
     def look(self, reading: Reading) -> _Sign | None:
         """None when nothing was told."""

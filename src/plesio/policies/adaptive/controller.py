@@ -11,7 +11,7 @@ from plesio.policies.adaptive.guard import Guard
 from plesio.policies.adaptive.phase import PhaseDetector
 from plesio.policies.adaptive.reading import Advice, Reading
 from plesio.policies.adaptive.review import GradientPairs, put_together
-from plesio.policies.adaptive.system import SYNCHRONOUS, Setting, SystemMonitor
+from plesio.policies.adaptive.system import Setting, SystemMonitor
 from plesio.policies.events import Reviewed
 
 if TYPE_CHECKING:  # the policy's description starts the machine that holds this
@@ -66,7 +66,7 @@ class Controller:
     )
 
     def __init__(self, policy: "Adaptive") -> None:
-        self.setting: Setting = SYNCHRONOUS
+        self.setting: Setting = policy.first_setting
         """In force."""
         self.shares: tuple[float, ...] = ()
         """In force; empty is equal shares."""
@@ -81,6 +81,11 @@ class Controller:
         self._guard = None if policy.guard is None else Guard(policy.guard)
         self._pairs = GradientPairs()
         self._num_restores = 0
+
+    @property
+    def knows_transfer(self) -> bool:
+        """Whether an exchange has been measured yet."""
+        return self._system.knows_transfer
 
     def decide(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
         """Answer the reviews of all workers at one clock."""

@@ -5,22 +5,22 @@ Theory. Worker i's gradient in one step is g_i, of a batch of b_i samples drawn 
     E g_i = G,        tr Var(g_i) = tr Σ / b_i        (Σ: covariance of one sample's gradient)
 
 No worker sees another's gradient. Each sends ‖g_i‖² and a *count sketch* s_i = S g_i of m numbers (Charikar, Chen,
-Farach-Colton 2002; Weinberger et al. 2009): every coordinate is added to one of m sums with a random sign. S is the same
-on all workers and E S'S = 1, so that E <s_i, s_j> = <g_i, g_j>, with a variance of at most 2 ‖g_i‖² ‖g_j‖² / m. What is
-linear in the inner products can therefore be put together from sketches without bias:
+Farach-Colton 2002; Weinberger et al. 2009): every coordinate is added to one of m sums with a random sign. S is the
+same on all workers and E S'S = 1, so that E <s_i, s_j> = <g_i, g_j>, with a variance of at most 2 ‖g_i‖² ‖g_j‖² / m.
+What is linear in the inner products can therefore be put together from sketches without bias:
 
-    between      = sum over pairs i < j of ‖s_i - s_j‖² / (N (N - 1))            E = mean of tr Var(g_i)
-    mean_norm_sq = mean over pairs i < j of <s_i, s_j>                           E = ‖G‖²
-    within       = mean over i of ‖s_i(k) - s_i(k+1)‖² / 2                       E = mean of tr Var(g_i) + ‖G(k) - G(k+1)‖² / 2
+    between      = sum over pairs i < j of ‖s_i - s_j‖² / (N (N - 1))     E = mean of tr Var(g_i)
+    mean_norm_sq = mean over pairs i < j of <s_i, s_j>                    E = ‖G‖²
+    within       = mean over i of ‖s_i(k) - s_i(k+1)‖² / 2                E = mean of tr Var(g_i) + ‖G(k) - G(k+1)‖² / 2
 
 Each is chosen so that the sketch's error is a share of the figure itself: differences for variances, inner products of
 different workers for the mean. (‖g_i‖² - mean_norm_sq is unbiased for the variance too, but where gradients hardly
 differ it drowns in the sketch's error of a large inner product.) The figures are means over the two sampled steps.
 
-With equal batches, mean_norm_sq is exactly the estimate of ‖G‖² from a small and a big batch of McCandlish et al. (2018,
-appendix A.1, with B_small = b and B_big = N b), and b between is theirs of tr Σ. With unequal batches the pairs give
-E between = tr Σ mean(1 / b_i), so tr Σ is estimated by between times the *harmonic mean* of the batches, and ‖G‖² as
-before. noise_scale is their "simple" one (equation 2.9), a ratio of two unbiased figures and so not unbiased itself.
+With equal batches, mean_norm_sq is exactly the estimate of ‖G‖² from a small and a big batch of McCandlish et al.
+(2018, appendix A.1, with B_small = b and B_big = N b), and b between is theirs of tr Σ. With unequal batches the pairs
+give E between = tr Σ mean(1 / b_i), so tr Σ is estimated by between times the *harmonic mean* of the batches, and ‖G‖²
+as before. noise_scale is their "simple" one (equation 2.9), a ratio of two unbiased figures and so not unbiased itself.
 
 Where workers draw from different data, or their replicas have drifted apart, ``between`` holds that spread as well: it
 is what an average over the workers hides. ``within`` does not, but holds how far the mean gradient moves in one step.
@@ -33,6 +33,7 @@ after that, and once the figure is back below ``release`` times its average, 1, 
 trigger's value: one outlier moves it little, a new level becomes the ordinary one within a window.
 """
 
+import itertools
 import math
 import statistics
 from collections import deque
@@ -45,6 +46,9 @@ from plesio.policies.adaptive.reading import NO_OBJECTION, Advice, GradientFigur
 from plesio.policies.fields import require_whole
 
 __all__ = ["GradientMonitor", "GradientMonitorConfig", "GradientSample", "gradient_figures"]
+
+_LEAST, _LARGEST = 1e-100, 1e100
+"""A figure beyond these is taken for them, so that nothing overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +240,7 @@ class GradientMonitor:
 
 
 class _MovingAverage:
-    """Of one figure, in logarithms the trend and the noise: says by how much a value is above what was to be expected."""
+    """Of one figure, with its trend and noise: says by how much a value is above what was to be expected."""
 
     __slots__ = ("_noise_factor", "_trigger", "_values", "_window")
 
@@ -248,16 +252,16 @@ class _MovingAverage:
 
     def take(self, value: float) -> tuple[float, bool]:
         """Value over the moving average (carried on by a rising trend), and whether that is out of the ordinary."""
-        positive = [past for past in self._values if past > 0]
-        if len(positive) < self._window // 2:
-            self._values.append(max(value, 0.0) if math.isfinite(value) else 0.0)
-            return 1.0, not math.isfinite(value)
-        average = statistics.fmean(positive) * _growth(positive)
-        threshold = max(self._trigger, math.exp(min(self._noise_factor * _log_noise(positive), 700.0)))
+        past = list(self._values)
+        if len(past) < self._window // 2:
+            if 0 < value < math.inf:
+                self._values.append(min(max(value, _LEAST), _LARGEST))
+            return 1.0, value == math.inf
+        average = statistics.fmean(past) * _growth(past)
+        threshold = max(self._trigger, math.exp(min(self._noise_factor * _log_noise(past), 700.0)))
         ratio = value / average
-        trips = ratio > threshold
-        self._values.append(min(value, self._trigger * average))
-        return ratio, trips
+        self._values.append(min(max(value, _LEAST), self._trigger * average, _LARGEST))
+        return ratio, ratio > threshold
 
 
 def _growth(values: Sequence[float]) -> float:
@@ -268,7 +272,8 @@ def _growth(values: Sequence[float]) -> float:
     """
     half = len(values) // 2
     older, newer = statistics.median(values[:half]), statistics.median(values[-half:])
-    return max(1.0, newer / older) ** ((len(values) + 1) / (2 * (len(values) - half)))
+    growth: float = max(1.0, newer / older) ** ((len(values) + 1) / (2 * (len(values) - half)))
+    return growth
 
 
 def _log_noise(values: Sequence[float]) -> float:
@@ -276,6 +281,6 @@ def _log_noise(values: Sequence[float]) -> float:
 
     A change is the difference of two: its median size is 0.6745 * sqrt(2) standard deviations (normal noise).
     """
-    changes = [math.log(after / before) for before, after in zip(values[:-1], values[1:], strict=True)]
+    changes = [math.log(after) - math.log(before) for before, after in itertools.pairwise(values)]
     drift = statistics.median(changes)
     return statistics.median(abs(change - drift) for change in changes) / (0.6745 * math.sqrt(2))

@@ -1,12 +1,39 @@
-"""Guard: notices divergence (being calibrated)."""
+"""Guard: notices divergence, and says which states are worth going back to.
+
+Each figure is held against its own recent past (`level`), in standard deviations of its own noise and as a share of its
+level; both must be exceeded. A *severity* above 1 is an alarm:
+
+    loss        min(noises / noise_factor, share / loss_rise), of the newest value over its level; and, with three
+                quarters of the factor, of the median of the last three over the lowest level of the window (a rise
+                slow enough for the level to follow)
+    worst loss  the same with ``worst_rise``: one bad worker among many shows here first
+    norm        the same with ``norm_jump`` and two thirds of the factor, for the gradient's norm
+    refused     share of steps without a finite gradient / refused_share, in two reviews in succession (a single one is
+                what mixed precision does when it lowers its scale; refused gradients do no harm meanwhile)
+    infinite    a loss that is infinite: at once
+
+While a level is not known (the first reviews, and after a restart), a loss counts as ``early_rise`` allows over the
+highest value that was ordinary.
+
+A *restart* of the learning rate is a rise by more than a third to a rate that the run has had before (warm restarts,
+Loshchilov & Hutter 2017): losses will rise and that is meant, so their levels are learned anew; the norm's is kept. A
+rate above all earlier ones excuses nothing.
+
+After an alarm the guard is silent for ``rearm_reviews`` reviews, in which the runtime goes back to a good state and the
+loss with it. What is extraordinary is kept out of the levels, so the next alarm is measured against the state before
+the first one. Unless nothing was ordinary between two alarms: then the level is where training now stands, and is
+learned anew; the guard does not alarm forever about a thing that will not go away.
+
+What it cannot see. A review's figures are means over steps *before* its end, so what the last steps of a review did to
+the parameters shows in the next review. `good` therefore means: nothing was wrong with the steps that led here. A state
+is *known* to be good one review later; who keeps states should keep two, and go back to the older one.
+"""
 
 import math
-import statistics
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from plesio.policies.adaptive.level import Level
+from plesio.policies.adaptive.level import Excess, Level
 from plesio.policies.adaptive.numbers import require_number
 from plesio.policies.adaptive.reading import Reading
 from plesio.policies.fields import require_whole
@@ -14,6 +41,13 @@ from plesio.policies.fields import require_whole
 __all__ = ["Alarm", "Guard", "GuardConfig"]
 
 _RECENT = 4
+"""Values whose median is the level."""
+_CREEP = 0.75
+"""Share of the noise factor that a median of three must reach: it scatters less than a single value."""
+_NORM = 2 / 3
+"""The same for the norm, which has to be a multiple of its level besides."""
+_RESTART = 4 / 3
+"""Times the last learning rate at which it has been raised on purpose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +55,7 @@ class Alarm:
     """Training diverges.
 
     Attributes:
-        reason: One clause for people.
+        reason: One clause for people, such as ``the loss is 3.1, 12 times its noise above 0.42``.
         inputs: The numbers that it follows from, by name.
     """
 
@@ -31,77 +65,175 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardConfig:
-    """When to raise an alarm."""
+    """What counts as divergence.
 
-    window: int = 16
-    noise_factor: float = 4.5
-    loss_rise: float = 0.15
+    Attributes:
+        window: Reviews that levels and noise are taken from.
+        noise_factor: Standard deviations of its noise by which a figure must be above its level.
+        loss_rise: Share of its level by which the loss must be above it as well.
+        worst_rise: The same for the worst worker's loss.
+        norm_jump: Times its level that the gradient's norm must reach as well.
+        early_rise: Share by which a loss must be above the highest one so far while no level is known.
+        refused_share: Refused gradients a step, of all workers together, in two reviews in succession.
+        rearm_reviews: Reviews after an alarm without another.
+
+    Raises:
+        PolicySpecError: A value out of its range.
+    """
+
+    window: int = 24
+    noise_factor: float = 6.0
+    loss_rise: float = 0.1
     worst_rise: float = 0.5
-    norm_jump: float = 5.0
-    creep: float = 4.5
-    memory: int = 10
+    norm_jump: float = 3.0
+    early_rise: float = 2.0
     refused_share: float = 0.25
-    rate_reviews: int = 4
-    rate_tolerance: float = 2.0
     rearm_reviews: int = 4
+
+    def __post_init__(self) -> None:
+        owner = "guard"
+        require_whole(owner, "window", self.window, minimum=4 * _RECENT)
+        require_number(owner, "noise_factor", self.noise_factor, above=0.0)
+        require_number(owner, "loss_rise", self.loss_rise, above=0.0)
+        require_number(owner, "worst_rise", self.worst_rise, above=0.0)
+        require_number(owner, "norm_jump", self.norm_jump, above=1.0)
+        require_number(owner, "early_rise", self.early_rise, above=0.0)
+        require_number(owner, "refused_share", self.refused_share, above=0.0)
+        require_whole(owner, "rearm_reviews", self.rearm_reviews, minimum=1)
 
 
 class Guard:
-    """Raises an alarm when training diverges."""
+    """Raises an alarm when training diverges; the module's head has the rule.
+
+    >>> guard = Guard(GuardConfig())
+    >>> def look(loss: float) -> Alarm | None:
+    ...     return guard.observe(Reading(clock=16, num_steps=16, learning_rate=0.1, loss=loss, worst_loss=loss))
+    >>> [look(1.0 + 0.01 * (review % 3)) for review in range(8)] == [None] * 8, guard.good
+    (True, True)
+    >>> look(1.6).reason, guard.good
+    ('the loss is 1.6, 30.2 times its noise above 1.01', False)
+    """
+
+    __slots__ = (
+        "_alarmed",
+        "_config",
+        "_good",
+        "_highest_rate",
+        "_loss",
+        "_norm_sq",
+        "_quiet",
+        "_rate",
+        "_refused_before",
+        "_worst",
+    )
 
     def __init__(self, config: GuardConfig) -> None:
         self._config = config
-        self._good = False
-        self._loss = Level(window=config.window, recent=_RECENT)
-        self._worst = Level(window=config.window, recent=_RECENT)
-        self._norm = Level(window=8, recent=4)
-        self._rate = math.nan
-        self._since_rate = 10**9
+        every = Level(window=config.window, recent=_RECENT, known_after=2 * _RECENT)
+        every_worst = Level(window=config.window, recent=_RECENT, known_after=2 * _RECENT)
+        every_other = Level(window=config.window // 2, recent=_RECENT, known_after=_RECENT + 1)
+        factor, norm_rise = config.noise_factor, config.norm_jump**2 - 1.0
+        self._loss = _Watched(
+            "the loss", every, noise_factor=factor, rise=config.loss_rise, early_rise=config.early_rise
+        )
+        self._worst = _Watched("the worst loss", every_worst, noise_factor=factor, rise=config.worst_rise)
+        self._norm_sq = _Watched(
+            "the gradient's squared norm", every_other, noise_factor=_NORM * factor, rise=norm_rise
+        )
+        self._rate = math.inf
+        self._highest_rate = 0.0
+        self._refused_before = 0.0
+        """Severity of the refused gradients in the review before."""
         self._quiet = 0
+        """Reviews of silence left."""
+        self._alarmed = False
+        """Nothing has been ordinary since the last alarm."""
+        self._good = False
 
     @property
     def good(self) -> bool:
-        """Whether the present state is worth keeping."""
+        """Whether nothing was wrong with the steps that led to the present state: it is worth keeping."""
         return self._good
 
     def observe(self, reading: Reading) -> Alarm | None:
-        """Take a review."""
-        c = self._config
-        self._since_rate += 1
-        if reading.learning_rate > 1.3 * self._rate:
-            self._since_rate = 0
-        self._rate = reading.learning_rate
-        tol = c.rate_tolerance if self._since_rate < c.rate_reviews else 1.0
-        alarm = None
-        good = True
-        if reading.num_refused >= max(2, c.refused_share * reading.num_steps):
-            alarm = Alarm(reason="refused", inputs={"n": reading.num_refused})
-        if math.isinf(reading.loss):
-            alarm = Alarm(reason="infinite")
-        for name, level, value, rise in (("loss", self._loss, reading.loss, c.loss_rise), ("worst", self._worst, reading.worst_loss, c.worst_rise)):
-            if not math.isfinite(value):
-                continue
-            if level.is_known:
-                e = level.excess(value)
-                if name == "loss":
-                    low = level.creep(value)
-                    if low.noises > c.creep * tol and low.share > rise * tol:
-                        alarm = alarm or Alarm(reason="creep", inputs={"n": low.noises, "s": low.share})
-                if e.noises > c.noise_factor * tol and e.share > rise * tol:
-                    alarm = alarm or Alarm(reason=name, inputs={"n": e.noises, "s": e.share})
-                good = good and e.noises < 2
-            level.add(value)
-        g = reading.gradient
-        if g is not None and math.isfinite(g.norm_sq) and g.norm_sq > 0:
-            if self._norm.is_known:
-                e = self._norm.excess(g.norm_sq)
-                if e.noises > c.noise_factor and e.share > c.norm_jump**2:
-                    alarm = alarm or Alarm(reason="norm", inputs={"n": e.noises, "s": e.share})
-            self._norm.add(g.norm_sq)
-        self._good = good and alarm is None
+        """Take what a review saw; an alarm if training diverges."""
+        self._look_for_restart(reading.learning_rate)
+        found = [self._judge_refused(reading)]
+        norm_sq = math.nan if reading.gradient is None else reading.gradient.norm_sq
+        for watched, value in ((self._loss, reading.loss), (self._worst, reading.worst_loss), (self._norm_sq, norm_sq)):
+            if not math.isnan(value):
+                found.append(watched.judge(value))
+        severity, alarm = max(found, key=lambda one: one[0])
+        self._good = severity < 0.5 and not reading.num_refused
+        if severity <= 1.0:
+            self._alarmed = False
         if self._quiet:
             self._quiet -= 1
             return None
-        if alarm:
-            self._quiet = c.rearm_reviews
+        if severity <= 1.0:
+            return None
+        if self._alarmed:
+            self._learn_anew()
+        self._alarmed = True
+        self._quiet = self._config.rearm_reviews
         return alarm
+
+    def _look_for_restart(self, rate: float) -> None:
+        if _RESTART * self._rate < rate <= self._highest_rate:
+            self._loss.level.clear()
+            self._worst.level.clear()
+        self._rate = rate
+        self._highest_rate = max(self._highest_rate, rate)
+
+    def _learn_anew(self) -> None:
+        for watched in (self._loss, self._worst, self._norm_sq):
+            watched.level.clear()
+            watched.highest = -math.inf
+
+    def _judge_refused(self, reading: Reading) -> tuple[float, Alarm]:
+        share = reading.num_refused / max(1, reading.num_steps)
+        before, self._refused_before = self._refused_before, share / self._config.refused_share
+        reason = f"{reading.num_refused} gradients in {reading.num_steps} steps were not finite"
+        return min(before, self._refused_before), Alarm(reason=reason, inputs={"num_refused": reading.num_refused})
+
+
+class _Watched:
+    """A figure, its level and the highest value that was ordinary."""
+
+    __slots__ = ("_early_rise", "_name", "_noise_factor", "_rise", "highest", "level")
+
+    def __init__(
+        self, name: str, level: Level, *, noise_factor: float, rise: float, early_rise: float = math.inf
+    ) -> None:
+        self._name = name
+        self._noise_factor = noise_factor
+        self._rise = rise
+        self._early_rise = early_rise
+        self.highest = -math.inf
+        self.level = level
+
+    def judge(self, value: float) -> tuple[float, Alarm]:
+        """How severe ``value`` is, and the alarm that it would be; what is ordinary becomes part of the level."""
+        if math.isinf(value) and value > 0:
+            return math.inf, Alarm(reason=f"{self._name} is infinite", inputs={})
+        if self.level.is_known:
+            severity, alarm = max(
+                self._weigh(self.level.excess(value), noise_factor=self._noise_factor),
+                self._weigh(self.level.creep(value), noise_factor=_CREEP * self._noise_factor),
+                key=lambda one: one[0],
+            )
+        else:
+            share = (value - self.highest) / abs(self.highest) if self.highest else 0.0
+            severity = share / self._early_rise if math.isfinite(share) else 0.0
+            reason = f"{self._name} is {value:.4g} and was never above {self.highest:.4g}"
+            alarm = Alarm(reason=reason, inputs={"value": value, "highest": self.highest})
+        if severity <= 1.0:
+            self.level.add(value)
+            self.highest = max(self.highest, value)
+        return severity, alarm
+
+    def _weigh(self, excess: Excess, *, noise_factor: float) -> tuple[float, Alarm]:
+        severity = min(excess.noises / noise_factor, excess.share / self._rise)
+        reason = f"{self._name} is {excess.value:.4g}, {excess.noises:.3g} times its noise above {excess.level:.4g}"
+        inputs = {"value": excess.value, "level": excess.level, "noises": excess.noises}
+        return severity, Alarm(reason=reason, inputs=inputs)

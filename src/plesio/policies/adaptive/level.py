@@ -3,9 +3,11 @@
 The level is the median of the last few values. The noise is the scatter of one value about its trend, taken from second
 differences d = x(t) - 2 x(t-1) + x(t-2): a straight line gives zero; independent noise of standard deviation σ gives d
 one of sqrt(6) σ and a mean size of sqrt(6) sqrt(2/π) σ (after von Neumann et al. 1941, who take first differences).
+From n values that is itself uncertain, so it is taken 1 + 4/n times as large: without that, and with 16 values, 5 % of
+runs of 600 reviews of nothing but normal noise would have an excess above 7; with it and 24 values, 5.1.
 
-Values above zero are taken as logarithms as long as all of them are: a loss that has come down to a hundredth scatters a
-hundredth as much in size, and about as much in proportion.
+Values above zero are taken as logarithms as long as all of them are: a loss that has come down to a hundredth scatters
+a hundredth as much in size, and about as much in proportion.
 """
 
 import math
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 __all__ = ["Excess", "Level"]
 
 _MEAN_SECOND_DIFFERENCE = math.sqrt(6) * math.sqrt(2 / math.pi)
+_UNCERTAINTY = 4.0
 _LEAST_NOISE = 1e-3
 """Of the level: below this a figure counts as constant."""
 _CLIP = 3.0
@@ -45,26 +48,29 @@ class Excess:
 class Level:
     """Level and noise of the values that were added last.
 
-    >>> level = Level(window=8, recent=3)
+    >>> level = Level(window=8, recent=3, known_after=4)
     >>> for value in (1.0, 1.1, 0.9, 1.0, 1.1, 0.9):
     ...     level.add(value)
     >>> excess = level.excess(2.0)
     >>> excess.level, round(excess.noises, 1), excess.share
-    (1.0, 6.0, 1.0)
+    (1.0, 3.6, 1.0)
 
     Args:
-        window: Values that the noise is taken from, and levels that are remembered; half of them make the level known.
+        window: Values that the noise is taken from, and levels that are remembered.
         recent: The last values, whose median is the level.
+        known_after: Values after which there is a level.
     """
 
-    __slots__ = ("_levels", "_recent", "_values")
+    __slots__ = ("_known_after", "_levels", "_noises", "_recent", "_values")
 
-    def __init__(self, *, window: int, recent: int) -> None:
-        assert window >= 6, f"window {window}"
-        assert 1 <= recent <= window // 2, f"recent {recent} of {window}"
+    def __init__(self, *, window: int, recent: int, known_after: int) -> None:
+        assert max(4, recent) <= known_after <= window, (window, recent, known_after)
         self._recent = recent
+        self._known_after = known_after
         self._values: deque[float] = deque(maxlen=window)
         self._levels: deque[float] = deque(maxlen=window)
+        self._noises: dict[bool, float] = {}
+        """By whether they are of logarithms; those that have been asked for since the last value."""
 
     def add(self, value: float) -> None:
         """Take a value in; one far above the level counts as three standard deviations above."""
@@ -73,6 +79,7 @@ class Level:
         if self.is_known:
             value = min(value, self._most())
         self._values.append(value)
+        self._noises.clear()
         if self.is_known:
             self._levels.append(self.level)
 
@@ -80,12 +87,12 @@ class Level:
         """Forget all values."""
         self._values.clear()
         self._levels.clear()
+        self._noises.clear()
 
     @property
     def is_known(self) -> bool:
-        """Whether there are enough values: half a window."""
-        assert self._values.maxlen is not None
-        return len(self._values) >= self._values.maxlen // 2
+        """Whether there are enough values."""
+        return len(self._values) >= self._known_after
 
     @property
     def level(self) -> float:
@@ -107,29 +114,37 @@ class Level:
 
     def _excess(self, value: float, *, over: float) -> Excess:
         value = _within_range(value)
-        values = list(self._values)
         share = (value - over) / max(abs(over), 1e-300)
-        if min(*values, value, over) > 0:
-            noises = (math.log(value) - math.log(over)) / _noise([math.log(past) for past in values], size=1.0)
+        if min(self._least, value, over) > 0:
+            noises = (math.log(value) - math.log(over)) / self._noise(logarithmic=True)
         else:
-            noises = (value - over) / _noise(values, size=abs(over))
+            noises = (value - over) / max(self._noise(logarithmic=False), _LEAST_NOISE * abs(over))
         return Excess(value=value, level=over, noises=noises, share=share)
 
     def _most(self) -> float:
         """What a value is cut to."""
-        values, level = list(self._values), self.level
-        if min(values) > 0:
-            return level * math.exp(min(_CLIP * _noise([math.log(past) for past in values], size=1.0), 300.0))
-        return level + _CLIP * _noise(values, size=abs(level))
+        if self._least > 0:
+            return self.level * math.exp(min(_CLIP * self._noise(logarithmic=True), 300.0))
+        return self.level + _CLIP * self._noise(logarithmic=False)
+
+    @property
+    def _least(self) -> float:
+        return min(self._values)
+
+    def _noise(self, *, logarithmic: bool) -> float:
+        """Standard deviation of one value about the trend, with its uncertainty; kept until a value is added."""
+        if logarithmic not in self._noises:
+            if logarithmic:
+                self._noises[True] = max(_noise([math.log(value) for value in self._values]), _LEAST_NOISE)
+            else:
+                self._noises[False] = max(_noise(list(self._values)), _LEAST_NOISE * abs(self.level), 1e-300)
+        return self._noises[logarithmic]
 
 
-def _noise(values: Sequence[float], *, size: float) -> float:
-    """Standard deviation about the trend, at least a thousandth of ``size``."""
-    differences = [
-        abs(last - 2 * middle + first)
-        for first, middle, last in zip(values[:-2], values[1:-1], values[2:], strict=True)
-    ]
-    return max(statistics.fmean(differences) / _MEAN_SECOND_DIFFERENCE, _LEAST_NOISE * size, 1e-300)
+def _noise(values: Sequence[float]) -> float:
+    triples = zip(values[:-2], values[1:-1], values[2:], strict=True)
+    differences = [abs(last - 2 * middle + first) for first, middle, last in triples]
+    return math.fsum(differences) / len(differences) / _MEAN_SECOND_DIFFERENCE * (1 + _UNCERTAINTY / len(values))
 
 
 def _within_range(value: float) -> float:

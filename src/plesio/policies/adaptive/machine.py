@@ -64,14 +64,18 @@ class AdaptiveMachine:
     def _answer(self) -> tuple[Action, ...]:
         if not self._live or self._reviews.keys() != self._live:
             return ()
+        before = self._controller.setting
         decision = self._controller.decide(dict(sorted(self._reviews.items())), metric=self._metric)
         holds = self._holds
         self._reviews.clear()
         self._metric = None
-        self._review, self._holds = next_review(holds, setting=decision.setting, every=self._every)
+        # until an exchange has been measured the next review is as soon as one can have been
+        every = self._every if self._controller.knows_transfer else 1
+        self._review, self._holds = next_review(holds, setting=decision.setting, every=every)
         return (
             Steer(
                 clock=holds,
+                before=before.spec,
                 policy=decision.setting.spec,
                 shares=decision.shares,
                 next_review=self._review,

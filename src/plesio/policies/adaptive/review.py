@@ -24,10 +24,10 @@ from plesio.policies.adaptive.system import Setting
 from plesio.policies.events import Reviewed
 from plesio.policies.fields import require_whole
 
-__all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "GradientPairs", "ReviewConfig", "next_review", "put_together"]
+__all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "LEAD", "GradientPairs", "ReviewConfig", "next_review", "put_together"]
 
-FIRST_REVIEW = 4
-"""Clock of the first review: a slow network should not be suffered for long."""
+FIRST_REVIEW = 3
+"""Clock of the first review: slow workers should not be waited for for long."""
 LEAD = 2
 """Steps between a review and its answer where the setting has no delay: a message's way, there and back."""
 FIRST_CLOCK = FIRST_REVIEW + LEAD
@@ -67,12 +67,12 @@ class ReviewConfig:
 def next_review(since: int, *, setting: Setting, every: int) -> tuple[int, int]:
     """Clock of the next review and clock at which its answer holds, if ``setting`` is in force after ``since``.
 
-    >>> next_review(6, setting=Setting.of(period=1, delay=0), every=16)
-    (20, 22)
-    >>> next_review(22, setting=Setting.of(period=8, delay=4), every=16)
+    >>> next_review(5, setting=Setting.of(period=1, delay=0), every=16)
+    (19, 21)
+    >>> next_review(21, setting=Setting.of(period=8, delay=4), every=16)
     (40, 44)
     """
-    least = since + max(every, setting.delay + setting.period)
+    least = since + max(every, setting.delay + LEAD, 2 * LEAD)
     started = -(-(least - setting.delay) // setting.period) * setting.period
     holds = started + setting.delay
     return min(started, holds - LEAD), holds

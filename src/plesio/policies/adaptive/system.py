@@ -4,8 +4,8 @@ Theory of operation. Every review brings, of each worker and step, the seconds t
 stood still in an exchange. From these two things follow:
 
 - the *transfer*: seconds of an exchange from the moment when the last worker has come. Whoever comes last waits for
-  nobody, so the shortest time blocked is the transfer (`core.trace.split_blocked`); behind a delay it is that worker's
-  computing since plus its time blocked, or at most its computing if it was not blocked at all;
+  nobody, so the shortest time is the transfer (`core.trace.split_blocked`): of the times blocked where every step ends
+  in an exchange, else of the times from a worker's beginning of an exchange until it was complete;
 - the *pace* of each worker: seconds that a step takes it, or would take if it had an equal share of the round (in
   proportion to its samples), remembered for the last `SystemConfig.memory` steps.
 
@@ -21,14 +21,16 @@ but is made when two reviews running agree, so the setting does not swing betwee
 Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps late at most.
 
 *Shares.* Slack cannot hide persistent slowness: sooner or later everyone waits for the slowest. So workers whose pace
-differs significantly from the median (by `SIGNIFICANCE` standard errors) take shares of each round in proportion to
-their pace; gradients and parameters are weighted by samples, so the mean is that of the same global batch. With a part
-of a step that does not depend on its samples the rule reaches equal times in a few reviews.
+differs significantly from the median (by `SIGNIFICANCE` standard errors, of logarithms) take shares of each round in
+proportion to their pace; gradients and parameters are weighted by samples, so the mean is that of the same global
+batch. With a part of a step that does not depend on its samples the rule reaches equal times in a few reviews.
 """
 
+import itertools
 import math
+import statistics
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from plesio.core.errors import PolicySpecError
@@ -37,10 +39,12 @@ from plesio.policies.events import Reviewed
 from plesio.policies.fields import require_whole
 from plesio.policies.local_sgd import LocalSGD
 
-__all__ = ["Choice", "Setting", "SystemConfig", "SystemMonitor", "predict_step_s"]
+__all__ = ["MODERATE", "SYNCHRONOUS", "Choice", "Setting", "SystemConfig", "SystemMonitor", "ladder", "predict_step_s"]
 
 SIGNIFICANCE = 4.0
 """Standard errors from the median that make a worker's pace its own."""
+SHORTEST_S = 1e-9
+"""Of a step: clocks have a resolution, and a step that took no time has a pace all the same."""
 SMALLEST_SHARE = 0.02
 """Of an equal share: less is not worth a worker."""
 
@@ -60,8 +64,8 @@ class SystemConfig:
         PolicySpecError: A value out of its range.
     """
 
-    gain: float = 0.03
-    tolerance: float = 0.02
+    gain: float = 0.05
+    tolerance: float = 0.03
     memory: int = 64
     largest_period: int = 32
     balance: bool = True
@@ -109,6 +113,8 @@ class Setting:
 
 
 SYNCHRONOUS = Setting(slack=0, period=1, delay=0)
+MODERATE = Setting(slack=7, period=4, delay=4)
+"""To begin with where training may begin with slack: a transfer is felt once in four steps, and measured by then."""
 
 
 def ladder(largest_period: int) -> tuple[Setting, ...]:
@@ -131,23 +137,26 @@ def predict_step_s(compute_s: Sequence[Sequence[float]], *, transfer_s: float, s
     """
     period, delay = setting.period, setting.delay
     recorded = len(compute_s[0])
-    # whole periods, each recorded step at least once, and long enough that the beginning does not count
-    rounds = max(4, -(-recorded // period))
-    at_s = [0.0] * len(compute_s)
-    ends_s: list[float] = []
-    free_s = 0.0
-    for clock in range(1, rounds * period + delay + 1):
-        for worker, steps in enumerate(compute_s):
-            at_s[worker] += steps[(clock - 1) % recorded]
-        if clock % period == 0 and clock <= rounds * period:
-            free_s = max(max(at_s), free_s) + transfer_s
-            ends_s.append(free_s)
-        started = clock - delay
-        if started > 0 and started % period == 0:
-            end_s = ends_s[started // period - 1]
-            at_s = [max(own_s, end_s) for own_s in at_s]
-    half = rounds // 2
-    return (ends_s[-1] - ends_s[half - 1]) / ((rounds - half) * period)
+    sums_s = [list(itertools.accumulate(steps, initial=0.0)) for steps in compute_s]
+
+    def computed_s(clock: int) -> list[float]:
+        """Of each worker, the seconds that all steps up to ``clock`` compute."""
+        cycles, column = divmod(clock, recorded)
+        return [cycles * sums[recorded] + sums[column] for sums in sums_s]
+
+    # the first run through the recorded steps fills the pipeline, the second one counts
+    rounds = max(2, -(-recorded // period))
+    merged_s, done_s = [0.0] * len(compute_s), [0.0] * len(compute_s)  # of each worker: when, and computed until then
+    ends_s = [0.0]
+    for clock in range(period, 2 * rounds * period + 1, period):
+        start_s, merge_s = computed_s(clock), computed_s(clock + delay)
+        came_s = [at_s + to_s - from_s for at_s, to_s, from_s in zip(merged_s, start_s, done_s, strict=True)]
+        ends_s.append(max(*came_s, ends_s[-1]) + transfer_s)
+        merged_s = [
+            max(at_s + to_s - from_s, ends_s[-1]) for at_s, to_s, from_s in zip(came_s, merge_s, start_s, strict=True)
+        ]
+        done_s = merge_s
+    return (ends_s[-1] - ends_s[rounds]) / (rounds * period)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,17 +202,18 @@ class SystemMonitor:
         for worker, review in reviews.items():
             pace = self._pace_s.setdefault(worker, deque(maxlen=self._config.memory))
             steps = zip(review.compute_s, review.samples, means, strict=True)
-            pace.extend(seconds * mean / own if own else seconds for seconds, own, mean in steps)
+            pace.extend(max(SHORTEST_S, s * mean / own if own else s) for s, own, mean in steps)
         for worker in self._pace_s.keys() - reviews.keys():
             del self._pace_s[worker]
         synchronous = setting.slack == 0
-        measured = list(_transfers(reviews, setting=setting))
-        seen = [seconds for seconds, exact in measured if exact]
+        seen = _every_step(reviews) if synchronous else _now_and_then(reviews)
         if seen:
-            self._transfer_s[synchronous] = sum(seen) / len(seen)
-        elif measured:  # hidden behind the steps: no more than these took
-            most_s = min(seconds for seconds, _ in measured)
-            self._transfer_s[synchronous] = min(most_s, self._transfer_s.get(synchronous, most_s))
+            self._transfer_s[synchronous] = statistics.fmean(seen)
+
+    @property
+    def knows_transfer(self) -> bool:
+        """Whether an exchange has been measured yet."""
+        return bool(self._transfer_s)
 
     def transfer_s(self, setting: Setting) -> float:
         """Seconds of one exchange under ``setting``, as far as is known."""
@@ -239,7 +249,9 @@ class SystemMonitor:
         wanted, least = self._cheapest(affordable, predicted), self._cheapest(self._ladder, predicted)
         gains = predicted[wanted] <= predicted[current] * (1 - self._config.gain)
         gives_back = wanted.slack < current.slack and self._less_wanted == wanted
-        setting = wanted if current not in affordable or gains or gives_back else current
+        setting = current
+        if current.slack > slack or (self.knows_transfer and (gains or gives_back)):
+            setting = wanted
         self._less_wanted = wanted if setting == current and wanted.slack < current.slack else None
         inputs = {
             "system.bsp_step_s": predicted[SYNCHRONOUS],
@@ -286,10 +298,12 @@ class SystemMonitor:
         if not workers or min(len(self._pace_s[worker]) for worker in workers) < 3:
             return tuple(before)
         means = {worker: sum(self._pace_s[worker]) / len(self._pace_s[worker]) for worker in workers}
-        middle = sorted(means.values())[len(means) // 2]
+        middle = statistics.median(means.values())
+        levels = {worker: statistics.fmean(map(math.log, self._pace_s[worker])) for worker in workers}
+        usual = statistics.median(levels.values())
         rates = []
         for worker in workers:
-            own = abs(means[worker] - middle) > SIGNIFICANCE * _standard_error(self._pace_s[worker])
+            own = abs(levels[worker] - usual) > _chance(self._pace_s[worker])
             differs = abs(means[worker] - middle) > self._config.gain * middle
             rates.append(1 / means[worker] if own and differs else 1 / middle)
         total = sum(rates)
@@ -298,29 +312,23 @@ class SystemMonitor:
         return () if max(shares) - min(shares) < 1e-9 else tuple(share / sum(shares) for share in shares)
 
 
-def _standard_error(values: Sequence[float]) -> float:
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
+def _chance(seconds: Sequence[float]) -> float:
+    """How far the mean logarithm of a worker's steps may be off by chance; of few steps its spread is a guess."""
+    count = len(seconds)
+    spread = statistics.stdev(map(math.log, seconds))
+    return SIGNIFICANCE * (1 + 2 / (count - 1)) * spread / math.sqrt(count)
 
 
-def _transfers(reviews: Mapping[int, Reviewed], *, setting: Setting) -> Iterator[tuple[float, bool]]:
-    """Of each exchange that the reviews cover whole: its seconds, and whether they are exact (else: at most these)."""
-    clock = next(iter(reviews.values())).clock
-    num_steps = min(len(review.compute_s) for review in reviews.values())
-    first = clock - num_steps + 1
-    for merged in range(first + setting.delay, clock + 1):
-        started = merged - setting.delay
-        if started % setting.period:
-            continue
-        end = merged - first + 1  # in steps of the reviews, as a slice's end
-        times = []
-        for review in reviews.values():
-            offset = len(review.compute_s) - num_steps
-            since = review.compute_s[offset + end - setting.delay : offset + end]
-            blocked_s = review.blocked_s[offset + end - 1]
-            times.append((sum(since) + blocked_s, blocked_s))
-        seconds, blocked_s = min(times)
-        yield seconds, setting.delay == 0 or blocked_s > 0.01 * seconds
+def _every_step(reviews: Mapping[int, Reviewed]) -> list[float]:
+    """The transfer of each step, where every step ends in an exchange: the shortest time that a worker was blocked."""
+    return [min(blocked) for blocked in zip(*(review.blocked_s for review in reviews.values()), strict=True)]
+
+
+def _now_and_then(reviews: Mapping[int, Reviewed]) -> list[float]:
+    """The transfer of each exchange that all report: the time it took whoever began it last."""
+    tables = [{row[0]: row[1] for row in review.exchanges} for review in reviews.values()]
+    clocks = set.intersection(*(set(table) for table in tables))
+    return [min(table[clock] for table in tables) for clock in sorted(clocks)]
 
 
 def _reason(setting: Setting, step_s: float, bsp_s: float) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from plesio.policies import BSP, Policy, Reviewed, Steer, parse_policy
+from plesio.policies import Policy, Reviewed, Steer, parse_policy
 from plesio.policies.adaptive import FIRST_CLOCK, FIRST_REVIEW
 from plesio.runtime.exchange.collective import CollectiveExchanges
 from plesio.runtime.exchange.exchange import Progress, SharedState
@@ -58,6 +58,7 @@ class AdaptiveExchange:
         replica: Equal on all ranks.
         group: The ranks.
         exchanges: Builds the exchange of each policy.
+        first: The policy to begin with.
         monitor: Gathers reviews.
         rounds: This rank's; dealt in the shares that the controller asks for.
         timeline: Where waiting for an answer goes.
@@ -72,6 +73,7 @@ class AdaptiveExchange:
         *,
         group: Group,
         exchanges: CollectiveExchanges,
+        first: Policy,
         monitor: StepMonitor,
         rounds: RoundBook,
         timeline: Timeline,
@@ -88,7 +90,7 @@ class AdaptiveExchange:
         self._report = report
         self._answer = answer
         self._on_transition = on_transition
-        self._policy: Policy = BSP()
+        self._policy = first
         self._shares: tuple[float, ...] = ()
         self._review, self._holds = FIRST_REVIEW, FIRST_CLOCK
         self._kept: StateCopy | None = None
@@ -116,9 +118,12 @@ class AdaptiveExchange:
     def _follow(self, steer: Steer) -> None:
         self._review, self._holds = steer.next_review, steer.next_clock
         policy = parse_policy(steer.policy)
-        changes = policy != self._policy or steer.shares != self._shares
         restored = steer.restore and self._kept is not None
-        if changes or restored:
+        if steer.shares != self._shares:
+            self._rounds.change(steer.shares)
+            self._shares = steer.shares
+            self._current.share = self._share
+        if policy != self._policy or restored:
             self._change(policy, steer, restored=restored)
         if steer.keep:
             self._kept = StateCopy(self._replica)
@@ -136,16 +141,18 @@ class AdaptiveExchange:
                     f"at step {steer.clock} the optimizer's state was dropped: not all workers had one"
                 )
             self._timeline.blocked(begun_s, self._timeline.now_s(), clock=steer.clock)
-        if steer.shares != self._shares:
-            self._rounds.change(steer.shares)
-            self._shares = steer.shares
-        share = self._shares[self._group.rank] * self._group.size if self._shares else 1.0
-        self._current = self._exchanges.build(policy, share=share)
+        self._current = self._exchanges.build(policy)
+        self._current.share = self._share
         self._monitor.forget()
         self._timeline.event("steer", at_s=self._timeline.now_s(), clock=steer.clock, policy=steer.policy)
         if self._on_transition is not None:
             transition = Transition(clock=steer.clock, before=before, after=policy, restored=restored)
             self._on_transition(transition, self._replica.optimizer)
+
+    @property
+    def _share(self) -> float:
+        """What this rank's parameters count in a mean; 1 where all count alike."""
+        return self._shares[self._group.rank] * self._group.size if self._shares else 1.0
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Backward passes in this context only add to the gradient."""

@@ -43,7 +43,6 @@ class AveragingExchange:
         timeline: Where blocked spans go.
         refuse: Called when this rank's gradient is not finite; its local step is left out, nobody else is touched.
         snapshots: Kept on rank 0, each at the next averaging.
-        share: What this rank's parameters count in the mean, by which the ranks' add up to their number.
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
     """
 
@@ -58,7 +57,6 @@ class AveragingExchange:
         timeline: Timeline,
         refuse: Refusal,
         snapshots: SnapshotTaker,
-        share: float = 1.0,
         gauge: Gauge | None = None,
     ) -> None:
         self._replica = replica
@@ -69,7 +67,8 @@ class AveragingExchange:
         self._leads = group.rank == 0
         self._num_workers = group.size
         self._snapshots = snapshots
-        self._share = share
+        self.share = 1.0
+        """What this rank's parameters count in the mean; the ranks' shares add up to their number."""
         self._gauge = gauge
         self._pending: _Averaging | None = None
         self._latest: Progress | None = None
@@ -97,7 +96,7 @@ class AveragingExchange:
     @torch.no_grad()
     def _start(self, progress: Progress) -> None:
         sent = [torch.cat([tensor.reshape(-1) for _, tensor in group]) for group in self._groups]
-        sums = [flat * self._share for flat in sent]
+        sums = [flat * self.share for flat in sent]
         works = [self._group.all_reduce(flat) for flat in sums]
         self._pending = _Averaging(progress, sent, sums, works)
 
@@ -110,6 +109,8 @@ class AveragingExchange:
         for work in averaging.works:
             work.wait()
         started = averaging.started
+        if self._gauge is not None:
+            self._gauge.exchanged(started.clock, took_s=max(work.took_s() for work in averaging.works))
         # without steps since, the mean itself is taken: replicas are then equal to the bit
         stepped_since = self._latest is not None and self._latest.clock != started.clock
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=started.clock)

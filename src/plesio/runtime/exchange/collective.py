@@ -17,7 +17,14 @@ __all__ = ["CollectiveExchange", "CollectiveExchanges"]
 
 
 class CollectiveExchange(Exchange, Protocol):
-    """An exchange that another one can follow in the middle of a run."""
+    """An exchange that another one can follow in the middle of a run.
+
+    Attributes:
+        share: What this rank's parameters count in a mean of parameters, relative to an equal share; set between steps,
+            on all ranks after the same one.
+    """
+
+    share: float
 
     def settle(self) -> None:
         """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
@@ -59,8 +66,8 @@ class CollectiveExchanges:
         for tensor in (*self._replica.parameters.values(), *self._replica.model.buffers()):
             self._group.broadcast(tensor)
 
-    def build(self, policy: Policy, *, share: float = 1.0) -> CollectiveExchange:
-        """The exchange of ``policy``; ``share`` is what this rank's parameters count in a mean of parameters."""
+    def build(self, policy: Policy) -> CollectiveExchange:
+        """The exchange of ``policy``."""
         match policy:
             case LocalSGD():
                 return AveragingExchange(
@@ -70,7 +77,6 @@ class CollectiveExchanges:
                     timeline=self._timeline,
                     refuse=self._refuse,
                     snapshots=self._snapshots,
-                    share=share,
                     gauge=self._gauge,
                 )
             case BSP() if isinstance(self._group, TorchGroup):

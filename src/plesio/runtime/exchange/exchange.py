@@ -142,6 +142,10 @@ class Gauge(Protocol):
         """Some or all of the gradient of the step under way; always the same parts in the same order."""
         ...
 
+    def exchanged(self, clock: int, *, took_s: float) -> None:
+        """The exchange that this rank began after step ``clock`` took so long, from there until it was complete."""
+        ...
+
 
 class SnapshotTaker:
     """Keeps copies of the state whenever the number of samples passes a multiple of ``every`` (None: never)."""

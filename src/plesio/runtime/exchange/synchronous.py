@@ -25,6 +25,8 @@ class SynchronousExchange:
     """
 
     ready_s: float | None = None
+    share = 1.0
+    """Of a mean of parameters, which is never taken here: gradients are weighed step by step."""
 
     def __init__(
         self,

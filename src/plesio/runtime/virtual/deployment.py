@@ -77,11 +77,16 @@ class Deployment:
             scheduler=self.scheduler,
             all_reduce_s=self._all_reduce_s,
             broadcast_s=partial(broadcast_on, self.cluster, ranks),
+            all_gather_s=self._all_gather_s,
         )
 
     def _all_reduce_s(self, num_bytes: int) -> float:
         measured_s = self.costs.all_reduce(num_bytes)
         return all_reduce_on(self.cluster, range(self.num_workers), num_bytes) if measured_s is None else measured_s
+
+    def _all_gather_s(self, num_bytes: int) -> float:
+        # a ring all-reduce is a reduce-scatter and an all-gather, which take as long as each other (Thakur et al. 2005)
+        return self._all_reduce_s(num_bytes) / 2
 
     @property
     def num_hosts(self) -> int:

@@ -17,6 +17,7 @@ class _Operation:
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     waiting: list[Turn] = field(default_factory=list)
     began_s: float = 0.0
+    ended_s: float = 0.0
     done: bool = False
 
 
@@ -28,6 +29,7 @@ class Meeting:
         scheduler: Whose time collectives take.
         all_reduce_s: Seconds of an all-reduce of so many bytes, from the moment when all have come.
         broadcast_s: The same for a broadcast.
+        all_gather_s: The same for an all-gather of so many bytes in all.
     """
 
     def __init__(
@@ -37,11 +39,13 @@ class Meeting:
         scheduler: Scheduler,
         all_reduce_s: Callable[[int], float],
         broadcast_s: Callable[[int], float],
+        all_gather_s: Callable[[int], float],
     ) -> None:
         self.size = size
         self.scheduler = scheduler
         self.all_reduce_s = all_reduce_s
         self.broadcast_s = broadcast_s
+        self.all_gather_s = all_gather_s
         self.broken = False
         self._operations: dict[int, _Operation] = {}
         self._free_at_s = 0.0
@@ -65,6 +69,7 @@ class Meeting:
             kernel = self.scheduler.kernel
             # a group's collectives run one after the other
             self._free_at_s = max(self._free_at_s, operation.began_s) + duration_s
+            operation.ended_s = self._free_at_s
             kernel.at(self._free_at_s, lambda: self._finish(operation, result))
         return operation
 
@@ -86,14 +91,30 @@ class Meeting:
 
 
 class _Pending:
-    def __init__(self, meeting: Meeting, operation: _Operation, turn: Turn) -> None:
+    def __init__(self, meeting: Meeting, operation: _Operation, turn: Turn, *, began_s: float) -> None:
         self._meeting = meeting
         self._operation = operation
         self._turn = turn
+        self._began_s = began_s
 
     def wait(self) -> None:
         """Return when the collective is over."""
         self._meeting.wait(self._operation, self._turn)
+
+    def took_s(self) -> float:
+        """Seconds from when this rank began it until it was over."""
+        return self._operation.ended_s - self._began_s
+
+
+class _Gathering:
+    def __init__(self, pending: _Pending, parts: torch.Tensor) -> None:
+        self._pending = pending
+        self._parts = parts
+
+    def wait(self) -> list[torch.Tensor]:
+        """All ranks' tensors in their order, when the collective is over."""
+        self._pending.wait()
+        return list(self._parts)
 
 
 class VirtualGroup:
@@ -126,19 +147,35 @@ class VirtualGroup:
         self._count_bytes("all_reduce", num_bytes)
         return self._begin(tensor, duration_s=self._meeting.all_reduce_s(num_bytes), result=_sum)
 
+    def all_gather(self, tensor: torch.Tensor) -> _Gathering:
+        """Begin to collect every rank's ``tensor``."""
+        num_bytes = self.size * tensor.numel() * tensor.element_size()
+        self._count_bytes("all_gather", num_bytes)
+        parts = tensor.new_empty((self.size, *tensor.shape))
+        parts[self.rank].copy_(tensor)
+        return _Gathering(self._begin(parts, duration_s=self._meeting.all_gather_s(num_bytes), result=_copy_own), parts)
+
     def _begin(
         self, tensor: torch.Tensor, *, duration_s: float, result: Callable[[dict[int, torch.Tensor]], None]
     ) -> _Pending:
         number, self._num_collectives = self._num_collectives, self._num_collectives + 1
         at_s = self._meeting.scheduler.now_s(self._turn)
         operation = self._meeting.come(number, self.rank, tensor, at_s=at_s, duration_s=duration_s, result=result)
-        return _Pending(self._meeting, operation, self._turn)
+        return _Pending(self._meeting, operation, self._turn, began_s=at_s)
 
 
 def _copy_first(tensors: dict[int, torch.Tensor]) -> None:
     for rank, tensor in tensors.items():
         if rank != 0:
             tensor.copy_(tensors[0])
+
+
+def _copy_own(tensors: dict[int, torch.Tensor]) -> None:
+    """Each rank has brought a tensor with a part for every rank, its own filled in."""
+    for rank, parts in tensors.items():
+        for source, theirs in tensors.items():
+            if source != rank:
+                parts[source].copy_(theirs[source])
 
 
 def _sum(tensors: dict[int, torch.Tensor]) -> None:

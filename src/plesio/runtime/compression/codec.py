@@ -1,0 +1,44 @@
+"""What a codec is: a flat update in, a small tensor out that is exactly as long as its closed form says, and back."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Codec", "generator_of"]
+
+
+class Codec(ABC):
+    """Turns flat updates of one length into payloads, and adds payloads up.
+
+    A payload that is *summable* is a tensor whose sum over the ranks is the payload of the sum, so that an all-reduce
+    can make it. Others are bytes, and are gathered.
+    """
+
+    summable: bool
+    num_elements: int
+
+    @abstractmethod
+    def encode(self, update: Tensor, *, clock: int) -> Tensor:
+        """The payload of ``update`` [num_elements], which is left as it is.
+
+        The same update, seed, rank and clock give the same payload, to the bit. Where an update is all NaN so is what
+        its payload says.
+        """
+
+    @abstractmethod
+    def add(self, payload: Tensor, *, to: Tensor, clock: int, scale: float = 1.0) -> None:
+        """Add ``scale`` times what ``payload`` says to the flat tensor ``to``."""
+
+    def decode(self, payload: Tensor, *, clock: int) -> Tensor:
+        """What ``payload`` says, as a flat float32 tensor."""
+        decoded = torch.zeros(self.num_elements, device=payload.device)
+        self.add(payload, to=decoded, clock=clock)
+        return decoded
+
+
+def generator_of(*key: int, device: torch.device) -> torch.Generator:
+    """A generator whose numbers are a function of ``key``, such as (seed, rank, clock), on this kind of device."""
+    [seed] = np.random.SeedSequence(key).generate_state(1, np.uint64)
+    return torch.Generator(device).manual_seed(int(seed))

@@ -1,0 +1,150 @@
+import itertools
+import math
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies import Adaptive, Evaluated, Event, Joined, LeaveReason, Left, Reviewed, Steer, parse_policy, replay
+from plesio.policies.adaptive.machine import AdaptiveMachine
+from plesio.policies.adaptive.review import FIRST_CLOCK, FIRST_REVIEW, LEAD, ReviewConfig, next_review
+from plesio.policies.adaptive.system import Setting
+
+
+def review(
+    worker: int, clock: int, *, steps: int, step_s: float = 0.02, blocked_s: float = 0.0, loss: float = 1.0
+) -> Reviewed:
+    return Reviewed(
+        worker=worker,
+        clock=clock,
+        samples=(8,) * steps,
+        compute_s=(step_s,) * steps,
+        blocked_s=(blocked_s,) * steps,
+        loss=loss,
+        learning_rate=0.1,
+        exchanges=((float(clock - 4), blocked_s),),
+    )
+
+
+def drive(
+    machine: AdaptiveMachine, *, workers: int, reviews: int, blocked_s: float = 0.08
+) -> tuple[list[Event], list[Steer]]:
+    """Let workers join and report as they are told."""
+    events: list[Event] = [Joined(worker=worker) for worker in range(workers)]
+    for event in events:
+        machine.handle(event)
+    clock, since, answers = FIRST_REVIEW, 0, []
+    for number in range(reviews):
+        for worker in range(workers):
+            loss = 2.0 * 0.9**number
+            event = review(worker, clock, steps=clock - since, blocked_s=blocked_s, loss=loss)
+            events.append(event)
+            actions = machine.handle(event)
+            machine.validate()
+            assert (len(actions) == 1) == (worker == workers - 1)
+        [steer] = actions
+        assert isinstance(steer, Steer)
+        since = steer.clock
+        clock = steer.next_review
+        answers.append(steer)
+    return events, answers
+
+
+@given(
+    st.integers(1, 500),
+    st.integers(0, 5).map(lambda k: 2**k).flatmap(lambda h: st.tuples(st.just(h), st.integers(0, h))),
+    st.integers(4, 64),
+)
+def test_reviews_are_where_nobody_need_wait_for_their_answer(since: int, period_delay: tuple[int, int], every: int):
+    period, delay = period_delay
+    review_clock, holds = next_review(since, setting=Setting.of(period=period, delay=delay), every=every)
+    assert since < review_clock <= holds - LEAD
+    assert holds - since >= every
+    assert (holds - delay) % period == 0
+    if delay >= LEAD:  # when its averaging is merged all have reported
+        assert review_clock <= holds - delay
+
+
+def test_workers_are_steered_alike_when_all_have_reported():
+    _, answers = drive(AdaptiveMachine(Adaptive()), workers=4, reviews=5)
+    assert answers[0].clock == FIRST_CLOCK
+    for before, after in itertools.pairwise(answers):
+        assert after.clock == before.next_clock
+
+
+def test_a_slow_network_ends_in_local_sgd_and_a_fast_one_in_bsp():
+    plain = Adaptive(phase=None, gradient=None, feedback=None)
+    _, slow = drive(plain.start(), workers=4, reviews=4)  # type: ignore[arg-type]
+    _, fast = drive(plain.start(), workers=4, reviews=4, blocked_s=0.0)  # type: ignore[arg-type]
+    assert parse_policy(slow[-1].policy).period > 1
+    assert fast[-1].policy == "bsp"
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 8), st.floats(0.0, 0.3))
+def test_the_same_events_give_the_same_actions(workers: int, reviews: int, blocked_s: float):
+    machine = AdaptiveMachine(Adaptive())
+    events, answers = drive(machine, workers=workers, reviews=reviews, blocked_s=blocked_s)
+    assert [
+        action for actions in replay(Adaptive(), events) for action in actions if isinstance(action, Steer)
+    ] == answers
+
+
+def test_who_leaves_is_not_waited_for():
+    machine = AdaptiveMachine(Adaptive())
+    for worker in range(2):
+        machine.handle(Joined(worker=worker))
+    assert machine.handle(review(0, FIRST_REVIEW, steps=4)) == ()
+    [steer] = machine.handle(Left(worker=1, reason=LeaveReason.CLOSED))
+    assert isinstance(steer, Steer)
+
+
+def test_a_metric_is_heard_without_an_answer():
+    assert AdaptiveMachine(Adaptive()).handle(Evaluated(metric=0.5)) == ()
+
+
+def test_only_finite_figures_are_inputs():
+    _, answers = drive(AdaptiveMachine(Adaptive()), workers=2, reviews=4)
+    assert all(math.isfinite(value) for steer in answers for _, value in steer.inputs)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "adaptive",
+        "adaptive,phase=off",
+        "adaptive,gradient=off,feedback=off,guard=off,phase=off",
+        "adaptive,system.gain=0.05,phase.direction=last",
+        "adaptive,review.every=32,system.balance=off",
+    ],
+)
+def test_the_text_form_reads_back(text: str):
+    policy = parse_policy(text)
+    assert isinstance(policy, Adaptive)
+    assert parse_policy(policy.spec) == policy
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("adaptive,phse=off", 'unknown key "phse"'),
+        ("adaptive,system=off", 'system is "off"'),
+        ("adaptive,phase=off,phase.direction=last", "phase is off and has parameters"),
+        ("adaptive,system.gain=much", "write a number"),
+        ("adaptive,system.gain=2", "share between 0 and 1"),
+        ("adaptive,phase.direction=lst", 'did you mean "last"'),
+        ("adaptive,system.balance=yes", '"on" or "off"'),
+        ("adaptive:4", "takes no"),
+    ],
+)
+def test_mistakes_in_the_text_form_are_named(text: str, message: str):
+    with pytest.raises(PolicySpecError, match=message):
+        parse_policy(text)
+
+
+def test_sampled_steps_come_in_pairs():
+    config = ReviewConfig(sample_every=16)
+    sampled = [clock for clock in range(1, 200) if config.samples_at(clock)]
+    assert len(sampled) / 199 == pytest.approx(2 / 16, abs=0.01)
+    assert all(second == first + 1 for first, second in zip(sampled[::2], sampled[1::2], strict=False))

@@ -1,0 +1,170 @@
+import dataclasses
+import math
+import random
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies import Reviewed
+from plesio.policies.adaptive.system import Setting, SystemConfig, SystemMonitor, ladder, predict_step_s
+
+BSP = Setting.of(period=1, delay=0)
+SETTINGS = st.integers(1, 16).flatmap(
+    lambda period: st.builds(Setting.of, period=st.just(period), delay=st.integers(0, period))
+)
+
+
+def review(
+    worker: int, compute_s: list[float], blocked_s: list[float], *, samples: int = 16, clock: int = 0
+) -> Reviewed:
+    return Reviewed(
+        worker=worker,
+        clock=clock or len(compute_s),
+        samples=(samples,) * len(compute_s),
+        compute_s=tuple(compute_s),
+        blocked_s=tuple(blocked_s),
+    )
+
+
+def bsp_reviews(compute_s: list[list[float]], *, transfer_s: float) -> dict[int, Reviewed]:
+    """What workers report who took a barrier and a transfer after every step."""
+    slowest = [max(steps) for steps in zip(*compute_s, strict=True)]
+    return {
+        worker: review(worker, steps, [most + transfer_s - own for own, most in zip(steps, slowest, strict=True)])
+        for worker, steps in enumerate(compute_s)
+    }
+
+
+@given(SETTINGS, st.floats(1e-3, 1.0), st.floats(0.0, 5.0))
+def test_equal_workers_take_what_the_closed_form_says(setting: Setting, step_s: float, transfer_s: float):
+    """A round is bound by its steps, or by its transfer and the steps that nothing hides: max(H c, a + (H - d) c)."""
+    h, d = setting.period, setting.delay
+    expected_s = max(h * step_s, transfer_s + (h - d) * step_s) / h
+    assert predict_step_s([[step_s]] * 3, transfer_s=transfer_s, setting=setting) == pytest.approx(expected_s)
+
+
+def test_a_period_averages_chance_and_a_barrier_takes_the_worst():
+    alternating = [[0.01, 0.03], [0.03, 0.01]]
+    assert predict_step_s(alternating, transfer_s=0.0, setting=BSP) == pytest.approx(0.03)
+    assert predict_step_s(alternating, transfer_s=0.0, setting=Setting.of(period=2, delay=0)) == pytest.approx(0.02)
+
+
+@given(st.lists(st.lists(st.floats(1e-3, 1.0), min_size=6, max_size=6), min_size=2, max_size=5), st.floats(0, 1))
+def test_no_setting_is_faster_than_its_slowest_worker(compute_s: list[list[float]], transfer_s: float):
+    slowest_s = max(sum(steps) / len(steps) for steps in compute_s)
+    for setting in ladder(8):
+        predicted_s = predict_step_s(compute_s, transfer_s=transfer_s, setting=setting)
+        if 6 % setting.period == 0:
+            assert predicted_s >= 0.8 * slowest_s  # who was behind in the first run may catch up in the second
+        else:  # what counts is at most a period more than the six recorded steps
+            assert predicted_s >= 0.8 * slowest_s * 6 / (6 + setting.period)
+
+
+def test_the_ladder_begins_with_bsp_and_rises():
+    settings = ladder(32)
+    assert settings[0] == BSP
+    assert [s.slack for s in settings] == sorted(s.slack for s in settings)
+    assert settings[-1] == Setting.of(period=32, delay=32)
+    assert ladder(1) == (BSP, Setting.of(period=1, delay=1))
+
+
+@pytest.mark.parametrize("transfer_s", [0.0, 0.004, 0.1])
+def test_the_transfer_is_what_the_last_one_to_come_waits(transfer_s: float):
+    rng = random.Random(1)
+    compute_s = [[rng.uniform(0.01, 0.03) for _ in range(12)] for _ in range(4)]
+    monitor = SystemMonitor(SystemConfig())
+    monitor.observe(bsp_reviews(compute_s, transfer_s=transfer_s), setting=BSP)
+    assert monitor.transfer_s(BSP) == pytest.approx(transfer_s, abs=1e-12)
+
+
+def test_behind_the_steps_the_transfer_is_what_it_took_whoever_began_it_last():
+    monitor = SystemMonitor(SystemConfig())
+    setting = Setting.of(period=4, delay=2)
+    reviews = {
+        worker: dataclasses.replace(
+            review(worker, [0.02] * 8, [0.0] * 8), exchanges=((4.0, own_s), (8.0, own_s + 0.01))
+        )
+        for worker, own_s in enumerate([0.05, 0.03, 0.09])
+    }
+    monitor.observe(reviews, setting=setting)
+    assert monitor.transfer_s(setting) == pytest.approx(0.035)
+
+
+@pytest.mark.parametrize(
+    ("transfer_s", "slack", "wanted"),
+    [
+        (0.0002, math.inf, "bsp"),
+        (0.018, math.inf, "local_sgd:1,delay=1"),
+        (0.079, math.inf, "local_sgd:4,delay=4"),
+        (0.079, 3, "local_sgd:2,delay=2"),
+        (0.079, 0, "bsp"),
+    ],
+)
+def test_the_least_slack_that_hides_the_transfer(transfer_s: float, slack: float, wanted: str):
+    monitor = SystemMonitor(SystemConfig())
+    monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=transfer_s), setting=BSP)
+    assert monitor.choose(slack=slack, current=BSP, shares=()).setting.spec == wanted
+
+
+def test_a_setting_that_is_not_affordable_any_more_is_left_at_once():
+    monitor = SystemMonitor(SystemConfig())
+    monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.1), setting=BSP)
+    loose = Setting.of(period=8, delay=8)
+    assert monitor.choose(slack=3, current=loose, shares=()).setting.slack == 3
+
+
+def test_slack_that_is_not_needed_is_given_back_by_the_second_review():
+    monitor = SystemMonitor(SystemConfig())
+    monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.0001), setting=BSP)
+    loose = Setting.of(period=8, delay=8)
+    first = monitor.choose(slack=math.inf, current=loose, shares=())
+    second = monitor.choose(slack=math.inf, current=first.setting, shares=())
+    assert (first.setting, second.setting) == (loose, BSP)
+
+
+def test_shares_follow_persistent_slowness():
+    monitor = SystemMonitor(SystemConfig())
+    monitor.observe(bsp_reviews([[0.02] * 8] * 3 + [[0.06] * 8], transfer_s=0.001), setting=BSP)
+    choice = monitor.choose(slack=0, current=BSP, shares=())
+    assert choice.shares == pytest.approx((0.3, 0.3, 0.3, 0.1))
+
+
+def test_shares_are_found_in_a_few_reviews_where_a_step_has_a_part_of_its_own():
+    """A step is 5 ms and a time in proportion to its samples; the fourth worker's samples take three times as long."""
+    monitor, shares = SystemMonitor(SystemConfig(memory=8)), ()
+    for _ in range(6):
+        parts = shares or (0.25,) * 4
+        seconds = [0.005 + 0.02 * 4 * part * (3 if worker == 3 else 1) for worker, part in enumerate(parts)]
+        reviews = bsp_reviews([[s] * 8 for s in seconds], transfer_s=0.0)
+        sized = {
+            worker: Reviewed(
+                worker=worker,
+                clock=8,
+                samples=(round(1000 * parts[worker]),) * 8,
+                compute_s=it.compute_s,
+                blocked_s=it.blocked_s,
+            )
+            for worker, it in reviews.items()
+        }
+        monitor.observe(sized, setting=BSP)
+        shares = monitor.choose(slack=0, current=BSP, shares=shares).shares
+    parts = shares
+    seconds = [0.005 + 0.02 * 4 * part * (3 if worker == 3 else 1) for worker, part in enumerate(parts)]
+    assert max(seconds) / min(seconds) < 1.06
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_chance_is_no_slowness(seed: int):
+    rng = random.Random(seed)
+    compute_s = [[0.02 * rng.lognormvariate(0, 0.4) for _ in range(16)] for _ in range(8)]
+    monitor = SystemMonitor(SystemConfig())
+    monitor.observe(bsp_reviews(compute_s, transfer_s=0.001), setting=BSP)
+    assert monitor.choose(slack=0, current=BSP, shares=()).shares == ()
+
+
+@pytest.mark.parametrize("wrong", [{"gain": 0.0}, {"tolerance": 1.0}, {"memory": 2}, {"largest_period": 0}])
+def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
+    with pytest.raises(PolicySpecError, match=next(iter(wrong))):
+        SystemConfig(**wrong)  # type: ignore[arg-type]
