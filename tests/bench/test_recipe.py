@@ -14,6 +14,8 @@ from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.faults import Failures, Fault, faults_in_order
 from plesio.cost.step_time import Constant, EmpiricalTrace, Gamma, LogNormal, Pareto, Stalls
+from plesio.policies import Adaptive
+from plesio.policies.adaptive.system import SystemConfig
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -75,6 +77,27 @@ def test_a_recipe_says_what_its_text_says(tmp_path: Path):
     slow, fast = (recipe.workers.pacer(rank, seed=1, clock=MonotonicClock()) for rank in (3, 0))
     assert (slow.draw_s(0), fast.draw_s(0)) == (0.04, 0.02)
     assert (slow.seed, slow.worker) == (1, 3)
+
+
+ADAPTIVE = """
+[adaptive]
+gradient = "off"
+system = { gain = 0.1, balance = false }
+"""
+
+
+def test_the_adaptive_table_says_what_adaptive_stands_for(tmp_path: Path):
+    text = GOOD.replace('"ssp:4"', '"adaptive"') + ADAPTIVE
+    (tmp_path / "recipe.toml").write_text(text)
+    recipe = load_recipe(tmp_path / "recipe.toml")
+    [_, policy] = recipe.policies
+    assert policy == Adaptive(gradient=None, system=SystemConfig(gain=0.1, balance=False))
+
+
+def test_a_mistake_in_the_adaptive_table_is_named(tmp_path: Path):
+    (tmp_path / "recipe.toml").write_text(GOOD + ADAPTIVE.replace("gain = 0.1", "gane = 0.1"))
+    with pytest.raises(ConfigError, match=r'unknown key "system\.gane"; did you mean "system\.gain"'):
+        load_recipe(tmp_path / "recipe.toml")
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)

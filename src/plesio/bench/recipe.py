@@ -17,7 +17,7 @@ from plesio.bench.recipe_section import Section, as_finding, recipe_folder
 from plesio.bench.recipe_workers import WorkersSection
 from plesio.core.errors import ConfigError, nearest
 from plesio.cost.cluster import Cluster
-from plesio.policies import Policy, parse_policy
+from plesio.policies import Adaptive, Policy, parse_policy
 from plesio.tasks import TASK_NAMES
 
 __all__ = [
@@ -103,11 +103,28 @@ class RunSection(Section):
 
 
 class Recipe(Section):
-    """A comparison: one task, some workers, and a run for each policy and seed."""
+    """A comparison: one task, some workers, and a run for each policy and seed.
+
+    ``[adaptive]`` is no section of its own: it is what the policy "adaptive" among the run's policies stands for.
+    """
 
     task: TaskSection
     run: RunSection
     workers: WorkersSection
+
+    @model_validator(mode="before")
+    @classmethod
+    def _adaptive_table(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or not isinstance(data.get("adaptive"), Mapping):
+            return data
+        with as_finding():
+            spec = Adaptive.from_table(data["adaptive"]).spec
+        rest = {key: value for key, value in data.items() if key != "adaptive"}
+        run = rest.get("run")
+        if isinstance(run, Mapping) and isinstance(run.get("policies"), list):
+            policies = [spec if text == "adaptive" else text for text in run["policies"]]
+            rest["run"] = {**run, "policies": policies}
+        return rest
 
     @model_validator(mode="after")
     def _joins_are_possible(self) -> Self:

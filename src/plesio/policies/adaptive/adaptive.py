@@ -101,6 +101,24 @@ class Adaptive(PeriodicSchedule):
         return tuple(names)
 
     @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Self:
+        """The policy that a table of a TOML file describes: for each component ``"off"``, or its parameters.
+
+        >>> Adaptive.from_table({"phase": {"direction": "last"}, "gradient": "off"}).spec
+        'adaptive,gradient=off,phase.direction=last'
+
+        Raises:
+            PolicySpecError: An unknown key, or a value that it cannot have.
+        """
+        options: dict[str, str] = {}
+        for component, value in table.items():
+            if isinstance(value, Mapping):
+                options |= {f"{component}.{name}": _write(one) for name, one in value.items()}
+            else:
+                options[component] = _write(value)
+        return cls.from_options(options)
+
+    @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
         """The policy with these keys and values, as in the text form.
 

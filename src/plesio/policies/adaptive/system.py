@@ -66,7 +66,7 @@ class SystemConfig:
 
     gain: float = 0.05
     tolerance: float = 0.03
-    memory: int = 64
+    memory: int = 32
     largest_period: int = 32
     balance: bool = True
 
