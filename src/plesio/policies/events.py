@@ -190,7 +190,7 @@ class Steer:
         next_review: Clock of the next review.
         next_clock: Clock at which its answer holds.
         keep: The workers keep a copy of their state as it is then.
-        restore: The workers go back to the state that they kept last.
+        restore: The workers go back to the state that they kept, the older one where they kept two.
         reason: A sentence: why.
         inputs: The figures that it was decided from, by name.
     """

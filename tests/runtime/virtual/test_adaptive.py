@@ -19,10 +19,12 @@ from plesio.policies import LocalSGD, Reviewed, parse_policy, read_log, verify
 from plesio.policies.adaptive import machine as machine_module
 from plesio.policies.adaptive.controller import Controller, Decision
 from plesio.policies.adaptive.system import Setting
+from plesio.runtime.environment import Place
 from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob
+from plesio.testing import LocalJob
 
 NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, NUM_WORKERS = 240, 5, 4, 3
 EPOCHS = 8
@@ -102,6 +104,28 @@ def run(
         return saw
 
     return simulate(work, num_workers=NUM_WORKERS, cluster=Cluster.one_host(NUM_WORKERS))
+
+
+def train_on_process(*, rank_s: list[float]) -> dict[str, Any]:
+    """The same on a real process, for `LocalJob`."""
+    place = Place.from_environment()
+    assert place is not None
+    model, optimizer = build()
+    batches: list[list[int]] = []
+    pacer = Pacer(step_time=Constant(mean_s=rank_s[place.rank]), seed=5, worker=place.rank)
+    session = plesio.join(model, optimizer, policy="adaptive,feedback=off", pacer=pacer, info=RunInfo(seed=7))
+    with session:
+        loader = DataLoader(Problem(), batch_size=BATCH_SIZE)
+        for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
+            batches.append(index.tolist())
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            session.step(loss)
+    return {
+        "batches": batches,
+        "parameters": [parameter.detach().tolist() for parameter in model.parameters()],
+        "result": session.report().to_json(),
+    }
 
 
 def script(monkeypatch: pytest.MonkeyPatch, *decisions: Decision) -> None:
@@ -314,3 +338,19 @@ def test_divergence_ends_in_bsp_and_the_last_good_state() -> None:
     assert restored
     assert restored[0]["policy"] == "bsp"
     assert any("last good state" in line for line in result.fallbacks)
+
+
+def test_on_processes_a_changing_run_is_the_one_written_out_by_hand() -> None:
+    """DDP with a hook, Gloo, reviews over sockets; what it changes to is decided by the time that steps really take."""
+    with LocalJob(NUM_WORKERS) as job:
+        endings = job.run(Path(__file__), "train_on_process", timeout_s=90, rank_s=[0.004, 0.004, 0.012])
+    for ending in endings.values():
+        assert ending.error is None, ending.trace
+    found = [endings[rank].value for rank in range(NUM_WORKERS)]
+    result = RunResult.from_json(found[0]["result"])
+    changes = changes_of(result)
+    assert any(shares for _, shares in changes.values()), "the slow worker has less to do"
+    workers = [Worker(batches=one["batches"]) for one in found]
+    expected = by_hand(workers, changes, first=result.decisions[0]["before"])
+    for mine, wanted in zip(found[0]["parameters"], expected, strict=True):
+        torch.testing.assert_close(torch.tensor(mine, dtype=torch.float64), wanted, **TOLERANCE)

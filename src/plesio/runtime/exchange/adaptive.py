@@ -10,10 +10,12 @@ step from which it holds (`plesio.policies.adaptive.review`). A change happens t
 Learning rates stay as they are: under every policy they are those of the synchronous step. So does momentum: each
 replica's is that of its own steps, and their mean that of the mean gradient, which is what BSP would have had.
 
-Going back (the guard's alarm): every rank loads the state that it kept last; it was kept at one clock by all, perhaps
-between two averagings, so parameters and optimizer state are then averaged.
+Going back (the guard's alarm): a state is known to be good one review after it was kept, so two are kept, and every rank
+loads the older one. It was kept at one clock by all, perhaps between two averagings, so parameters and optimizer state
+are then averaged. The copies take twice the memory of the parameters and the optimizer's state.
 """
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -93,7 +95,7 @@ class AdaptiveExchange:
         self._policy = first
         self._shares: tuple[float, ...] = ()
         self._review, self._holds = FIRST_REVIEW, FIRST_CLOCK
-        self._kept: StateCopy | None = None
+        self._kept: deque[StateCopy] = deque(maxlen=2)
         self._current = exchanges.build(self._policy)
 
     @property
@@ -118,7 +120,7 @@ class AdaptiveExchange:
     def _follow(self, steer: Steer) -> None:
         self._review, self._holds = steer.next_review, steer.next_clock
         policy = parse_policy(steer.policy)
-        restored = steer.restore and self._kept is not None
+        restored = steer.restore and bool(self._kept)
         if steer.shares != self._shares:
             self._rounds.change(steer.shares)
             self._shares = steer.shares
@@ -126,14 +128,15 @@ class AdaptiveExchange:
         if policy != self._policy or restored:
             self._change(policy, steer, restored=restored)
         if steer.keep:
-            self._kept = StateCopy(self._replica)
+            self._kept.append(StateCopy(self._replica))
 
     def _change(self, policy: Policy, steer: Steer, *, restored: bool) -> None:
         before, self._policy = self._policy, policy
         self._current.settle()
         self._current.close()
-        if self._kept is not None and restored:
-            self._kept.restore()
+        if restored:
+            self._kept[0].restore()
+            self._kept = deque([self._kept[0]], maxlen=2)
         if restored or (before.update == "delta" and policy.update == "gradient"):
             begun_s = self._timeline.now_s()
             if not average_state(self._replica, self._group, parameters=restored):
@@ -176,4 +179,4 @@ class AdaptiveExchange:
     def close(self) -> None:
         """Let go of the model."""
         self._current.close()
-        self._kept = None
+        self._kept.clear()
