@@ -104,8 +104,8 @@ class Adaptive(PeriodicSchedule):
     def from_table(cls, table: Mapping[str, Any]) -> Self:
         """The policy that a table of a TOML file describes: for each component ``"off"``, or its parameters.
 
-        >>> Adaptive.from_table({"phase": {"direction": "last"}, "gradient": "off"}).spec
-        'adaptive,gradient=off,phase.direction=last'
+        >>> Adaptive.from_table({"phase": {"direction": "both"}, "gradient": "off"}).spec
+        'adaptive,gradient=off,phase.direction=both'
 
         Raises:
             PolicySpecError: An unknown key, or a value that it cannot have.

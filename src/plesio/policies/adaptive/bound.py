@@ -24,7 +24,10 @@ Signs of instability (any one): the loss is above its recent level by more than 
 by ``loss_rise``; the median of its last three values is as much above the lowest level in ``window`` reviews (a
 creeping rise, which a level follows); validation is below its recent level likewise; the gradient's norm has jumped by
 ``norm_jump``; a gradient was not finite. A review in which nothing was told counts for nothing: without any news the
-slack stays where it is, 0 at first.
+slack stays where it is.
+
+Where to begin: at ``first_slack``. From 0 it takes ``patience`` reviews a rung to get to where slow networks need it,
+and until then every step waits for them; what is too much the first cut finds out.
 """
 
 import math
@@ -47,7 +50,8 @@ class BoundTunerConfig:
     """How fast the slack grows, how large it becomes, and what counts as unstable.
 
     Attributes:
-        largest_slack: The largest one ever advised; a power of two less one is a rung, others are rounded down.
+        first_slack: The one to begin with; a power of two less one is a rung, others are rounded down.
+        largest_slack: The largest one ever advised; rounded down likewise.
         patience: Stable reviews before the slack grows by a rung, and the least number between two cuts.
         back_off: Reviews after the first cut before the rung that failed is tried again; doubled by every further cut.
         window: Values of a figure that its noise is taken from.
@@ -60,7 +64,8 @@ class BoundTunerConfig:
         PolicySpecError: A value out of its range.
     """
 
-    largest_slack: int = 15
+    first_slack: int = 15
+    largest_slack: int = 31
     patience: int = 3
     back_off: int = 12
     window: int = 24
@@ -71,6 +76,7 @@ class BoundTunerConfig:
 
     def __post_init__(self) -> None:
         owner = "adaptive bound"
+        require_whole(owner, "first_slack", self.first_slack, minimum=0)
         require_whole(owner, "largest_slack", self.largest_slack, minimum=0)
         require_whole(owner, "patience", self.patience, minimum=1)
         require_whole(owner, "back_off", self.back_off, minimum=1)
@@ -83,7 +89,7 @@ class BoundTunerConfig:
     @property
     def num_rungs(self) -> int:
         """D: rungs of the ladder above 0."""
-        return (self.largest_slack + 1).bit_length() - 1
+        return _rung(self.largest_slack)
 
     def most_changes(self, num_reviews: int) -> int:
         """The bound of the module's head on changes of the slack in so many reviews."""
@@ -91,10 +97,15 @@ class BoundTunerConfig:
         return self.num_rungs + (1 + _RUNGS_CUT) * math.floor(cuts)
 
 
+def _rung(slack: int) -> int:
+    """The highest rung that allows no more than ``slack``."""
+    return (slack + 1).bit_length() - 1
+
+
 class BoundTuner:
     """The slack that training bears, found by trying; the module's head has the rule.
 
-    >>> tuner = BoundTuner(BoundTunerConfig(patience=2))
+    >>> tuner = BoundTuner(BoundTunerConfig(first_slack=0, largest_slack=15, patience=2))
     >>> def slack(loss: float) -> float:
     ...     return tuner.observe(Reading(clock=16, num_steps=16, learning_rate=0.1, loss=loss)).slack
     >>> [slack(1.0 + 0.01 * (review % 2)) for review in range(10)]
@@ -118,7 +129,7 @@ class BoundTuner:
     def __init__(self, config: BoundTunerConfig) -> None:
         self._config = config
         self._signs = _Signs(config)
-        self._rung = 0
+        self._rung = min(_rung(config.first_slack), config.num_rungs)
         self._ceiling = config.num_rungs
         self._num_cuts = 0
         self._stable = 0
@@ -126,7 +137,8 @@ class BoundTuner:
         self._since_cut = config.patience
         self._since_ceiling = 0
         """Reviews since the ceiling was last moved."""
-        self._advice = Advice(slack=0, reason="the slack starts at 0")
+        slack = 2**self._rung - 1
+        self._advice = Advice(slack=slack, reason=f"the slack starts at {slack}")
 
     def observe(self, reading: Reading) -> Advice:
         """Take what a review saw; say how much slack training is found to bear."""

@@ -27,8 +27,8 @@ is what an average over the workers hides. ``within`` does not, but holds how fa
 
 The monitor. A figure is *out of the ordinary* when it exceeds ``trigger`` times its moving average (of the last
 ``window`` readings) carried on by its trend, and its own noise as well. So a figure that grows or decays by a steady
-share does not trip it, nor one that is always erratic. The advice is then a slack of 0 for ``hold_reviews`` reviews;
-after that, and once the figure is back below ``release`` times its average, 1, 3, 7 ... one step every
+share does not trip it, nor one that is always erratic. The advice is then ``tight_slack`` for ``hold_reviews`` reviews;
+after that, and once the figure is back below ``release`` times its average, the next of 1, 3, 7 ... every
 ``regrow_reviews``, and no objection beyond ``largest_slack``. An extraordinary figure enters the average cut to the
 trigger's value: one outlier moves it little, a new level becomes the ordinary one within a window.
 """
@@ -116,13 +116,15 @@ def gradient_figures(
 
 def _over_workers(steps: Sequence[Sequence[tuple[float, ...]]]) -> tuple[float, float]:
     """``between`` and ``mean_norm_sq``, from the sketches of each step."""
-    distances, products = [], []
+    variances, products = [], []
     for sketches in steps:
-        for number, sketch in enumerate(sketches):
-            for other in sketches[:number]:
-                distances.append(_distance_sq(sketch, other))
-                products.append(_inner(sketch, other))
-    return statistics.fmean(distances) / 2, statistics.fmean(products)
+        count = len(sketches)
+        mean = [math.fsum(column) / count for column in zip(*sketches, strict=True)]
+        # the sums over pairs, without going through them: of ‖s_i - s_j‖² it is N sum ‖s_i - mean‖²
+        variance = math.fsum(_distance_sq(sketch, mean) for sketch in sketches) / (count - 1)
+        variances.append(variance)
+        products.append(_inner(mean, mean) - variance / count)
+    return statistics.fmean(variances), statistics.fmean(products)
 
 
 def _inner(first: Sequence[float], second: Sequence[float]) -> float:
@@ -145,6 +147,8 @@ class GradientMonitorConfig:
         noise_factor: Standard deviations of its own noise (of its logarithm) that a figure must exceed as well.
         hold_reviews: Reviews for which the slack is 0, at least.
         regrow_reviews: Reviews for which each larger slack is kept after that.
+        tight_slack: What is allowed when something is out of the ordinary. Not 0: bursts of variance are common once
+            the loss is small, and where the network is slow every strict step costs several.
         largest_slack: The last one before there is no objection.
 
     Raises:
@@ -158,7 +162,8 @@ class GradientMonitorConfig:
     noise_factor: float = 3.0
     hold_reviews: int = 4
     regrow_reviews: int = 2
-    largest_slack: int = 7
+    tight_slack: int = 3
+    largest_slack: int = 15
 
     def __post_init__(self) -> None:
         owner = "gradient monitor"
@@ -169,7 +174,8 @@ class GradientMonitorConfig:
         require_whole(owner, "window", self.window, minimum=4)
         require_whole(owner, "hold_reviews", self.hold_reviews, minimum=1)
         require_whole(owner, "regrow_reviews", self.regrow_reviews, minimum=1)
-        require_whole(owner, "largest_slack", self.largest_slack, minimum=1)
+        require_whole(owner, "tight_slack", self.tight_slack, minimum=0)
+        require_whole(owner, "largest_slack", self.largest_slack, minimum=max(1, self.tight_slack))
         if self.release > min(self.trigger, self.norm_trigger**2):
             raise PolicySpecError(
                 f"{owner}: release is {self.release:g}, above what triggers "
@@ -185,7 +191,7 @@ class GradientMonitor:
     ...     figures = GradientFigures(norm_sq=2.0, mean_norm_sq=1.0, within=1.0, between=variance, noise_scale=9.0)
     ...     return Reading(clock=16, num_steps=16, learning_rate=0.1, gradient=figures)
     >>> [monitor.observe(reading(variance)).slack for variance in (1.0, 1.1, 0.9, 1.0, 1.0, 3.1)]
-    [inf, inf, inf, inf, inf, 0]
+    [inf, inf, inf, inf, inf, 3]
     """
 
     __slots__ = ("_advice", "_averages", "_config", "_since")
@@ -223,13 +229,17 @@ class GradientMonitor:
         name = max(tripped, key=lambda key: tripped[key])
         figure = {"between": "variance between workers", "within": "variance within workers", "norm_sq": "squared norm"}
         reason = f"gradient {figure[name]} is {tripped[name]:.3g} times its average"
-        self._advice = Advice(slack=0, reason=reason, inputs={f"{key}_ratio": value for key, value in tripped.items()})
+        self._advice = Advice(
+            slack=self._config.tight_slack,
+            reason=reason,
+            inputs={f"{key}_ratio": value for key, value in tripped.items()},
+        )
         self._since = 0
 
     def _relax(self) -> None:
         config = self._config
         slack = int(self._advice.slack)
-        if self._since < (config.hold_reviews if slack == 0 else config.regrow_reviews):
+        if self._since < (config.hold_reviews if slack == config.tight_slack else config.regrow_reviews):
             return
         self._since = 0
         grown = 2 * slack + 1

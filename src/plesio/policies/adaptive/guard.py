@@ -3,9 +3,8 @@
 Each figure is held against its own recent past (`level`), in standard deviations of its own noise and as a share of its
 level; both must be exceeded. A *severity* above 1 is an alarm:
 
-    loss        min(noises / noise_factor, share / loss_rise), of the newest value over its level; and, with three
-                quarters of the factor, of the median of the last three over the lowest level of the window (a rise
-                slow enough for the level to follow)
+    loss        min(noises / noise_factor, share / loss_rise), of the newest value over its level, and of the median of
+                the last three over the lowest level of the window (a rise slow enough for the level to follow)
     worst loss  the same with ``worst_rise``: one bad worker among many shows here first
     norm        the same with ``norm_jump`` and two thirds of the factor, for the gradient's norm
     refused     share of steps without a finite gradient / refused_share, in two reviews in succession (a single one is
@@ -42,10 +41,8 @@ __all__ = ["Alarm", "Guard", "GuardConfig"]
 
 _RECENT = 4
 """Values whose median is the level."""
-_CREEP = 0.75
-"""Share of the noise factor that a median of three must reach: it scatters less than a single value."""
 _NORM = 2 / 3
-"""The same for the norm, which has to be a multiple of its level besides."""
+"""Share of the noise factor that the norm must reach: it has to be a multiple of its level besides."""
 _RESTART = 4 / 3
 """Times the last learning rate at which it has been raised on purpose."""
 
@@ -218,9 +215,7 @@ class _Watched:
             return math.inf, Alarm(reason=f"{self._name} is infinite", inputs={})
         if self.level.is_known:
             severity, alarm = max(
-                self._weigh(self.level.excess(value), noise_factor=self._noise_factor),
-                self._weigh(self.level.creep(value), noise_factor=_CREEP * self._noise_factor),
-                key=lambda one: one[0],
+                self._weigh(self.level.excess(value)), self._weigh(self.level.creep(value)), key=lambda one: one[0]
             )
         else:
             share = (value - self.highest) / abs(self.highest) if self.highest else 0.0
@@ -232,8 +227,8 @@ class _Watched:
             self.highest = max(self.highest, value)
         return severity, alarm
 
-    def _weigh(self, excess: Excess, *, noise_factor: float) -> tuple[float, Alarm]:
-        severity = min(excess.noises / noise_factor, excess.share / self._rise)
+    def _weigh(self, excess: Excess) -> tuple[float, Alarm]:
+        severity = min(excess.noises / self._noise_factor, excess.share / self._rise)
         reason = f"{self._name} is {excess.value:.4g}, {excess.noises:.3g} times its noise above {excess.level:.4g}"
         inputs = {"value": excess.value, "level": excess.level, "noises": excess.noises}
         return severity, Alarm(reason=reason, inputs=inputs)

@@ -105,7 +105,7 @@ class PhaseConfig:
         PolicySpecError: A value out of its range.
     """
 
-    direction: Direction = "first"
+    direction: Direction = "last"
     slack: int = 0
     rise: float = 1.1
     jump_budget: float = 0.05
@@ -151,7 +151,7 @@ class _Verdict:
 class PhaseDetector:
     """Follows the phase of one run; equal readings give equal phases.
 
-    >>> detector = PhaseDetector(PhaseConfig())
+    >>> detector = PhaseDetector(PhaseConfig(direction="both"))
     >>> for review, rate in enumerate([0.2, 0.4, 0.4, 0.4, 0.02], start=1):
     ...     advice = detector.observe(Reading(clock=16 * review, num_steps=16, learning_rate=rate))
     ...     print(detector.phase, advice.slack, advice.reason)
@@ -159,7 +159,7 @@ class PhaseDetector:
     critical 0 the learning rate rises
     critical 0 the learning rate rises
     stable inf the learning rate rises no more
-    final inf the learning rate is down to 5 % of its peak
+    final 0 the learning rate is down to 5 % of its peak
     """
 
     __slots__ = ("_config", "_level", "_rate", "_start", "_verdict")

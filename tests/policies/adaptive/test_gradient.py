@@ -1,0 +1,239 @@
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies.adaptive.gradient import (
+    GradientMonitor,
+    GradientMonitorConfig,
+    GradientSample,
+    gradient_figures,
+)
+from plesio.policies.adaptive.reading import GradientFigures, Reading
+
+DIMENSION, SKETCH = 96, 32
+INF = math.inf
+
+
+strict = functools.partial(GradientMonitorConfig, tight_slack=0, largest_slack=7)
+
+
+def sample(gradient: np.ndarray, sketcher: np.ndarray) -> GradientSample:
+    return GradientSample(norm_sq=float(gradient @ gradient), sketch=tuple((sketcher @ gradient).tolist()))
+
+
+def count_sketch(random: np.random.Generator) -> np.ndarray:
+    """S as a matrix [SKETCH, DIMENSION]: one random sign in each column."""
+    matrix = np.zeros((SKETCH, DIMENSION))
+    matrix[random.integers(SKETCH, size=DIMENSION), np.arange(DIMENSION)] = random.choice([-1.0, 1.0], size=DIMENSION)
+    return matrix
+
+
+@pytest.mark.parametrize("batches", [[8, 8, 8], [2, 8, 32]])
+def test_figures_are_unbiased(batches: list[int]):
+    """Over many draws of noise and of the sketch, the mean is what the module's head says, for unequal batches too."""
+    random = np.random.default_rng(0)
+    mean = random.standard_normal(DIMENSION)
+    spread = np.linspace(0.2, 2.0, DIMENSION)
+    sigma_trace = float(spread @ spread)
+    found = []
+    for _ in range(800):
+        sketcher = count_sketch(random)
+        pairs = {}
+        for worker, size in enumerate(batches):
+            first, second = mean + random.standard_normal((2, DIMENSION)) * spread / math.sqrt(size)
+            pairs[worker] = (sample(first, sketcher), sample(second, sketcher))
+        figures = gradient_figures(pairs, batch_samples=batches)
+        assert figures is not None
+        found.append((figures.norm_sq, figures.mean_norm_sq, figures.within, figures.between))
+    variance = sigma_trace * float(np.mean([1 / size for size in batches]))
+    true = np.array([mean @ mean + variance, mean @ mean, variance, variance])
+    error = np.std(found, axis=0) / math.sqrt(len(found))
+    # Four standard errors: each of the eight comparisons fails by chance once in 16,000 seeds.
+    assert np.all(np.abs(np.mean(found, axis=0) - true) < 4 * error), (np.mean(found, axis=0), true, error)
+    assert np.all(error < 0.05 * true), "the test could not see a bias of a fifth"
+
+
+def test_with_exact_sketches_the_figures_are_those_of_mccandlish():
+    """Appendix A.1 with B_small = b and B_big = N b, computed from the gradients themselves."""
+    random = np.random.default_rng(1)
+    num_workers, batch = 4, 16
+    gradients = random.standard_normal((num_workers, 8)) + 1.0
+    exact = np.eye(8)
+    pairs = {worker: (sample(gradient, exact), sample(gradient, exact)) for worker, gradient in enumerate(gradients)}
+    figures = gradient_figures(pairs, batch_samples=[batch] * num_workers)
+    assert figures is not None
+    small, big = float(np.mean(np.sum(gradients**2, axis=1))), float(np.sum(gradients.mean(axis=0) ** 2))
+    big_batch = num_workers * batch
+    mean_norm_sq = (big_batch * big - batch * small) / (big_batch - batch)
+    sigma_trace = (small - big) / (1 / batch - 1 / big_batch)
+    assert figures.norm_sq == pytest.approx(small)
+    assert figures.mean_norm_sq == pytest.approx(mean_norm_sq)
+    assert figures.between * batch == pytest.approx(sigma_trace)
+    assert figures.noise_scale == pytest.approx(sigma_trace / mean_norm_sq)
+    assert figures.within == 0.0
+
+
+def test_unequal_batches_count_with_their_harmonic_mean():
+    first = GradientSample(norm_sq=5.0, sketch=(2.0, 1.0))
+    second = GradientSample(norm_sq=5.0, sketch=(2.0, -1.0))
+    figures = gradient_figures({3: (first, first), 1: (second, second)}, batch_samples=[10, 40])
+    assert figures is not None
+    assert figures.noise_scale == pytest.approx(figures.between * 16 / figures.mean_norm_sq)
+
+
+def test_batches_go_to_workers_in_ascending_order():
+    nan = GradientSample(norm_sq=math.nan, sketch=(math.nan, 1.0))
+    fine = GradientSample(norm_sq=4.0, sketch=(2.0, 0.0))
+    other = GradientSample(norm_sq=4.0, sketch=(1.0, 1.0))
+    figures = gradient_figures({7: (fine, other), 2: (nan, fine)}, batch_samples=[5, 50])
+    assert figures is not None
+    assert figures.within == 1.0
+    assert math.isnan(figures.between)
+    assert figures.mean_norm_sq == 2.0
+    assert figures.noise_scale == 1.0 * 50 / 2.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, INF])
+def test_without_a_finite_gradient_there_are_no_figures(bad: float):
+    broken = GradientSample(norm_sq=bad, sketch=(1.0,))
+    fine = GradientSample(norm_sq=1.0, sketch=(1.0,))
+    assert gradient_figures({0: (broken, fine)}, batch_samples=[1]) is None
+    assert gradient_figures({}, batch_samples=[]) is None
+
+
+def test_noise_scale_is_infinite_where_noise_hides_the_mean():
+    up, down = GradientSample(norm_sq=1.0, sketch=(1.0,)), GradientSample(norm_sq=1.0, sketch=(-1.0,))
+    figures = gradient_figures({0: (up, up), 1: (down, down)}, batch_samples=[1, 1])
+    assert figures is not None
+    assert figures.mean_norm_sq == -1.0
+    assert figures.noise_scale == INF
+
+
+def reading(*, between: float = 1.0, within: float = 1.0, norm_sq: float = 2.0, with_figures: bool = True) -> Reading:
+    figures = GradientFigures(norm_sq=norm_sq, mean_norm_sq=1.0, within=within, between=between, noise_scale=1.0)
+    return Reading(clock=16, num_steps=16, learning_rate=0.1, gradient=figures if with_figures else None)
+
+
+def slacks(monitor: GradientMonitor, readings: Sequence[Reading]) -> list[float]:
+    return [monitor.observe(one).slack for one in readings]
+
+
+CALM = [reading()] * 8
+JUMPS = {
+    "variance between workers": reading(between=3.0),
+    "variance within workers": reading(within=3.0),
+    "squared norm": reading(norm_sq=9.0),
+}
+
+
+@pytest.mark.parametrize("what", JUMPS)
+def test_each_figure_trips_and_the_slack_comes_back_in_steps(what: str):
+    monitor = GradientMonitor(strict(hold_reviews=3, regrow_reviews=2, largest_slack=3))
+    assert slacks(monitor, CALM) == [INF] * 8
+    advice = monitor.observe(JUMPS[what])
+    assert advice.slack == 0
+    assert what in advice.reason
+    assert slacks(monitor, CALM) == [0, 0, 1, 1, 3, 3, INF, INF]
+
+
+def test_trigger_is_a_multiple_of_the_moving_average():
+    quiet, loud = (GradientMonitor(strict()) for _ in range(2))
+    slacks(quiet, CALM)
+    slacks(loud, CALM)
+    assert quiet.observe(reading(between=2.45)).slack == INF
+    assert loud.observe(reading(between=2.55)).slack == 0
+
+
+def test_slack_does_not_come_back_before_the_figure_is_below_release():
+    monitor = GradientMonitor(strict(hold_reviews=1, window=32))
+    slacks(monitor, [reading()] * 32)
+    assert slacks(monitor, [reading(between=3.0), reading(between=2.0), reading(between=2.0)]) == [0, 0, 0]
+    assert monitor.observe(reading(between=1.2)).slack == 1
+
+
+def test_second_trigger_starts_the_hold_anew():
+    monitor = GradientMonitor(strict(hold_reviews=2, regrow_reviews=1, largest_slack=1))
+    slacks(monitor, CALM)
+    jump = JUMPS["squared norm"]
+    assert slacks(monitor, [jump, reading(), reading(norm_sq=20.0), *CALM[:4]]) == [0, 0, 0, 0, 1, INF, INF]
+
+
+def test_new_level_becomes_the_ordinary_one():
+    monitor = GradientMonitor(strict())
+    slacks(monitor, CALM)
+    assert slacks(monitor, [reading(between=4.0)] * 20)[-1] == INF
+
+
+@pytest.mark.parametrize("factor", [1.5, 1.2, 1.02, 0.9, 0.5])
+def test_steady_drift_trips_nothing(factor: float):
+    monitor = GradientMonitor(strict())
+    drift = [reading(between=factor**n, within=factor**n, norm_sq=factor**n) for n in range(60)]
+    assert slacks(monitor, drift) == [INF] * 60
+
+
+def test_erratic_figure_needs_more_than_the_trigger():
+    monitor = GradientMonitor(strict())
+    random = np.random.default_rng(2)
+    values = np.exp(1.5 * random.standard_normal(200))
+    erratic = [reading(between=float(value)) for value in values]
+    above = sum(value > 2.5 * np.mean(values[n - 8 : n]) for n, value in enumerate(values) if n >= 8)
+    tripped = 0
+    for one in erratic:
+        before = monitor.observe(reading(with_figures=False)).slack
+        tripped += monitor.observe(one).slack == 0 and before != 0
+    assert above > 15
+    assert tripped <= above / 3
+
+
+def test_missing_figures_are_no_objection():
+    monitor = GradientMonitor(strict(hold_reviews=2, regrow_reviews=1, largest_slack=1))
+    empty = reading(with_figures=False)
+    assert slacks(monitor, [empty] * 3) == [INF] * 3
+    slacks(monitor, [reading(between=math.nan)] * 8)
+    assert slacks(monitor, [JUMPS["squared norm"], empty, empty, empty]) == [0, 0, 1, INF]
+
+
+def test_one_worker_has_no_between():
+    monitor = GradientMonitor(strict())
+    slacks(monitor, [reading(between=math.nan)] * 8)
+    assert monitor.observe(reading(between=math.nan, within=5.0)).slack == 0
+
+
+def test_infinite_norm_trips_at_once():
+    assert GradientMonitor(strict()).observe(reading(norm_sq=INF)).slack == 0
+
+
+def test_gradients_of_zero_are_calm():
+    zero = reading(between=0.0, within=0.0, norm_sq=0.0)
+    assert slacks(GradientMonitor(strict()), [zero] * 20) == [INF] * 20
+
+
+def test_same_readings_same_advice():
+    random = np.random.default_rng(3)
+    readings = [reading(between=value, norm_sq=2 * value) for value in random.lognormal(0, 1, 100).tolist()]
+    first, second = (GradientMonitor(strict()) for _ in range(2))
+    assert [first.observe(one) for one in readings] == [second.observe(one) for one in readings]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"trigger": 1.0},
+        {"norm_trigger": 0.5},
+        {"release": 0.0},
+        {"release": 3.0},
+        {"window": 3},
+        {"noise_factor": 0.0},
+        {"hold_reviews": 0},
+        {"regrow_reviews": 0},
+        {"largest_slack": 0},
+        {"trigger": math.nan},
+    ],
+)
+def test_wrong_parameters_are_refused(wrong: dict[str, float]):
+    with pytest.raises(PolicySpecError, match=next(iter(wrong))):
+        GradientMonitorConfig(**wrong)  # type: ignore[arg-type]

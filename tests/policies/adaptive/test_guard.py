@@ -1,0 +1,232 @@
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies.adaptive.guard import Alarm, Guard, GuardConfig
+from plesio.policies.adaptive.reading import GradientFigures, Reading
+
+NOISE = [0.01, -0.02, 0.0, 0.02, -0.01]
+
+
+def reading(
+    loss: float = math.nan,
+    *,
+    worst_loss: float | None = None,
+    norm_sq: float | None = None,
+    num_refused: int = 0,
+    rate: float = 0.1,
+) -> Reading:
+    figures = None
+    if norm_sq is not None:
+        figures = GradientFigures(norm_sq=norm_sq, mean_norm_sq=1.0, within=1.0, between=1.0, noise_scale=1.0)
+    return Reading(
+        clock=16,
+        num_steps=16,
+        learning_rate=rate,
+        loss=loss,
+        worst_loss=loss if worst_loss is None else worst_loss,
+        gradient=figures,
+        num_refused=num_refused,
+    )
+
+
+def healthy(num_reviews: int, *, level: float = 1.0, rate: float = 0.1) -> list[Reading]:
+    return [
+        reading(level * (1 + NOISE[n % 5]), worst_loss=1.2 * level, norm_sq=2 * (1 + NOISE[n % 5]), rate=rate)
+        for n in range(num_reviews)
+    ]
+
+
+def alarms(guard: Guard, readings: Sequence[Reading]) -> list[Alarm | None]:
+    return [guard.observe(one) for one in readings]
+
+
+def trained(config: GuardConfig | None = None) -> Guard:
+    guard = Guard(config or GuardConfig())
+    assert alarms(guard, healthy(30)) == [None] * 30
+    return guard
+
+
+BAD = {
+    "the loss is 2": reading(2.0),
+    "the worst loss": reading(1.0, worst_loss=4.0),
+    "the gradient's squared norm": reading(1.0, worst_loss=1.2, norm_sq=40.0),
+    "infinite": reading(math.inf),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_each_figure_raises_an_alarm_that_says_why(what: str):
+    guard = trained()
+    alarm = guard.observe(BAD[what])
+    assert alarm is not None
+    assert what in alarm.reason
+    assert not guard.good
+
+
+def test_gradients_that_are_not_finite_raise_an_alarm_in_two_reviews_in_succession():
+    broken = reading(1.0, worst_loss=1.2, num_refused=16)
+    guard = trained()
+    assert guard.observe(broken) is None
+    assert not guard.good
+    alarm = guard.observe(broken)
+    assert alarm is not None
+    assert alarm.reason == "16 gradients in 16 steps were not finite"
+    assert alarms(trained(), [broken, *healthy(1), broken]) == [None] * 3
+
+
+def test_rise_that_the_level_follows_raises_an_alarm():
+    creeping = [reading(1.03**n * (1 + NOISE[n % 5]), worst_loss=1.2) for n in range(16)]
+    assert any(alarms(trained(), creeping))
+
+
+def test_a_figure_must_be_above_its_noise_and_by_a_share():
+    assert trained().observe(reading(1.08, worst_loss=1.2)) is None
+    noisy = Guard(GuardConfig())
+    random = np.random.default_rng(0)
+    losses = np.exp(0.3 * random.standard_normal(30)).tolist()
+    assert alarms(noisy, [reading(loss, worst_loss=2 * loss) for loss in losses]) == [None] * 30
+    assert noisy.observe(reading(2.0, worst_loss=4.0)) is None
+    assert noisy.observe(reading(20.0, worst_loss=40.0)) is not None
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [3.0 * 0.9**n for n in range(80)],
+        [2.3 if n < 30 else 0.4 for n in range(60)],
+        [-1.0 - 0.05 * n for n in range(60)],
+        [0.5] * 60,
+        [0.0] * 60,
+    ],
+    ids=["decay", "step decay", "below zero", "constant", "zero"],
+)
+def test_healthy_losses_raise_no_alarm(losses: list[float]):
+    guard = Guard(GuardConfig())
+    assert not any(alarms(guard, [reading(loss * (1 + NOISE[n % 5])) for n, loss in enumerate(losses)]))
+    assert guard.good
+
+
+def test_false_alarms_on_noise_are_rare_over_whole_runs():
+    """Independent normal noise, 40 runs of 200 reviews (3,200 steps): at most one may alarm."""
+    random = np.random.default_rng(1)
+    num_alarmed = 0
+    for _ in range(40):
+        losses = (1 + 0.05 * random.standard_normal(200)).tolist()
+        num_alarmed += any(alarms(Guard(GuardConfig()), [reading(loss) for loss in losses]))
+    assert num_alarmed <= 1
+
+
+def test_before_levels_are_known_only_the_highest_loss_counts():
+    guard = Guard(GuardConfig())
+    assert alarms(guard, [reading(2.3), reading(2.5), reading(4.0), reading(1.0)]) == [None] * 4
+    alarm = guard.observe(reading(12.5))
+    assert alarm is not None
+    assert "never above 4" in alarm.reason
+
+
+def test_restart_of_the_rate_is_no_divergence_and_a_new_rate_is_none_either():
+    before = [*healthy(20, level=2.0, rate=0.1), *healthy(20, level=1.0, rate=0.01)]
+    restarted, raised = Guard(GuardConfig()), Guard(GuardConfig())
+    assert not any(alarms(restarted, before) + alarms(raised, before))
+    assert not any(alarms(restarted, healthy(20, level=1.8, rate=0.1)))
+    assert any(alarms(raised, healthy(1, level=1.8, rate=0.5)))
+
+
+def test_after_a_restart_a_collapse_is_still_seen():
+    guard = Guard(GuardConfig())
+    alarms(guard, [*healthy(20, level=2.0, rate=0.1), *healthy(20, level=1.0, rate=0.01)])
+    assert guard.observe(reading(7.0, rate=0.1)) is not None
+
+
+def test_silence_after_an_alarm_and_the_old_level_afterwards():
+    guard = trained(GuardConfig(rearm_reviews=3))
+    bad = reading(2.0)
+    assert guard.observe(bad) is not None
+    assert alarms(guard, [bad, *healthy(2)]) == [None] * 3
+    assert guard.good
+    assert guard.observe(bad) is not None
+
+
+def test_what_will_not_go_away_becomes_the_level_after_a_second_alarm():
+    guard = trained(GuardConfig(rearm_reviews=2))
+    stuck = healthy(40, level=3.0)
+    raised = [number for number, alarm in enumerate(alarms(guard, stuck)) if alarm]
+    assert raised == [0, 3]
+    assert guard.good
+    assert guard.observe(reading(9.0)) is not None
+
+
+def test_a_state_is_good_from_the_start_and_not_when_something_is_half_way_to_an_alarm():
+    guard = Guard(GuardConfig())
+    assert not guard.good
+    guard.observe(reading(2.3))
+    assert guard.good
+    guard = trained()
+    guard.observe(reading(1.09, worst_loss=1.2))
+    assert not guard.good
+    guard.observe(healthy(1)[0])
+    assert guard.good
+    guard.observe(reading(1.0, worst_loss=1.2, num_refused=1))
+    assert not guard.good
+
+
+def test_without_any_figures_there_is_no_alarm():
+    guard = Guard(GuardConfig())
+    assert alarms(guard, [reading()] * 50) == [None] * 50
+
+
+def test_gradients_alone_are_enough():
+    guard = Guard(GuardConfig())
+    assert not any(alarms(guard, [reading(norm_sq=2 + NOISE[n % 5]) for n in range(20)]))
+    assert guard.observe(reading(norm_sq=100.0)) is not None
+
+
+def test_same_readings_same_alarms():
+    readings = [*healthy(20), *BAD.values(), *healthy(10), *BAD.values()]
+    first, second = Guard(GuardConfig()), Guard(GuardConfig())
+    assert alarms(first, readings) == alarms(second, readings)
+    assert first.good == second.good
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    losses=st.lists(st.one_of(st.floats(), st.sampled_from([0.0, 1e-320, -1.0, 1e308])), min_size=1, max_size=40),
+    norms=st.lists(st.floats(min_value=0), min_size=1, max_size=10),
+    rates=st.lists(st.floats(min_value=0, max_value=10), min_size=1, max_size=10),
+)
+def test_any_numbers_are_taken_and_alarms_are_apart(losses: list[float], norms: list[float], rates: list[float]):
+    guard = Guard(GuardConfig(rearm_reviews=4))
+    found = alarms(
+        guard,
+        [
+            reading(loss, norm_sq=norms[number % len(norms)], rate=rates[number % len(rates)])
+            for number, loss in enumerate(losses)
+        ],
+    )
+    raised = [number for number, alarm in enumerate(found) if alarm]
+    assert all(later - earlier > 4 for earlier, later in itertools.pairwise(raised))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"window": 15},
+        {"noise_factor": 0.0},
+        {"loss_rise": 0.0},
+        {"worst_rise": -1.0},
+        {"norm_jump": 1.0},
+        {"early_rise": math.nan},
+        {"refused_share": 0.0},
+        {"rearm_reviews": 0},
+    ],
+)
+def test_wrong_parameters_are_refused(wrong: dict[str, float]):
+    with pytest.raises(PolicySpecError, match=next(iter(wrong))):
+        GuardConfig(**wrong)  # type: ignore[arg-type]
