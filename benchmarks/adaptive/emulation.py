@@ -1,0 +1,276 @@
+"""Real training with several workers in one process: local SGD and stale SGD, with faults, seen as the runtime would.
+
+A *run* trains a task from its first step; from a review of it a *branch* may fork with a fault, so that the healthy
+run is its own control. All parameters and gradients of a replica lie in one flat buffer each.
+
+- ``local``: every worker steps its own replica with its own optimizer; every H steps the parameters are averaged.
+- ``stale``: every worker computes its gradient at the parameters of τ steps ago; one optimizer applies their mean (or,
+  undivided, their sum).
+
+A gradient that is not finite is refused, as in the runtime: that worker's part is left out.
+"""
+
+import copy
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from plesio.policies.adaptive.gradient import GradientSample, gradient_figures
+from plesio.policies.adaptive.reading import Reading
+from plesio.tasks.task import Task, take_batch
+
+__all__ = ["Fault", "Team", "TeamSetting"]
+
+STEPS_PER_REVIEW = 16
+SKETCH_SIZE = 64
+Batch = list[Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamSetting:
+    """How a team trains.
+
+    Attributes:
+        mode: ``local`` or ``stale``.
+        slack: Steps a worker goes on without the others: H - 1, or τ.
+        num_workers: N.
+        batch_size: Of one worker.
+        momentum: Put into the task's optimizer if it is plain SGD.
+        rate: ``rate(step)``: the learning rate.
+        seed: Of the parameters and the samples.
+    """
+
+    mode: Literal["local", "stale"]
+    slack: int
+    num_workers: int
+    batch_size: int
+    rate: Callable[[int], float]
+    seed: int
+    momentum: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What goes wrong from a step on.
+
+    Attributes:
+        kind: ``rate`` times the learning rate; on one worker: ``labels`` random in this share, ``inputs`` or
+            ``gradient`` times a factor, ``flip`` minus the gradient times a factor, ``noise`` of this many times the
+            gradient's norm, ``nan`` in this share of the steps; ``loose``: times the slack (plus one), undivided when
+            stale, and times 3 the learning rate when local.
+        strength: See there.
+    """
+
+    kind: Literal["rate", "labels", "inputs", "gradient", "flip", "noise", "nan", "loose"]
+    strength: float
+
+
+class Team:
+    """Workers that train a task together."""
+
+    def __init__(self, task: Task, setting: TeamSetting) -> None:
+        self._task, self._setting = task, setting
+        num_replicas = setting.num_workers if setting.mode == "local" else 1
+        self._replicas = [_Replica(task, setting) for _ in range(num_replicas)]
+        self._data = [task.for_worker(worker, setting.num_workers).train_set() for worker in range(setting.num_workers)]
+        self._random = torch.Generator().manual_seed(1000 + setting.seed)
+        size = self._replicas[0].flat.numel()
+        fixed = torch.Generator().manual_seed(7)
+        self._bucket = torch.randint(SKETCH_SIZE, (size,), generator=fixed)
+        self._sign = torch.randint(2, (size,), generator=fixed).to(self._replicas[0].flat.dtype) * 2 - 1
+        self._history: deque[Tensor] = deque([self._replicas[0].flat.clone()], maxlen=512)
+        self._fault: Fault | None = None
+        self._fault_step = 0
+        self._step = 0
+
+    def fork(self, fault: Fault, *, worker_seed: int) -> "Team":
+        """A copy that goes on by itself; the fault begins some steps into its first review."""
+        other = copy.copy(self)
+        other._replicas = [replica.copy() for replica in self._replicas]
+        other._history = deque(self._history, maxlen=self._history.maxlen)
+        other._random = torch.Generator()
+        other._random.set_state(self._random.get_state())
+        other._fault = fault
+        other._fault_step = self._step + worker_seed % STEPS_PER_REVIEW
+        return other
+
+    @property
+    def clock(self) -> int:
+        """Steps done."""
+        return self._step
+
+    @property
+    def fault_step(self) -> int:
+        """The first step with the fault."""
+        return self._fault_step
+
+    def review(self, *, with_gradient: bool) -> tuple[Reading, float, list[float]]:
+        """Train for a review; what it saw, the shared model's metric (higher is better), each step's mean loss."""
+        num_workers = self._setting.num_workers
+        losses: list[list[float]] = [[] for _ in range(num_workers)]
+        samples: dict[int, list[GradientSample]] = {worker: [] for worker in range(num_workers)}
+        step_losses = []
+        num_refused = 0
+        for step in range(STEPS_PER_REVIEW):
+            found = self._all_gradients()
+            step_losses.append(sum(loss for loss, _ in found) / num_workers)
+            for worker, (loss, gradient) in enumerate(found):
+                if gradient is None:
+                    num_refused += 1
+                elif math.isfinite(loss):
+                    losses[worker].append(loss)
+                if with_gradient and step < 2:
+                    samples[worker].append(self._sample(gradient))
+        figures = None
+        if with_gradient:
+            pairs = {worker: (pair[0], pair[1]) for worker, pair in samples.items()}
+            figures = gradient_figures(pairs, batch_samples=[self._setting.batch_size] * num_workers)
+        means = [sum(of_worker) / len(of_worker) for of_worker in losses if of_worker]
+        reading = Reading(
+            clock=self._step,
+            num_steps=STEPS_PER_REVIEW,
+            learning_rate=self._rate(self._step - 1),
+            loss=sum(means) / len(means) if means else math.nan,
+            worst_loss=max(means, default=math.nan),
+            num_refused=num_refused,
+            gradient=figures,
+        )
+        return reading, self._metric(), step_losses
+
+    def _all_gradients(self) -> list[tuple[float, Tensor | None]]:
+        """One step of everyone: each worker's loss and gradient as it sends it."""
+        local = self._setting.mode == "local"
+        fault = self._fault if self._step >= self._fault_step else None
+        slack = self._setting.slack
+        if fault is not None and fault.kind == "loose":
+            slack = round((slack + 1) * fault.strength) - 1
+        rate = self._rate(self._step)
+        found: list[tuple[float, Tensor | None]] = []
+        for worker in range(self._setting.num_workers):
+            replica = self._replicas[worker if local else 0]
+            if not local:
+                replica.flat.copy_(self._history[max(0, len(self._history) - 1 - slack)])
+            bad = fault if worker == self._fault_step % self._setting.num_workers else None
+            loss = replica.gradient(self._task, self._batch(worker, bad))
+            gradient = self._spoil(replica.grad.clone(), bad)
+            found.append((loss, gradient if bool(torch.isfinite(gradient).all()) else None))
+        if local:
+            for replica, (_, gradient) in zip(self._replicas, found, strict=True):
+                replica.apply(gradient, rate=rate)
+            if (self._step + 1) % (slack + 1) == 0:
+                mean = torch.stack([replica.flat for replica in self._replicas]).mean(0)
+                for replica in self._replicas:
+                    replica.flat.copy_(mean)
+        else:
+            kept = [gradient for _, gradient in found if gradient is not None]
+            undivided = fault is not None and fault.kind == "loose"
+            self._replicas[0].flat.copy_(self._history[-1])
+            if kept:
+                total = torch.stack(kept).sum(0)
+                self._replicas[0].apply(total if undivided else total / len(kept), rate=rate)
+            self._history.append(self._replicas[0].flat.clone())
+        self._step += 1
+        return found
+
+    def _rate(self, step: int) -> float:
+        rate = self._setting.rate(step)
+        if self._fault is not None and step >= self._fault_step:
+            if self._fault.kind == "rate":
+                return rate * self._fault.strength
+            if self._fault.kind == "loose" and self._setting.mode == "local":
+                return rate * 3
+        return rate
+
+    def _batch(self, worker: int, fault: Fault | None) -> Batch:
+        data = self._data[worker]
+        indices = torch.randint(len(data), (self._setting.batch_size,), generator=self._random)
+        batch = list(take_batch(data, indices.tolist()))
+        if fault is not None and fault.kind == "labels":
+            batch = self._other_labels(batch, share=fault.strength)
+        if fault is not None and fault.kind == "inputs" and batch[0].is_floating_point():
+            batch = [batch[0] * fault.strength, *batch[1:]]
+        return batch
+
+    def _other_labels(self, batch: Batch, *, share: float) -> Batch:
+        spoilt = torch.rand(len(batch[0]), generator=self._random) < share
+        labels = batch[-1].clone()
+        if labels.is_floating_point():
+            labels[spoilt] = labels[spoilt] + 10.0 * torch.randn(int(spoilt.sum()), generator=self._random)
+        else:
+            largest = int(labels.max()) + 1
+            shape = labels[spoilt].shape
+            labels[spoilt] = torch.randint(largest, shape, generator=self._random).to(labels.dtype)
+        return [*batch[:-1], labels]
+
+    def _spoil(self, gradient: Tensor, fault: Fault | None) -> Tensor:
+        match fault:
+            case Fault(kind="gradient", strength=factor):
+                return gradient * factor
+            case Fault(kind="flip", strength=factor):
+                return gradient * -factor
+            case Fault(kind="noise", strength=factor):
+                noise = torch.randn(gradient.shape, generator=self._random)
+                return gradient + noise * (factor * gradient.norm() / noise.norm())
+            case Fault(kind="nan", strength=share) if torch.rand((), generator=self._random) < share:
+                return gradient * math.nan
+        return gradient
+
+    def _sample(self, gradient: Tensor | None) -> GradientSample:
+        if gradient is None:
+            return GradientSample(norm_sq=math.nan, sketch=(math.nan,) * SKETCH_SIZE)
+        sketch = torch.zeros(SKETCH_SIZE, dtype=gradient.dtype).index_add_(0, self._bucket, gradient * self._sign)
+        return GradientSample(norm_sq=float(gradient.double().square().sum()), sketch=tuple(sketch.tolist()))
+
+    def _metric(self) -> float:
+        first = self._replicas[0]
+        own = first.flat.clone()
+        if self._setting.mode == "local":
+            first.flat.copy_(torch.stack([replica.flat for replica in self._replicas]).mean(0))
+        metric = self._task.metric(first.model)
+        first.flat.copy_(own)
+        return metric if self._task.metric_goal == "max" else -metric
+
+
+class _Replica:
+    def __init__(self, task: Task, setting: TeamSetting) -> None:
+        self.model, self._optimizer = task.build(setting.seed)
+        if setting.momentum:
+            self._optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0, momentum=setting.momentum)
+        self._flatten()
+
+    def _flatten(self) -> None:
+        parameters = list(self.model.parameters())
+        self.flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
+        self.grad = torch.zeros_like(self.flat)
+        start = 0
+        for parameter in parameters:
+            part = slice(start, start + parameter.numel())
+            parameter.data = self.flat[part].view(parameter.shape)
+            parameter.grad = self.grad[part].view(parameter.shape)
+            start = part.stop
+
+    def copy(self) -> "_Replica":
+        other = copy.copy(self)
+        other.model, other._optimizer = copy.deepcopy((self.model, self._optimizer))
+        other._flatten()
+        return other
+
+    def gradient(self, task: Task, batch: Batch) -> float:
+        """The loss; its gradient is in ``grad``."""
+        self.grad.zero_()
+        loss = task.loss(self.model, batch)
+        loss.backward()
+        return loss.item()
+
+    def apply(self, gradient: Tensor | None, *, rate: float) -> None:
+        if gradient is None:
+            return
+        self.grad.copy_(gradient)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()

@@ -1,0 +1,223 @@
+"""Which trainings are recorded: healthy runs of three tasks, and faults that fork off them.
+
+TUNING is what the defaults of the guard were chosen by, HELD_OUT what they are judged by. They share no seed, and
+differ in what the tasks are (dimension, spectrum, momentum, width, context), in batches, rates, slack and strengths.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from emulation import STEPS_PER_REVIEW, Fault, TeamSetting
+
+__all__ = ["HELD_OUT", "TUNING", "Forked", "Scenario"]
+
+Schedule = Literal["constant", "steps", "warm_up", "restarts", "plateau", "fine_tune"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forked:
+    """A fault that begins in a review of a healthy run."""
+
+    fault: Fault
+    onset_review: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A healthy run and the faults that fork off it."""
+
+    name: str
+    task: str
+    options: Mapping[str, Any]
+    rate: float
+    schedule: Schedule
+    mode: Literal["local", "stale"]
+    slack: int
+    num_workers: int
+    batch_size: int
+    seed: int
+    num_reviews: int
+    momentum: float = 0.0
+    forks: tuple[Forked, ...] = field(default=())
+
+    @property
+    def pretraining_reviews(self) -> int:
+        """Reviews that are trained at the full rate before anything is recorded."""
+        return 8 if self.schedule == "fine_tune" else 0
+
+    def setting(self) -> TeamSetting:
+        """How its team trains."""
+        return TeamSetting(
+            mode=self.mode,
+            slack=self.slack,
+            num_workers=self.num_workers,
+            batch_size=self.batch_size,
+            rate=rate_at(
+                self.schedule,
+                self.rate,
+                num_steps=self.num_reviews * STEPS_PER_REVIEW,
+                pretraining_steps=self.pretraining_reviews * STEPS_PER_REVIEW,
+            ),
+            seed=self.seed,
+            momentum=self.momentum,
+        )
+
+
+def rate_at(schedule: Schedule, peak: float, *, num_steps: int, pretraining_steps: int) -> Callable[[int], float]:
+    def factor(step: int) -> float:
+        share = step / num_steps
+        match schedule:
+            case "constant":
+                return 1.0
+            case "steps":
+                return 1.0 if share < 0.5 else 0.1 if share < 0.8 else 0.01
+            case "warm_up":
+                return min((step + 1) / (0.1 * num_steps), 0.55 + 0.45 * math.cos(math.pi * min(1.0, share)))
+            case "restarts":
+                return 0.51 + 0.49 * math.cos(math.pi * (share * 4 % 1))
+            case "plateau":
+                return 1.0 if share < 0.25 else 0.02
+            case "fine_tune":
+                return 1.0 if step < pretraining_steps else 0.2
+
+    return lambda step: peak * factor(step)
+
+
+SCHEDULES: tuple[Schedule, ...] = ("constant", "steps", "warm_up", "restarts", "plateau", "fine_tune")
+
+
+def _faults(strengths: Mapping[str, tuple[float, ...]]) -> list[Fault]:
+    """All kinds in turn, then all with the next strength."""
+    longest = max(map(len, strengths.values()))
+    return [
+        Fault(kind=kind, strength=values[number % len(values)])  # type: ignore[arg-type]
+        for number in range(longest)
+        for kind, values in strengths.items()
+    ]
+
+
+def _catalogue(
+    split: str,
+    tasks: Mapping[str, tuple[Mapping[str, Any], ...]],
+    *,
+    counts: Mapping[str, int],
+    strengths: Mapping[str, tuple[float, ...]],
+    num_forks: int,
+    num_reviews: int,
+    first_seed: int,
+) -> tuple[Scenario, ...]:
+    faults = _faults(strengths)
+    scenarios = []
+    next_fault = 0
+    for task, variants in tasks.items():
+        for number in range(counts[task]):
+            variant = dict(variants[number % len(variants)])
+            schedule = SCHEDULES[number % len(SCHEDULES)]
+            forks = []
+            for fork in range(num_forks):
+                onset = round(num_reviews * (0.4 + 0.45 * ((next_fault * 7) % 11) / 10)) + fork
+                forks.append(Forked(fault=faults[next_fault % len(faults)], onset_review=min(onset, num_reviews - 2)))
+                next_fault += 1
+            seed = first_seed + number
+            scenarios.append(
+                Scenario(
+                    name=f"{split}/{task}/{number:02}/{schedule}",
+                    task=task,
+                    schedule=schedule,
+                    mode=("local", "stale")[(number + number // len(SCHEDULES)) % 2],
+                    slack=variant.pop("slack"),
+                    num_workers=variant.pop("num_workers"),
+                    batch_size=variant.pop("batch_size"),
+                    rate=variant.pop("rate"),
+                    momentum=variant.pop("momentum", 0.0),
+                    options=variant,
+                    seed=seed,
+                    num_reviews=num_reviews,
+                    forks=tuple(forks),
+                )
+            )
+    return tuple(scenarios)
+
+
+_LM = {"depth": 1, "num_heads": 2, "corpus_bytes": 200_000}
+TUNING = _catalogue(
+    "tuning",
+    {
+        "quadratic": (
+            {"noise": 1.0, "rate": 0.05, "batch_size": 32, "num_workers": 4, "slack": 3},
+            {"noise": 1.0, "rate": 0.1, "batch_size": 4, "num_workers": 6, "slack": 1},
+            {"noise": 0.3, "condition_number": 30.0, "rate": 0.05, "batch_size": 64, "num_workers": 4, "slack": 7},
+        ),
+        "digits": (
+            {"rate": 0.1, "batch_size": 8, "num_workers": 4, "slack": 3},
+            {"rate": 0.15, "batch_size": 16, "num_workers": 4, "slack": 1},
+            {"rate": 0.05, "batch_size": 4, "num_workers": 4, "slack": 7},
+        ),
+        "stdlib_lm": (
+            {**_LM, "context": 32, "width": 32, "rate": 2e-3, "batch_size": 8, "num_workers": 4, "slack": 3},
+            {**_LM, "context": 16, "width": 32, "rate": 4e-3, "batch_size": 16, "num_workers": 4, "slack": 1},
+        ),
+    },
+    counts={"quadratic": 12, "digits": 8, "stdlib_lm": 6},
+    strengths={
+        "rate": (10.0, 30.0, 100.0),
+        "gradient": (50.0, 20.0),
+        "loose": (8.0, 4.0, 16.0),
+        "labels": (1.0, 0.7),
+        "flip": (8.0, 20.0),
+        "nan": (1.0, 0.5),
+        "inputs": (10.0, 30.0),
+        "noise": (50.0, 100.0),
+    },
+    num_forks=3,
+    num_reviews=32,
+    first_seed=100,
+)
+_HELD_OUT_STRENGTHS: Mapping[str, tuple[float, ...]] = {
+    "rate": (5.0, 20.0, 50.0, 100.0),
+    "gradient": (50.0, 30.0, 100.0),
+    "loose": (6.0, 12.0, 3.0, 20.0),
+    "labels": (1.0, 0.5),
+    "flip": (10.0, 5.0, 30.0),
+    "nan": (1.0, 0.6),
+    "inputs": (20.0, 8.0),
+    "noise": (70.0, 30.0),
+}
+_HELD_OUT_QUADRATIC: tuple[Mapping[str, Any], ...] = (
+    {"noise": 1.0, "dimension": 64, "rate": 0.04, "batch_size": 32, "num_workers": 5, "slack": 2},
+    {"noise": 0.5, "heterogeneity": 1.0, "rate": 0.05, "batch_size": 16, "num_workers": 8, "slack": 3},
+    {"noise": 2.0, "condition_number": 20.0, "rate": 0.1, "batch_size": 6, "num_workers": 4, "slack": 1},
+    {"noise": 1.0, "dimension": 16, "rate": 0.02, "batch_size": 64, "num_workers": 6, "slack": 7},
+)
+HELD_OUT = _catalogue(
+    "held_out",
+    {
+        "quadratic": _HELD_OUT_QUADRATIC,
+        "digits": (
+            {"rate": 0.12, "batch_size": 8, "num_workers": 4, "slack": 2},
+            {"rate": 0.02, "momentum": 0.9, "batch_size": 8, "num_workers": 4, "slack": 1},
+            {"rate": 0.05, "batch_size": 3, "num_workers": 5, "slack": 5},
+            {"rate": 0.2, "batch_size": 16, "num_workers": 4, "slack": 3},
+        ),
+        "stdlib_lm": (
+            {**_LM, "context": 24, "width": 48, "rate": 2e-3, "batch_size": 8, "num_workers": 4, "slack": 2},
+            {**_LM, "context": 32, "width": 32, "rate": 3e-3, "batch_size": 12, "num_workers": 4, "slack": 5},
+            {**_LM, "context": 24, "width": 32, "rate": 1e-3, "batch_size": 4, "num_workers": 6, "slack": 1},
+        ),
+    },
+    counts={"quadratic": 20, "digits": 12, "stdlib_lm": 12},
+    strengths=_HELD_OUT_STRENGTHS,
+    num_forks=3,
+    num_reviews=32,
+    first_seed=900,
+) + _catalogue(
+    "held_out_more",  # the first 44 runs gave 48 divergences
+    {"quadratic": _HELD_OUT_QUADRATIC},
+    counts={"quadratic": 6},
+    strengths=_HELD_OUT_STRENGTHS,
+    num_forks=3,
+    num_reviews=32,
+    first_seed=970,
+)
