@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 import typer
 
-from plesio.cli import calibrate, compare, policies, report, run, simulate, sweep, tasks, validate
+from plesio.cli import calibrate, compare, explain, policies, report, run, simulate, sweep, tasks, validate
 from plesio.core.errors import PlesioError
 
 __all__ = ["app", "invoke", "main"]
@@ -32,6 +32,7 @@ app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
 app.command("report", epilog=report.EXAMPLES)(report.report)
+app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
 app.command("policies", epilog=policies.EXAMPLES)(policies.policies)
 app.command("tasks", epilog=tasks.EXAMPLES)(tasks.tasks)
 

@@ -8,9 +8,12 @@ from typing import Any
 
 from plesio.core.results import RunResult
 from plesio.core.units import format_bytes, format_seconds
+from plesio.report.markup import prose
 from plesio.report.metric import Metric
 from plesio.report.model import Comparison
 from plesio.report.page_frame import table
+from plesio.report.story import recorded_changes
+from plesio.report.story_sentences import change_text, unchanged_text
 from plesio.report.summarise import training_s
 
 __all__ = ["TraceLink", "decision_list", "environment_list", "run_table", "trace_list"]
@@ -64,12 +67,24 @@ def _run_cells(run: RunResult, *, metric: Metric) -> Iterable[str]:
 def decision_list(comparison: Comparison) -> str:
     """The decisions that changed how runs went on; nothing where there were none."""
     parts = [
-        f"<p>{html.escape(run.policy)}, seed {run.seed}</p><pre>{html.escape(_json_lines(run.decisions))}</pre>"
+        f"<p>{html.escape(run.policy)}, seed {run.seed}</p>{_decisions(run)}"
         for run in comparison.runs
         if run.decisions
     ]
-    number = sum(len(run.decisions) for run in comparison.runs)
-    return _details(f"Decisions of the policies ({number})", "".join(parts)) if parts else ""
+    return _details("Decisions of the policies", "".join(parts)) if parts else ""
+
+
+def _decisions(run: RunResult) -> str:
+    """As sentences where they are an adaptive policy's."""
+    changes = recorded_changes(run)
+    if changes is None:
+        return f"<pre>{html.escape(_json_lines(run.decisions))}</pre>"
+    if not changes:
+        first = run.decisions[0]
+        num_steps = run.steps // max(1, run.num_workers)
+        text = unchanged_text(num_steps=num_steps, policy=str(first["policy"]), reason=str(first["reason"]))
+        return f"<ul><li>{prose(text)}</li></ul>"
+    return f"<ol>{''.join(f'<li>{prose(change_text(change))}.</li>' for change in changes)}</ol>"
 
 
 def _json_lines(decisions: Iterable[Mapping[str, Any]]) -> str:

@@ -1,0 +1,356 @@
+"""Figures of an adaptive run: slack, time of a step, training, shares; all over the steps of a worker.
+
+What was in force is blue in all of them and bsp is grey; a dotted line stands where something was changed.
+"""
+
+import html
+import math
+import textwrap
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from plesio.core.units import format_seconds
+from plesio.report.figures.page_figure import PageFigure
+from plesio.report.figures.theme import lay_out, with_alpha
+from plesio.report.sentences import listed, share_text
+from plesio.report.story import Chapter, Story
+from plesio.report.story_sentences import change_text, counted, percent
+
+__all__ = ["story_figures"]
+
+_IN_FORCE = "#0072b2"
+_BSP = "#7d8590"
+_COMPONENTS = ("#e69f00", "#009e73", "#cc79a7", "#d55e00")
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_HOVER_COLUMNS = 64
+_STRAND = 0.075
+"""Between two components' lines at one slack, in rungs of the ladder."""
+_SIZES = (1, 3, 7, 15, 31, 63, 127, 255)
+
+
+def story_figures(story: Story) -> list[PageFigure]:
+    """The figures that this run has data for, in the order of the page."""
+    made = (_slack_figure(story), _step_figure(story), _loss_figure(story), _noise_figure(story), _shares_figure(story))
+    return [figure for figure in made if figure is not None]
+
+
+def _slack_figure(story: Story) -> PageFigure | None:
+    if not story.spans:
+        return None
+    figure = go.Figure()
+    known = [span.slack for span in story.spans]
+    known += [slack for span in story.spans for slack in span.allowed.values() if slack is not None]
+    rungs = [0, *(size for size in _SIZES if size <= max(3, *known))]
+    if max(known) > rungs[-1]:
+        rungs.append(max(known))
+    any_slack = _rung(rungs[-1]) + 1
+    asked = [span for span in story.spans if span.allowed]
+    for place, component in enumerate(story.components):
+        slacks = [span.allowed.get(component) for span in asked]
+        shift = (place + 1) * _STRAND
+        _add_steps(
+            figure,
+            [(span.begin, span.end) for span in asked],
+            [shift + (any_slack if slack is None else _rung(slack)) for slack in slacks],
+            name=f"allowed by {component}",
+            colour=_COMPONENTS[place % len(_COMPONENTS)],
+            dash=_DASHES[(place + 1) % len(_DASHES)],
+            width=2,
+            texts=["any slack" if slack is None else f"a slack of {slack}" for slack in slacks],
+        )
+    _add_steps(
+        figure,
+        [(span.begin, span.end) for span in story.spans],
+        [_rung(span.slack) for span in story.spans],
+        name="in force",
+        colour=_IN_FORCE,
+        width=3.5,
+        texts=[f"a slack of {span.slack} ({html.escape(span.policy)})" for span in story.spans],
+    )
+    _add_change_marks(figure, story)
+    lay_out(figure, height_px=400, legend_gap_px=10)
+    places = [*(_rung(rung) for rung in rungs), any_slack]
+    figure.update_yaxes(
+        title_text="slack (steps)",
+        tickvals=places,
+        ticktext=[*map(str, rungs), "any"],
+        range=[-0.3, any_slack + 0.25 + _STRAND * len(story.components)],
+    )
+    _finish_x(figure, story)
+    return PageFigure(
+        slug="slack",
+        title=_slack_finding(story),
+        caption=(
+            "How many steps a worker went on without hearing of the others', and how many each part of the policy that "
+            "looks at training allowed; the lines of parts lie a little above what they mean, so that none hides "
+            "another. A dot is a change: point at it to read why."
+        ),
+        figure=figure,
+        wide=True,
+    )
+
+
+def _step_figure(story: Story) -> PageFigure | None:
+    if not story.spans:
+        return None
+    figure = go.Figure()
+    edges = [(span.begin, span.end) for span in story.spans]
+    bsp_ms = [1e3 * span.bsp_step_s for span in story.spans]
+    step_ms = [1e3 * span.step_s for span in story.spans]
+    _add_steps(figure, edges, bsp_ms, name="bsp, predicted", colour=_BSP, dash="dash", width=2, unit="ms")
+    if story.saved_s > 0:
+        x, y = _corners(edges, [min(pair) for pair in zip(step_ms, bsp_ms, strict=True)])
+        figure.add_scatter(
+            x=x,
+            y=y,
+            mode="lines",
+            line={"width": 0},
+            fill="tonexty",
+            fillcolor=with_alpha(_IN_FORCE, 0.18),
+            hoverinfo="skip",
+            name="time saved",
+        )
+    _add_steps(figure, edges, step_ms, name="measured", colour=_IN_FORCE, width=3, unit="ms")
+    lay_out(figure, height_px=340, legend_gap_px=10)
+    _add_change_lines(figure, story)
+    figure.update_yaxes(title_text="a step (ms)", range=[0, 1.08 * max(*step_ms, *bsp_ms)])
+    _finish_x(figure, story)
+    return PageFigure(
+        slug="step-time",
+        title=_step_finding(story),
+        caption=(
+            "Seconds computing and blocked, mean over workers and over the steps between two reviews; and what the "
+            "policy predicted for bsp with equal shares from the same steps. Where that was in force, the two are one. "
+            "After the last review by the training clock."
+        ),
+        figure=figure,
+        wide=True,
+    )
+
+
+def _loss_figure(story: Story) -> PageFigure | None:
+    if len(story.losses) < 2:
+        return None
+    clocks, losses = zip(*story.losses, strict=True)
+    figure = go.Figure()
+    figure.add_scatter(
+        x=clocks,
+        y=losses,
+        mode="lines",
+        line={"color": _IN_FORCE, "width": 2},
+        hovertemplate="%{y:.4g} after %{x} steps<extra></extra>",
+    )
+    lay_out(figure, height_px=320)
+    _add_change_lines(figure, story)
+    logarithmic = min(losses) > 0
+    figure.update_yaxes(title_text="training loss", type="log" if logarithmic else "linear", **_ticks(losses))
+    _finish_x(figure, story)
+    return PageFigure(
+        slug="loss",
+        title=f"The loss went from {losses[0]:.2g} to {losses[-1]:.2g}",
+        caption="Mean over the workers. Dotted lines: changes.",
+        figure=figure,
+    )
+
+
+def _noise_figure(story: Story) -> PageFigure | None:
+    if len(story.noises) < 2:
+        return None
+    clocks = [noise.clock for noise in story.noises]
+    norms = [noise.norm for noise in story.noises]
+    scales = [noise.noise_scale for noise in story.noises]
+    known = [scale for scale in scales if scale is not None]
+    with_scales = 2 * len(known) >= len(scales)
+    rows = 2 if with_scales else 1
+    figure = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.1)
+    marks = {"mode": "lines+markers", "line": {"color": _IN_FORCE, "width": 2}, "marker": {"size": 7}}
+    hover = "%{y:.3g} at the review after %{x} steps<extra></extra>"
+    figure.add_scatter(x=clocks, y=norms, hovertemplate=hover, **marks, row=1, col=1)
+    if with_scales:
+        figure.add_scatter(x=clocks, y=scales, hovertemplate=hover, **marks, row=2, col=1)
+    lay_out(figure, height_px=320)
+    _add_change_lines(figure, story)
+    figure.update_yaxes(
+        title_text="norm" if with_scales else "gradient norm", rangemode="tozero", nticks=4, row=1, col=1
+    )
+    if with_scales:
+        figure.update_yaxes(title_text="noise (samples)", type="log", **_ticks(known), row=2, col=1)
+    _finish_x(figure, story)
+    below = (
+        " Below: the noise scale, the batch beyond which noise matters less than the gradient." if with_scales else ""
+    )
+    gaps = " Gaps: noise hid the mean gradient." if with_scales and len(known) < len(scales) else ""
+    return PageFigure(
+        slug="gradient",
+        title=f"The gradient's norm went from {norms[0]:.2g} to {norms[-1]:.2g}",
+        caption=f"A worker's own, of the sampled steps; mean over the workers.{below}{gaps}",
+        figure=figure,
+    )
+
+
+def _shares_figure(story: Story) -> PageFigure | None:
+    shared = [chapter for chapter in story.chapters if chapter.shares]
+    if not shared:
+        return None
+    num_workers = len(shared[0].shares)
+    equal = 1 / num_workers
+    last = shared[-1].shares
+    own = [rank for rank in range(num_workers) if any(_differs(chapter, rank) for chapter in shared)]
+    figure = go.Figure()
+    edges = [(chapter.begin, chapter.end) for chapter in story.chapters]
+    for rank in range(num_workers):
+        stands_out = rank in own
+        _add_steps(
+            figure,
+            edges,
+            [100 * (chapter.shares[rank] if chapter.shares else equal) for chapter in story.chapters],
+            name=f"worker {rank}",
+            colour=(_IN_FORCE, *_COMPONENTS)[own.index(rank) % 5] if stands_out else _BSP,
+            dash=_DASHES[own.index(rank) // 5 % 4] if stands_out else "solid",
+            width=3 if stands_out else 2,
+            legend=stands_out,
+            unit="%",
+        )
+    if len(own) < num_workers:
+        figure.add_scatter(x=[None], y=[None], mode="lines", line={"color": _BSP, "width": 2}, name="the others")
+    lay_out(figure, height_px=280, legend_gap_px=10)
+    _add_change_lines(figure, story)
+    largest = max(max(chapter.shares) for chapter in shared)
+    figure.update_yaxes(title_text="share of a round (%)", range=[0, 110 * max(largest, equal)])
+    _finish_x(figure, story)
+    least = min(range(num_workers), key=lambda rank: last[rank])
+    return PageFigure(
+        slug="shares",
+        title=f"Worker {least} takes {percent(last[least])} of each round; an equal share is {percent(equal)}",
+        caption="Slower workers take smaller shares, so that nobody waits for them; the mean counts samples alike.",
+        figure=figure,
+        wide=True,
+    )
+
+
+def _differs(chapter: Chapter, rank: int) -> bool:
+    return abs(chapter.shares[rank] - sorted(chapter.shares)[(len(chapter.shares) - 1) // 2]) > 1e-9
+
+
+def _rung(slack: float) -> float:
+    """Where a slack is on the axis: 0, 1, 3, 7 and so on are a rung apart.
+
+    >>> [_rung(slack) for slack in (0, 1, 3, 7)]
+    [0.0, 1.0, 2.0, 3.0]
+    """
+    return math.log2(slack + 1)
+
+
+def _corners(edges: Sequence[tuple[int, int]], values: Sequence[float]) -> tuple[list[int], list[float]]:
+    """Of a line that is level between each two edges and rises and falls at them."""
+    x = [edge for pair in edges for edge in pair]
+    return x, [value for value in values for _ in range(2)]
+
+
+def _add_steps(
+    figure: go.Figure,
+    edges: Sequence[tuple[int, int]],
+    values: Sequence[float],
+    *,
+    name: str,
+    colour: str,
+    width: float,
+    dash: str = "solid",
+    texts: Sequence[str] | None = None,
+    unit: str = "",
+    legend: bool = True,
+) -> None:
+    x, y = _corners(edges, values)
+    hints = [f"{value:.3g} {unit}" for value in values] if texts is None else texts
+    spans = [f"{text}, steps {begin + 1} to {end}" for text, (begin, end) in zip(hints, edges, strict=True)]
+    figure.add_scatter(
+        x=x,
+        y=y,
+        mode="lines",
+        name=html.escape(name),
+        line={"color": colour, "width": width, "dash": dash},
+        customdata=[text for text in spans for _ in range(2)],
+        hovertemplate="%{customdata}<extra>" + html.escape(name) + "</extra>",
+        showlegend=legend,
+    )
+
+
+def _add_change_lines(figure: go.Figure, story: Story) -> None:
+    for chapter in story.changes:
+        figure.add_vline(x=chapter.begin, line={"dash": "dot", "width": 1, "color": "#8b949e"}, layer="below")
+
+
+def _add_change_marks(figure: go.Figure, story: Story) -> None:
+    """A line and a dot at each change; a cross where the workers went back to an earlier state."""
+    _add_change_lines(figure, story)
+    changes = [(chapter, chapter.change) for chapter in story.changes if chapter.change is not None]
+    if not changes:
+        return
+    figure.add_scatter(
+        x=[chapter.begin for chapter, _ in changes],
+        y=[_rung(chapter.slack) for chapter, _ in changes],
+        mode="markers",
+        name="change",
+        marker={
+            "size": 11,
+            "color": [_COMPONENTS[3] if change.restored else _IN_FORCE for _, change in changes],
+            "symbol": ["x" if change.restored else "circle" for _, change in changes],
+            "line": {"width": 1.5, "color": "white"},
+        },
+        customdata=[_wrapped(f"{change_text(change)}.") for _, change in changes],
+        hovertemplate="%{customdata}<extra></extra>",
+        showlegend=False,
+    )
+
+
+def _wrapped(text: str) -> str:
+    return "<br>".join(html.escape(line) for line in textwrap.wrap(text, _HOVER_COLUMNS))
+
+
+def _finish_x(figure: go.Figure, story: Story) -> None:
+    """Steps, all to one scale; the title below the last panel."""
+    figure.update_xaxes(range=[0, story.num_steps])
+    lowest = max((axis.anchor or "y" for axis in figure.select_xaxes()), key=lambda anchor: (len(anchor), anchor))
+    figure.update_xaxes(
+        title_text="steps finished by each worker",
+        selector=lambda axis: (axis.anchor or "y") == lowest,
+    )
+
+
+def _ticks(values: Sequence[float]) -> dict[str, object]:
+    """Of a logarithmic axis: 1, 2, 5 within less than two decades, else powers of ten; nothing where it is linear."""
+    if min(values) <= 0:
+        return {}
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    digits = (1, 2, 5) if max(values) < 100 * min(values) else (1,)
+    ticks = [digit * 10.0**ten for ten in range(low, high + 1) for digit in digits]
+    return {"tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}
+
+
+def _slack_finding(story: Story) -> str:
+    held = [name for name, steps in _held_steps(story).items() if 10 * steps >= story.num_steps]
+    who = f"; {listed(held)} held it back" if held else ""
+    steps: dict[int, int] = {}
+    for span in story.spans:
+        steps[span.slack] = steps.get(span.slack, 0) + span.num_steps
+    usual = max(steps, key=lambda slack: steps[slack])
+    when = "throughout" if len(steps) == 1 else f"for {share_text(steps[usual] / story.num_steps)} of the run"
+    return f"The slack was {counted(usual, 'step')} {when}{who}"
+
+
+def _held_steps(story: Story) -> dict[str, int]:
+    steps: dict[str, int] = {}
+    for chapter in story.chapters:
+        for limit in chapter.limits:
+            steps[limit.component] = steps.get(limit.component, 0) + limit.num_steps
+    return dict(sorted(steps.items(), key=lambda item: -item[1]))
+
+
+def _step_finding(story: Story) -> str:
+    step_s = sum(span.num_steps * span.step_s for span in story.spans) / story.num_steps
+    took = f"A step took {format_seconds(step_s)} on average"
+    if all(chapter.policy == "bsp" and not chapter.shares for chapter in story.chapters):
+        return f"{took}, all under bsp"
+    return f"{took}, {format_seconds(step_s + story.saved_s / story.num_steps)} under bsp by prediction"

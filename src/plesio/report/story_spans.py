@@ -1,0 +1,283 @@
+"""The spans of an adaptive run: between two answers of the policy, with what a step took and would have taken.
+
+Three figures are told of each span, as means over workers and steps:
+
+    step_s      measured: seconds computing and seconds blocked, from the reviews that cover the span's steps
+    bsp_step_s  predicted: what a step would have taken under bsp with equal shares
+    free_step_s predicted: what a step would have taken with any slack; where a component held it back
+
+The prediction is the policy's own (``system.bsp_step_s``), of the answer at the span's end, which has seen its steps;
+at the end of a run, of the last answer; where no exchange had been measured by then, of the first that knew of one.
+
+It is for the shares of that answer. Under bsp a step ends with its slowest worker, so from one set of shares to another
+a step's time differs by the mean, over steps, of the longest computing with these shares less that with those; this
+much is added to bring it to equal shares. Where bsp with equal shares is what was in force nothing need be predicted:
+it took what it took.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from plesio.policies import Adaptive, EventLog, Reviewed, Steer, parse_policy
+from plesio.policies.adaptive.review import GradientPairs, put_together
+
+__all__ = ["Answer", "Noise", "Span", "components_of", "noises_of", "read_answers", "read_spans"]
+
+_NO_OBJECTORS = ("review", "system", "guard")
+"""Parts of the policy that name no slack of their own; the guard asks for none when it gives alarm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A review of all workers, and the policy's answer; None where the run ended before.
+
+    Attributes:
+        reviews: In the order of workers.
+    """
+
+    reviews: tuple[Reviewed, ...]
+    steer: Steer | None
+
+    @property
+    def pace_s(self) -> tuple[float, ...]:
+        """By rank, mean seconds that a step with an equal share took."""
+        return tuple(statistics.fmean(pace) for pace in zip(*_paces(self.reviews).values(), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Steps under one policy and one set of shares.
+
+    Attributes:
+        begin: Clock after whose step it begins.
+        end: Clock of its last step.
+        policy: Spec of what was in force.
+        slack: Steps that a worker goes on without hearing of the others', H + d - 1.
+        shares: By rank; empty is equal shares.
+        allowed: Slack that each component allowed; None is any.
+        limited_by: The component that held the slack back; None if no more was wanted.
+        step_s: Measured.
+        bsp_step_s: Predicted, under bsp with equal shares.
+        free_step_s: Predicted, with any slack; None before the first answer.
+    """
+
+    begin: int
+    end: int
+    policy: str
+    slack: int
+    shares: tuple[float, ...]
+    allowed: dict[str, int | None]
+    limited_by: str | None
+    step_s: float
+    bsp_step_s: float
+    free_step_s: float | None
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of each worker."""
+        return self.end - self.begin
+
+    @property
+    def saved_s(self) -> float:
+        """Seconds saved against bsp; below 0 where it was slower."""
+        return self.num_steps * (self.bsp_step_s - self.step_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """The gradients of a pair of sampled steps.
+
+    Attributes:
+        clock: Of the review that told of them.
+        norm: Of one worker's gradient, root mean square over workers and both steps.
+        noise_scale: Variance of one sample's gradient over the squared norm of the mean one, in samples (McCandlish et
+            al. 2018); None where noise hides the mean.
+    """
+
+    clock: int
+    norm: float
+    noise_scale: float | None
+
+
+def components_of(policy: Adaptive) -> tuple[str, ...]:
+    """Names of the components that may object to slack.
+
+    >>> components_of(Adaptive(phase=None))
+    ('gradient', 'feedback')
+    """
+    names = [field.name for field in fields(policy) if getattr(policy, field.name) is not None]
+    return tuple(name for name in names if name not in _NO_OBJECTORS)
+
+
+def read_answers(log: EventLog) -> tuple[Answer, ...]:
+    """The reviews and what they were answered, in order."""
+    answers: list[Answer] = []
+    open_reviews: dict[int, Reviewed] = {}
+    for entry in log.entries:
+        if isinstance(entry.event, Reviewed):
+            open_reviews[entry.event.worker] = entry.event
+        for action in entry.actions:
+            if isinstance(action, Steer):
+                answers.append(Answer(reviews=_in_order(open_reviews), steer=action))
+                open_reviews = {}
+    if open_reviews:
+        answers.append(Answer(reviews=_in_order(open_reviews), steer=None))
+    return tuple(answers)
+
+
+def read_spans(
+    answers: Sequence[Answer], *, policy: Adaptive, num_steps: int, at_s: Callable[[int], float]
+) -> tuple[Span, ...]:
+    """The spans of a run of ``num_steps`` steps.
+
+    Args:
+        answers: As `read_answers` gives them.
+        policy: The run's.
+        num_steps: Of each worker.
+        at_s: Training time at a clock, for spans of which no review tells.
+    """
+    steers = [answer.steer for answer in answers if answer.steer is not None]
+    steps = _Steps(answers)
+    begins = [0, *(steer.clock for steer in steers), num_steps]
+    spans: list[Span] = []
+    for asked, answered, begin, end in zip(
+        [None, *steers], [*steers, None], begins[:-1], (min(clock, num_steps) for clock in begins[1:]), strict=True
+    ):
+        if begin >= end:
+            continue
+        spec = asked.policy if asked else steers[0].before if steers else policy.first_setting.spec
+        slack, shares = _slack(spec), asked.shares if asked else ()
+        step_s = steps.measured_s(begin, end)
+        if step_s is None:
+            step_s = (at_s(end) - at_s(begin)) / (end - begin)
+        bsp_step_s = (
+            None
+            if slack == 0 and not shares
+            else steps.bsp_step_s(begin, end, answer=_informed(answered or asked, steers))
+        )
+        if bsp_step_s is None and spans and (slack or shares):
+            bsp_step_s = spans[-1].bsp_step_s
+        allowed, limited_by = _allowed(asked, policy=policy)
+        spans.append(
+            Span(
+                begin=begin,
+                end=end,
+                policy=spec,
+                slack=slack,
+                shares=shares,
+                allowed=allowed,
+                limited_by=limited_by,
+                step_s=step_s,
+                bsp_step_s=step_s if bsp_step_s is None else bsp_step_s,
+                free_step_s=None if asked is None else dict(asked.inputs).get("system.least_step_s"),
+            )
+        )
+    return tuple(spans)
+
+
+def noises_of(answers: Sequence[Answer]) -> tuple[Noise, ...]:
+    """What the sampled gradients tell, of the reviews that complete a pair of them."""
+    pairs = GradientPairs()
+    noises = []
+    for answer in answers:
+        reviews = {review.worker: review for review in answer.reviews}
+        figures = put_together(reviews, gradient=pairs.take(reviews), metric=None).gradient
+        if figures is not None and math.isfinite(figures.norm_sq):
+            scale = figures.noise_scale if math.isfinite(figures.noise_scale) else None
+            noises.append(
+                Noise(clock=answer.reviews[0].clock, norm=math.sqrt(max(0.0, figures.norm_sq)), noise_scale=scale)
+            )
+    return tuple(noises)
+
+
+class _Steps:
+    """What the reviews tell of each step, by its clock."""
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        self._measured_s: dict[int, float] = {}
+        self._pace_s: dict[int, tuple[float, ...]] = {}
+        for answer in answers:
+            self._measured_s |= _measured(answer.reviews)
+            self._pace_s |= _paces(answer.reviews)
+
+    def measured_s(self, begin: int, end: int) -> float | None:
+        """Mean over the workers and the steps from one clock to another; None if no review tells of them."""
+        told = [self._measured_s[clock] for clock in range(begin + 1, end + 1) if clock in self._measured_s]
+        return statistics.fmean(told) if told else None
+
+    def bsp_step_s(self, begin: int, end: int, *, answer: Steer | None) -> float | None:
+        """What ``answer`` predicts for bsp, brought to equal shares by the steps from one clock to another."""
+        predicted_s = None if answer is None else dict(answer.inputs).get("system.bsp_step_s")
+        if answer is None or predicted_s is None or not answer.shares:
+            return predicted_s
+        pace_s = [self._pace_s[clock] for clock in range(begin + 1, end + 1) if clock in self._pace_s]
+        if any(len(step) != len(answer.shares) for step in pace_s) or not pace_s:
+            return None
+        parts = [share * len(answer.shares) for share in answer.shares]
+        longest_s = [max(pace * part for pace, part in zip(step, parts, strict=True)) for step in pace_s]
+        return predicted_s + statistics.fmean(map(max, pace_s)) - statistics.fmean(longest_s)
+
+
+def _in_order(reviews: Mapping[int, Reviewed]) -> tuple[Reviewed, ...]:
+    return tuple(review for _, review in sorted(reviews.items()))
+
+
+def _clocks(reviews: Sequence[Reviewed]) -> range:
+    """Those of the steps that all reviews tell of."""
+    num_steps = min((len(review.compute_s) for review in reviews), default=0)
+    clock = reviews[0].clock if reviews else 0
+    return range(clock - num_steps + 1, clock + 1)
+
+
+def _measured(reviews: Sequence[Reviewed]) -> dict[int, float]:
+    clocks = _clocks(reviews)
+    return {
+        clock: statistics.fmean(review.compute_s[place] + review.blocked_s[place] for review in reviews)
+        for place, clock in zip(range(-len(clocks), 0), clocks, strict=True)
+    }
+
+
+def _paces(reviews: Sequence[Reviewed]) -> dict[int, tuple[float, ...]]:
+    """Of each step, each worker's seconds of computing, brought to an equal share of the step's samples."""
+    clocks = _clocks(reviews)
+    paces = {}
+    for place, clock in zip(range(-len(clocks), 0), clocks, strict=True):
+        mean = statistics.fmean(review.samples[place] for review in reviews)
+        paces[clock] = tuple(
+            review.compute_s[place] * (mean / review.samples[place] if review.samples[place] else 1.0)
+            for review in reviews
+        )
+    return paces
+
+
+def _informed(answer: Steer | None, steers: Sequence[Steer]) -> Steer | None:
+    """This answer, or the first after it that knew what an exchange takes; this one if none did."""
+    if answer is None:
+        return None
+    later = (one for one in steers if one.clock >= answer.clock)
+    return next((one for one in later if dict(one.inputs).get("system.transfer_s", 1.0) > 0), answer)
+
+
+def _slack(spec: str) -> int:
+    policy = parse_policy(spec)
+    return policy.period + policy.delay - 1
+
+
+def _allowed(answer: Steer | None, *, policy: Adaptive) -> tuple[dict[str, int | None], str | None]:
+    """The slack that each component allowed, and which of them kept a setting away that would have been faster."""
+    if answer is None:
+        return {}, None
+    inputs = dict(answer.inputs)
+    slacks = {name: inputs.get(f"{name}.slack") for name in components_of(policy)}
+    allowed = {name: None if slack is None else int(slack) for name, slack in slacks.items()}
+    if any(name.startswith("guard.") for name in inputs):
+        return allowed, "guard"
+    objections = {name: slack for name, slack in allowed.items() if slack is not None}
+    step_s, least_s = inputs.get("system.step_s"), inputs.get("system.least_step_s")
+    if not objections or step_s is None or least_s is None:
+        return allowed, None
+    margin = max(policy.system.tolerance, policy.system.gain)
+    held = step_s > least_s * (1 + margin)
+    return allowed, min(objections, key=lambda name: objections[name]) if held else None

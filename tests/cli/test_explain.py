@@ -1,0 +1,117 @@
+"""`plesio explain` on folders as runs and comparisons leave them; nothing is trained."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plesio.cli.main import invoke
+from plesio.core.results import RunResult, write_results
+from plesio.policies import EventLog, Reviewed, Steer, parse_policy, write_log
+from plesio.policies.replay import Entry
+
+
+def a_run(policy: str, seed: int, *, wall_s: float = 0.6) -> RunResult:
+    return RunResult(
+        policy=policy, task="digits", world="virtual", seed=seed, num_workers=1, status="finished", steps=30,
+        samples=960, wall_s=wall_s, bytes_sent_total=1000,
+    )  # fmt: skip
+
+
+def record(folder: Path, run: RunResult) -> None:
+    """What a run leaves in its trace folder: under an adaptive policy a change after step 5."""
+    review = Reviewed(worker=0, clock=3, samples=(32,) * 3, compute_s=(0.01,) * 3, blocked_s=(0.03,) * 3)
+    answer = Steer(
+        clock=5, before="bsp", policy="local_sgd:4", next_review=20, next_clock=24, reason=f"seed {run.seed} is slow",
+        inputs=(("system.bsp_step_s", 0.04), ("system.step_s", 0.02), ("system.least_step_s", 0.02)),
+    )  # fmt: skip
+    policy = parse_policy(run.policy)
+    entries = (Entry(event=review, actions=(answer,)),) if policy.adapts else ()
+    folder.mkdir(parents=True)
+    write_log(folder / "events.jsonl", EventLog(policy=policy, entries=entries))
+    write_results(folder / "results.json", [run])
+
+
+@pytest.fixture
+def comparison(tmp_path: Path) -> Path:
+    runs = [a_run("bsp", 0, wall_s=1.2), *(a_run(policy, seed) for policy in VARIANTS for seed in (0, 1))]
+    for number, run in enumerate(runs):
+        record(tmp_path / "runs" / f"run{number}", run)
+    write_results(tmp_path / "results.json", runs)
+    return tmp_path
+
+
+VARIANTS = ("adaptive", "adaptive,phase=off")
+
+
+def test_the_first_adaptive_run_is_told_and_how_to_choose_others(comparison: Path, capsys: pytest.CaptureFixture[str]):
+    assert invoke(["explain", str(comparison)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith(
+        "digits under adaptive, seed 0, 1 worker in the virtual world: 1 change in 30 steps, 600 ms."
+    )
+    assert "it went from bsp to local_sgd:4, because seed 0 is slow." in text
+    assert "Measured, bsp with the same seed took 1.2 s; adaptive took 600 ms, 600 ms less (2.00x as fast)" in text
+    assert (
+        "3 other adaptive runs here: --seed 1 | --policy adaptive,phase=off --seed 0 | "
+        "--policy adaptive,phase=off --seed 1"
+    ) in text
+    assert text.endswith(f"{comparison}/explain.html")
+    assert "seed 0 is slow" in (comparison / "explain.html").read_text(encoding="utf-8")
+
+
+def test_another_run_is_chosen_by_policy_and_seed(comparison: Path, capsys: pytest.CaptureFixture[str]):
+    page, data = comparison / "one.html", comparison / "one.json"
+    line = ["explain", str(comparison), "--policy", "adaptive,phase=off", "--seed", "1"]
+    assert invoke([*line, "--page", str(page), "--json", str(data)]) == 0
+    out = capsys.readouterr().out
+    assert "digits under adaptive,phase=off, seed 1" in out
+    assert "Measured" not in out  # bsp was not run with this seed
+    assert out.endswith(f"{page}\n{data}\n")
+    story = json.loads(data.read_text(encoding="utf-8"))
+    assert (story["policy"], story["seed"], story["chapters"][1]["policy"]) == ("adaptive,phase=off", 1, "local_sgd:4")
+    assert not (comparison / "explain.html").exists()
+
+
+def test_a_runs_own_folder_is_enough(comparison: Path, capsys: pytest.CaptureFixture[str]):
+    assert invoke(["explain", str(comparison / "runs" / "run2")]) == 0
+    out = capsys.readouterr().out
+    assert "digits under adaptive, seed 1" in out
+    assert "other adaptive" not in out
+
+
+def complaint(line: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert invoke(line) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+def test_mistakes_are_one_line_that_says_what_works(comparison: Path, capsys: pytest.CaptureFixture[str]):
+    here = str(comparison)
+    static = complaint(["explain", str(comparison / "runs" / "run0")], capsys)
+    assert "changes while it trains (bsp); explain a run of adaptive: plesio compare RECIPE --out DIR" in static
+    assert "has no run with seed 7; it has adaptive, seed 0;" in complaint(["explain", here, "--seed", "7"], capsys)
+    assert "--policy ssp:4 changes nothing while it trains; write adaptive" in complaint(
+        ["explain", here, "--policy", "ssp:4"], capsys
+    )
+    assert 'did you mean "adaptive"?' in complaint(["explain", here, "--policy", "adaptiv"], capsys)
+    assert "does not exist" in complaint(["explain", f"{here}/none"], capsys)
+    assert "there is no folder" in complaint(["explain", here, "--page", f"{here}/none/x.html"], capsys)
+    assert "is a folder; write a file's name" in complaint(["explain", here, "--json", here], capsys)
+    (comparison / "runs" / "run1" / "events.jsonl").unlink()
+    assert "has no events of adaptive, seed 0: events.jsonl is missing" in complaint(["explain", here], capsys)
+    assert not (comparison / "explain.html").exists()
+
+
+def test_a_story_is_told_without_torch(comparison: Path):
+    code = f"""
+import sys
+from plesio.cli.main import invoke
+sys.exit(invoke(["explain", {str(comparison)!r}]) or "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

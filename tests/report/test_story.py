@@ -1,0 +1,412 @@
+"""The story of adaptive runs whose events are made up: every figure here can be worked out by hand."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from plesio.core.errors import DataError
+from plesio.core.results import LossPoint, RunResult
+from plesio.policies import Action, Adaptive, EventLog, Reviewed, Steer, parse_policy
+from plesio.policies.adaptive.bound import BoundTunerConfig
+from plesio.policies.adaptive.gradient import GradientMonitorConfig
+from plesio.policies.adaptive.phase import PhaseConfig
+from plesio.policies.adaptive.system import SystemConfig
+from plesio.policies.replay import Entry
+from plesio.report.figures.story import story_figures
+from plesio.report.page import render_page
+from plesio.report.story import Story, recorded_changes, story_of
+from plesio.report.story_page import render_story, render_story_page
+from plesio.report.story_sentences import closing_sentences, heading_text, story_sentences
+from plesio.report.summarise import compare_runs
+
+MakeRun = Callable[..., RunResult]
+NUM_WORKERS = 4
+EVIL = "<img src=x onerror=alert(1)>"
+EVEN = [0.010] * NUM_WORKERS
+POLICY = Adaptive(
+    system=SystemConfig(gain=0.05, tolerance=0.02),
+    gradient=GradientMonitorConfig(),
+    phase=PhaseConfig(direction="first"),
+    feedback=BoundTunerConfig(),
+)
+
+
+def reviewed(
+    clock: int,
+    compute_s: Sequence[float],
+    blocked_s: Sequence[float],
+    *,
+    samples: Sequence[int] = (30,) * NUM_WORKERS,
+    **values: Any,
+) -> list[Reviewed]:
+    """Each worker's review: all of its steps computed as long, and were blocked as ``blocked_s`` says by step."""
+    return [
+        Reviewed(
+            worker=worker,
+            clock=clock,
+            samples=(samples[worker],) * len(blocked_s),
+            compute_s=(compute_s[worker],) * len(blocked_s),
+            blocked_s=tuple(blocked_s),
+            **values,
+        )
+        for worker in range(NUM_WORKERS)
+    ]
+
+
+def steer(clock: int, policy: str, *, before: str, inputs: dict[str, float] | None = None, **values: Any) -> Steer:
+    values = {"next_review": clock + 14, "next_clock": clock + 16, "reason": "reasons", **values}
+    return Steer(clock=clock, before=before, policy=policy, inputs=tuple((inputs or {}).items()), **values)
+
+
+def system(bsp_s: float, *, step_s: float, least_s: float, **others: float) -> dict[str, float]:
+    figures = {"system.bsp_step_s": bsp_s, "system.step_s": step_s, "system.least_step_s": least_s}
+    return figures | {f"{name}.slack": slack for name, slack in others.items()}
+
+
+def log_of(*rounds: tuple[list[Reviewed], Steer | None], policy: Adaptive = POLICY) -> EventLog:
+    entries = []
+    for reviews, answer in rounds:
+        for review in reviews:
+            actions: tuple[Action, ...] = (answer,) if review is reviews[-1] and answer is not None else ()
+            entries.append(Entry(event=review, actions=actions))
+    return EventLog(policy=policy, entries=tuple(entries))
+
+
+NETWORK = log_of(
+    (
+        reviewed(3, EVEN, [0.030] * 3),
+        steer(5, "bsp", before="bsp", inputs=system(0.040, step_s=0.040, least_s=0.010, phase=0, feedback=0)),
+    ),
+    (
+        reviewed(19, EVEN, [0.030] * 16),
+        steer(
+            21,
+            "local_sgd:2",
+            before="bsp",
+            keep=True,
+            inputs=system(0.040, step_s=0.020, least_s=0.010, feedback=1),
+            reason="a step takes 20 ms and would take 40 ms under bsp; 3 stable reviews, so feedback allows a slack of "
+            "1 steps",
+        ),
+    ),
+    (
+        reviewed(36, EVEN, [0.0, 0.020] * 7),
+        steer(38, "local_sgd:2", before="local_sgd:2", inputs=system(0.042, step_s=0.020, least_s=0.0195, feedback=3)),
+    ),
+)
+"""Forty steps of 40 ms under bsp, half of that under local_sgd:2; the phase holds it back, and then the feedback."""
+
+SLOW_SHARES = (0.3, 0.3, 0.3, 0.1)
+SLOW = log_of(
+    (
+        reviewed(19, [0.010, 0.010, 0.010, 0.030], [0.002] * 19),
+        steer(21, "bsp", before="bsp", shares=SLOW_SHARES, inputs=system(0.014, step_s=0.014, least_s=0.012)),
+    ),
+    (
+        reviewed(35, [0.012] * 4, [0.002] * 14, samples=(36, 36, 36, 12)),
+        steer(37, "bsp", before="bsp", shares=SLOW_SHARES, inputs=system(0.014, step_s=0.014, least_s=0.012)),
+    ),
+)
+"""Worker 3 takes three times as long, and so a third of the samples: 12 ms for all, and 2 ms to exchange."""
+
+DIVERGED = log_of(
+    (
+        reviewed(4, EVEN, [0.030] * 4),
+        steer(6, "local_sgd:2", before="bsp", keep=True, inputs=system(0.04, step_s=0.02, least_s=0.02)),
+    ),
+    (
+        reviewed(20, EVEN, [0.0, 0.020] * 7),
+        steer(
+            22,
+            "bsp",
+            before="local_sgd:2",
+            restore=True,
+            inputs=system(0.04, step_s=0.04, least_s=0.02) | {"guard.loss": 9.0},
+            reason="the loss is 9, 12 times its noise above 1: back to bsp and to the last good state",
+        ),
+    ),
+)
+
+
+FAST = system(0.015, step_s=0.015, least_s=0.015)
+
+
+@pytest.fixture
+def adaptive_run(make_run: MakeRun) -> Callable[..., RunResult]:
+    def make(*, seed: int = 0, policy: str = "adaptive", steps: int = 40, **values: Any) -> RunResult:
+        losses = tuple(LossPoint(clock=clock, at_s=0.04 * clock, loss=1 / clock) for clock in range(1, steps))
+        values = {"steps": 4 * steps, "wall_s": 0.04 * steps, "losses": losses, **values}
+        return dataclasses.replace(make_run("bsp", seed), policy=policy, **values)
+
+    return make
+
+
+@pytest.fixture
+def network(adaptive_run: MakeRun) -> Story:
+    return story_of(NETWORK, adaptive_run(bytes_sent_total=31_000))
+
+
+def test_chapters_lie_between_changes_and_cover_the_run(network: Story):
+    assert [(one.begin, one.end, one.policy, one.slack) for one in network.chapters] == [
+        (0, 21, "bsp", 0),
+        (21, 40, "local_sgd:2", 1),
+    ]
+    assert [(one.begin, one.end) for one in network.spans] == [(0, 5), (5, 21), (21, 38), (38, 40)]
+    assert [one.end_s for one in network.chapters] == pytest.approx([0.84, 1.6])
+
+
+def test_what_a_step_took_is_measured_and_what_bsp_would_have_is_predicted(network: Story):
+    first, second = network.chapters
+    assert first.step_s == first.bsp_step_s == pytest.approx(0.040)
+    assert first.saved_s == 0
+    # 17 steps of 20 ms against 42 ms; then, with no review to tell, 2 steps of 40 ms by the training clock
+    assert second.step_s == pytest.approx((17 * 0.020 + 2 * 0.040) / 19)
+    assert second.bsp_step_s == pytest.approx(0.042)
+    assert second.saved_s == second.saved_so_far_s == network.saved_s == pytest.approx(17 * 0.022 + 2 * 0.002)
+    assert network.predicted_bsp_s == pytest.approx(1.6 + network.saved_s)
+
+
+def test_a_prediction_that_knew_no_exchange_yet_is_not_used(adaptive_run: MakeRun):
+    unknown = system(0.010, step_s=0.010, least_s=0.010) | {"system.transfer_s": 0.0}
+    known = system(0.040, step_s=0.020, least_s=0.020) | {"system.transfer_s": 0.030}
+    log = log_of(
+        (reviewed(3, EVEN, [0.0] * 3), steer(5, "local_sgd:4", before="local_sgd:4", inputs=unknown)),
+        (reviewed(12, EVEN, [0.0] * 9), steer(14, "local_sgd:4", before="local_sgd:4", inputs=known)),
+    )
+    spans = story_of(log, adaptive_run(steps=20)).spans
+    assert [span.bsp_step_s for span in spans] == [0.040, 0.040, 0.040]
+
+
+def test_bytes_are_counted_by_exchanges(network: Story):
+    assert [one.num_exchanges for one in network.chapters] == [21, 10]
+    assert [one.bytes_saved for one in network.chapters] == [0, 9_000]
+
+
+def test_who_held_the_slack_back_is_told_with_what_more_would_have_won(network: Story):
+    first, second = network.chapters
+    assert [(one.component, one.num_steps, one.free_step_s) for one in first.limits] == [("phase", 16, 0.010)]
+    # from step 39 on the setting is within the policy's own tolerance of the best
+    assert [(one.component, one.num_steps) for one in second.limits] == [("feedback", 17)]
+    assert network.spans[1].allowed == {"gradient": None, "phase": 0, "feedback": 0}
+
+
+def test_the_sentences(network: Story):
+    assert heading_text(network) == "digits under adaptive, seed 0, 4 workers: 1 change in 40 steps, 1.6 s."
+    assert story_sentences(network) == [
+        "It began under bsp: 21 steps in 840 ms, 40 ms each. With any slack a step would have taken 10 ms; phase held "
+        "it back for 16 of these steps.",
+        "After 21 steps (840 ms) it went from bsp to local_sgd:2, because a step takes 20 ms and would take 40 ms "
+        "under bsp; 3 stable reviews, so feedback allows a slack of 1 step. A step then took 22.1 ms instead of the "
+        "42 ms predicted for bsp: 378 ms saved until the end. With any slack a step would have taken 10 ms; feedback "
+        "held it back for 17 of these steps.",
+    ]
+    assert closing_sentences(network) == [
+        "In all it took 1.6 s instead of the 1.98 s predicted for bsp: 378 ms saved (19 %). It exchanged 31 times in "
+        "40 steps, which saved 9 kB (22 %).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bsp_s", "words"),
+    [
+        (3.2, "bsp with the same seed took 3.2 s; adaptive took 1.6 s, 1.6 s less (2.00x as fast)"),
+        (1.2, "adaptive was slower: it took 1.6 s, 400 ms more (0.75x as fast)"),
+        (1.601, "adaptive took about as long (1.6 s)"),
+    ],
+)
+def test_a_measured_bsp_run_is_told_even_where_adaptive_was_slower(
+    adaptive_run: MakeRun, make_run: MakeRun, bsp_s: float, words: str
+):
+    bsp = make_run("bsp", 0, wall_s=bsp_s, bytes_sent_total=62_000, final_metric=0.98)
+    story = story_of(NETWORK, adaptive_run(bytes_sent_total=31_000, final_metric=0.97), bsp=bsp)
+    measured = closing_sentences(story)[-1]
+    assert words in measured
+    assert measured.endswith("with 0.50x the bytes; it ended at accuracy 97.0 % against 98.0 %.")
+
+
+def test_shares_save_what_equal_ones_would_have_cost(adaptive_run: MakeRun):
+    story = story_of(SLOW, adaptive_run(steps=37))
+    [chapter] = story.changes
+    assert chapter.change is not None
+    assert chapter.step_s == pytest.approx((14 * 0.014 + 2 * 0.014) / 16)
+    assert chapter.bsp_step_s == pytest.approx(0.032)  # the slow worker's 30 ms, and 2 ms to exchange
+    assert chapter.change.pace_s == pytest.approx([0.010, 0.010, 0.010, 0.030])
+    assert (
+        "it gave the workers shares of 30 %, 30 %, 30 % and 10 % of each round, because a step with equal shares took "
+        "30 ms on worker 3 and 10 ms on the others."
+    ) in story_sentences(story)[1]
+    assert [figure.slug for figure in story_figures(story)][-1] == "shares"
+
+
+def test_going_back_is_told_with_the_state_that_was_kept(adaptive_run: MakeRun):
+    story = story_of(DIVERGED, adaptive_run(steps=30))
+    last = story.chapters[-1]
+    assert last.change is not None
+    assert (last.change.restored, last.change.restored_to) == (True, 6)
+    assert story.spans[-1].limited_by == "guard"
+    assert story_sentences(story)[-1].startswith(
+        "After 22 steps (880 ms) it went from local_sgd:2 to bsp and it took the workers back to the state of step 6, "
+        "because the loss is 9, 12 times its noise above 1. A step then took 40 ms, until the end."
+    )
+
+
+def test_a_run_in_which_nothing_changed_gets_one_sentence(adaptive_run: MakeRun):
+    reason = "no slack saves enough: bsp takes 40 ms a step"
+    log = log_of((reviewed(3, EVEN, [0.0] * 3), steer(5, "bsp", before="bsp", reason=reason)))
+    story = story_of(log, adaptive_run(steps=12))
+    assert story_sentences(story) == [f"Nothing changed: all 12 steps ran under bsp, because {reason}."]
+    assert closing_sentences(story) == []
+    never_asked = story_of(log_of(), adaptive_run(steps=2))
+    assert story_sentences(never_asked) == [
+        "Nothing changed: all 2 steps ran under bsp, for it ended before the first review."
+    ]
+
+
+def test_a_run_may_begin_with_slack(adaptive_run: MakeRun):
+    log = log_of(
+        (
+            reviewed(4, EVEN, [0.0, 0.0, 0.0, 0.040]),
+            steer(8, "local_sgd:4", before="local_sgd:4", inputs=system(0.050, step_s=0.02, least_s=0.02)),
+        )
+    )
+    story = story_of(log, adaptive_run(steps=8, bytes_sent_total=100))
+    assert story_sentences(story) == ["Nothing changed: all 8 steps ran under local_sgd:4, because reasons."]
+    assert closing_sentences(story) == [
+        "In all it took 320 ms instead of the 560 ms predicted for bsp: 240 ms saved (43 %). It exchanged 2 times in 8 "
+        "steps, which saved 300 B (75 %).",
+    ]
+    before_it_changed = log_of(
+        (reviewed(4, EVEN, [0.0, 0.0, 0.0, 0.040]), steer(8, "bsp", before="local_sgd:4", inputs=FAST))
+    )
+    assert story_sentences(story_of(before_it_changed, adaptive_run(steps=9)))[0] == (
+        "It began under local_sgd:4. A step took 20 ms instead of the 15 ms predicted for bsp: 40 ms lost until step 8."
+    )
+
+
+def test_a_run_that_crashed_is_told_as_far_as_it_went(adaptive_run: MakeRun):
+    lost = adaptive_run(steps=0, wall_s=0.0, losses=(), status="failed", error="worker 2 was lost")
+    story = story_of(log_of(), lost)
+    assert story_sentences(story) == ["No step was finished, so there is nothing to tell."]
+    assert closing_sentences(story) == ["The run failed: worker 2 was lost."]
+    assert story_figures(story) == []
+    render_story_page(story)
+    silent = story_of(NETWORK, lost)  # the events outlived the figures
+    assert silent.num_steps == 36
+    assert [one.end for one in silent.chapters] == [21, 36]
+
+
+def test_a_change_that_no_step_followed_is_not_told(adaptive_run: MakeRun):
+    assert [one.end for one in story_of(NETWORK, adaptive_run(steps=36)).chapters] == [21, 36]
+    at_the_end = log_of((reviewed(3, EVEN, [0.0] * 3), steer(5, "local_sgd:2", before="bsp")))
+    assert len(story_of(at_the_end, adaptive_run(steps=5)).chapters) == 1
+
+
+def test_a_log_of_a_static_policy_has_no_story(adaptive_run: MakeRun):
+    with pytest.raises(DataError, match=r"the events are those of ssp:4, which changes nothing"):
+        story_of(EventLog(policy=parse_policy("ssp:4"), entries=()), adaptive_run())
+
+
+def test_gradients_are_told_as_the_policy_sees_them(adaptive_run: MakeRun):
+    log = log_of(
+        (reviewed(3, EVEN, [0.0] * 3, gradients=((1.0, 4.0, 2.0, 0.0), (2.0, 4.0, 2.0, 0.0))), None),
+    )
+    [noise] = story_of(log, adaptive_run(steps=3)).noises
+    assert (noise.clock, noise.norm, noise.noise_scale) == (3, 2.0, 0.0)
+
+
+def test_a_story_is_json(network: Story):
+    data = json.loads(json.dumps(network.to_json(), allow_nan=False))
+    assert data["chapters"][1]["change"]["before"] == "bsp"
+    assert data["spans"][1]["allowed"]["gradient"] is None
+
+
+def decisions() -> tuple[dict[str, Any], ...]:
+    """As the ledger writes them."""
+    rows = [("bsp", "bsp", []), ("bsp", "bsp", list(SLOW_SHARES)), ("bsp", "local_sgd:2", list(SLOW_SHARES))]
+    return tuple(
+        {
+            "at_s": 0.1, "clock": 5 + 16 * place, "before": before, "policy": policy, "shares": shares,
+            "restore": False, "reason": f"it is {EVIL}", "inputs": {},
+        }
+        for place, (before, policy, shares) in enumerate(rows)
+    )  # fmt: skip
+
+
+def test_a_comparisons_page_tells_decisions_in_sentences(adaptive_run: MakeRun, make_run: MakeRun):
+    run = adaptive_run(decisions=decisions())
+    changes = recorded_changes(run)
+    assert changes is not None
+    assert [(one.clock, one.reshared) for one in changes] == [(21, True), (37, False)]
+    page = render_page(compare_runs([make_run("bsp", 0), run]))
+    assert "After 37 steps (1.48 s) it went from bsp to local_sgd:2, because it is &lt;img" in page
+    assert "because they are not equally fast" in page
+    assert '"inputs"' not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    unchanged = render_page(compare_runs([adaptive_run(decisions=decisions()[:1])]))
+    assert "Nothing changed: all 40 steps ran under bsp, because it is &lt;img" in unchanged
+    assert recorded_changes(adaptive_run(decisions=({"why": "because"},))) is None
+
+
+def test_the_page_is_self_contained_and_escaped(adaptive_run: MakeRun):
+    story = story_of(NETWORK, adaptive_run(task=EVIL, policy=EVIL, status="failed", error=EVIL))
+    text = re.sub(r"<script.*?</script>", "", render_story_page(story), flags=re.DOTALL)
+    assert "&lt;img" in text
+    assert "<img" not in text
+    assert not re.search(r'(?:src|href)="', text)
+    assert EVIL in render_story(story).plain
+
+
+def test_the_slack_figure_draws_what_was_in_force_and_what_was_allowed(network: Story):
+    slack, step_time, *_ = story_figures(network)
+    assert slack.title == "The slack was 0 steps for 52 % of the run; feedback and phase held it back"
+    assert step_time.title == "A step took 31.5 ms on average, 41 ms under bsp by prediction"
+    figure = slack.figure
+    lines = {trace.name: trace for trace in figure.data}
+    assert set(lines) == {"allowed by gradient", "allowed by phase", "allowed by feedback", "in force", "change"}
+    assert list(lines["in force"].x) == [0, 5, 5, 21, 21, 38, 38, 40]
+    assert list(lines["in force"].y) == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert list(figure.layout.yaxis.ticktext) == ["0", "1", "3", "any"]
+    assert "so feedback allows" in lines["change"].customdata[0].replace("<br>", " ")
+
+
+BAD_LABELS = """all => all.flatMap(figure => {
+    const frame = figure.getBoundingClientRect();
+    const labels = [...figure.querySelectorAll('.main-svg text')]
+        .filter(text => text.textContent.trim() && !text.closest('.hoverlayer'))
+        .map(text => ({ text: text.textContent, box: text.getBoundingClientRect() }))
+        .filter(({ box }) => box.width > 0);
+    const hit = (a, b) => a.left + 1 < b.right && b.left + 1 < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom;
+    return labels.flatMap((one, place) => labels.slice(place + 1)
+        .filter(other => hit(one.box, other.box))
+        .map(other => figure.id + ': ' + one.text + ' / ' + other.text)
+        .concat(one.box.left < frame.left || one.box.right > frame.right ? [figure.id + ': ' + one.text] : []));
+})"""
+"""Labels that overlap or leave their figure."""
+
+
+@pytest.mark.browser
+def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path, adaptive_run: MakeRun):
+    path = tmp_path / "explain.html"
+    path.write_text(render_story_page(story_of(SLOW, adaptive_run(steps=37))), encoding="utf-8")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu", "--disable-sync"]
+        )
+        for width in (400, 1280):
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            complaints: list[str] = []
+            page.on("console", lambda message, heard=complaints: heard.append(message.text))
+            page.on("pageerror", lambda error, heard=complaints: heard.append(str(error)))
+            page.goto(path.as_uri())
+            page.wait_for_function(
+                "() => [...document.querySelectorAll('figure')].every(one => one.querySelector('.main-svg .trace'))"
+            )
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.eval_on_selector_all("figure", BAD_LABELS) == []
+            assert complaints == []
+        browser.close()
