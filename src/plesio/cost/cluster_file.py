@@ -1,6 +1,7 @@
 """Cluster files: from TOML to the fields of `plesio.cost.cluster.Cluster` and its links, key by key.
 
-How a value is written is said here; which clusters are possible is checked by the dataclasses themselves.
+How a value is written is said here; which clusters are possible is checked by the dataclasses themselves. What
+`plesio probe` has measured pair by pair, the table ``[probe]``, is passed over here (`plesio.cost.topology_file`).
 """
 
 import tomllib
@@ -83,6 +84,7 @@ def read_cluster_text(text: str, *, where: str) -> dict[str, Any]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not valid TOML: {error}") from None
+    document.pop("probe", None)
     for key in document:
         if key not in _CLUSTER and key not in _LINKS:
             raise ConfigError(f'{where}: unknown key "{key}"; {nearest(key, (*_CLUSTER, *_LINKS))}')

@@ -1,0 +1,496 @@
+"""`plesio probe`: latency and bandwidth of all pairs of hosts, measured so that the probes do not disturb each other.
+
+Theory. Every host takes part, each as a rank of one job, and all follow the same schedule:
+
+1. *Tournaments.* In a round every host talks to one other at most (the circle method of round-robin tournaments), so
+   n-1 rounds hold all pairs (n if n is odd) and no two probes share a host. In the first, a pair sends one way and then
+   the other, and racks follow from the bandwidths (`plesio.cost.topology.racks_of`). In two more, pairs meet in other
+   company and all send both ways at once: racks that no pair notices by itself are suspected from these.
+2. *Alone.* Pairs in different racks, and others that were slower than both their hosts are with someone else, once more
+   and one at a time: what a pair has by itself.
+3. *At once.* Of each rack as many pairs with other racks as there can be, at the same time: what the racks' uplinks
+   carry, however many share them.
+
+If what pairs have at once makes other racks, the third step is done again for those; if it makes none, or others again
+and again, the hosts are one rack.
+
+In a pair, latency is half the median of many round trips of 8 bytes. Bandwidth is that of messages which take about
+`TARGET_S`, found by growing sizes. Each is acknowledged; the sender's clock times both, and the latency of both is
+taken off. (A link that is shaped by a bucket of tokens lets through at once what it has saved up, so it seems a little
+faster than it is in the long run.)
+
+All of it goes over the job's own process group (Gloo, point to point): it opens no port of its own, binds to the
+interface that leads to the job's meeting point, and measures the path that collectives take. What comes in is numbers.
+"""
+
+import math
+import multiprocessing.connection
+import random
+import socket
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from itertools import chain, zip_longest
+from multiprocessing.connection import Connection
+
+import torch
+import torch.distributed as dist
+
+from plesio.bench.gang import Gang, enlisted
+from plesio.core.errors import ConfigError, PlesioError, TransportError
+from plesio.cost.probe import Probe
+from plesio.cost.topology import RACK_FACTOR, PairMatrix, Rows, Topology, racks_of, slower_between
+from plesio.runtime.environment import Place
+from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.job import Job
+
+__all__ = ["OnStep", "probe_here", "probe_locally", "tournament"]
+
+PINGS = 40
+WARM_UP = 5
+REPEATS = 3
+TARGET_S = 0.02
+"""How long a message takes whose bandwidth counts."""
+SHARED_SEEDS = (0, 1)
+SHARED_REPEATS = 2
+SHARED_S = 0.03
+"""Of the tournaments in which all send both ways at once; and how long a message would take alone."""
+SUSPICION = 1.2
+"""How much slower ways must be among others for racks to be suspected, which the third step then shows or refutes."""
+LATENCIES = 10
+"""Or so many latencies, where that is longer."""
+FIRST_BYTES, MOST_BYTES = 2**16, 2**25
+GROWTH = 8.0
+AT_ONCE_S = 0.1
+MOST_ALONE = 64
+"""Pairs that are measured alone; if there are more between the racks, a part of them stands for all."""
+MOST_REGROUPINGS = 3
+WAIT_S = 30.0
+"""After so long without a word the other end is taken for lost."""
+NAME_BYTES = 256
+
+Pair = tuple[int, int]
+Racks = tuple[int, ...]
+OnStep = Callable[[str, int, int], None]
+"""Called with what is being measured, steps done, and steps in all as far as is known."""
+
+
+def tournament(num_hosts: int, *, seed: int | None = None) -> list[list[Pair]]:
+    """Rounds in which every host meets one other at most, and in all of them every other once (the circle method).
+
+    Args:
+        num_hosts: How many.
+        seed: Seats the hosts in another order; None as they are numbered.
+
+    >>> tournament(4)
+    [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
+    """
+    seats: list[int | None] = list(range(num_hosts))
+    if seed is not None:
+        random.Random(seed).shuffle(seats)
+    if num_hosts % 2:
+        seats.append(None)  # who meets nobody rests
+    rounds = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        meetings = zip(seats[:half], reversed(seats[half:]), strict=True)
+        rounds.append(
+            sorted((min(one, two), max(one, two)) for one, two in meetings if one is not None and two is not None)
+        )
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return rounds
+
+
+def probe_here(place: Place, *, on_step: OnStep = lambda what, done, total: None) -> Probe:
+    """Measure, as one host of a job in which all hosts call this; the result is the same on all.
+
+    Args:
+        place: Where this process stands.
+        on_step: Called on rank 0.
+
+    Raises:
+        ConfigError: There is one host, or several processes on some host of several.
+        TransportError: The others cannot be reached, or one was lost.
+    """
+    if place.num_workers < 2:
+        raise ConfigError("one host has nobody to probe; start 2 or more")
+    if place.num_hosts > 1 and place.local_workers > 1:
+        raise ConfigError(f"{place.local_workers} processes on a host; start one on each: torchrun --nproc-per-node 1")
+    torch.set_num_threads(1)
+    with Job(place) as job:
+        try:
+            return _Prober(job, on_step=on_step).run()
+        except RuntimeError as error:  # Gloo's, which has no class of its own
+            absent = job.missing()
+            who = f"worker {', '.join(map(str, absent))} did not come" if absent else "a host was lost, or is too slow"
+            reason = str(error).splitlines()[0].rpartition("] ")[2].partition(". ")[0]
+            raise TransportError(f"the probe cannot go on: {who} ({reason})") from error
+
+
+def probe_locally(num_workers: int, *, on_step: OnStep = lambda what, done, total: None) -> Probe:
+    """Measure between processes of this machine, which are started for it.
+
+    Raises:
+        ConfigError: Fewer than two processes.
+        PlesioError: The measurement failed.
+    """
+    if num_workers < 2:
+        raise ConfigError(f"--workers {num_workers}: write 2 or more; one alone has nobody to probe")
+    with Gang(num_workers, serve_probe) as gang:
+        gang.await_ready()
+        for pipe in gang.pipes:
+            pipe.send("probe")
+        probes: list[Probe] = []
+        waiting = list(gang.pipes)
+        while waiting:
+            ready = multiprocessing.connection.wait(waiting)
+            for pipe in [one for one in waiting if one in ready]:
+                try:
+                    kind, value = pipe.recv()
+                except EOFError:
+                    rank = gang.pipes.index(pipe)
+                    kind, value = "failed", f"worker {rank} ended with {gang.status(rank)}"
+                if kind == "failed":
+                    raise PlesioError(value)
+                if kind == "step":
+                    on_step(*value)
+                else:
+                    probes.append(value)
+                    waiting.remove(pipe)
+        return probes[0]
+
+
+def serve_probe(environment: Mapping[str, str], commands: Connection) -> None:
+    """Entry of a process of `probe_locally`: take part when told to.
+
+    Args:
+        environment: torchrun's variables.
+        commands: Receives anything to begin and None to stop; sends ("ready", None), ("step", arguments of ``on_step``)
+            on rank 0, then ("done", the probe) or ("failed", sentence).
+    """
+    with enlisted(environment):
+        place = Place.from_environment()
+        assert place is not None
+        try:
+            commands.send(("ready", None))
+            while commands.recv() is not None:
+                try:
+                    probe = probe_here(place, on_step=lambda *step: commands.send(("step", step)))
+                    commands.send(("done", probe))
+                except PlesioError as error:
+                    commands.send(("failed", str(error)))
+        except (KeyboardInterrupt, EOFError, BrokenPipeError):
+            pass  # told to stop, or whoever asked is gone
+
+
+class _Prober:
+    """One host's part. All hosts call the same methods in the same order."""
+
+    def __init__(self, job: Job, *, on_step: OnStep) -> None:
+        self._place = job.place
+        group = job.group("cpu")
+        self._count, self._rank = group.size, group.rank
+        self._link = _Link(group)
+        self._on_step = on_step
+        self._done = 0
+        self._total = (1 + len(SHARED_SEEDS)) * len(tournament(self._count))
+
+    def run(self) -> Probe:
+        """All steps, on all hosts."""
+        self._link.meet()
+        begun_s = time.monotonic()
+        names = self._names()
+        latencies, most = self._tournament()
+        shared = torch.ones_like(most)
+        for seed in SHARED_SEEDS:
+            others, rates = self._tournament(known=most, seed=seed)
+            latencies = torch.minimum(latencies, others)
+            shared *= rates ** (1 / len(SHARED_SEEDS))
+
+        def matrix(rates: torch.Tensor) -> PairMatrix:
+            return PairMatrix(hosts=names, latency_s=_rows(latencies), bytes_per_s=_rows(rates))
+
+        racks = self._agreed(partial(racks_of, matrix(most)))
+        if max(racks) == 0:  # what only many at once slow down
+            racks = self._agreed(partial(racks_of, matrix(shared), factor=SUSPICION))
+        pairs = _sample(racks) + [ends for ends in _slow_ways(most) if racks[ends[0]] == racks[ends[1]]][:MOST_ALONE]
+        self._alone(pairs, racks, most)
+        clearer = self._agreed(partial(racks_of, matrix(most)))
+        racks = clearer if max(clearer) > 0 else racks
+        racks, at_once, uplinks = self._confirmed(racks, most, matrix=matrix)
+        return Probe(
+            topology=Topology(matrix=matrix(most), racks=racks, uplink_bytes_per_s=uplinks),
+            contended_bytes_per_s=_rows(shared),
+            num_at_once=at_once,
+            num_alone=len(pairs),
+            wall_s=time.monotonic() - begun_s,
+        )
+
+    def _names(self) -> tuple[str, ...]:
+        """Host names, or addresses where those are not enough, or ranks."""
+        texts = torch.zeros(self._count, NAME_BYTES, dtype=torch.int32)
+        own = f"{socket.gethostname()}\n{self._place.own_address()}".encode()[:NAME_BYTES]
+        texts[self._rank, : len(own)] = torch.tensor(list(own), dtype=torch.int32)
+        rows = self._link.gathered(texts).tolist()
+        both = [bytes(filter(None, row)).decode(errors="replace").split("\n") for row in rows]
+        for names in zip(*both, strict=True):
+            if len(set(names)) == self._count:
+                return tuple(map(str, names))
+        return tuple(f"worker {rank}" for rank in range(self._count))
+
+    def _agreed(self, find: Callable[[], Racks]) -> Racks:
+        """What rank 0 finds: on another machine, a distance may differ in its last digit."""
+        racks = find() if self._rank == 0 else (0,) * self._count
+        return tuple(self._link.gathered(torch.tensor(racks)).tolist())
+
+    def _confirmed(
+        self, racks: Racks, rates: torch.Tensor, *, matrix: Callable[[torch.Tensor], PairMatrix]
+    ) -> tuple[Racks, tuple[int, ...], tuple[float, ...]]:
+        """Racks that are the same with what their pairs have at once; how many pairs that were; their uplinks."""
+        one_rack = (0,) * self._count
+        for _ in range(MOST_REGROUPINGS):
+            if racks == one_rack:
+                break
+            at_once, uplinks = self._uplinks(racks, rates)
+            shared = matrix(_shared(rates, racks, uplinks, at_once))
+            found = self._agreed(partial(_regrouped, shared, racks))
+            if found == racks:
+                return racks, at_once, uplinks
+            racks = found
+        return one_rack, (0,), (math.inf,)
+
+    def _step(self, what: str) -> None:
+        if self._rank == 0:
+            self._on_step(what, self._done, self._total)
+        self._done += 1
+
+    def _tournament(
+        self, *, known: torch.Tensor | None = None, seed: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Every pair's latency and bandwidth; one way after the other, or, with known bandwidths, both at once."""
+        latencies, rates = torch.zeros(2, self._count, self._count, dtype=torch.float64)
+        for number, pairs in enumerate(tournament(self._count, seed=seed)):
+            self._step(f"round {number + 1}, {'each way' if known is None else 'both ways at once'}")
+            own = next((pair for pair in pairs if self._rank in pair), None)
+            peer = None if own is None else own[self._rank == own[0]]
+            self._link.meet()
+            if own is not None and peer is not None:
+                latencies[self._rank, peer] = self._link.ping(peer, begins=self._rank == own[0])
+            if known is None:
+                self._measure(pairs, rates)
+                self._measure([(two, one) for one, two in pairs], rates)
+                continue
+            self._link.meet()
+            if peer is not None:
+                sizes = (_size(float(known[ends]), SHARED_S) for ends in ((self._rank, peer), (peer, self._rank)))
+                rates[peer, self._rank] = self._link.exchange_rate(peer, *sizes)
+        return self._link.gathered(latencies), self._link.gathered(rates)
+
+    def _measure(self, pairs: Sequence[Pair], rates: torch.Tensor) -> None:
+        """The bandwidth of these pairs, from the first to the second of each, all at the same time."""
+        self._link.meet()
+        for source, target in pairs:
+            if self._rank == source:
+                rates[source, target] = self._link.send_rate(target)
+            elif self._rank == target:
+                self._link.receive(source)
+
+    def _alone(self, pairs: Sequence[Pair], racks: Sequence[int], rates: torch.Tensor) -> None:
+        """Measure pairs one at a time, into ``rates``."""
+        self._total += 2 * len(pairs)
+        measured = torch.zeros_like(rates)
+        for one, two in pairs:
+            for ends in ((one, two), (two, one)):
+                self._step(f"hosts {one} and {two} alone")
+                self._measure([ends], measured)
+        measured = self._link.gathered(measured)
+        known: dict[Pair, list[float]] = defaultdict(list)
+        for one, other in _between(racks):
+            if measured[one, other] > 0:
+                known[racks[one], racks[other]].append(float(measured[one, other]))
+        for one, other in _between(racks):  # who was not measured has what others of the same racks have
+            if measured[one, other] == 0:
+                measured[one, other] = statistics.median(known[racks[one], racks[other]])
+        torch.maximum(rates, measured, out=rates)
+
+    def _uplinks(self, racks: Sequence[int], rates: torch.Tensor) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Of each rack, how many pairs with others it was measured with at once, and the bandwidth of all together."""
+        numbers, uplinks = [], []
+        self._total += max(racks) + 1
+        for rack in range(max(racks) + 1):
+            self._step(f"rack {rack}, all at once")
+            pairs = _at_once(racks, rack)
+            sizes = {pair: _size(float(rates[pair]), AT_ONCE_S / len(pairs)) for pair in pairs}
+            took = torch.zeros(REPEATS, self._count, dtype=torch.float64)
+            for repeat in range(REPEATS):
+                self._link.meet()
+                for (source, target), size in sizes.items():
+                    if self._rank == source:
+                        took[repeat, source] = self._link.send_timed(target, size, repeats=1)
+                        self._link.end(target)
+                    elif self._rank == target:
+                        self._link.receive(source)
+            longest = self._link.gathered(took).max(dim=1).values
+            numbers.append(len(pairs))
+            uplinks.append(sum(sizes.values()) / float(longest.median()))
+        return tuple(numbers), tuple(uplinks)
+
+
+class _Link:
+    """Messages between the ranks of a group; whoever says nothing for `WAIT_S` ends the probe with a RuntimeError."""
+
+    def __init__(self, group: TorchGroup) -> None:
+        self._group = group
+        self._wait = timedelta(seconds=WAIT_S)
+        self._buffer, self._inbox = torch.ones(2, MOST_BYTES, dtype=torch.uint8)
+        self._latency_s: dict[int, float] = {}
+
+    def meet(self) -> None:
+        """Return when all have come."""
+        self.gathered(torch.zeros(1))
+
+    def gathered(self, own: torch.Tensor) -> torch.Tensor:
+        """The sum of what all have: parts of a whole, if each fills in its own and has 0 elsewhere."""
+        whole = own.clone()
+        self._group.all_reduce(whole).wait(self._wait)  # type: ignore[call-arg]
+        return whole
+
+    def ping(self, peer: int, *, begins: bool) -> float:
+        """Seconds of a small message one way: half the median round trip. Both ends call this, one begins."""
+        small = self._buffer[:8]
+        round_trips = []
+        for _ in range(WARM_UP + PINGS):
+            begun_s = time.perf_counter()
+            for sends in (begins, not begins):
+                (self._send if sends else self._receive)(small, peer)
+            round_trips.append(time.perf_counter() - begun_s)
+        self._latency_s[peer] = statistics.median(round_trips[WARM_UP:]) / 2
+        return self._latency_s[peer]
+
+    def send_rate(self, peer: int) -> float:
+        """Bytes per second to ``peer``, which calls `receive`."""
+        target_s = max(TARGET_S, LATENCIES * self._latency_s[peer])
+        size = FIRST_BYTES
+        while (took_s := self.send_timed(peer, size)) < 0.75 * target_s and size < MOST_BYTES:
+            size = min(round(size * max(2.0, min(GROWTH, target_s / took_s))), MOST_BYTES)
+        self.end(peer)
+        return size / max(took_s - 2 * self._latency_s[peer], took_s / 2)
+
+    def exchange_rate(self, peer: int, num_sent: int, num_received: int) -> float:
+        """Bytes per second from ``peer`` while both send; both ends call this."""
+        durations = []
+        for _ in range(SHARED_REPEATS):
+            for num_out, num_in in ((1, 1), (num_sent, num_received)):  # the first, so that both begin
+                begun_s = time.perf_counter()
+                sent = dist.isend(self._buffer[:num_out], peer, group=self._group.process_group)
+                assert sent is not None
+                self._receive(self._inbox[:num_in], peer)
+                took_s = time.perf_counter() - begun_s
+                sent.wait(self._wait)
+            durations.append(took_s)
+        took_s = statistics.fmean(durations)
+        return num_received / max(took_s - self._latency_s[peer], took_s / 2)
+
+    def send_timed(self, peer: int, size: int, *, repeats: int = REPEATS) -> float:
+        """The least seconds of a message and its acknowledgement: what disturbs a message only makes it slower."""
+        self._send(torch.tensor([size, repeats]), peer)
+        self._receive(self._buffer[:1], peer)
+        durations = []
+        for _ in range(repeats):
+            begun_s = time.perf_counter()
+            self._send(self._buffer[:size], peer)
+            self._receive(self._buffer[:1], peer)
+            durations.append(time.perf_counter() - begun_s)
+        return min(durations)
+
+    def end(self, peer: int) -> None:
+        """Let ``peer`` return from `receive`."""
+        self._send(torch.zeros(2, dtype=torch.int64), peer)
+
+    def receive(self, peer: int) -> None:
+        """Take and acknowledge what ``peer`` sends until it ends."""
+        while True:
+            header = torch.zeros(2, dtype=torch.int64)
+            self._receive(header, peer)
+            size, repeats = header.tolist()
+            if size == 0:
+                return
+            self._send(self._buffer[:1], peer)
+            for _ in range(repeats):
+                self._receive(self._buffer[:size], peer)
+                self._send(self._buffer[:1], peer)
+
+    def _send(self, tensor: torch.Tensor, peer: int) -> None:
+        work = dist.isend(tensor, peer, group=self._group.process_group)
+        assert work is not None
+        work.wait(self._wait)
+
+    def _receive(self, tensor: torch.Tensor, peer: int) -> None:
+        work = dist.irecv(tensor, peer, group=self._group.process_group)
+        assert work is not None
+        work.wait(self._wait)
+
+
+def _rows(values: torch.Tensor) -> Rows:
+    return tuple(map(tuple, values.tolist()))
+
+
+def _between(racks: Sequence[int]) -> list[Pair]:
+    hosts = range(len(racks))
+    return [(one, other) for one in hosts for other in hosts if racks[one] != racks[other]]
+
+
+def _size(bytes_per_s: float, duration_s: float) -> int:
+    """Bytes that take about so long, in what the buffers hold."""
+    return max(FIRST_BYTES, min(MOST_BYTES, round(bytes_per_s * duration_s)))
+
+
+def _slow_ways(rates: torch.Tensor) -> list[Pair]:
+    """Pairs that are slower than both their hosts are with someone else, the slowest first."""
+    slower = torch.minimum(rates, rates.T)
+    best = slower.max(dim=1).values
+    hosts = range(len(rates))
+    ratios = {(one, two): float(slower[one, two] / min(best[one], best[two])) for two in hosts for one in range(two)}
+    return sorted((pair for pair in ratios if ratios[pair] < 1 / RACK_FACTOR), key=lambda pair: ratios[pair])
+
+
+def _regrouped(shared: PairMatrix, racks: Racks) -> Racks:
+    """The racks with what pairs have at once; one if the ways between are not slower."""
+    return racks_of(shared) if slower_between(shared, racks) else (0,) * len(racks)
+
+
+def _shared(
+    rates: torch.Tensor, racks: Sequence[int], uplinks: Sequence[float], at_once: Sequence[int]
+) -> torch.Tensor:
+    """What pairs have while as many as possible are on the way to other racks."""
+    shared = rates.clone()
+    for one, other in _between(racks):
+        rack = racks[one]
+        shared[one, other] = min(float(rates[one, other]), uplinks[rack] / at_once[rack])
+    return shared
+
+
+def _sample(racks: Sequence[int]) -> list[Pair]:
+    """Pairs between racks: all, or so many between any two racks that every host is in one."""
+    pairs = [(one, other) for one, other in _between(racks) if one < other]
+    if len(pairs) <= MOST_ALONE:
+        return pairs
+    members = [[host for host, own in enumerate(racks) if own == rack] for rack in range(max(racks) + 1)]
+    sample = set()
+    for number, rack in enumerate(members):
+        for other in members[:number]:
+            for place in range(max(len(rack), len(other))):
+                one, two = rack[place % len(rack)], other[place % len(other)]
+                sample.add((min(one, two), max(one, two)))
+    return sorted(sample)
+
+
+def _at_once(racks: Sequence[int], rack: int) -> list[Pair]:
+    """As many pairs from the rack to others as there can be with no host in two, spread over the other racks."""
+    sources = [host for host, own in enumerate(racks) if own == rack]
+    others = [[host for host, own in enumerate(racks) if own == one] for one in range(max(racks) + 1) if one != rack]
+    targets = [host for host in chain.from_iterable(zip_longest(*others)) if host is not None]
+    return list(zip(sources, targets, strict=False))

@@ -1,0 +1,132 @@
+"""`plesio probe`: the network between the hosts, and the plan that fits it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plesio.cli.compare import PLAIN_WIDTH
+from plesio.core.errors import ConfigError, DataError
+from plesio.core.units import parse_bytes
+
+if TYPE_CHECKING:
+    from plesio.bench.probe import OnStep
+    from plesio.cost.probe import Probe
+    from plesio.runtime.environment import Place
+
+__all__ = ["EXAMPLES", "probe"]
+
+EXAMPLES = """\b
+Examples:
+  plesio probe --workers 4
+  torchrun --nnodes 8 --nproc-per-node 1 --node-rank R
+      --master-addr HOST --master-port 29500
+      -m plesio.cli.main probe --out cluster.toml --page probe.html
+  plesio simulate digits --cluster cluster.toml --workers 8
+\b
+On a cluster, start it on every host, once on each; rank 0 prints and writes.
+It takes some 5 s for 4 hosts, 13 s for 8 in two racks; let nothing else run."""
+
+
+def probe(
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-n", metavar="N", help="Start N processes on this machine and probe loopback."),
+    ] = None,
+    size: Annotated[
+        str, typer.Option("--size", metavar="SIZE", help="Bytes of the tensor that the plan is for.")
+    ] = "25 MB",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Where a cluster file goes, for --cluster FILE.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Where all numbers go.")] = None,
+    page: Annotated[Path | None, typer.Option("--page", metavar="FILE", help="Where an HTML page goes.")] = None,
+) -> int:
+    """Measure the network between all hosts, find racks, and plan the exchange.
+
+    Latency and bandwidth of every pair, in rounds in which no two probes share a host; then what the ways between
+    racks carry for all at once. The plan: the order of ranks, the way to exchange, who hosts how much of the store.
+    """
+    num_bytes = parse_bytes(size)
+    for option, path in (("--out", out), ("--json", json_file), ("--page", page)):
+        _check_file(option, path)
+
+    from plesio.runtime.environment import Place
+
+    place = Place.from_environment()
+    if place is not None and workers is not None:
+        raise ConfigError(
+            f"--workers {workers}: {place.num_workers} hosts take part already (WORLD_SIZE); leave it out"
+        )
+    if place is None and workers is None:
+        raise ConfigError("nobody to probe: write --workers N, or start it on every host with torchrun (--help)")
+    if workers is not None and workers < 2:
+        raise ConfigError(f"--workers {workers}: write 2 or more; one alone has nobody to probe")
+    measured = _measure(place, workers)
+    if place is not None and place.rank > 0:
+        return 0
+
+    from rich.console import Console
+
+    from plesio.cost.topology import plan
+    from plesio.cost.topology_file import cluster_text
+    from plesio.report.probe import render_probe, render_probe_page
+
+    planned = plan(measured.topology, num_bytes=num_bytes)
+    if out is not None:
+        _write("--out", out, cluster_text(planned, name=out.stem))
+    if json_file is not None:
+        values: dict[str, Any] = {**measured.to_json(), "plan": planned.to_json()}
+        _write("--json", json_file, json.dumps(values, indent=1) + "\n")
+    if page is not None:
+        _write("--page", page, render_probe_page(measured, planned))
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_probe(measured, planned))
+    for path in (out, json_file, page):
+        if path is not None:
+            typer.echo(path)
+    return 0
+
+
+def _measure(place: "Place | None", workers: int | None) -> "Probe":
+    from plesio.bench.probe import probe_here, probe_locally
+
+    if place is not None and place.rank > 0:
+        return probe_here(place)
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("starting", total=None)
+        on_step: OnStep = lambda what, done, total: progress.update(  # noqa: E731 - a callback of three names
+            bar, description=what, completed=done, total=total
+        )
+        if place is not None:
+            return probe_here(place, on_step=on_step)
+        assert workers is not None
+        return probe_locally(workers, on_step=on_step)
+
+
+def _check_file(option: str, path: Path | None) -> None:
+    """What is wrong with a file's name is said before anything is measured."""
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise ConfigError(f"{option} {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"{option} {path} is a folder; write a file's name")
+    if option == "--out" and path.suffix != ".toml":
+        raise ConfigError(f"{option} {path}: a cluster file's name ends in .toml, or --cluster would not read it")
+
+
+def _write(option: str, path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".part")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise DataError(f"cannot write {option} {path}: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,193 @@
+"""What a probe found and the plan that follows, as tables in a terminal and as a page with heat maps."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from itertools import permutations
+
+import plotly.graph_objects as go
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+
+from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.cost.probe import Probe
+from plesio.cost.topology import Plan, Rows
+from plesio.report.figures.page_figure import PageFigure
+from plesio.report.figures.theme import lay_out
+from plesio.report.markup import prose
+from plesio.report.page_frame import page_of, section, section_of_figures, table
+
+__all__ = ["probe_sentences", "render_probe", "render_probe_page"]
+
+MOST_COLUMNS = 12
+"""A terminal's matrix has no more; all pairs are in the page and in the JSON file."""
+_WAYS = {
+    "ring": "ring, planned order",
+    "leaders": "two levels, by a leader of each rack",
+    "sharded": "two levels, a part by each host",
+}
+_COLOURS = [[0.0, "#e9eff5"], [1.0, "#7fa5c6"]]
+"""Light enough for the numbers on it."""
+_TIME_HEADERS = ("an all-reduce of {size}", "predicted", "of the ring in the given order")
+_RANK_HEADERS = ("rank", "host", "rack", "leads", "share of the store")
+
+
+def render_probe(probe: Probe, plan: Plan) -> RenderableType:
+    """The pairs, the racks, the predicted times, and each rank's host."""
+    hosts = probe.topology.matrix.hosts
+    parts: list[RenderableType] = []
+    if len(hosts) <= MOST_COLUMNS:
+        rows = probe.topology.matrix.bytes_per_s
+        headers = ("MB/s alone, from / to", *(str(number) for number in range(len(hosts))))
+        parts.append(_plain(headers, _matrix_cells(hosts, rows), num_texts=1))
+    parts += ["\n".join(["", *probe_sentences(probe, plan), ""])]
+    parts += [_plain(_time_headers(plan), _time_rows(plan), num_texts=1)]
+    parts += [Padding(_plain(_RANK_HEADERS, _rank_rows(plan), num_texts=2), (1, 0, 0, 0))]
+    return Group(*parts)
+
+
+def render_probe_page(probe: Probe, plan: Plan) -> str:
+    """The page as one HTML document."""
+    matrix = probe.topology.matrix
+    pictures = [("alone", "Bandwidth of each pair alone", matrix.bytes_per_s, 1e6, "MB/s")]
+    pictures += [("together", "While all hosts sent both ways at once", probe.contended_bytes_per_s, 1e6, "MB/s")]
+    pictures += [("latency", "Latency", matrix.latency_s, 1e-6, "µs")]
+    figures = [
+        PageFigure(
+            slug=slug,
+            title=title,
+            caption=f"{unit}, from the host of the row to that of the column, in the planned order of ranks.",
+            figure=_heat_map(plan, rows, unit_size=unit_size, unit=unit),
+        )
+        for slug, title, rows, unit_size, unit in pictures
+    ]
+    sentences = "".join(f"<li>{prose(sentence)}</li>" for sentence in probe_sentences(probe, plan))
+    return page_of(
+        [
+            section(f"<ul>{sentences}</ul>", slug="in-words", title="In words"),
+            section(table(_time_headers(plan), _time_rows(plan)), slug="times", title="Predicted times"),
+            section_of_figures(figures, title="Pairs"),
+            section(table(_RANK_HEADERS, _rank_rows(plan)), slug="ranks", title="The plan, rank by rank"),
+        ],
+        title="Plesio: probe",
+        header=f"<h1>The network between {matrix.num_hosts} hosts</h1>",
+    )
+
+
+def probe_sentences(probe: Probe, plan: Plan) -> list[str]:
+    """Which racks there are, what lies between them, and what the plan saves."""
+    topology = probe.topology
+    alone = f", {probe.num_alone} pairs alone" if probe.num_alone else ""
+    sentences = [
+        f"{topology.matrix.num_hosts} hosts, every pair three times{alone}, in {format_seconds(probe.wall_s)}."
+    ]
+    if topology.num_racks == 1:
+        sentences.append(f"One rack: {_ways_between(probe, inside=True)} between any two hosts.")
+    else:
+        sizes = ", ".join(str(len(topology.members(rack))) for rack in range(topology.num_racks))
+        sentences.append(
+            f"{topology.num_racks} racks, of {sizes} hosts. Within: {_ways_between(probe, inside=True)}; "
+            f"between, alone: {_ways_between(probe, inside=False)}."
+        )
+        sentences += [_uplink_sentence(probe, rack) for rack in range(topology.num_racks)]
+    if plan.saving > 0:
+        sentences.append(f"Plan: {_WAYS[plan.way]}; {100 * plan.saving:.0f} % less time than the ring as given.")
+    else:
+        sentences.append("Plan: a ring in the given order; no other is predicted to be faster by much.")
+    if plan.planned_store_s < plan.even_store_s:
+        sentences.append(
+            f"Store: with the shares below a push and a pull take {format_seconds(plan.planned_store_s)}, "
+            f"evenly divided {format_seconds(plan.even_store_s)}."
+        )
+    return sentences
+
+
+def _uplink_sentence(probe: Probe, rack: int) -> str:
+    rate, pairs = probe.topology.uplink_bytes_per_s[rack], probe.num_at_once[rack]
+    return (
+        f"Rack {rack} to the others, {pairs} pairs at once: {format_bandwidth(rate)} in all, "
+        f"{format_bandwidth(rate / max(1, pairs))} each; its hosts have {probe.oversubscription(rack):.1f} times that."
+    )
+
+
+def _ways_between(probe: Probe, *, inside: bool) -> str:
+    topology = probe.topology
+    pairs = [
+        (one, other)
+        for one, other in permutations(range(topology.matrix.num_hosts), 2)
+        if (topology.racks[one] == topology.racks[other]) == inside
+    ]
+    if not pairs:
+        return "no pairs"
+    rate = statistics.median(topology.matrix.bytes_per_s[one][other] for one, other in pairs)
+    latency_s = statistics.median(topology.matrix.latency_s[one][other] for one, other in pairs)
+    return f"{format_bandwidth(rate)} and {format_seconds(latency_s)}"
+
+
+def _time_headers(plan: Plan) -> list[str]:
+    return [header.format(size=format_bytes(plan.num_bytes)) for header in _TIME_HEADERS]
+
+
+def _time_rows(plan: Plan) -> list[list[str]]:
+    times = {"ring, given order": plan.given_ring_s, **{_WAYS[way]: time_s for way, time_s in plan.times_s.items()}}
+    if plan.topology.num_racks == 1:
+        del times[_WAYS["leaders"]]
+    return [
+        [name, format_seconds(time_s), f"{100 * time_s / plan.given_ring_s:.0f} %"] for name, time_s in times.items()
+    ]
+
+
+def _rank_rows(plan: Plan) -> list[list[str]]:
+    topology = plan.topology
+    return [
+        [
+            str(rank),
+            topology.matrix.hosts[host],
+            str(topology.racks[host]),
+            "yes" if topology.num_racks > 1 and host in plan.leaders else "",
+            f"{100 * plan.shard_shares[host]:.1f} %",
+        ]
+        for rank, host in enumerate(plan.rank_order)
+    ]
+
+
+def _matrix_cells(hosts: Sequence[str], rows: Rows) -> list[list[str]]:
+    return [
+        [f"{one} {name}", *("" if one == other else f"{rows[one][other] / 1e6:.3g}" for other in range(len(hosts)))]
+        for one, name in enumerate(hosts)
+    ]
+
+
+def _heat_map(plan: Plan, rows: Rows, *, unit_size: float, unit: str) -> go.Figure:
+    order, hosts = plan.rank_order, plan.topology.matrix.hosts
+    values = [[math.nan if one == other else rows[one][other] / unit_size for other in order] for one in order]
+    names = [f"{rank} {hosts[host]}" for rank, host in enumerate(order)]
+    # colours by the logarithm: ways differ by factors
+    logarithms = [[math.log10(value) if value > 0 else math.nan for value in row] for row in values]
+    picture = go.Heatmap(
+        z=logarithms,
+        x=[str(rank) for rank in range(len(order))],
+        y=names,
+        customdata=values,
+        text=[["" if math.isnan(value) else f"{value:.3g}" for value in row] for row in values],
+        texttemplate="%{text}" if len(order) <= MOST_COLUMNS else None,
+        hovertemplate=f"%{{y}} to rank %{{x}}: %{{customdata:.4g}} {unit}<extra></extra>",
+        colorscale=_COLOURS,
+        textfont={"color": "#14212e"},
+        showscale=False,
+    )
+    figure = go.Figure(picture)
+    lay_out(figure, height_px=180 + 28 * len(order))
+    figure.update_yaxes(autorange="reversed", type="category")
+    figure.update_xaxes(type="category")
+    return figure
+
+
+def _plain(headers: Sequence[str], rows: Sequence[Sequence[str]], *, num_texts: int) -> Table:
+    plain = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number, header in enumerate(headers):
+        plain.add_column(header, justify="left" if number < num_texts else "right")
+    for row in rows:
+        plain.add_row(*row)
+    return plain

@@ -1,0 +1,84 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plesio.cli.main import invoke
+from plesio.cost.topology_file import read_topology
+
+
+def test_probes_this_machine_and_writes_what_a_simulation_can_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out, numbers, page = (tmp_path / name for name in ("cluster.toml", "probe.json", "probe.html"))
+    line = f"probe --workers 2 --size 1MB --out {out} --json {numbers} --page {page}"
+    assert invoke(line.split()) == 0
+    text = capsys.readouterr().out
+    assert "2 hosts, every pair three times" in text
+    assert "an all-reduce of 1 MB" in text
+    assert read_topology(out).matrix.hosts == ("worker 0", "worker 1")
+    values = json.loads(numbers.read_text())
+    assert values["plan"]["rank_order"] == [0, 1]
+    assert values["plan"]["num_bytes"] == 1_000_000
+    assert "Bandwidth of each pair alone" in page.read_text()
+    assert not list(tmp_path.glob("*.part"))
+    simulation = f"simulate quadratic --cluster {out} --workers 2 --policy bsp --epochs 1 --out {tmp_path / 'runs'}"
+    assert invoke(simulation.split()) == 0
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path):
+    out = tmp_path / "cluster.toml"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "plesio.cli.main", "probe", "--workers", "3", "--out", str(out)],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    with process:
+        while len(_workers(process)) < 3:
+            assert process.poll() is None
+        workers = _workers(process)
+        os.killpg(process.pid, signal.SIGINT)
+        output = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, output
+    assert b"Traceback" not in output
+    assert not any(worker.is_running() for worker in workers)
+    assert not list(tmp_path.iterdir())
+
+
+def _workers(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
+    """The processes that the fork server has made."""
+    servers = [child for child in psutil.Process(process.pid).children() if "forkserver" in " ".join(child.cmdline())]
+    return [worker for server in servers for worker in server.children()]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("probe", "nobody to probe: write --workers N, or start it on every host with torchrun"),
+        ("probe --workers 1", "--workers 1: write 2 or more"),
+        ("probe --workers 2 --size 3", '"3" is not a size'),
+        ("probe --workers 2 --out {out}/none/x.toml", "there is no folder"),
+        ("probe --workers 2 --json {out}", "is a folder; write a file's name"),
+        ("probe --workers 2 --out {out}/cluster.json", "a cluster file's name ends in .toml"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert invoke(line.format(out=tmp_path).split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_workers_that_torchrun_has_started_are_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert invoke(["probe", "--workers", "2"]) == 2
+    assert "2 hosts take part already (WORLD_SIZE); leave it out" in capsys.readouterr().err
