@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 import typer
 
-from plesio.cli import calibrate, compare, explain, policies, report, run, simulate, sweep, tasks, validate
+from plesio.cli import calibrate, compare, explain, policies, probe, report, run, simulate, sweep, tasks, validate
 from plesio.core.errors import PlesioError
 
 __all__ = ["app", "invoke", "main"]
@@ -29,6 +29,7 @@ app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.run)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
+app.command("probe", epilog=probe.EXAMPLES)(probe.probe)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
 app.command("report", epilog=report.EXAMPLES)(report.report)
