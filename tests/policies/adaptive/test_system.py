@@ -168,3 +168,18 @@ def test_chance_is_no_slowness(seed: int):
 def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
     with pytest.raises(PolicySpecError, match=next(iter(wrong))):
         SystemConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_without_samples_there_are_no_shares():
+    """A loop over a loader of its own, which the session knows nothing of."""
+    monitor = SystemMonitor(SystemConfig())
+    reviews = bsp_reviews([[0.02] * 8] * 3 + [[0.06] * 8], transfer_s=0.001)
+    monitor.observe({w: dataclasses.replace(it, samples=(0,) * 8) for w, it in reviews.items()}, setting=BSP)
+    assert monitor.choose(slack=0, current=BSP, shares=()).shares == ()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_few_workers_are_workers_too(workers: int):
+    monitor = SystemMonitor(SystemConfig())
+    monitor.observe(bsp_reviews([[0.02] * 8, [0.06] * 8][:workers], transfer_s=0.0), setting=BSP)
+    assert monitor.choose(slack=math.inf, current=BSP, shares=()).setting == BSP

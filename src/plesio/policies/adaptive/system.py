@@ -185,7 +185,7 @@ class SystemMonitor:
         config: Its parameters.
     """
 
-    __slots__ = ("_config", "_hidden_s", "_ladder", "_less_wanted", "_pace_s", "_transfer_s")
+    __slots__ = ("_config", "_counts_samples", "_ladder", "_less_wanted", "_pace_s", "_transfer_s")
 
     def __init__(self, config: SystemConfig) -> None:
         self._config = config
@@ -195,9 +195,12 @@ class SystemMonitor:
         self._transfer_s: dict[bool, float] = {}
         """Of an exchange of gradients (True: every step) and of parameters (False)."""
         self._less_wanted: Setting | None = None
+        self._counts_samples = False
+        """Whether samples are dealt in rounds; else there are no shares to change."""
 
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
         """Take in what the workers saw while ``setting`` was in force."""
+        self._counts_samples = all(sum(review.samples) > 0 for review in reviews.values())
         means = [sum(sizes) / len(sizes) for sizes in zip(*(it.samples for it in reviews.values()), strict=True)]
         for worker, review in reviews.items():
             pace = self._pace_s.setdefault(worker, deque(maxlen=self._config.memory))
@@ -228,7 +231,7 @@ class SystemMonitor:
             current: What is in force.
             shares: In force; empty is equal shares.
         """
-        new_shares = self._shares(shares) if self._config.balance else tuple(shares)
+        new_shares = self._shares(shares) if self._config.balance and self._counts_samples else tuple(shares)
         compute_s = self._compute_s(new_shares)
         if not compute_s:
             return Choice(
