@@ -111,3 +111,33 @@ def test_a_broadcast_goes_down_a_tree():
 def test_impossible_collectives_are_refused(ranks: list[int], num_bytes: float, message: str):
     with pytest.raises(ConfigError, match=message):
         select_all_reduce_on(cluster_of(4), ranks, num_bytes)
+
+
+@given(hosts=st.integers(2, 6), workers=st.integers(2, 5), num_bytes=st.floats(0, 1e10), shared=st.booleans())
+def test_groups_side_by_side_share_links_as_the_rounds_of_one_collective_do(
+    hosts: int, workers: int, num_bytes: float, shared: bool
+):
+    """Two levels are rings in all hosts at once, and then rings between them, one for each worker of a host."""
+    local = LinkKind(latency_s=1e-6, bytes_per_s=6e9, shared=shared)
+    cluster = cluster_of(hosts, workers=workers, local=local)
+    inside = [list(range(host * workers, (host + 1) * workers)) for host in range(hosts)]
+    rails = [[ranks[index] for ranks in inside] for index in range(workers)]
+    inside_s = all_reduce_on(cluster, inside[0], num_bytes, beside=inside[1:])
+    between_s = all_reduce_on(cluster, rails[0], num_bytes / workers, beside=rails[1:])
+    assert inside_s + between_s == pytest.approx(
+        all_reduce_times_on(cluster, range(hosts * workers), num_bytes)["hierarchical"]
+    )
+    assert inside_s == pytest.approx(all_reduce_on(cluster, inside[0], num_bytes)), (
+        "other hosts have links of their own"
+    )
+
+
+def test_broadcasts_side_by_side_share_an_uplink():
+    cluster = parse_cluster("2-racks")
+    assert cluster.uplink is not None
+    alone_s = broadcast_on(cluster, [0, 8], 1e9)
+    # an uplink is as fast as two interfaces: two messages do not slow each other, four do
+    assert broadcast_on(cluster, [0, 8], 1e9, beside=[[1, 9]]) == pytest.approx(alone_s)
+    three_more = [[1, 9], [2, 10], [3, 11]]
+    both_s = cluster.nic.latency_s + cluster.uplink.latency_s + 4e9 / cluster.uplink.bytes_per_s
+    assert broadcast_on(cluster, [0, 8], 1e9, beside=three_more) == pytest.approx(both_s)

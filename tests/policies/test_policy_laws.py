@@ -43,6 +43,7 @@ CATALOGUE = [
     "local_sgd:4,delay=2",
     "local_sgd:3,delay=3",
     "local_sgd:1,delay=1",
+    "hier:bsp/local_sgd:4,delay=2",
 ]
 
 ACTS_AS = {
@@ -51,6 +52,7 @@ ACTS_AS = {
     "ssp:inf": "asp",
     "asp": "ssp:inf",
     "local_sgd:1": "bsp",
+    "hier:bsp/local_sgd:4,delay=2": "local_sgd:4,delay=2",
 }
 
 WORKERS = st.integers(0, 3)

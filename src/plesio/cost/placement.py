@@ -11,9 +11,10 @@ so this is an upper bound. The double tree is missing, as it is no sequence of r
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby, islice, zip_longest
+from types import MappingProxyType
 
 from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster
@@ -57,35 +58,39 @@ def select_all_reduce_on(cluster: Cluster, ranks: Sequence[int], num_bytes: floa
     return fastest(all_reduce_times_on(cluster, ranks, num_bytes))
 
 
-def all_reduce_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> float:
+def all_reduce_on(
+    cluster: Cluster, ranks: Sequence[int], num_bytes: float, *, beside: Iterable[Sequence[int]] = ()
+) -> float:
     """Seconds of a ring all-reduce of these workers: what Gloo does, and NCCL for tensors that are not small.
 
     Args:
         cluster: Where the workers are.
         ranks: The workers that take part.
         num_bytes: Size of the tensor.
+        beside: Other workers, group by group, that do the same among themselves at the same time. Links that they and
+            these workers meet on are shared.
 
     Raises:
         ConfigError: As in `select_all_reduce_on`.
     """
-    hosts = _hosts(cluster, ranks, num_bytes)
-    return _rounds_s(_ring(len(hosts), num_bytes), cluster=cluster, hosts=hosts)
+    return _rounds_beside_s(_ring, cluster=cluster, ranks=ranks, num_bytes=num_bytes, beside=beside)
 
 
-def broadcast_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> float:
+def broadcast_on(
+    cluster: Cluster, ranks: Sequence[int], num_bytes: float, *, beside: Iterable[Sequence[int]] = ()
+) -> float:
     """Seconds of a broadcast down a binomial tree over these workers.
 
     Args:
         cluster: Where the workers are.
         ranks: The workers that take part.
         num_bytes: Size of the tensor.
+        beside: As in `all_reduce_on`.
 
     Raises:
         ConfigError: As in `select_all_reduce_on`.
     """
-    hosts = _hosts(cluster, ranks, num_bytes)
-    down = islice(_tree(len(hosts), num_bytes), 1, None, 2)  # every other round goes up
-    return _rounds_s(down, cluster=cluster, hosts=hosts)
+    return _rounds_beside_s(_tree_down, cluster=cluster, ranks=ranks, num_bytes=num_bytes, beside=beside)
 
 
 def all_reduce_times_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> dict[str, float]:
@@ -125,17 +130,48 @@ def _rounds_s(rounds: Iterable[_Round], *, cluster: Cluster, hosts: Sequence[int
     return sum((round_.times * _round_s(round_, cluster=cluster, hosts=hosts) for round_ in rounds), 0.0)
 
 
-def _round_s(round_: _Round, *, cluster: Cluster, hosts: Sequence[int]) -> float:
-    paths = Counter((hosts[source], hosts[target]) for source, target in round_.pairs)
-    links = {ends: cluster.path(*ends) for ends in paths}
-    users: Counter[str] = Counter()
-    for ends, number in paths.items():
-        users.update({link.name: number for link in links[ends] if link.shared})
+def _rounds_beside_s(
+    rounds: Callable[[int, float], Iterator[_Round]],
+    *,
+    cluster: Cluster,
+    ranks: Sequence[int],
+    num_bytes: float,
+    beside: Iterable[Sequence[int]],
+) -> float:
+    """As `_rounds_s`; others do their rounds in the same step with these workers."""
+    all_hosts = [_hosts(cluster, group, num_bytes) for group in (ranks, *beside)]
+    duration_s = 0.0
+    for own, *others in zip_longest(*(rounds(len(hosts), num_bytes) for hosts in all_hosts)):
+        if own is None:
+            break
+        meets = _users(
+            ((round_, hosts) for round_, hosts in zip(others, all_hosts[1:], strict=True) if round_), cluster
+        )
+        duration_s += own.times * _round_s(own, cluster=cluster, hosts=all_hosts[0], meets=meets)
+    return duration_s
+
+
+def _round_s(
+    round_: _Round, *, cluster: Cluster, hosts: Sequence[int], meets: Mapping[str, int] = MappingProxyType({})
+) -> float:
+    """Seconds of a round that ``meets`` so many messages of others on the links of these names."""
+    ends = {(hosts[source], hosts[target]) for source, target in round_.pairs}
+    users = _users([(round_, hosts)], cluster)
+    users.update(meets)
     return max(
         sum(link.latency_s for link in path)
         + round_.num_bytes * max(max(users[link.name], 1) / link.bytes_per_s for link in path)
-        for path in links.values()
+        for path in (cluster.path(*pair) for pair in ends)
     )
+
+
+def _users(rounds: Iterable[tuple[_Round, Sequence[int]]], cluster: Cluster) -> Counter[str]:
+    """Messages on each shared link while these rounds are under way."""
+    users: Counter[str] = Counter()
+    for round_, hosts in rounds:
+        for ends, number in Counter((hosts[source], hosts[target]) for source, target in round_.pairs).items():
+            users.update({link.name: number for link in cluster.path(*ends) if link.shared})
+    return users
 
 
 def _ring(num_ranks: int, num_bytes: float) -> Iterator[_Round]:
@@ -150,6 +186,10 @@ def _tree(num_ranks: int, num_bytes: float) -> Iterator[_Round]:
         up = [(rank + distance, rank) for rank in range(0, num_ranks - distance, 2 * distance)]
         yield _Round(up, num_bytes)
         yield _Round([(parent, child) for child, parent in up], num_bytes)
+
+
+def _tree_down(num_ranks: int, num_bytes: float) -> Iterator[_Round]:
+    return islice(_tree(num_ranks, num_bytes), 1, None, 2)  # every other round goes up
 
 
 def _halving_doubling(num_ranks: int, num_bytes: float) -> Iterator[_Round]:

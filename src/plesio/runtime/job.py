@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
 import torch.distributed as dist
 import zmq
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
@@ -204,7 +203,7 @@ class Job:
         if self._group is None or not dist.is_initialized():
             if not dist.is_initialized():
                 backend = "gloo" if device_type == "cpu" else "cpu:gloo,cuda:nccl"
-                with self._gloo_interface(), self._group_traffic.recording():
+                with self._connecting():
                     dist.init_process_group(
                         backend,
                         store=PrefixStore(f"group/{self._num_groups}", self._store),
@@ -215,14 +214,15 @@ class Job:
                 self._num_groups += 1
                 self._exit.callback(self._destroy_process_group)
             assert dist.group.WORLD is not None
-            self._group = TorchGroup(dist.group.WORLD)
+            # a host is a rack; its first rank is its number
+            rack = self.place.rank - self.place.local_rank
+            self._group = TorchGroup(dist.group.WORLD, rack=rack, connecting=self._connecting)
         return self._group
 
     def abort_collectives(self) -> None:
         """Wake every thread that is blocked in a collective, with an error."""
         if self._group is not None:
-            for device_type in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-                self._group.process_group._get_backend(torch.device(device_type)).abort()
+            self._group.abort()
 
     def bytes_sent(self) -> Counter[str]:
         """Bytes this process has sent in this job, by class of link."""
@@ -241,6 +241,12 @@ class Job:
             endpoint.generation += 1
         if self._heartbeat is not None:
             self._heartbeat.next_run()
+
+    @contextlib.contextmanager
+    def _connecting(self) -> Iterator[None]:
+        """Connections of a process group are opened in this context."""
+        with self._gloo_interface(), self._group_traffic.recording():
+            yield
 
     @contextlib.contextmanager
     def _gloo_interface(self) -> Iterator[None]:

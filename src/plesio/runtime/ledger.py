@@ -158,7 +158,8 @@ class Ledger:
         for clock, at_s, loss in report.losses:
             self._losses[clock].append((at_s, loss))
         for clock, blocked_s in report.blocked:
-            self._blocked[clock][worker] = blocked_s
+            # a step may be blocked twice: its gradients, and then its parameters
+            self._blocked[clock][worker] = self._blocked[clock].get(worker, 0.0) + blocked_s
             if len(self._blocked[clock]) == self._num_workers:
                 self._split(clock)
         for line in report.fallbacks:

@@ -2,6 +2,8 @@
 
 import math
 import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
@@ -43,6 +45,11 @@ class Group(Protocol):
         """Ranks in all."""
         ...
 
+    @property
+    def rack(self) -> int:
+        """Where this rank is: equal on ranks whose ways to each other are short."""
+        ...
+
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Overwrite ``tensor`` with rank 0's."""
         ...
@@ -53,6 +60,17 @@ class Group(Protocol):
 
     def all_gather(self, tensor: torch.Tensor) -> Gathering:
         """Begin to collect every rank's ``tensor``; it must stay as it is until they are there."""
+        ...
+
+    def split(self, parts: Sequence[Sequence[int]]) -> "Group | None":
+        """Groups of some ranks each, whose collectives run side by side; called on the group of all ranks of a job.
+
+        Args:
+            parts: Ranks in ascending order, no rank twice.
+
+        Returns:
+            The group that this rank is in, the same for the same parts; None if it is in none.
+        """
         ...
 
 
@@ -98,12 +116,23 @@ class TorchGroup:
 
     Args:
         process_group: The group.
+        rack: Where this process is.
+        connecting: A context in which connections of further groups are opened.
     """
 
-    def __init__(self, process_group: dist.ProcessGroup) -> None:
+    def __init__(
+        self,
+        process_group: dist.ProcessGroup,
+        *,
+        rack: int = 0,
+        connecting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.process_group = process_group
         self.rank = dist.get_rank(process_group)
         self.size = dist.get_world_size(process_group)
+        self.rack = rack
+        self._connecting = connecting
+        self._parts: dict[tuple[tuple[int, ...], ...], TorchGroup | None] = {}
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Overwrite ``tensor`` with rank 0's."""
@@ -121,3 +150,23 @@ class TorchGroup:
         work = dist.all_gather(parts, tensor, group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
         return _TorchGathering(work, parts)
+
+    def split(self, parts: Sequence[Sequence[int]]) -> "TorchGroup | None":
+        """This rank's part of the group, the same for the same parts; None if it is in none. All ranks call it."""
+        key = tuple(tuple(part) for part in parts)
+        if key not in self._parts:
+            with self._connecting():
+                groups = [dist.new_group(list(part)) for part in key]  # every rank makes all of them
+                own = next((group for group, part in zip(groups, key, strict=True) if self.rank in part), None)
+                if own is not None:
+                    dist.barrier(group=own)  # connections are made at the first use
+            self._parts[key] = None if own is None else TorchGroup(own, rack=self.rack)
+        return self._parts[key]
+
+    def abort(self) -> None:
+        """Wake every thread that is blocked in a collective of the group or of its parts, with an error."""
+        for device_type in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            self.process_group._get_backend(torch.device(device_type)).abort()
+        for part in self._parts.values():
+            if part is not None:
+                part.abort()

@@ -1,8 +1,8 @@
 """What the workers of a simulation share: time, network, servers, and the cores of their hosts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 from plesio.cost.cluster import Cluster
 from plesio.cost.host_costs import HostCosts
@@ -59,10 +59,10 @@ class Deployment:
     kernel: Kernel = field(default_factory=Kernel)
     scheduler: Scheduler = field(init=False)
     fabric: Fabric = field(init=False)
-    meeting: Meeting = field(init=False)
     memory: Memory = field(default_factory=Memory)
     meters: dict[Turn, Meter] = field(default_factory=dict)
     """Of each worker, its books of the run under way."""
+    _meetings: dict[tuple[tuple[int, ...], frozenset[tuple[int, ...]]], Meeting] = field(default_factory=dict)
     _servers: list[VirtualServer] = field(default_factory=list)
     _cores: dict[int, ProcessorSharing] = field(default_factory=dict)
     _processors: dict[int, ProcessorSharing] = field(default_factory=dict)
@@ -71,22 +71,34 @@ class Deployment:
         self.cluster.check_workers(self.num_workers)
         self.scheduler = Scheduler(self.kernel)
         self.fabric = Fabric(self.kernel, self.cluster)
-        ranks = range(self.num_workers)
-        self.meeting = Meeting(
-            self.num_workers,
-            scheduler=self.scheduler,
-            all_reduce_s=self._all_reduce_s,
-            broadcast_s=partial(broadcast_on, self.cluster, ranks),
-            all_gather_s=self._all_gather_s,
-        )
 
-    def _all_reduce_s(self, num_bytes: int) -> float:
-        measured_s = self.costs.all_reduce(num_bytes)
-        return all_reduce_on(self.cluster, range(self.num_workers), num_bytes) if measured_s is None else measured_s
+    def meeting(self, ranks: Sequence[int], *, beside: Sequence[Sequence[int]] = ()) -> Meeting:
+        """Where these ranks meet for collectives, while the groups ``beside`` do the same among themselves."""
+        others = frozenset(tuple(group) for group in beside)
+        key = (tuple(ranks), others)
+        if key not in self._meetings:
 
-    def _all_gather_s(self, num_bytes: int) -> float:
-        # a ring all-reduce is a reduce-scatter and an all-gather, which take as long as each other (Thakur et al. 2005)
-        return self._all_reduce_s(num_bytes) / 2
+            @cache
+            def all_reduce_s(num_bytes: int) -> float:
+                measured_s = self.costs.all_reduce(num_bytes)
+                return (
+                    all_reduce_on(self.cluster, ranks, num_bytes, beside=others) if measured_s is None else measured_s
+                )
+
+            self._meetings[key] = Meeting(
+                len(ranks),
+                scheduler=self.scheduler,
+                all_reduce_s=all_reduce_s,
+                broadcast_s=cache(partial(broadcast_on, self.cluster, ranks, beside=others)),
+                # a ring all-reduce is a reduce-scatter and an all-gather, as long as each other (Thakur et al. 2005)
+                all_gather_s=lambda num_bytes: all_reduce_s(num_bytes) / 2,
+            )
+        return self._meetings[key]
+
+    def abort_collectives(self) -> None:
+        """Whoever waits in a collective fails at its next turn."""
+        for meeting in self._meetings.values():
+            meeting.broken = True
 
     @property
     def num_hosts(self) -> int:
@@ -97,12 +109,12 @@ class Deployment:
         """Where a worker is; one that joins late is put where the ranks begin again."""
         return self.cluster.host_of(rank % self.num_workers)
 
-    def count_collective(self, rank: int, operation: str, num_bytes: int) -> int:
-        """Bytes that ``rank`` sends to the next one of the ring for a collective of ``num_bytes``."""
-        size = self.num_workers
+    def count_collective(self, ranks: Sequence[int], rank: int, operation: str, num_bytes: int) -> int:
+        """Bytes that ``rank`` sends to the next one in the ring of ``ranks`` for a collective of ``num_bytes``."""
+        size = len(ranks)
         rounds = 2 * (size - 1) / size if operation == "all_reduce" else (size - 1) / size
         sent = round(rounds * num_bytes)
-        if self.cluster.rack_of(rank) != self.cluster.rack_of((rank + 1) % size):
+        if self.cluster.rack_of(rank) != self.cluster.rack_of(ranks[(ranks.index(rank) + 1) % size]):
             self.fabric.cross_rack_bytes += sent
         return sent
 

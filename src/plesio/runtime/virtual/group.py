@@ -1,7 +1,8 @@
 """Collectives among the threads of the virtual world: the sums are real, their times are modelled."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -117,6 +118,12 @@ class _Gathering:
         return list(self._parts)
 
 
+class _PartMaker(Protocol):
+    """Makes this rank's view of the group of ``ranks``, beside which others do the same."""
+
+    def __call__(self, ranks: Sequence[int], beside: Sequence[Sequence[int]]) -> "VirtualGroup": ...
+
+
 class VirtualGroup:
     """One rank's view of the group.
 
@@ -125,14 +132,28 @@ class VirtualGroup:
         meeting: What the ranks share.
         turn: The rank's.
         count_bytes: Called with the payload of each collective that begins.
+        rack: Where the rank is.
+        part: Makes groups of some of the ranks.
     """
 
-    def __init__(self, rank: int, *, meeting: Meeting, turn: Turn, count_bytes: Callable[[str, int], None]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        *,
+        meeting: Meeting,
+        turn: Turn,
+        count_bytes: Callable[[str, int], None],
+        rack: int,
+        part: _PartMaker,
+    ) -> None:
         self.rank = rank
         self.size = meeting.size
+        self.rack = rack
         self._meeting = meeting
         self._turn = turn
         self._count_bytes = count_bytes
+        self._part = part
+        self._parts: dict[tuple[tuple[int, ...], ...], VirtualGroup | None] = {}
         self._num_collectives = 0
 
     def broadcast(self, tensor: torch.Tensor) -> None:
@@ -154,6 +175,15 @@ class VirtualGroup:
         parts = tensor.new_empty((self.size, *tensor.shape))
         parts[self.rank].copy_(tensor)
         return _Gathering(self._begin(parts, duration_s=self._meeting.all_gather_s(num_bytes), result=_copy_own), parts)
+
+    def split(self, parts: Sequence[Sequence[int]]) -> "VirtualGroup | None":
+        """This rank's part of the group, the same for the same parts; None if it is in none."""
+        key = tuple(tuple(part) for part in parts)
+        if key not in self._parts:
+            own = next((part for part in key if self.rank in part), None)
+            others = [part for part in key if part != own]
+            self._parts[key] = None if own is None else self._part(own, others)
+        return self._parts[key]
 
     def _begin(
         self, tensor: torch.Tensor, *, duration_s: float, result: Callable[[dict[int, torch.Tensor]], None]

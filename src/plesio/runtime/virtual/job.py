@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from plesio.core.clock import Clock
@@ -161,17 +162,25 @@ class VirtualJob:
     def group(self, device_type: str) -> VirtualGroup:
         """The group of all ranks that the job began with."""
         if self._group is None:
-            self._group = VirtualGroup(
-                self.place.rank, meeting=self._deployment.meeting, turn=self._turn, count_bytes=self._count
-            )
+            self._group = self._group_of(range(self.place.num_workers))
         return self._group
 
-    def _count(self, operation: str, num_bytes: int) -> None:
-        self._collective_bytes += self._deployment.count_collective(self.place.rank, operation, num_bytes)
+    def _group_of(self, ranks: Sequence[int], beside: Sequence[Sequence[int]] = ()) -> VirtualGroup:
+        return VirtualGroup(
+            ranks.index(self.place.rank),
+            meeting=self._deployment.meeting(ranks, beside=beside),
+            turn=self._turn,
+            count_bytes=partial(self._count, ranks),
+            rack=self._deployment.cluster.rack_of(self.place.rank),
+            part=self._group_of,
+        )
+
+    def _count(self, ranks: Sequence[int], operation: str, num_bytes: int) -> None:
+        self._collective_bytes += self._deployment.count_collective(ranks, self.place.rank, operation, num_bytes)
 
     def abort_collectives(self) -> None:
         """Wake whoever is blocked in a collective, with an error."""
-        self._deployment.meeting.broken = True
+        self._deployment.abort_collectives()
 
     def missing(self) -> list[int]:
         """All come."""

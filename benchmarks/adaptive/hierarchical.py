@@ -1,0 +1,172 @@
+"""Exchanging seldom only between racks: what crosses them, how long training takes, and what is learned.
+
+- Training: hierarchical.toml, the digits on 16 virtual workers in two racks that are far from each other. Time and
+  bytes between racks relative to flat BSP of the same seed; final accuracy, its difference to BSP's by seed, and a
+  paired t test of that difference.
+- Ways between racks: the same averaging by the racks' first ranks alone (*leaders*), which then broadcast in the rack,
+  and by all ranks, a slice each (*rails*), which then gather in the rack; modelled, with the bytes the same.
+
+    python benchmarks/adaptive/hierarchical.py [--seeds 5] [--quick]
+
+Prints tables and writes benchmarks/results/hierarchical.json.
+"""
+
+import argparse
+import math
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from plesio.bench.compare import run_comparison
+from plesio.bench.progress import RunLabel, Snapshot
+from plesio.bench.recipe import load_recipe
+from plesio.core.results import RunResult
+from plesio.cost.cluster import Cluster, parse_cluster
+from plesio.cost.placement import all_reduce_on, broadcast_on
+from plesio.runtime.exchange.racks import Racks
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from record import Spread, print_table, print_verdict, save
+
+HERE = Path(__file__).parent
+MOST_BYTES, MOST_POINTS = 0.27, 0.3
+"""The criterion: bytes between racks relative to BSP's, and how far the accuracy may be below it."""
+SIZES = {"digits, 154 kB": 154e3, "100 MB": 100e6}
+
+
+class Quiet:
+    """Prints a dot a run."""
+
+    def run_kept(self, label: RunLabel) -> None:
+        """Never."""
+
+    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
+        """Nothing yet."""
+
+    def run_advanced(self, snapshot: Snapshot) -> None:
+        """Nothing yet."""
+
+    def run_finished(self, result: RunResult) -> None:
+        """A dot."""
+        print(".", end="", flush=True)
+
+    def run_failed(self, result: RunResult) -> None:
+        """Why."""
+        print(f"{result.policy}, seed {result.seed}: {result.error}")
+
+
+def train(*, num_seeds: int) -> dict[str, list[RunResult]]:
+    """Finished runs by policy, in the order of their seeds."""
+    recipe = load_recipe(HERE / "hierarchical.toml", seeds=range(num_seeds))
+    with tempfile.TemporaryDirectory() as folder:
+        runs = run_comparison(recipe, out=Path(folder), resume=False, progress=Quiet(), world="virtual")
+    print()
+    assert all(run.status == "finished" for run in runs), "said above"
+    return {spec: [run for run in runs if run.policy == spec] for spec in recipe.run.policies}
+
+
+def figures(runs: Sequence[RunResult], bsp: Sequence[RunResult]) -> dict[str, Any]:
+    """Of a policy, seed by seed against BSP's."""
+    accuracies, strict = ([100 * (run.final_metric or 0.0) for run in each] for each in (runs, bsp))
+    differences = [one - other for one, other in zip(accuracies, strict, strict=True)]
+    spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
+    half_width = (
+        float(stats.t.ppf(0.975, len(differences) - 1)) * spread / math.sqrt(len(differences)) if spread else 0.0
+    )
+    return {
+        "virtual_s": Spread([run.wall_s for run in runs]),
+        "time": Spread([run.wall_s / other.wall_s for run, other in zip(runs, bsp, strict=True)]),
+        "cross_rack_bytes": statistics.fmean(run.bytes_sent_cross_rack for run in runs),
+        "bytes": Spread(
+            [run.bytes_sent_cross_rack / other.bytes_sent_cross_rack for run, other in zip(runs, bsp, strict=True)]
+        ),
+        "accuracy": accuracies,
+        "mean": statistics.fmean(accuracies),
+        "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,
+        "difference": statistics.fmean(differences),
+        "half_width": half_width,
+        "p": float(stats.ttest_rel(accuracies, strict).pvalue) if spread else 1.0,
+    }
+
+
+def ways(cluster: Cluster, num_bytes: float) -> dict[str, float]:
+    """Seconds of an averaging between racks, and of spreading it, by way."""
+    racks = Racks.of([cluster.rack_of(rank) for rank in range(cluster.num_slots)])
+    inside, rails = racks.members, racks.rails
+    leaders = [ranks[0] for ranks in inside]
+    return {
+        "leaders": all_reduce_on(cluster, leaders, num_bytes),
+        "broadcast": broadcast_on(cluster, inside[0], num_bytes, beside=inside[1:]),
+        "rails": all_reduce_on(cluster, rails[0], num_bytes / len(rails), beside=rails[1:]),
+        "gather": all_reduce_on(cluster, inside[0], num_bytes, beside=inside[1:]) / 2,
+    }
+
+
+def show_training(results: dict[str, dict[str, Any]], *, num_seeds: int) -> None:
+    rows = [
+        [
+            spec,
+            f"{row['virtual_s']['median']:.2f}",
+            f"{row['time']['median']:.2f}",
+            f"{row['bytes']['median']:.3f}",
+            f"{row['mean']:.2f} ± {row['deviation']:.2f} %",
+            f"{row['difference']:+.2f} ± {row['half_width']:.2f}",
+            f"{row['p']:.2f}",
+        ]
+        for spec, row in results.items()
+    ]
+    columns = ["", "virtual s", "time / bsp", "cross-rack / bsp", "accuracy", "points to bsp (95 %)", "p"]
+    print_table(f"digits, 16 workers in 2 racks, {num_seeds} seeds", columns=columns, rows=rows)
+
+
+def show_ways(results: dict[str, dict[str, dict[str, float]]]) -> None:
+    rows = [
+        [
+            f"{name}, {size}",
+            f"{1e3 * row['leaders']:.2f} + {1e3 * row['broadcast']:.2f}",
+            f"{1e3 * row['rails']:.2f} + {1e3 * row['gather']:.2f}",
+            f"{(row['leaders'] + row['broadcast']) / (row['rails'] + row['gather']):.2f}",
+        ]
+        for name, sizes in results.items()
+        for size, row in sizes.items()
+    ]
+    columns = ["", "leaders + broadcast, ms", "rails + gather, ms", "ratio"]
+    print_table("an averaging between racks, and then in them", columns=columns, rows=rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5, help="trainings of each policy")
+    parser.add_argument("--quick", action="store_true", help="does it work?")
+    arguments = parser.parse_args()
+    num_seeds = 1 if arguments.quick else arguments.seeds
+    runs = train(num_seeds=num_seeds)
+    training = {spec: figures(each, runs["bsp"]) for spec, each in runs.items()}
+    show_training(training, num_seeds=num_seeds)
+    clusters = {"far": parse_cluster(str(HERE / "two-racks-far.toml")), "2-racks": parse_cluster("2-racks")}
+    modelled = {
+        name: {size: ways(cluster, num_bytes) for size, num_bytes in SIZES.items()}
+        for name, cluster in clusters.items()
+    }
+    show_ways(modelled)
+    met = all(
+        row["bytes"]["median"] <= MOST_BYTES and row["difference"] >= -MOST_POINTS
+        for spec, row in training.items()
+        if spec.startswith("hier")
+    )
+    print_verdict(
+        f"across racks at most {MOST_BYTES:.0%} of bsp's bytes, accuracy at most {MOST_POINTS} points below: each hier",
+        met=met,
+    )
+    if not arguments.quick:
+        save("hierarchical", settings={"seeds": num_seeds}, results={"training": training, "ways": modelled}, met=met)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

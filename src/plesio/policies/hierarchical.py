@@ -1,0 +1,93 @@
+"""Hierarchical: one policy within a rack, another between racks, whose ways are long and shared.
+
+BSP in the rack and local SGD between racks is *hierarchical local SGD* (Lin et al. 2020, "Don't Use Large Mini-batches,
+Use Local SGD") with one step between two averagings of the inner level. In the terms of Castiglia, Das & Patterson
+2021, "Multi-Level Local SGD", racks are the hubs, the local period is 1, and all hubs are neighbours. A rack of m
+workers with batches of b samples takes the steps of one worker with m·b, because the mean of their mean gradients is
+the same. So R racks train as R workers of ``local_sgd`` do, with batches m times as large: there are R replicas that
+drift apart and not R·m, and each drifts less, since the variance of its gradient is an m-th.
+
+What is sent between racks. A ring all-reduce of S bytes over all n ranks, in the order of racks, crosses racks R times
+at each step, with ``2 (n-1)/n S`` bytes each. Here a mean is taken among the R racks every H steps:
+
+    ``2 (R-1) S / H``  against  ``2 R (n-1)/n S``  bytes a step; for 2 racks of 8 that is ``1 / (1.875 H)`` of it.
+
+With a delay of d steps the exchange between racks runs behind the next d steps, as in `plesio.policies.local_sgd`;
+within the rack all go on waiting for each other at every step.
+
+Racks need not be equally large: their parameters count by their number of workers, as every sample would in BSP.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies.bsp import BSP
+from plesio.policies.local_sgd import LocalSGD
+from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
+from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.weighting import UNWEIGHTED, Weighting
+
+__all__ = ["Hierarchical"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hierarchical(PeriodicSchedule):
+    """Workers of a rack step together; racks average their parameters every ``outer.period`` steps.
+
+    Args:
+        inner: Within a rack: `BSP`.
+        outer: Between racks: `LocalSGD` with a period and a delay.
+
+    Raises:
+        PolicySpecError: Another policy at a level, or one with other options.
+
+    >>> policy = Hierarchical(outer=LocalSGD(period=8, delay=4))
+    >>> policy.spec, policy.bound, policy.exchanges_at(8), policy.merges_at(12)
+    ('hier:bsp/local_sgd:8,delay=4', 11, True, 8)
+    """
+
+    name: ClassVar[str] = "hier"
+    exchange: ClassVar[ExchangeKind] = "collective"
+    update: ClassVar[UpdateKind] = "delta"
+    weighting: ClassVar[Weighting] = UNWEIGHTED
+    synchronous: ClassVar[bool] = True
+
+    inner: Policy = field(default_factory=BSP)
+    outer: Policy = field(default_factory=LocalSGD)
+
+    def __post_init__(self) -> None:
+        if self.inner != BSP():
+            raise PolicySpecError(
+                f'hier: "{self.inner.spec}" cannot be run within a rack; write "bsp", as in "hier:bsp/local_sgd:8"'
+            )
+        outer = self.outer
+        if not isinstance(outer, LocalSGD) or outer != LocalSGD(period=outer.period, delay=outer.delay):
+            raise PolicySpecError(
+                f'hier: "{outer.spec}" cannot be run between racks; write a local_sgd with a period and perhaps a '
+                'delay, as in "hier:bsp/local_sgd:8,delay=4"'
+            )
+
+    @property
+    def period(self) -> int:
+        """H, steps between two exchanges between racks."""
+        return self.outer.period
+
+    @property
+    def delay(self) -> int:
+        """d, steps between starting an exchange between racks and merging its result."""
+        return self.outer.delay
+
+    @property
+    def bound(self) -> float:
+        """The largest lead that rounds of this length allow, between workers of different racks; in a rack it is 0."""
+        return self.outer.bound
+
+    @property
+    def spec(self) -> str:
+        """``hier:INNER/OUTER``, each level's own spec."""
+        return f"{self.name}:{self.inner.spec}/{self.outer.spec}"
+
+    def start(self) -> Machine:
+        """The outer policy's: what holds between racks holds between any two workers."""
+        return self.outer.start()

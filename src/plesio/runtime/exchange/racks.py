@@ -1,0 +1,131 @@
+"""Which ranks are near to each other, and sums over all ranks that send no more between racks than they must.
+
+Where the ranks of a rack bring equal tensors, as replicas that step together are, a sum over all ranks is one over the
+racks, each counted by its number of ranks. It is taken in two stages:
+
+1. between racks, at once: each rank sums its own slice of the tensor with its peers, one of each rack (a *rail*);
+2. within the rack, when somebody waits for the sum: the ranks gather each other's slices.
+
+Racks that are not equally large have one rail, of their first ranks (the *leaders*), which broadcast what they have.
+
+Either way ``2 (R-1) S`` bytes of S go between R racks in all. With m rails, m interfaces send an m-th each, so only a
+shared uplink limits them and no rank's own traffic is held up by all of it; and the second stage takes
+``(m-1)/m S/B`` instead of ``⌈log₂ m⌉ S/B`` seconds. `benchmarks/adaptive/hierarchical.py` has both, modelled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from plesio.runtime.exchange.group import Gathering, Group, Work
+
+__all__ = ["BetweenRacks", "Racks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Racks:
+    """The ranks of each rack, in ascending order.
+
+    >>> racks = Racks.of([0, 0, 4, 4])
+    >>> racks.members, racks.rails
+    (((0, 1), (2, 3)), ((0, 2), (1, 3)))
+    >>> Racks.of([0, 0, 2]).rails
+    ((0, 2),)
+    """
+
+    members: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, rack_of_rank: Sequence[int]) -> "Racks":
+        """Those of ranks whose racks have these numbers."""
+        numbers = dict.fromkeys(rack_of_rank)
+        return cls(tuple(tuple(r for r, rack in enumerate(rack_of_rank) if rack == number) for number in numbers))
+
+    @classmethod
+    def among(cls, group: Group) -> "Racks":
+        """Those of a group's ranks, who tell each other; all of them call it."""
+        return cls.of([int(part) for part in group.all_gather(torch.tensor([group.rack])).wait()])
+
+    @property
+    def rails(self) -> tuple[tuple[int, ...], ...]:
+        """Groups of one rank of each rack; one group alone, the leaders, if racks are not equally large."""
+        equal = len({len(ranks) for ranks in self.members}) == 1
+        return tuple(zip(*self.members, strict=True)) if equal else (tuple(ranks[0] for ranks in self.members),)
+
+
+class BetweenRacks:
+    """All ranks of a group, where those of a rack bring equal tensors to a sum.
+
+    Args:
+        group: All ranks.
+        racks: Where they are.
+    """
+
+    def __init__(self, group: Group, racks: Racks) -> None:
+        self.rank = group.rank
+        self.size = group.size
+        self.rack = group.rack
+        self._group = group
+        self._num_rails = len(racks.rails)
+        self._rail = group.split(racks.rails)
+        inside = group.split(racks.members)
+        assert inside is not None, "every rank is in a rack"
+        self.inside = inside
+        """The ranks of this rank's rack."""
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Overwrite ``tensor`` with rank 0's."""
+        self._group.broadcast(tensor)
+
+    def all_gather(self, tensor: torch.Tensor) -> Gathering:
+        """Begin to collect every rank's ``tensor``; it must stay as it is until they are there."""
+        return self._group.all_gather(tensor)
+
+    def split(self, parts: Sequence[Sequence[int]]) -> Group | None:
+        """Groups of some ranks each."""
+        return self._group.split(parts)
+
+    def all_reduce(self, tensor: torch.Tensor) -> "_Sum":
+        """Begin to overwrite ``tensor``, equal on the ranks of a rack, with the sum over all ranks.
+
+        It must stay as it is until the sum is there.
+        """
+        flat = tensor.view(-1)
+        width = -(-flat.numel() // self._num_rails)
+        own = flat.new_zeros(width)
+        work = None
+        if self._rail is not None:
+            begin = width * self.inside.rank if self._num_rails > 1 else 0
+            mine = flat[begin : begin + width]
+            own[: mine.numel()] = mine * self.inside.size
+            work = self._rail.all_reduce(own)
+        return _Sum(flat, own, work, inside=self.inside, gathers=self._num_rails > 1)
+
+
+class _Sum:
+    """A sum under way between racks, and spread in this one when it is waited for."""
+
+    def __init__(
+        self, flat: torch.Tensor, own: torch.Tensor, work: Work | None, *, inside: Group, gathers: bool
+    ) -> None:
+        self._flat = flat
+        self._own = own
+        self._work = work
+        self._inside = inside
+        self._gathers = gathers
+
+    def wait(self) -> None:
+        """Return when the sum is there."""
+        if self._work is not None:
+            self._work.wait()
+        if self._gathers:
+            parts = self._inside.all_gather(self._own).wait()
+            self._flat.copy_(torch.cat(list(parts))[: self._flat.numel()])
+        else:
+            self._inside.broadcast(self._own)
+            self._flat.copy_(self._own)
+
+    def took_s(self) -> float:
+        """Seconds between racks; in the rack the sum is spread only when somebody waits. 0 for who is on no rail."""
+        return 0.0 if self._work is None else self._work.took_s()
