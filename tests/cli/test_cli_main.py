@@ -16,7 +16,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]):
     assert COMMANDS == [
         "calibrate",
         "compare",
+        "explain",
         "policies",
+        "probe",
         "report",
         "run",
         "simulate",

@@ -44,7 +44,7 @@ def probe(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Where all numbers go.")] = None,
     page: Annotated[Path | None, typer.Option("--page", metavar="FILE", help="Where an HTML page goes.")] = None,
 ) -> int:
-    """Measure the network between all hosts, find racks, and plan the exchange.
+    """Measure the links between hosts, find racks, plan the order.
 
     Latency and bandwidth of every pair, in rounds in which no two probes share a host; then what the ways between
     racks carry for all at once. The plan: the order of ranks, the way to exchange, who hosts how much of the store.
