@@ -7,7 +7,7 @@ is loaded at first use, so that ``import plesio`` and the command line answer at
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from plesio.policies import ASP, BSP, SSP, Adaptive, Hierarchical, LocalSGD, Policy, parse_policy
+from plesio.policies import ASP, BSP, SSP, Adaptive, Delayed, LocalSGD, Policy, parse_policy
 
 if TYPE_CHECKING:
     from plesio.runtime.exchange.adaptive import Transition
@@ -22,7 +22,7 @@ __all__ = [
     "BSP",
     "SSP",
     "Adaptive",
-    "Hierarchical",
+    "Delayed",
     "Job",
     "LocalSGD",
     "Policy",

@@ -43,7 +43,9 @@ CATALOGUE = [
     "local_sgd:4,delay=2",
     "local_sgd:3,delay=3",
     "local_sgd:1,delay=1",
-    "hier:bsp/local_sgd:4,delay=2",
+    "delayed:0",
+    "delayed:1",
+    "delayed:4",
 ]
 
 ACTS_AS = {
@@ -52,7 +54,7 @@ ACTS_AS = {
     "ssp:inf": "asp",
     "asp": "ssp:inf",
     "local_sgd:1": "bsp",
-    "hier:bsp/local_sgd:4,delay=2": "local_sgd:4,delay=2",
+    "delayed:0": "bsp",
 }
 
 WORKERS = st.integers(0, 3)
@@ -81,6 +83,8 @@ class Laws(RuleBasedStateMachine):
         self.asking: set[int] = set()
         self.resting: set[int] = set()
         self.version = 0
+        self.version_after: dict[int, int] = {}
+        """By the clock of each exchange that has made a version."""
         self.unsettled: dict[tuple[int, int], Arrived] = {}
 
     # The schedule
@@ -185,9 +189,15 @@ class Laws(RuleBasedStateMachine):
         assert updates
         assert all(update.finite for update in updates)
         if self.policy.synchronous:
-            assert len({update.clock for update in updates}) == 1
             assert action.weight == 1.0
-            assert action.staleness == (0,) * len(updates)
+            [clock] = {update.clock for update in updates}
+            stale = 0
+            if self.policy.update == "gradient":  # of step c it is computed from what was merged after step c - 1
+                merged = clock - 1 - self.policy.delay
+                stale = self.version - max((v for at, v in self.version_after.items() if at <= merged), default=0)
+            assert action.staleness == (stale,) * len(updates)
+            assert stale <= self.policy.delay
+            self.version_after[clock] = action.version
         else:
             (update,) = updates
             tau = self.version - update.base_version

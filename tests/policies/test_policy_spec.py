@@ -13,6 +13,7 @@ from plesio.policies import (
     SSP,
     UNWEIGHTED,
     Cap,
+    Delayed,
     Exponential,
     Inverse,
     LocalSGD,
@@ -21,21 +22,36 @@ from plesio.policies import (
     describe,
     parse_policy,
 )
+from plesio.policies.compression import NO_COMPRESSION, HalfPrecision, PowerSgd, Qsgd, TopK
 from plesio.policies.policy import EXCHANGES, UPDATES
 
 ANY_EXCHANGE = st.sampled_from(EXCHANGES)
 ANY_UPDATE = st.sampled_from(UPDATES)
 WEIGHTINGS = st.sampled_from([UNWEIGHTED, Inverse(), Exponential(rate=0.1), Product((Inverse(), Cap(limit=8)))])
+COMPRESSIONS = st.sampled_from(
+    [
+        NO_COMPRESSION,
+        HalfPrecision(form="fp16"),
+        TopK(density=0.01, feedback=False),
+        Qsgd(bits=8),
+        PowerSgd(rank=2, guard=20),
+    ]
+)
 
 
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
-    name = draw(st.sampled_from(["bsp", "ssp", "asp", "local_sgd"]))
+    name = draw(st.sampled_from(["bsp", "delayed", "ssp", "asp", "local_sgd"]))
     period = draw(st.integers(1, 30))
+    exchange = draw(ANY_EXCHANGE)
+    compression = draw(COMPRESSIONS) if exchange == "collective" else NO_COMPRESSION
     if name == "bsp":
-        return BSP(exchange=draw(ANY_EXCHANGE))
+        return BSP(exchange=exchange, compression=compression)
+    if name == "delayed":
+        return Delayed(delay=draw(st.integers(0, 30)), compression=compression)
     if name == "local_sgd":
-        return LocalSGD(period=period, delay=draw(st.integers(0, period)), exchange=draw(ANY_EXCHANGE))
+        delay = draw(st.integers(0, period))
+        return LocalSGD(period=period, delay=delay, exchange=exchange, compression=compression)
     if name == "asp":
         return ASP(period=period, update=draw(ANY_UPDATE), weighting=draw(WEIGHTINGS))
     bound = draw(st.one_of(st.integers(period - 1, 60), st.just(math.inf)))
@@ -75,6 +91,11 @@ def test_spec_is_the_shortest_text(policy: Policy):
         ("local_sgd:8", LocalSGD(period=8)),
         ("local_sgd:8,delay=4", LocalSGD(period=8, delay=4)),
         ("local_sgd:8,exchange=store,delay=1", LocalSGD(period=8, delay=1, exchange="store")),
+        ("local_sgd:8,compress=topk:0.01", LocalSGD(period=8, compression=TopK(density=0.01))),
+        ("bsp, compress = QSGD:8 + feedback", BSP(compression=Qsgd(bits=8, feedback=True))),
+        ("bsp,compress=none", BSP()),
+        ("delayed:2", Delayed(delay=2)),
+        ("delayed:1,compress=fp16", Delayed(compression=HalfPrecision(form="fp16"))),
     ],
 )
 def test_text_by_hand(text: str, policy: Policy):
@@ -85,7 +106,7 @@ def test_text_by_hand(text: str, policy: Policy):
     ("text", "message"),
     [
         ("bps", 'unknown policy "bps"; did you mean "bsp"?'),
-        ("", "known: adaptive, asp, bsp, hier, local_sgd, ssp"),
+        ("", "known: adaptive, asp, bsp, delayed, local_sgd, ssp"),
         ("ssp", 'needs its bound, as in "ssp:4"'),
         ("ssp:-1", "bound is -1; write a whole number of steps, 0 or more"),
         ("ssp:9999999999999", "or inf for no bound"),
@@ -102,6 +123,13 @@ def test_text_by_hand(text: str, policy: Policy):
         ("asp,", 'unknown key ""'),
         ("bsp,exchange=colective", 'did you mean "collective"?'),
         ("bsp,period=2", 'unknown key "period"'),
+        ("bsp,compress=topk", "topk needs the share of the numbers that is sent"),
+        ("bsp,compress=fp61", 'did you mean "fp16"?'),
+        ("bsp,exchange=store,compress=fp16", "leave compress=fp16 out, or use exchange=collective"),
+        ("local_sgd:8,exchange=store,compress=qsgd:8", "the store takes updates in full"),
+        ("ssp:4,compress=fp16", 'unknown key "compress"'),
+        ("delayed", 'needs its delay, as in "delayed:1"'),
+        ("delayed:-1", "delay is -1; write a whole number of 0 or more"),
         ("local_sgd", "needs its period"),
         ("local_sgd:0", "period is 0; write a whole number of 1 or more"),
         ("local_sgd:8,delay=9", "write a delay of 8 or less"),
@@ -120,7 +148,7 @@ def test_bad_text_is_refused_with_what_to_write(text: str, message: str):
 def test_every_policy_has_one_sentence(policy: Policy):
     sentence = describe(policy)
     assert sentence.endswith(".")
-    assert sentence.count(".") == 1 or policy.weighting != UNWEIGHTED
+    assert sentence.count(".") == 1 or policy.weighting != UNWEIGHTED or "sent as" in sentence
 
 
 @pytest.mark.parametrize(
@@ -132,6 +160,11 @@ def test_every_policy_has_one_sentence(policy: Policy):
             "No worker begins a step more than 1 step ahead of the slowest; each sends its gradient every step and it "
             "is applied as it arrives, weighted by its staleness (inverse).",
         ),
+        ("delayed:1", "Every step applies the mean of the workers' gradients of 1 step before."),
+        (
+            "bsp,compress=topk:0.1",
+            "Every step waits for all workers and applies the mean of their gradients, sent as topk:0.1.",
+        ),
         ("local_sgd:8", "Workers train alone for 8 steps, then wait and average their parameters."),
         ("local_sgd:8,delay=4", "Workers average their parameters every 8 steps, while they train on for 4 steps."),
     ],
@@ -141,7 +174,7 @@ def test_sentences(text: str, sentence: str):
 
 
 def test_help_names_each_policy_with_an_example_that_reads():
-    assert list(POLICY_HELP) == ["bsp", "ssp", "asp", "local_sgd", "hier", "adaptive"]
+    assert list(POLICY_HELP) == ["bsp", "delayed", "ssp", "asp", "local_sgd", "adaptive"]
     for name, line in POLICY_HELP.items():
         assert parse_policy(line.rpartition("as in ")[2]).name == name
 

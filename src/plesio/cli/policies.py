@@ -10,7 +10,11 @@ Examples:
   plesio compare recipes/demo.toml --out runs/two --policies bsp,ssp:8
 \b
 ssp and asp take a weight for stale updates: weight=inverse, weight=exp:0.1,
-weight=cap:8, or several joined by "+"."""
+weight=cap:8, or several joined by "+".
+\b
+bsp, delayed and local_sgd take a compression of what is sent:
+compress=fp16, bf16, topk:0.01, randk:0.05, qsgd:8 or powersgd:2, and
+options of it joined by "+", as in compress=topk:0.01+no_feedback."""
 
 
 def policies() -> None:

@@ -4,21 +4,23 @@
 file           concept                                                                   machine it starts
 =============  ========================================================================  ==========================
 bsp            every step waits for everyone                                             barrier
+delayed        every step applies the mean gradient of d steps before                    barrier, d rounds open
 local_sgd      train alone for H steps, then average; with a delay, behind the steps     barrier
-hierarchical   one policy within a rack, another between racks                           the outer's
 ssp            never more than s steps ahead of the slowest                              barrier (s = 0), asynchronous
 asp            nobody waits                                                              asynchronous
 adaptive       finds period, delay and shares while training                             its own
 =============  ========================================================================  ==========================
 
 `events` and `policy` are the interface to the worlds, `schedule` is what a worker decides by its clock alone,
-`weighting` counts updates by staleness, `spec` is the text form, and `replay` records a machine and checks a record.
+`weighting` counts updates by staleness, `compression` is what an exchange sends of one, `spec` is the text form, and
+`replay` records a machine and checks a record.
 """
 
 from plesio.policies.adaptive import Adaptive
 from plesio.policies.asp import ASP
 from plesio.policies.asynchronous import UNLIMITED
 from plesio.policies.bsp import BSP
+from plesio.policies.delayed import Delayed
 from plesio.policies.events import (
     Action,
     Admit,
@@ -35,7 +37,6 @@ from plesio.policies.events import (
     Reviewed,
     Steer,
 )
-from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.replay import (
@@ -74,13 +75,13 @@ __all__ = [
     "Apply",
     "Arrived",
     "Cap",
+    "Delayed",
     "Evaluated",
     "Event",
     "EventLog",
     "ExchangeKind",
     "Exponential",
     "Grant",
-    "Hierarchical",
     "Inverse",
     "Joined",
     "LeaveReason",

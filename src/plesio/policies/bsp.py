@@ -4,14 +4,15 @@ Valiant 1990, "A bridging model for parallel computation". For SGD it is the min
 b samples take the step of one worker with N·b samples, because the mean of their mean gradients is the same. So it
 converges as sequential SGD does, and runs at the pace of the slowest worker. On the ``collective`` exchange it is
 PyTorch's own DistributedDataParallel (Li et al. 2020); on the ``store`` it is the synchronous parameter server, which
-workers may join and leave.
+workers may join and leave. On the collective the gradients may be compressed (`plesio.policies.compression`).
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from plesio.policies.barrier import BarrierMachine
-from plesio.policies.fields import require_one_of, write_spec
+from plesio.policies.compression import NO_COMPRESSION, Compression
+from plesio.policies.fields import require_one_of, require_sent_in_full, write_spec
 from plesio.policies.policy import EXCHANGES, ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
@@ -25,9 +26,10 @@ class BSP(PeriodicSchedule):
 
     Args:
         exchange: ``collective`` (default) or ``store``.
+        compression: What is sent of a gradient; on the store all of it.
 
     Raises:
-        PolicySpecError: An unknown exchange.
+        PolicySpecError: An unknown exchange, or a compression on the store.
 
     >>> BSP(exchange="store").spec
     'bsp,exchange=store'
@@ -42,14 +44,21 @@ class BSP(PeriodicSchedule):
     synchronous: ClassVar[bool] = True
 
     exchange: ExchangeKind = "collective"
+    compression: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
         require_one_of("bsp", "exchange", self.exchange, known=EXCHANGES)
+        if self.exchange == "store":
+            require_sent_in_full("bsp", compress=self.compression.spec)
 
     @property
     def spec(self) -> str:
         """``bsp`` and what differs from the defaults."""
-        return write_spec("bsp", options={"exchange": None if self.exchange == "collective" else self.exchange})
+        options = {
+            "exchange": None if self.exchange == "collective" else self.exchange,
+            "compress": None if self.compression == NO_COMPRESSION else self.compression.spec,
+        }
+        return write_spec("bsp", options=options)
 
     def start(self) -> Machine:
         """A barrier at every step."""

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from plesio.core.errors import PolicySpecError, nearest
 
-__all__ = ["MAX_STEPS", "require_one_of", "require_whole", "write_spec"]
+__all__ = ["MAX_STEPS", "require_one_of", "require_sent_in_full", "require_whole", "write_spec"]
 
 
 MAX_STEPS = 2**40
@@ -31,6 +31,18 @@ def require_one_of(owner: str, field: str, value: str, *, known: Collection[str]
     """
     if value not in known:
         raise PolicySpecError(f'{owner}: unknown {field} "{value}"; {nearest(str(value), known)}')
+
+
+def require_sent_in_full(owner: str, *, compress: str) -> None:
+    """Return when nothing is compressed, which the store could not read.
+
+    Raises:
+        PolicySpecError: Something is.
+    """
+    if compress != "none":
+        raise PolicySpecError(
+            f"{owner}: the store takes updates in full; leave compress={compress} out, or use exchange=collective"
+        )
 
 
 def write_spec(name: str, *, argument: str | None = None, options: Mapping[str, str | None]) -> str:

@@ -7,6 +7,9 @@ drift apart between two exchanges, by an amount that grows with H and the learni
 With a delay of d steps the exchange runs behind the next d steps (Wang et al. 2020, "Overlap Local-SGD"): a worker
 contributes its delta at clock c, goes on, and after step c + d adds the difference between the mean delta and its own,
 so what it learned meanwhile is kept. Communication then costs no time until it takes longer than d steps.
+
+On the collective the deltas may be compressed (`plesio.policies.compression`), as in Basu et al. 2019,
+"Qsparse-local-SGD", whose error feedback is between exchanges, not between steps.
 """
 
 from dataclasses import dataclass
@@ -14,7 +17,8 @@ from typing import ClassVar
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies.barrier import BarrierMachine
-from plesio.policies.fields import require_one_of, require_whole, write_spec
+from plesio.policies.compression import NO_COMPRESSION, Compression
+from plesio.policies.fields import require_one_of, require_sent_in_full, require_whole, write_spec
 from plesio.policies.policy import EXCHANGES, ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
@@ -30,9 +34,10 @@ class LocalSGD(PeriodicSchedule):
         period: H, local steps between two exchanges.
         delay: d, steps between starting an exchange and merging its result, at most ``period``; 0 waits for it.
         exchange: ``collective`` (default) or ``store``.
+        compression: What is sent of a delta; on the store all of it.
 
     Raises:
-        PolicySpecError: A value that is out of range, or an unknown exchange.
+        PolicySpecError: A value that is out of range, an unknown exchange, or a compression on the store.
 
     >>> policy = LocalSGD(period=8, delay=4)
     >>> policy.spec, policy.bound, policy.merges_at(12)
@@ -47,6 +52,7 @@ class LocalSGD(PeriodicSchedule):
     period: int = 8
     delay: int = 0
     exchange: ExchangeKind = "collective"
+    compression: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
         require_whole("local_sgd", "period", self.period, minimum=1)
@@ -57,6 +63,8 @@ class LocalSGD(PeriodicSchedule):
                 f"write a delay of {self.period} or less"
             )
         require_one_of("local_sgd", "exchange", self.exchange, known=EXCHANGES)
+        if self.exchange == "store":
+            require_sent_in_full("local_sgd", compress=self.compression.spec)
 
     @property
     def bound(self) -> float:
@@ -69,6 +77,7 @@ class LocalSGD(PeriodicSchedule):
         options = {
             "delay": str(self.delay) if self.delay else None,
             "exchange": None if self.exchange == "collective" else self.exchange,
+            "compress": None if self.compression == NO_COMPRESSION else self.compression.spec,
         }
         return write_spec("local_sgd", argument=str(self.period), options=options)
 

@@ -1,9 +1,8 @@
 """Policies as text: ``NAME[:VALUE][,KEY=VALUE]...``, as the command line and recipes write them.
 
-``hier:INNER/OUTER`` has two policies in it, each written as it is by itself: what follows the slash is all the outer's.
-
 ``bsp`` · ``ssp:4`` · ``ssp:inf`` · ``ssp:4,period=2,weight=inverse+cap:8`` · ``asp,weight=exp:0.1`` ·
-``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store``. Case and spaces around the parts do not matter.
+``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store`` · ``delayed:1`` · ``bsp,compress=topk:0.01``. Case and spaces
+around the parts do not matter.
 """
 
 import math
@@ -16,7 +15,8 @@ from plesio.core.errors import PolicySpecError, nearest
 from plesio.policies.adaptive import Adaptive
 from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
-from plesio.policies.hierarchical import Hierarchical
+from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
+from plesio.policies.delayed import Delayed
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import Policy
 from plesio.policies.ssp import SSP
@@ -51,7 +51,14 @@ _FORMS = {
         make=BSP,
         help="every step waits for all workers and averages their gradients",
         example="bsp",
-        keys={"exchange": ("exchange", str)},
+        keys={"exchange": ("exchange", str), "compress": ("compression", parse_compression)},
+    ),
+    "delayed": _Form(
+        make=Delayed,
+        help="like bsp, but gradients are applied DELAY steps late and exchanged behind the steps",
+        example="delayed:1",
+        argument=("delay", _whole),
+        keys={"compress": ("compression", parse_compression)},
     ),
     "ssp": _Form(
         make=SSP,
@@ -71,13 +78,11 @@ _FORMS = {
         help="workers train alone for PERIOD steps, then average their parameters",
         example="local_sgd:8,delay=4",
         argument=("period", _whole),
-        keys={"delay": ("delay", _whole), "exchange": ("exchange", str)},
-    ),
-    "hier": _Form(
-        make=Hierarchical,
-        help="workers of a rack act by one policy, and racks among each other by another",
-        example="hier:bsp/local_sgd:8,delay=4",
-        keys={},
+        keys={
+            "delay": ("delay", _whole),
+            "exchange": ("exchange", str),
+            "compress": ("compression", parse_compression),
+        },
     ),
     "adaptive": _Form(
         make=lambda **options: Adaptive.from_options(options),
@@ -95,7 +100,7 @@ def parse_policy(text: str) -> Policy:
     """The policy that ``text`` describes.
 
     >>> parse_policy("local_sgd:8,delay=4")
-    LocalSGD(period=8, delay=4, exchange='collective')
+    LocalSGD(period=8, delay=4, exchange='collective', compression=NoCompression())
 
     Raises:
         PolicySpecError: No such policy or key, or a value it cannot have.
@@ -106,18 +111,9 @@ def parse_policy(text: str) -> Policy:
     if form is None:
         raise PolicySpecError(f'unknown policy "{name}"; {nearest(name, _FORMS)}')
     try:
-        if name == Hierarchical.name:
-            return _levels(text.partition(":")[2], example=form.example)
         return form.make(**_argument(form, name=name, colon=colon, value=argument), **_options(form, options=options))
     except PolicySpecError as error:
         raise PolicySpecError(f'policy "{text}": {str(error).removeprefix(f"{name}: ")}') from None
-
-
-def _levels(text: str, *, example: str) -> Policy:
-    inner, slash, outer = text.partition("/")
-    if not slash:
-        raise PolicySpecError(f'hier needs a policy within racks and one between them, as in "{example}"')
-    return Hierarchical(inner=parse_policy(inner), outer=parse_policy(outer))
 
 
 def _argument(form: _Form, *, name: str, colon: str, value: str) -> dict[str, Any]:
@@ -163,26 +159,27 @@ def describe(policy: Policy) -> str:
         PolicySpecError: A policy that is none of Plesio's.
     """
     match policy:
-        case BSP():
-            return "Every step waits for all workers and applies the mean of their gradients."
+        case BSP() | Delayed(delay=0):
+            sent = _sent_as(policy.compression)
+            return f"Every step waits for all workers and applies the mean of their gradients{sent}."
+        case Delayed():
+            return (
+                f"Every step applies the mean of the workers' gradients of {_steps(policy.delay)} before"
+                f"{_sent_as(policy.compression)}."
+            )
         case SSP(bound=0):
             return f"Every step waits for all workers and applies the mean of their {policy.update}s."
         case SSP() | ASP():
             return _describe_asynchronous(policy)
         case LocalSGD(delay=0):
-            return f"Workers train alone for {_steps(policy.period)}, then wait and average their parameters."
-        case Hierarchical():
-            behind = f", while they train on for {_steps(policy.delay)}" if policy.delay else ""
-            return (
-                "Workers of a rack wait for each other at every step and apply the mean of their gradients; "
-                f"racks average their parameters every {_every(policy.period)}{behind}."
-            )
+            sent = _sent_as(policy.compression)
+            return f"Workers train alone for {_steps(policy.period)}, then wait and average their parameters{sent}."
         case Adaptive():
             return "Workers exchange as seldom as the network needs and training affords: every step, or every few."
         case LocalSGD():
             return (
                 f"Workers average their parameters every {_every(policy.period)}, "
-                f"while they train on for {_steps(policy.delay)}."
+                f"while they train on for {_steps(policy.delay)}{_sent_as(policy.compression)}."
             )
     raise PolicySpecError(f"no description of {policy!r}; known: {', '.join(_FORMS)}")
 
@@ -196,6 +193,10 @@ def _describe_asynchronous(policy: SSP | ASP) -> str:
     send = f"each sends its {policy.update} every {_every(policy.period)} and it is applied as it arrives"
     weight = "" if policy.weighting == UNWEIGHTED else f", weighted by its staleness ({policy.weighting.spec})"
     return f"{wait}; {send}{weight}."
+
+
+def _sent_as(compression: Compression) -> str:
+    return "" if compression == NO_COMPRESSION else f", sent as {compression.spec}"
 
 
 def _every(number: int) -> str:

@@ -166,6 +166,7 @@ def join(
                 refuse=refuse,
                 snapshots=SnapshotTaker(snapshot_every if place.rank == 0 else None),
                 gauge=monitor,
+                seed=names.seed,
             )
             exchanges.make_equal()
             if isinstance(chosen, Adaptive) and monitor is not None:

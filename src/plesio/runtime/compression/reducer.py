@@ -122,6 +122,11 @@ class CompressedReducer:
         """What this rank has kept back of its shares (updates times weights); None is zero."""
         return None if self._feedback is None else self._feedback.residual
 
+    @property
+    def flushes(self) -> Sequence[Flush]:
+        """Exchanges that were sent in full because a guard had asked for it."""
+        return self._flushes
+
     @torch.no_grad()
     def begin(self, flat: Tensor, clock: int, *, weight: float | None = None, in_full: bool = False) -> "PendingMean":
         """Begin the mean of all ranks' ``flat`` tensors, which stay as they are.
@@ -145,7 +150,8 @@ class CompressedReducer:
         way = self._full if in_full or self._flush_next else self._mean
         self._uncompressed_bytes += NO_COMPRESSION.sent_bytes(self._num_elements, num_ranks=self._group.size)
         transfer = way.begin(share, clock=clock, asks=asks)
-        self._pending = PendingMean(lambda: self._take(transfer.finish(), clock=clock).to(flat.dtype))
+        dtype = flat.dtype  # and not flat, which nobody needs meanwhile
+        self._pending = PendingMean(lambda: self._take(transfer.finish(), clock=clock).to(dtype))
         return self._pending
 
     def _take(self, outcome: Outcome, *, clock: int) -> Tensor:

@@ -4,33 +4,29 @@ With delay 0 an averaging blocks (Stich 2019). With delay d the all-reduce of th
 behind the next d steps; when step c + d is done, what it found, mean(x) - x, is added, so the progress made meanwhile
 is kept (overlapped averaging, as in Wang et al. 2020, "Overlap Local-SGD", without their anchor model). Floating-point
 buffers are averaged with the parameters.
+
+With a compression what is averaged is how far the parameters have come since the last mean (`replica_mean`). Buffers
+are sent in full: a running average that is sent late and added up overshoots what it averages. At the end, or when
+another policy follows, everything is sent in full, so that nothing is kept back.
 """
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 
 from plesio.policies import Policy
+from plesio.policies.compression import NO_COMPRESSION, Compression
+from plesio.runtime.compression import CompressedReducer
+from plesio.runtime.compression.books import CompressionBooks
+from plesio.runtime.exchange.blame import takes_blame
 from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker
-from plesio.runtime.exchange.group import Group, Work
+from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.replica import Replica, State
+from plesio.runtime.exchange.replica_mean import DeltaMean, Named, ParameterMean, ReplicaMean, parts
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["AveragingExchange"]
-
-_Named = tuple[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class _Averaging:
-    """One averaging under way: a flat tensor for each dtype."""
-
-    started: Progress
-    sent: list[torch.Tensor]
-    sums: list[torch.Tensor]
-    works: list[Work]
 
 
 class AveragingExchange:
@@ -44,6 +40,8 @@ class AveragingExchange:
         refuse: Called when this rank's gradient is not finite; its local step is left out, nobody else is touched.
         snapshots: Kept on rank 0, each at the next averaging.
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
+        compression: What is sent of the parameters' deltas.
+        seed: Of the run; equal on all ranks.
     """
 
     ready_s: float | None = None
@@ -58,6 +56,8 @@ class AveragingExchange:
         refuse: Refusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
+        compression: Compression = NO_COMPRESSION,
+        seed: int = 0,
     ) -> None:
         self._replica = replica
         self._policy = policy
@@ -65,15 +65,34 @@ class AveragingExchange:
         self._timeline = timeline
         self._refuse = refuse
         self._leads = group.rank == 0
-        self._num_workers = group.size
         self._snapshots = snapshots
         self.share = 1.0
         """What this rank's parameters count in the mean; the ranks' shares add up to their number."""
         self._gauge = gauge
-        self._pending: _Averaging | None = None
+        self._pending: Progress | None = None
+        """When the averaging under way was begun."""
         self._latest: Progress | None = None
         self._averaged_clock = 0
-        self._groups = _by_dtype([(name, tensor) for name, tensor, _, _ in replica.tensors()])
+        self._books: CompressionBooks | None = None
+        self._means: list[ReplicaMean] = []
+        if compression == NO_COMPRESSION:
+            self._average([(name, tensor) for name, tensor, _, _ in replica.tensors()])
+        else:
+            self._average_deltas(compression, seed=seed)
+            self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors() if kind == "buffer"])
+
+    def _average(self, tensors: Sequence[Named]) -> None:
+        self._means += [ParameterMean(named, group=self._group) for named in _by_dtype(tensors)]
+
+    def _average_deltas(self, compression: Compression, *, seed: int) -> None:
+        reducers = []
+        for named in _by_dtype([(name, p) for name, p, kind, _ in self._replica.tensors() if kind == "parameter"]):
+            shapes = [tensor.shape for _, tensor in named]
+            reducer = CompressedReducer(self._group, compression, shapes=shapes, seed=seed)
+            keeps = compression.keeps_residual
+            self._means.append(DeltaMean(named, reducer=reducer, group=self._group, keeps_residual=keeps))
+            reducers.append(reducer)
+        self._books = CompressionBooks(compression, reducers, timeline=self._timeline)
 
     def step(self, progress: Progress) -> None:
         """Step locally, then merge and start the averagings that are due."""
@@ -84,10 +103,6 @@ class AveragingExchange:
         else:
             self._refuse(progress.clock, "not_finite")
         self._replica.optimizer.zero_grad(set_to_none=True)
-        self.stepped(progress)
-
-    def stepped(self, progress: Progress) -> None:
-        """The replica has made its step: merge and start the averagings that are due."""
         self._latest = progress
         merges = self._policy.merges_at(progress.clock)
         if merges is not None and merges < progress.clock:
@@ -98,41 +113,43 @@ class AveragingExchange:
                 self._merge()
 
     @torch.no_grad()
-    def _start(self, progress: Progress) -> None:
-        sent = [torch.cat([tensor.reshape(-1) for _, tensor in group]) for group in self._groups]
-        sums = [flat * self.share for flat in sent]
-        works = [self._group.all_reduce(flat) for flat in sums]
-        self._pending = _Averaging(progress, sent, sums, works)
+    def _start(self, progress: Progress, *, in_full: bool = False) -> None:
+        for mean in self._means:
+            mean.start(clock=progress.clock, share=self.share, in_full=in_full)
+        self._pending = progress
 
     @torch.no_grad()
     def _merge(self) -> None:
         if self._pending is None:
             return
-        averaging, self._pending = self._pending, None
+        started, self._pending = self._pending, None
         begun_s = self._timeline.now_s()
-        for work in averaging.works:
-            work.wait()
-        started = averaging.started
-        if self._gauge is not None:
-            self._gauge.exchanged(started.clock, took_s=max(work.took_s() for work in averaging.works))
+        took_s = [mean.wait() for mean in self._means]
+        known_s = [each_s for each_s in took_s if each_s is not None]
+        if self._gauge is not None and len(known_s) == len(took_s):
+            self._gauge.exchanged(started.clock, took_s=max(known_s))
         # without steps since, the mean itself is taken: replicas are then equal to the bit
         stepped_since = self._latest is not None and self._latest.clock != started.clock
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=started.clock)
-        for group, sent, total in zip(self._groups, averaging.sent, averaging.sums, strict=True):
-            mean = total.div_(self._num_workers)  # sum, then divide
-            for (_, tensor), before, after in zip(group, _parts(group, sent), _parts(group, mean), strict=True):
-                if stepped_since:
-                    tensor.add_(after - before)
-                else:
-                    tensor.copy_(after)
+        means = [mean.merge(stepped=stepped_since) for mean in self._means]
+        if any(mean.refused for mean in self._means):
+            self._blame(started.clock)
+        if self._books is not None:
+            self._books.look()
         self._averaged_clock = started.clock
-        self._snapshots.offer(started.global_samples, at_s=started.at_s, state=lambda: self._state(averaging.sums))
+        self._snapshots.offer(started.global_samples, at_s=started.at_s, state=lambda: self._state(means))
+
+    def _blame(self, clock: int) -> None:
+        guilty = not all(mean.sent_finite for mean in self._means)
+        device = next(iter(self._replica.parameters.values())).device
+        if takes_blame(self._group, guilty=guilty, device=device):
+            self._refuse(clock, "not_finite")
 
     def _state(self, means: Sequence[torch.Tensor]) -> State:
         """The averaged tensors by name; what is not averaged (integer buffers) from this rank."""
         state = self._replica.state()
-        for group, mean in zip(self._groups, means, strict=True):
-            for (name, _), part in zip(group, _parts(group, mean), strict=True):
+        for mean, flat in zip(self._means, means, strict=True):
+            for (name, _), part in zip(mean.named, parts(mean.named, flat), strict=True):
                 state[name] = part.to("cpu", copy=True)
         return state
 
@@ -145,11 +162,16 @@ class AveragingExchange:
 
     @torch.no_grad()
     def shared(self) -> State | None:
-        """The mean of the replicas as they are now (a collective of its own); rank 0 gets it, the replicas stay."""
-        means = [torch.cat([tensor.reshape(-1) for _, tensor in group]) for group in self._groups]
+        """The mean of the replicas as they are now (a collective of its own); rank 0 gets it, the replicas stay.
+
+        Right after an averaging all replicas are equal to the bit, and what rank 0 has is the mean.
+        """
+        if self._latest is not None and self._latest.clock == self._averaged_clock:
+            return self._replica.state() if self._leads else None
+        means = [torch.cat([tensor.reshape(-1) for _, tensor in mean.named]) for mean in self._means]
         for flat in means:
             self._group.all_reduce(flat).wait()
-            flat.div_(self._num_workers)
+            flat.div_(self._group.size)
         return self._state(means) if self._leads else None
 
     def settle(self) -> None:
@@ -157,12 +179,15 @@ class AveragingExchange:
         self.finish()
 
     def finish(self) -> None:
-        """Merge what is under way, and average once more if steps were made since it began."""
+        """Merge what is under way, and average once more, in full, if steps were made since or something kept back."""
         self._merge()
         latest = self._latest
-        if latest is not None and latest.clock != self._averaged_clock:
-            self._start(latest)
+        kept_back = any(mean.kept_back for mean in self._means)
+        if latest is not None and (latest.clock != self._averaged_clock or kept_back):
+            self._start(latest, in_full=True)
             self._merge()
+            if self._books is not None and kept_back:
+                self._books.settled(latest.clock)
 
     def snapshots(self) -> list[SharedState]:
         """The snapshots taken since the last call (rank 0)."""
@@ -171,16 +196,12 @@ class AveragingExchange:
     def close(self) -> None:
         """Forget what is under way."""
         self._pending = None
+        if self._books is not None and self._latest is not None:
+            self._books.close(self._latest.clock)
 
 
-def _by_dtype(tensors: Sequence[_Named]) -> list[list[_Named]]:
-    groups: dict[torch.dtype, list[_Named]] = {}
+def _by_dtype(tensors: Sequence[Named]) -> list[list[Named]]:
+    groups: dict[torch.dtype, list[Named]] = {}
     for name, tensor in tensors:
         groups.setdefault(tensor.dtype, []).append((name, tensor))
     return list(groups.values())
-
-
-def _parts(group: Sequence[_Named], flat: torch.Tensor) -> list[torch.Tensor]:
-    """``flat`` cut into the shapes of the group's tensors, sharing its memory."""
-    sizes = [tensor.numel() for _, tensor in group]
-    return [part.view_as(tensor) for part, (_, tensor) in zip(torch.split(flat, sizes), group, strict=True)]

@@ -4,13 +4,14 @@ from typing import Protocol
 
 import torch
 
-from plesio.policies import BSP, Hierarchical, LocalSGD, Policy
+from plesio.policies import BSP, Delayed, LocalSGD, Policy
+from plesio.policies.compression import NO_COMPRESSION
+from plesio.runtime.compression.comm_hooks import ddp_comm_hook
 from plesio.runtime.exchange.averaging import AveragingExchange
 from plesio.runtime.exchange.ddp import DdpExchange
 from plesio.runtime.exchange.exchange import Exchange, Gauge, Refusal, SnapshotTaker
+from plesio.runtime.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.exchange.group import Group, TorchGroup
-from plesio.runtime.exchange.hierarchical import HierarchicalExchange
-from plesio.runtime.exchange.racks import BetweenRacks, Racks
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.exchange.synchronous import ReducingExchange
 from plesio.runtime.timeline import Timeline
@@ -43,6 +44,7 @@ class CollectiveExchanges:
         refuse: Called when a gradient of this worker is not finite.
         snapshots: Kept on rank 0.
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
+        seed: Of the run; equal on all ranks.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class CollectiveExchanges:
         refuse: Refusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
+        seed: int = 0,
     ) -> None:
         self._replica = replica
         self._group = group
@@ -61,6 +64,7 @@ class CollectiveExchanges:
         self._refuse = refuse
         self._snapshots = snapshots
         self._gauge = gauge
+        self._seed = seed
 
     @torch.no_grad()
     def make_equal(self) -> None:
@@ -71,8 +75,6 @@ class CollectiveExchanges:
     def build(self, policy: Policy) -> CollectiveExchange:
         """The exchange of ``policy``."""
         match policy:
-            case Hierarchical():
-                return self._build_levels(policy)
             case LocalSGD():
                 return AveragingExchange(
                     self._replica,
@@ -82,8 +84,12 @@ class CollectiveExchanges:
                     refuse=self._refuse,
                     snapshots=self._snapshots,
                     gauge=self._gauge,
+                    compression=policy.compression,
+                    seed=self._seed,
                 )
-            case BSP() if isinstance(self._group, TorchGroup):
+            case BSP() if isinstance(self._group, TorchGroup) and (
+                policy.compression == NO_COMPRESSION or ddp_comm_hook(policy.compression) is not None
+            ):
                 return DdpExchange(
                     self._replica,
                     group=self._group,
@@ -91,7 +97,21 @@ class CollectiveExchanges:
                     refuse=self._refuse,
                     snapshots=self._snapshots,
                     gauge=self._gauge,
+                    comm_hook=ddp_comm_hook(policy.compression),
                 )
+            case Delayed() | BSP() if policy.delay > 0 or policy.compression != NO_COMPRESSION:
+                return GradientMeanExchange(
+                    self._replica,
+                    policy=policy,
+                    group=self._group,
+                    timeline=self._timeline,
+                    refuse=self._refuse,
+                    snapshots=self._snapshots,
+                    gauge=self._gauge,
+                    seed=self._seed,
+                )
+            case Delayed():
+                return self.build(BSP())
         return ReducingExchange(
             self._replica,
             group=self._group,
@@ -100,29 +120,3 @@ class CollectiveExchanges:
             snapshots=self._snapshots,
             gauge=self._gauge,
         )
-
-    def _build_levels(self, policy: Hierarchical) -> CollectiveExchange:
-        racks = Racks.among(self._group)
-        if len(racks.members) == 1:
-            if self._group.rank == 0:
-                self._timeline.meter.totals.fallbacks.append(
-                    f"all workers are in one rack, so {policy.spec} is {policy.inner.spec}"
-                )
-            return self.build(policy.inner)
-        between = BetweenRacks(self._group, racks)
-        inner = CollectiveExchanges(
-            self._replica,
-            group=between.inside,
-            timeline=self._timeline,
-            refuse=self._refuse,
-            snapshots=SnapshotTaker(None),
-        )
-        outer = AveragingExchange(
-            self._replica,
-            policy=policy,
-            group=between,
-            timeline=self._timeline,
-            refuse=self._refuse,
-            snapshots=self._snapshots,
-        )
-        return HierarchicalExchange(inner.build(policy.inner), outer)

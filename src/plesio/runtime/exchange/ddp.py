@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
+from plesio.runtime.compression.comm_hooks import CommHook
 from plesio.runtime.exchange.exchange import Gauge, Refusal, SnapshotTaker
 from plesio.runtime.exchange.group import TorchGroup
 from plesio.runtime.exchange.replica import Buckets, Replica
@@ -37,6 +39,7 @@ class DdpExchange(SynchronousExchange):
         snapshots: Kept on rank 0.
         gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts, and DDP reduces
             without a hook.
+        comm_hook: torch's own compression of a bucket; None for none.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class DdpExchange(SynchronousExchange):
         refuse: Refusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
+        comm_hook: CommHook | None = None,
     ) -> None:
         super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots, gauge=gauge)
         self._buckets = Buckets(replica)
@@ -61,7 +65,9 @@ class DdpExchange(SynchronousExchange):
             init_sync=False,
         )
         if gauge is not None:
-            self._ddp.register_comm_hook((gauge, group), _reduce_gauged)
+            self._ddp.register_comm_hook((gauge, group, comm_hook or allreduce_hook), _reduce_gauged)
+        elif comm_hook is not None:
+            self._ddp.register_comm_hook(group.process_group, comm_hook)
         self._hooks = [
             replica.model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             replica.model.register_forward_hook(self._after_forward),
@@ -108,13 +114,14 @@ class DdpExchange(SynchronousExchange):
         del self._ddp, self._buckets
 
 
-def _reduce_gauged(state: tuple[Gauge, TorchGroup], bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """DDP's own reduction, with a look at this rank's gradient before it, which is weighed."""
-    gauge, group = state
+def _reduce_gauged(
+    state: tuple[Gauge, TorchGroup, CommHook],
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP looks at the annotation
+) -> torch.futures.Future[torch.Tensor]:
+    """A reduction with a look at this rank's gradient before it, which is weighed."""
+    gauge, group, reduce = state
     gradient: torch.Tensor = bucket.buffer()
     gauge.measure([gradient])
     if (weight := gauge.weight) != 1.0:
         gradient.mul_(weight)
-    work = dist.all_reduce(gradient.div_(group.size), group=group.process_group, async_op=True)
-    assert work is not None, "this process is a member of the group"
-    return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
+    return reduce(group.process_group, bucket)

@@ -1,9 +1,11 @@
 """Bulk synchronous training on a collective, less the reduction itself: what every step does with the mean gradient."""
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from plesio.runtime.exchange.blame import takes_blame
 from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.replica import Replica, State
@@ -61,11 +63,9 @@ class SynchronousExchange:
 
     def _blame(self, progress: Progress) -> None:
         """Refuse the step; the rank whose own loss is not finite takes the blame, else rank 0 for all."""
-        finite = progress.loss is None or abs(progress.loss) < float("inf")
-        flags = torch.tensor([0.0 if finite else 1.0])
-        own = flags.clone()
-        self._group.all_reduce(flags).wait()
-        if own.item() > 0 or (flags.item() == 0 and self._leads):
+        guilty = progress.loss is not None and not math.isfinite(progress.loss)
+        device = next(iter(self._replica.parameters.values())).device
+        if takes_blame(self._group, guilty=guilty, device=device):
             self._refuse(progress.clock, "not_finite")
 
     def accumulating(self) -> AbstractContextManager[None]:

@@ -1,0 +1,121 @@
+"""Delayed gradients: the mean gradient of step c is applied after step c + d, and its exchange runs behind the steps.
+
+"Pipe-SGD" (Li et al. 2018); SGD with a constant delay goes back to Langford, Smola and Zinkevich 2009, "Slow Learners
+are Fast", and is analysed together with compression by Stich and Karimireddy 2020, "The Error-Feedback Framework".
+
+    x_c = step(x_{c-1}, mean gradient of step c - d)          the gradient of step c is taken at x_{c-1}
+
+All workers step with the same gradients in the same order, so their parameters are equal, as under BSP; no worker has a
+parameter of its own. Each update is computed from parameters that are d versions old when it is applied: the staleness
+is d, always, where asynchronous policies have it vary. The first d steps change nothing, and at the end the d gradients
+under way are applied.
+
+An exchange has the time of d steps before anybody waits for it, so communication costs no time until an exchange takes
+longer than d steps, or exchanges take longer than steps. The price is staleness, which limits the learning rate: where
+BSP is stable up to a rate of 2/L, on curvature L, this is up to ``2 sin(π / (4d + 2)) / L``, half of it with d = 1 and
+0.31 of it with d = 2 (Levin and May 1976, on ``x_c = x_{c-1} - a x_{c-1-d}``).
+
+`DelayedMachine` is the barrier's with rounds of one step, of which d may be open behind the first.
+"""
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from plesio.policies.barrier import BarrierMachine
+from plesio.policies.compression import NO_COMPRESSION, Compression
+from plesio.policies.events import Action, Apply
+from plesio.policies.fields import require_whole, write_spec
+from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
+from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.weighting import UNWEIGHTED, Weighting
+
+__all__ = ["Delayed", "DelayedMachine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delayed(PeriodicSchedule):
+    """Every step the workers' gradients are averaged, behind the next ``delay`` steps, and applied after them.
+
+    Args:
+        delay: d, steps between a gradient and its application; 0 is BSP.
+        compression: What is sent of a gradient.
+
+    Raises:
+        PolicySpecError: A value that is out of range.
+
+    >>> policy = Delayed(delay=2)
+    >>> policy.spec, policy.bound, policy.merges_at(2), policy.merges_at(3)
+    ('delayed:2', 2, None, 1)
+    """
+
+    name: ClassVar[str] = "delayed"
+    update: ClassVar[UpdateKind] = "gradient"
+    exchange: ClassVar[ExchangeKind] = "collective"
+    period: ClassVar[int] = 1
+    weighting: ClassVar[Weighting] = UNWEIGHTED
+    synchronous: ClassVar[bool] = True
+
+    delay: int = 1
+    compression: Compression = NO_COMPRESSION
+
+    def __post_init__(self) -> None:
+        require_whole("delayed", "delay", self.delay, minimum=0)
+
+    @property
+    def bound(self) -> float:
+        """The largest lead: d steps."""
+        return self.delay
+
+    @property
+    def spec(self) -> str:
+        """``delayed:DELAY`` and what differs from the defaults."""
+        compress = None if self.compression == NO_COMPRESSION else self.compression.spec
+        return write_spec("delayed", argument=str(self.delay), options={"compress": compress})
+
+    def start(self) -> Machine:
+        """Rounds of one step, d of them open behind the first."""
+        return DelayedMachine(delay=self.delay)
+
+
+class DelayedMachine(BarrierMachine):
+    """Completes the round of every step when all live workers have contributed to it; d more may be open.
+
+    Invariants, beside the barrier's: an update of the round at clock c was computed when the rounds up to c - 1 - d had
+    been applied, so its staleness is the number of versions that the d rounds before its own have made: d, less those
+    that made none (all updates refused) or were before the first.
+
+    Args:
+        delay: d.
+    """
+
+    __slots__ = ("_made",)
+
+    def __init__(self, *, delay: int) -> None:
+        super().__init__(period=1)
+        self._delay = delay
+        self._made: deque[bool] = deque(maxlen=delay)
+        """Whether each of the last d rounds made a version."""
+
+    def _complete_round(self) -> list[Action]:
+        actions = super()._complete_round()
+        staleness = sum(self._made)
+        self._made.append(any(isinstance(action, Apply) for action in actions))
+        return [
+            replace(action, staleness=(staleness,) * len(action.updates)) if isinstance(action, Apply) else action
+            for action in actions
+        ]
+
+    def validate(self) -> None:
+        """Raise AssertionError when an invariant of the barrier or of the class's head does not hold."""
+        open_clocks = range(self._completed + 1, self._credit + 1)
+        assert set(self._contributed.values()) <= set(open_clocks), (self._contributed, open_clocks)
+        assert self._finite.keys() <= set(open_clocks), (self._finite, open_clocks)
+        for clock, workers in self._finite.items():
+            assert all(self._contributed[worker] >= clock for worker in workers)
+            assert len(set(workers)) == len(workers), "a worker counts twice in one round"
+        assert not self._contributed or self._live - self._contributed.keys(), "a round is open that waits for nobody"
+        assert not self._live & set(self._returning)
+        assert set(self._returning) <= self._contributed.keys()
+        assert self._version <= self._completed
+        assert sum(self._made) <= self._version

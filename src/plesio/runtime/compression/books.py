@@ -1,0 +1,68 @@
+"""Takes down what compression does that a user must hear of: exchanges sent in full, means refused, bytes saved."""
+
+import math
+from collections.abc import Sequence
+
+from plesio.policies.compression import Compression
+from plesio.runtime.compression.reducer import CompressedReducer
+from plesio.runtime.timeline import Timeline
+
+__all__ = ["CompressionBooks"]
+
+
+class CompressionBooks:
+    """The trace's events ``flush`` and ``compression``, and a line among the fallbacks where a guard had to act.
+
+    ``flush``: an exchange was sent in full, for the ``reason`` ``guard`` (with this rank's residual as a ``ratio`` to
+    its updates, and the ``limit``) or ``settle`` (another policy or the end follows). ``compression``: the figures of
+    one reducer when its exchange ends.
+
+    Args:
+        compression: What the reducers do.
+        reducers: Of one exchange; all make their means at the same clocks.
+        timeline: Where it goes.
+    """
+
+    def __init__(self, compression: Compression, reducers: Sequence[CompressedReducer], *, timeline: Timeline) -> None:
+        self._compression = compression
+        self._reducers = reducers
+        self._timeline = timeline
+        self._num_told = [0] * len(reducers)
+
+    def look(self) -> None:
+        """Tell of the flushes since the last call that a guard had asked for."""
+        for number, reducer in enumerate(self._reducers):
+            flushes = reducer.flushes
+            for flush in flushes[self._num_told[number] :]:
+                ratio = flush.ratio if math.isfinite(flush.ratio) else None  # JSON has no infinity
+                self._event("flush", flush.clock, reason="guard", ratio=ratio, limit=flush.limit)
+            self._num_told[number] = len(flushes)
+
+    def settled(self, clock: int) -> None:
+        """Tell that what was kept back up to ``clock`` has been sent in full, because the policy or the run ends."""
+        self._event("flush", clock, reason="settle")
+
+    def close(self, clock: int) -> None:
+        """Tell the figures of an exchange that ends at ``clock``."""
+        self.look()
+        figures = [reducer.figures() for reducer in self._reducers]
+        for each in figures:
+            self._event(
+                "compression",
+                clock,
+                spec=self._compression.spec,
+                num_exchanges=each.num_exchanges,
+                num_refused=each.num_refused,
+                num_flushes=len(each.flushes),
+                sent_bytes=each.sent_bytes,
+                uncompressed_bytes=each.uncompressed_bytes,
+            )
+        if num_flushes := sum(len(each.flushes) for each in figures):
+            # the same numbers on all ranks, so one line for all
+            self._timeline.meter.totals.fallbacks.append(
+                f"{self._compression.spec}: {num_flushes} of {sum(each.num_exchanges for each in figures)} exchanges "
+                "were sent in full, because what had been kept back outgrew its limit"
+            )
+
+    def _event(self, kind: str, clock: int, **fields: object) -> None:
+        self._timeline.event(kind, at_s=self._timeline.now_s(), clock=clock, **fields)
