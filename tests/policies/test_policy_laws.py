@@ -46,6 +46,7 @@ CATALOGUE = [
     "delayed:0",
     "delayed:1",
     "delayed:4",
+    "hier:bsp/local_sgd:4,delay=2",
 ]
 
 ACTS_AS = {
@@ -55,6 +56,7 @@ ACTS_AS = {
     "asp": "ssp:inf",
     "local_sgd:1": "bsp",
     "delayed:0": "bsp",
+    "hier:bsp/local_sgd:4,delay=2": "local_sgd:4,delay=2",
 }
 
 WORKERS = st.integers(0, 3)

@@ -6,6 +6,7 @@ file           concept                                                          
 bsp            every step waits for everyone                                             barrier
 delayed        every step applies the mean gradient of d steps before                    barrier, d rounds open
 local_sgd      train alone for H steps, then average; with a delay, behind the steps     barrier
+hierarchical   one policy within a rack, another between racks                           the outer's
 ssp            never more than s steps ahead of the slowest                              barrier (s = 0), asynchronous
 asp            nobody waits                                                              asynchronous
 adaptive       finds period, delay and shares while training                             its own
@@ -37,6 +38,7 @@ from plesio.policies.events import (
     Reviewed,
     Steer,
 )
+from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.replay import (
@@ -82,6 +84,7 @@ __all__ = [
     "ExchangeKind",
     "Exponential",
     "Grant",
+    "Hierarchical",
     "Inverse",
     "Joined",
     "LeaveReason",

@@ -1,5 +1,7 @@
 """Policies as text: ``NAME[:VALUE][,KEY=VALUE]...``, as the command line and recipes write them.
 
+``hier:INNER/OUTER`` has two policies in it, each written as it is by itself: what follows the slash is all the outer's.
+
 ``bsp`` · ``ssp:4`` · ``ssp:inf`` · ``ssp:4,period=2,weight=inverse+cap:8`` · ``asp,weight=exp:0.1`` ·
 ``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store`` · ``delayed:1`` · ``bsp,compress=topk:0.01``. Case and spaces
 around the parts do not matter.
@@ -17,6 +19,7 @@ from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
 from plesio.policies.delayed import Delayed
+from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import Policy
 from plesio.policies.ssp import SSP
@@ -84,6 +87,12 @@ _FORMS = {
             "compress": ("compression", parse_compression),
         },
     ),
+    "hier": _Form(
+        make=Hierarchical,
+        help="workers of a rack act by one policy, and racks among each other by another",
+        example="hier:bsp/local_sgd:8,delay=4",
+        keys={},
+    ),
     "adaptive": _Form(
         make=lambda **options: Adaptive.from_options(options),
         help="finds period, delay and each worker's share of the batch while training",
@@ -111,9 +120,18 @@ def parse_policy(text: str) -> Policy:
     if form is None:
         raise PolicySpecError(f'unknown policy "{name}"; {nearest(name, _FORMS)}')
     try:
+        if name == Hierarchical.name:
+            return _levels(text.partition(":")[2], example=form.example)
         return form.make(**_argument(form, name=name, colon=colon, value=argument), **_options(form, options=options))
     except PolicySpecError as error:
         raise PolicySpecError(f'policy "{text}": {str(error).removeprefix(f"{name}: ")}') from None
+
+
+def _levels(text: str, *, example: str) -> Policy:
+    inner, slash, outer = text.partition("/")
+    if not slash:
+        raise PolicySpecError(f'hier needs a policy within racks and one between them, as in "{example}"')
+    return Hierarchical(inner=parse_policy(inner), outer=parse_policy(outer))
 
 
 def _argument(form: _Form, *, name: str, colon: str, value: str) -> dict[str, Any]:
@@ -174,6 +192,12 @@ def describe(policy: Policy) -> str:
         case LocalSGD(delay=0):
             sent = _sent_as(policy.compression)
             return f"Workers train alone for {_steps(policy.period)}, then wait and average their parameters{sent}."
+        case Hierarchical():
+            behind = f", while they train on for {_steps(policy.delay)}" if policy.delay else ""
+            return (
+                "Workers of a rack wait for each other at every step and apply the mean of their gradients; "
+                f"racks average their parameters every {_every(policy.period)}{behind}."
+            )
         case Adaptive():
             return "Workers exchange as seldom as the network needs and training affords: every step, or every few."
         case LocalSGD():

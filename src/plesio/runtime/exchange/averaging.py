@@ -103,6 +103,10 @@ class AveragingExchange:
         else:
             self._refuse(progress.clock, "not_finite")
         self._replica.optimizer.zero_grad(set_to_none=True)
+        self.stepped(progress)
+
+    def stepped(self, progress: Progress) -> None:
+        """The replica has made its step: merge and start the averagings that are due."""
         self._latest = progress
         merges = self._policy.merges_at(progress.clock)
         if merges is not None and merges < progress.clock:

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import torch
 
-from plesio.policies import BSP, Delayed, LocalSGD, Policy
+from plesio.policies import BSP, Delayed, Hierarchical, LocalSGD, Policy
 from plesio.policies.compression import NO_COMPRESSION
 from plesio.runtime.compression.comm_hooks import ddp_comm_hook
 from plesio.runtime.exchange.averaging import AveragingExchange
@@ -12,6 +12,8 @@ from plesio.runtime.exchange.ddp import DdpExchange
 from plesio.runtime.exchange.exchange import Exchange, Gauge, Refusal, SnapshotTaker
 from plesio.runtime.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.exchange.group import Group, TorchGroup
+from plesio.runtime.exchange.hierarchical import HierarchicalExchange
+from plesio.runtime.exchange.racks import BetweenRacks, Racks
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.exchange.synchronous import ReducingExchange
 from plesio.runtime.timeline import Timeline
@@ -75,6 +77,8 @@ class CollectiveExchanges:
     def build(self, policy: Policy) -> CollectiveExchange:
         """The exchange of ``policy``."""
         match policy:
+            case Hierarchical():
+                return self._build_levels(policy)
             case LocalSGD():
                 return AveragingExchange(
                     self._replica,
@@ -120,3 +124,29 @@ class CollectiveExchanges:
             snapshots=self._snapshots,
             gauge=self._gauge,
         )
+
+    def _build_levels(self, policy: Hierarchical) -> CollectiveExchange:
+        racks = Racks.among(self._group)
+        if len(racks.members) == 1:
+            if self._group.rank == 0:
+                self._timeline.meter.totals.fallbacks.append(
+                    f"all workers are in one rack, so {policy.spec} is {policy.inner.spec}"
+                )
+            return self.build(policy.inner)
+        between = BetweenRacks(self._group, racks)
+        inner = CollectiveExchanges(
+            self._replica,
+            group=between.inside,
+            timeline=self._timeline,
+            refuse=self._refuse,
+            snapshots=SnapshotTaker(None),
+        )
+        outer = AveragingExchange(
+            self._replica,
+            policy=policy,
+            group=between,
+            timeline=self._timeline,
+            refuse=self._refuse,
+            snapshots=self._snapshots,
+        )
+        return HierarchicalExchange(inner.build(policy.inner), outer)
