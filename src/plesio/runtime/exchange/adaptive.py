@@ -10,9 +10,9 @@ step from which it holds (`plesio.policies.adaptive.review`). A change happens t
 Learning rates stay as they are: under every policy they are those of the synchronous step. So does momentum: each
 replica's is that of its own steps, and their mean that of the mean gradient, which is what BSP would have had.
 
-Going back (the guard's alarm): a state is known to be good one review after it was kept, so two are kept, and every rank
-loads the older one. It was kept at one clock by all, perhaps between two averagings, so parameters and optimizer state
-are then averaged. The copies take twice the memory of the parameters and the optimizer's state.
+Going back (the guard's alarm): a state is known to be good one review after it was kept, so two are kept, and every
+rank loads the older one. It was kept at one clock by all, perhaps between two averagings, so parameters and optimizer
+state are then averaged. The copies take twice the memory of the parameters and the optimizer's state.
 """
 
 from collections import deque
