@@ -355,7 +355,9 @@ class _Link:
     def gathered(self, own: torch.Tensor) -> torch.Tensor:
         """The sum of what all have: parts of a whole, if each fills in its own and has 0 elsewhere."""
         whole = own.clone()
-        self._group.all_reduce(whole).wait(self._wait)  # type: ignore[call-arg]
+        work = dist.all_reduce(whole, group=self._group.process_group, async_op=True)
+        assert work is not None
+        work.wait(self._wait)
         return whole
 
     def ping(self, peer: int, *, begins: bool) -> float:
