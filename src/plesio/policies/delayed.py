@@ -15,6 +15,10 @@ longer than d steps, or exchanges take longer than steps. The price is staleness
 BSP is stable up to a rate of 2/L, on curvature L, this is up to ``2 sin(π / (4d + 2)) / L``, half of it with d = 1 and
 0.31 of it with d = 2 (Levin and May 1976, on ``x_c = x_{c-1} - a x_{c-1-d}``).
 
+Zhu et al. 2021, "Delayed Gradient Averaging", step with their own gradient at once and replace it by the mean when that
+has come: less is stale, but replicas are never equal, and by an optimizer that is not linear in the gradient they stay
+apart. For plain SGD and d = 1 this is ``local_sgd:1,delay=1``, which is there already.
+
 `DelayedMachine` is the barrier's with rounds of one step, of which d may be open behind the first.
 """
 

@@ -58,14 +58,14 @@ class Problem(Dataset[tuple[int, Tensor, Tensor]]):
         return index, self.x[index], self.y[index]
 
 
-def build(*, batch_norm: bool = False) -> tuple[nn.Module, torch.optim.Optimizer]:
+def build(*, batch_norm: bool = False, momentum: float = MOMENTUM) -> tuple[nn.Module, torch.optim.Optimizer]:
     generator = torch.Generator().manual_seed(3)
     norm = nn.BatchNorm1d(6) if batch_norm else nn.Identity()
     model = nn.Sequential(nn.Linear(NUM_FEATURES, 6), norm, nn.Tanh(), nn.Linear(6, 1)).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-    return model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    return model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=momentum)
 
 
 def flat_of(model: nn.Module) -> Tensor:
@@ -87,6 +87,7 @@ def train(
     policy: str,
     *,
     batch_norm: bool = False,
+    momentum: float = MOMENTUM,
     pacer: Pacer | None = None,
     job: Any = None,
     trace: Path | None = None,
@@ -94,7 +95,7 @@ def train(
     settle_at: int | None = None,
 ) -> Worker:
     """An ordinary loop; ``settle_at`` is a step after which the exchange is settled, as when a policy changes."""
-    model, optimizer = build(batch_norm=batch_norm)
+    model, optimizer = build(batch_norm=batch_norm, momentum=momentum)
     saw = Worker()
     with plesio.join(
         model, optimizer, policy=policy, pacer=pacer, job=job, trace=trace, info=RunInfo(seed=7)
@@ -180,12 +181,7 @@ class ByHand:
     def train(self, workers: Sequence[Worker], *, settle_at: int | None = None) -> Tensor:
         num_steps = len(workers[0].batches)
         for clock in range(1, num_steps + 1):
-            gradients = []
-            for model, worker in zip(self.models, workers, strict=True):
-                model.zero_grad()
-                batch = worker.batches[clock - 1]
-                (model(self.data.x[batch]) - self.data.y[batch]).square().mean().backward()
-                gradients.append(torch.cat([p.grad.reshape(-1) for p in model.parameters()]))
+            gradients = self.gradients([worker.batches[clock - 1] for worker in workers])
             if isinstance(self.policy, LocalSGD):
                 self.local_step(clock)
             else:
@@ -196,6 +192,14 @@ class ByHand:
             if clock in (settle_at, num_steps):
                 self.settle(clock)
         return flat_of(self.models[0])
+
+    def gradients(self, batches: Sequence[Sequence[int]]) -> list[Tensor]:
+        found = []
+        for model, batch in zip(self.models, batches, strict=True):
+            model.zero_grad()
+            (model(self.data.x[batch]) - self.data.y[batch]).square().mean().backward()
+            found.append(torch.cat([p.grad.reshape(-1) for p in model.parameters()]))
+        return found
 
     def apply(self, gradient: Tensor) -> None:
         for model, optimizer in zip(self.models, self.optimizers, strict=True):
@@ -293,6 +297,22 @@ def test_it_is_the_run_written_out_by_hand(policy: str, settle_at: int | None):
         torch.testing.assert_close(worker.final, expected, **tolerance)
     if "delayed" in policy:
         assert float((expected - workers_of(run("bsp"))[0].final).abs().max()) > 1e-3, "or it says nothing"
+
+
+def test_averaging_every_step_one_step_late_corrects_own_gradients_as_delayed_gradient_averaging_does():
+    """Zhu et al. 2021, for plain SGD: own gradients at once, replaced by the mean when it has come."""
+    workers = workers_of(run("local_sgd:1,delay=1", momentum=0.0))
+    hand = ByHand(parse_policy("delayed:1"))
+    own = [torch.zeros_like(hand.base)] * NUM_WORKERS
+    for clock in range(len(workers[0].batches)):
+        late, mean = own, sum(own) / NUM_WORKERS
+        own = hand.gradients([worker.batches[clock] for worker in workers])
+        for model, mine, before in zip(hand.models, own, late, strict=True):
+            with torch.no_grad():
+                for parameter, part in zip(model.parameters(), hand.parts(model, mine - before + mean), strict=True):
+                    parameter.sub_(LEARNING_RATE * part)
+        for worker, model in zip(workers, hand.models, strict=True):
+            torch.testing.assert_close(worker.after[clock], flat_of(model), **TOLERANCE)
 
 
 @pytest.mark.parametrize(
