@@ -1,6 +1,6 @@
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from plesio.runtime.rounds import RoundBook, divide
 
@@ -18,6 +18,7 @@ def test_parts_add_up_and_none_is_empty(case: tuple[int, list[float]]):
     assert min(parts) >= 1
 
 
+@settings(deadline=None)  # it goes through all divisions
 @given(st.integers(8, 200))
 def test_no_other_division_has_a_shorter_round(total: int):
     """Against all divisions among three: the largest part over its share is as small as can be."""
