@@ -6,7 +6,7 @@
 - Ways between racks: the same averaging by the racks' first ranks alone (*leaders*), which then broadcast in the rack,
   and by all ranks, a slice each (*rails*), which then gather in the rack; modelled, with the bytes the same.
 
-    python benchmarks/adaptive/hierarchical.py [--seeds 5] [--quick]
+    python benchmarks/adaptive/hierarchical.py [--seeds 8] [--quick]
 
 Prints tables and writes benchmarks/results/hierarchical.json.
 """
@@ -141,7 +141,7 @@ def show_ways(results: dict[str, dict[str, dict[str, float]]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5, help="trainings of each policy")
+    parser.add_argument("--seeds", type=int, default=8, help="trainings of each policy")
     parser.add_argument("--quick", action="store_true", help="does it work?")
     arguments = parser.parse_args()
     num_seeds = 1 if arguments.quick else arguments.seeds
