@@ -16,7 +16,7 @@ from plesio.policies import Action, Adaptive, EventLog, Reviewed, Steer, parse_p
 from plesio.policies.adaptive.bound import BoundTunerConfig
 from plesio.policies.adaptive.gradient import GradientMonitorConfig
 from plesio.policies.adaptive.phase import PhaseConfig
-from plesio.policies.adaptive.system import SystemConfig
+from plesio.policies.adaptive.setting import SystemConfig
 from plesio.policies.replay import Entry
 from plesio.report.figures.story import story_figures
 from plesio.report.page import render_page

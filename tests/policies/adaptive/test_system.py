@@ -3,12 +3,15 @@ import math
 import random
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies import Reviewed
-from plesio.policies.adaptive.system import Setting, SystemConfig, SystemMonitor, ladder, predict_step_s
+from plesio.policies.adaptive.setting import Setting, SystemConfig, ladder
+from plesio.policies.adaptive.system import SystemMonitor
+from plesio.policies.adaptive.what_if import predict_step_s
 
 BSP = Setting.of(period=1, delay=0)
 SETTINGS = st.integers(1, 16).flatmap(
@@ -42,11 +45,11 @@ def test_equal_workers_take_what_the_closed_form_says(setting: Setting, step_s: 
     """A round is bound by its steps, or by its transfer and the steps that nothing hides: max(H c, a + (H - d) c)."""
     h, d = setting.period, setting.delay
     expected_s = max(h * step_s, transfer_s + (h - d) * step_s) / h
-    assert predict_step_s([[step_s]] * 3, transfer_s=transfer_s, setting=setting) == pytest.approx(expected_s)
+    assert predict_step_s(np.full((3, 1), step_s), transfer_s=transfer_s, setting=setting) == pytest.approx(expected_s)
 
 
 def test_a_period_averages_chance_and_a_barrier_takes_the_worst():
-    alternating = [[0.01, 0.03], [0.03, 0.01]]
+    alternating = np.array([[0.01, 0.03], [0.03, 0.01]])
     assert predict_step_s(alternating, transfer_s=0.0, setting=BSP) == pytest.approx(0.03)
     assert predict_step_s(alternating, transfer_s=0.0, setting=Setting.of(period=2, delay=0)) == pytest.approx(0.02)
 
@@ -55,7 +58,7 @@ def test_a_period_averages_chance_and_a_barrier_takes_the_worst():
 def test_no_setting_is_faster_than_its_slowest_worker(compute_s: list[list[float]], transfer_s: float):
     slowest_s = max(sum(steps) / len(steps) for steps in compute_s)
     for setting in ladder(8):
-        predicted_s = predict_step_s(compute_s, transfer_s=transfer_s, setting=setting)
+        predicted_s = predict_step_s(np.array(compute_s), transfer_s=transfer_s, setting=setting)
         if 6 % setting.period == 0:
             assert predicted_s >= 0.8 * slowest_s  # who was behind in the first run may catch up in the second
         else:  # what counts is at most a period more than the six recorded steps

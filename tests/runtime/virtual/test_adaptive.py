@@ -18,7 +18,7 @@ from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import LocalSGD, Reviewed, parse_policy, read_log, verify
 from plesio.policies.adaptive import machine as machine_module
 from plesio.policies.adaptive.controller import Controller, Decision
-from plesio.policies.adaptive.system import Setting
+from plesio.policies.adaptive.setting import Setting
 from plesio.runtime.environment import Place
 from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer

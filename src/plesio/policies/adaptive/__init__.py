@@ -7,7 +7,9 @@ adaptive    the policy: its components, their parameters, and their text form
 machine     waits for everybody's review and steers all workers alike
 controller  one decision: the smaller of what training affords and what the system wants
 review      when workers report, and how their reports become one reading
+setting     period and delay, and the ladder of them
 system      the least slack that hides waiting and communicating; shares of the batch for slow workers
+what_if     how long a step would take under another setting
 gradient    less slack when gradients are noisy or jump
 phase       less slack in critical phases
 bound       slack grows while training is stable and is cut when it is not

@@ -24,10 +24,9 @@ from plesio.core.errors import PolicySpecError, nearest
 from plesio.policies.adaptive.bound import BoundTunerConfig
 from plesio.policies.adaptive.gradient import GradientMonitorConfig
 from plesio.policies.adaptive.guard import GuardConfig
-from plesio.policies.adaptive.machine import AdaptiveMachine
 from plesio.policies.adaptive.phase import PhaseConfig
 from plesio.policies.adaptive.review import ReviewConfig
-from plesio.policies.adaptive.system import MODERATE, SYNCHRONOUS, Setting, SystemConfig
+from plesio.policies.adaptive.setting import MODERATE, SYNCHRONOUS, Setting, SystemConfig
 from plesio.policies.fields import write_spec
 from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
@@ -53,7 +52,7 @@ class Adaptive(PeriodicSchedule):
     Raises:
         PolicySpecError: A value out of its range.
 
-    >>> from plesio.policies.adaptive.phase import PhaseConfig
+    >>> from plesio.policies.adaptive.setting import SystemConfig
     >>> Adaptive(gradient=None, system=SystemConfig(gain=0.1)).spec
     'adaptive,system.gain=0.1,gradient=off'
     """
@@ -88,6 +87,8 @@ class Adaptive(PeriodicSchedule):
 
     def start(self) -> Machine:
         """A controller that has seen nothing."""
+        from plesio.policies.adaptive.machine import AdaptiveMachine  # numpy, which only those pay who train
+
         return AdaptiveMachine(self)
 
     @classmethod

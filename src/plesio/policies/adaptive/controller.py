@@ -11,7 +11,8 @@ from plesio.policies.adaptive.guard import Guard
 from plesio.policies.adaptive.phase import PhaseDetector
 from plesio.policies.adaptive.reading import Advice, Reading
 from plesio.policies.adaptive.review import GradientPairs, put_together
-from plesio.policies.adaptive.system import Setting, SystemMonitor
+from plesio.policies.adaptive.setting import Setting
+from plesio.policies.adaptive.system import SystemMonitor
 from plesio.policies.events import Reviewed
 
 if TYPE_CHECKING:  # the policy's description starts the machine that holds this

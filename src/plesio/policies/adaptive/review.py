@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from plesio.policies.adaptive.gradient import GradientSample, gradient_figures
 from plesio.policies.adaptive.reading import GradientFigures, Reading
-from plesio.policies.adaptive.system import Setting
+from plesio.policies.adaptive.setting import Setting
 from plesio.policies.events import Reviewed
 from plesio.policies.fields import require_whole
 
