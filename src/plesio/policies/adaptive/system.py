@@ -192,7 +192,8 @@ def _chance(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
     """How far each worker's mean logarithm may be off by chance; of few steps its spread is a guess."""
     count = logarithms.shape[1]
     errors: NDArray[np.float64] = logarithms.std(axis=1, ddof=1) / math.sqrt(count)
-    return SIGNIFICANCE * (1 + 2 / (count - 1)) * errors
+    errors *= SIGNIFICANCE * (1 + 2 / (count - 1))
+    return errors
 
 
 def _every_step(reviews: Mapping[int, Reviewed]) -> list[float]:
