@@ -51,7 +51,11 @@ def policies(draw: st.DrawFn) -> Policy:
         return Delayed(delay=draw(st.integers(0, 30)), compression=compression)
     if name == "local_sgd":
         delay = draw(st.integers(0, period))
-        return LocalSGD(period=period, delay=delay, exchange=exchange, compression=compression)
+        if exchange == "store":
+            return LocalSGD(period=period, delay=delay, exchange=exchange)
+        inner_rate = draw(st.floats(0, 1, exclude_min=True))
+        momentum = draw(st.floats(0, 1, exclude_max=True))
+        return LocalSGD(period=period, delay=delay, inner_rate=inner_rate, momentum=momentum, compression=compression)
     if name == "asp":
         return ASP(period=period, update=draw(ANY_UPDATE), weighting=draw(WEIGHTINGS))
     bound = draw(st.one_of(st.integers(period - 1, 60), st.just(math.inf)))
@@ -91,6 +95,7 @@ def test_spec_is_the_shortest_text(policy: Policy):
         ("local_sgd:8", LocalSGD(period=8)),
         ("local_sgd:8,delay=4", LocalSGD(period=8, delay=4)),
         ("local_sgd:8,exchange=store,delay=1", LocalSGD(period=8, delay=1, exchange="store")),
+        ("local_sgd:8,inner_rate=0.25,momentum=0.5", LocalSGD(period=8, inner_rate=0.25, momentum=0.5)),
         ("local_sgd:8,compress=topk:0.01", LocalSGD(period=8, compression=TopK(density=0.01))),
         ("bsp, compress = QSGD:8 + feedback", BSP(compression=Qsgd(bits=8, feedback=True))),
         ("bsp,compress=none", BSP()),

@@ -8,6 +8,11 @@ With a delay of d steps the exchange runs behind the next d steps (Wang et al. 2
 contributes its delta at clock c, goes on, and after step c + d adds the difference between the mean delta and its own,
 so what it learned meanwhile is kept. Communication then costs no time until it takes longer than d steps.
 
+On the collective local steps may be short and their mean taken long, in two step sizes (Karimireddy et al. 2020,
+"SCAFFOLD", section 3; Reddi et al. 2021, "Adaptive Federated Optimization"): with an inner rate a, local steps take the
+share a of the learning rate, and what they come to on average is taken 1/a times, smoothed by a momentum (Wang et al.
+2020, "SlowMo"). Training goes as fast, and replicas drift apart by less: see `plesio.runtime.exchange.outer_step`.
+
 On the collective the deltas may be compressed (`plesio.policies.compression`), as in Basu et al. 2019,
 "Qsparse-local-SGD", whose error feedback is between exchanges, not between steps.
 """
@@ -34,10 +39,12 @@ class LocalSGD(PeriodicSchedule):
         period: H, local steps between two exchanges.
         delay: d, steps between starting an exchange and merging its result, at most ``period``; 0 waits for it.
         exchange: ``collective`` (default) or ``store``.
+        inner_rate: Share of the learning rate that local steps take; what they come to counts 1/inner_rate times.
+        momentum: Of the steps that are made of it, 0 to below 1.
         compression: What is sent of a delta; on the store all of it.
 
     Raises:
-        PolicySpecError: A value that is out of range, an unknown exchange, or a compression on the store.
+        PolicySpecError: A value that is out of range, an unknown exchange, or a compression or rate on the store.
 
     >>> policy = LocalSGD(period=8, delay=4)
     >>> policy.spec, policy.bound, policy.merges_at(12)
@@ -52,6 +59,8 @@ class LocalSGD(PeriodicSchedule):
     period: int = 8
     delay: int = 0
     exchange: ExchangeKind = "collective"
+    inner_rate: float = 1.0
+    momentum: float = 0.0
     compression: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
@@ -63,7 +72,16 @@ class LocalSGD(PeriodicSchedule):
                 f"write a delay of {self.period} or less"
             )
         require_one_of("local_sgd", "exchange", self.exchange, known=EXCHANGES)
+        if not 0 < self.inner_rate <= 1:
+            raise PolicySpecError(f"local_sgd: inner_rate is {self.inner_rate}; write a share above 0, at most 1")
+        if not 0 <= self.momentum < 1:
+            raise PolicySpecError(f"local_sgd: momentum is {self.momentum}; write a number from 0 to below 1")
         if self.exchange == "store":
+            if self.has_outer_step:
+                raise PolicySpecError(
+                    "local_sgd: the store adds up what workers come to; leave inner_rate and momentum out, or use "
+                    "exchange=collective"
+                )
             require_sent_in_full("local_sgd", compress=self.compression.spec)
 
     @property
@@ -72,11 +90,18 @@ class LocalSGD(PeriodicSchedule):
         return self.period + self.delay - 1
 
     @property
+    def has_outer_step(self) -> bool:
+        """Whether something else than the mean itself is made of what local steps come to."""
+        return self.inner_rate != 1 or self.momentum != 0
+
+    @property
     def spec(self) -> str:
         """``local_sgd:PERIOD`` and what differs from the defaults."""
         options = {
             "delay": str(self.delay) if self.delay else None,
             "exchange": None if self.exchange == "collective" else self.exchange,
+            "inner_rate": None if self.inner_rate == 1 else repr(self.inner_rate),
+            "momentum": None if self.momentum == 0 else repr(self.momentum),
             "compress": None if self.compression == NO_COMPRESSION else self.compression.spec,
         }
         return write_spec("local_sgd", argument=str(self.period), options=options)

@@ -34,6 +34,10 @@ def _whole(value: str) -> int:
     return int(value)
 
 
+def _number(value: str) -> float:
+    return float(value)
+
+
 def _bound(value: str) -> float:
     return math.inf if value == "inf" else _whole(value)
 
@@ -84,6 +88,8 @@ _FORMS = {
         keys={
             "delay": ("delay", _whole),
             "exchange": ("exchange", str),
+            "inner_rate": ("inner_rate", _number),
+            "momentum": ("momentum", _number),
             "compress": ("compression", parse_compression),
         },
     ),
@@ -109,7 +115,7 @@ def parse_policy(text: str) -> Policy:
     """The policy that ``text`` describes.
 
     >>> parse_policy("local_sgd:8,delay=4")
-    LocalSGD(period=8, delay=4, exchange='collective', compression=NoCompression())
+    LocalSGD(period=8, delay=4, exchange='collective', inner_rate=1.0, momentum=0.0, compression=NoCompression())
 
     Raises:
         PolicySpecError: No such policy or key, or a value it cannot have.
@@ -164,7 +170,8 @@ def _read(key: str, *, read: Callable[[str], Any], value: str) -> Any:
     try:
         return read(value)
     except ValueError:
-        raise PolicySpecError(f'{key} is "{value}"; write a whole number') from None
+        kind = "a number" if read is _number else "a whole number"
+        raise PolicySpecError(f'{key} is "{value}"; write {kind}') from None
 
 
 def describe(policy: Policy) -> str:
@@ -191,7 +198,10 @@ def describe(policy: Policy) -> str:
             return _describe_asynchronous(policy)
         case LocalSGD(delay=0):
             sent = _sent_as(policy.compression)
-            return f"Workers train alone for {_steps(policy.period)}, then wait and average their parameters{sent}."
+            return (
+                f"Workers train alone for {_steps(policy.period)}, then wait and average their parameters{sent}"
+                f"{_made_of_a_mean(policy)}."
+            )
         case Hierarchical():
             behind = f", while they train on for {_steps(policy.delay)}" if policy.delay else ""
             return (
@@ -203,7 +213,8 @@ def describe(policy: Policy) -> str:
         case LocalSGD():
             return (
                 f"Workers average their parameters every {_every(policy.period)}, "
-                f"while they train on for {_steps(policy.delay)}{_sent_as(policy.compression)}."
+                f"while they train on for {_steps(policy.delay)}{_sent_as(policy.compression)}"
+                f"{_made_of_a_mean(policy)}."
             )
     raise PolicySpecError(f"no description of {policy!r}; known: {', '.join(_FORMS)}")
 
@@ -217,6 +228,10 @@ def _describe_asynchronous(policy: SSP | ASP) -> str:
     send = f"each sends its {policy.update} every {_every(policy.period)} and it is applied as it arrives"
     weight = "" if policy.weighting == UNWEIGHTED else f", weighted by its staleness ({policy.weighting.spec})"
     return f"{wait}; {send}{weight}."
+
+
+def _made_of_a_mean(policy: LocalSGD) -> str:
+    return ", which is taken at full length where their steps were short" if policy.has_outer_step else ""
 
 
 def _sent_as(compression: Compression) -> str:

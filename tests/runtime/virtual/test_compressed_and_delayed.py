@@ -176,6 +176,8 @@ class ByHand:
         self.codecs = [TopKByHand(policy.compression) for _ in range(max(1, policy.delay))]
         self.under_way: deque[Tensor] = deque()
         self.base = flat_of(self.models[0])
+        self.velocity = torch.zeros_like(self.base)
+        self.num_steps = 0
         self.pending: tuple[int, list[Tensor], Tensor] | None = None
 
     def train(self, workers: Sequence[Worker], *, settle_at: int | None = None) -> Tensor:
@@ -215,7 +217,9 @@ class ByHand:
 
     def local_step(self, clock: int) -> None:
         for optimizer in self.optimizers:
+            optimizer.param_groups[0]["lr"] = LEARNING_RATE * self.policy.inner_rate
             optimizer.step()
+        self.num_steps += 1
         if self.policy.delay and self.pending is not None and self.pending[0] + self.policy.delay == clock:
             self.merge()
         if clock % self.policy.period == 0:
@@ -225,7 +229,12 @@ class ByHand:
 
     def start(self, clock: int, *, in_full: bool = False) -> None:
         deltas = [flat_of(model) - self.base for model in self.models]
-        self.pending = clock, deltas, self.codecs[0].mean(deltas, in_full=in_full)
+        progress = self.codecs[0].mean(deltas, in_full=in_full)
+        if self.num_steps or self.policy.compression.keeps_residual:  # else nothing is left to settle
+            num_steps, kept = max(1, self.num_steps), self.policy.momentum
+            self.velocity = kept * self.velocity + (1 - kept) * progress / num_steps
+            self.pending = clock, deltas, self.velocity * num_steps / self.policy.inner_rate
+        self.num_steps = 0
 
     @torch.no_grad()
     def merge(self) -> None:
@@ -262,6 +271,12 @@ def test_no_compression_is_what_it_is_without_the_option(policy: str):
     assert named.policy == plain.policy == policy
 
 
+def test_short_local_steps_averaged_every_step_are_bsp():
+    """Of plain SGD: the mean of the steps is that of the gradients, at whatever length it is taken."""
+    plain, short = (workers_of(run(policy, momentum=0.0)) for policy in ("bsp", "local_sgd:1,inner_rate=0.25"))
+    torch.testing.assert_close(short[0].final, plain[0].final, **TOLERANCE)
+
+
 def test_no_delay_is_bsp():
     assert run("delayed:0").runs[0].parameters_sha256 == run("bsp").runs[0].parameters_sha256
 
@@ -285,6 +300,9 @@ def test_sending_all_numbers_of_a_top_k_is_sending_them(policy: str):
         "local_sgd:4,compress=topk:0.2",
         "local_sgd:4,delay=2,compress=topk:0.2",
         "local_sgd:3,delay=3,compress=topk:0.2",
+        "local_sgd:4,inner_rate=0.5",
+        "local_sgd:4,momentum=0.5",
+        "local_sgd:4,delay=2,inner_rate=0.25,momentum=0.5",
     ],
 )
 def test_it_is_the_run_written_out_by_hand(policy: str, settle_at: int | None):

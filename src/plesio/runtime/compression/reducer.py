@@ -193,6 +193,9 @@ class PendingMean:
         self._take = take
         self._mean: Tensor | None = None
 
+    def took_s(self) -> None:
+        """Not known."""
+
     @torch.no_grad()
     def wait(self) -> Tensor:
         """The mean, when it is there: flat, of the updates' dtype, and equal on all ranks."""

@@ -5,12 +5,13 @@ behind the next d steps; when step c + d is done, what it found, mean(x) - x, is
 is kept (overlapped averaging, as in Wang et al. 2020, "Overlap Local-SGD", without their anchor model). Floating-point
 buffers are averaged with the parameters.
 
-With a compression what is averaged is how far the parameters have come since the last mean (`replica_mean`). Buffers
-are sent in full: a running average that is sent late and added up overshoots what it averages. At the end, or when
-another policy follows, everything is sent in full, so that nothing is kept back.
+With a compression, or short local steps and an `OuterStep`, what is averaged is how far the parameters have come since
+the last mean (`replica_mean`). Buffers are averaged as they are, in full: a running average that is sent late and added
+up overshoots what it averages. At the end, or when another policy follows, everything is sent in full, so that nothing
+is kept back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -22,8 +23,9 @@ from plesio.runtime.compression.books import CompressionBooks
 from plesio.runtime.exchange.blame import takes_blame
 from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker
 from plesio.runtime.exchange.group import Group
+from plesio.runtime.exchange.outer_step import FullReducer, OuterStep
 from plesio.runtime.exchange.replica import Replica, State
-from plesio.runtime.exchange.replica_mean import DeltaMean, Named, ParameterMean, ReplicaMean, parts
+from plesio.runtime.exchange.replica_mean import DeltaMean, Named, ParameterMean, Reducer, ReplicaMean, parts
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["AveragingExchange"]
@@ -41,6 +43,8 @@ class AveragingExchange:
         snapshots: Kept on rank 0, each at the next averaging.
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
         compression: What is sent of the parameters' deltas.
+        inner_rate: Share of the learning rate that local steps take.
+        outer: What becomes of a mean of deltas, by dtype; None averages the parameters themselves.
         seed: Of the run; equal on all ranks.
     """
 
@@ -57,6 +61,8 @@ class AveragingExchange:
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
         compression: Compression = NO_COMPRESSION,
+        inner_rate: float = 1.0,
+        outer: Mapping[torch.dtype, OuterStep] | None = None,
         seed: int = 0,
     ) -> None:
         self._replica = replica
@@ -73,33 +79,48 @@ class AveragingExchange:
         """When the averaging under way was begun."""
         self._latest: Progress | None = None
         self._averaged_clock = 0
+        self._num_steps = 0
+        """Since the last averaging was begun."""
+        self._inner_rate = inner_rate
         self._books: CompressionBooks | None = None
         self._means: list[ReplicaMean] = []
-        if compression == NO_COMPRESSION:
+        if compression == NO_COMPRESSION and outer is None:
             self._average([(name, tensor) for name, tensor, _, _ in replica.tensors()])
         else:
-            self._average_deltas(compression, seed=seed)
+            self._average_deltas(compression, outer=outer or {}, seed=seed)
             self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors() if kind == "buffer"])
 
     def _average(self, tensors: Sequence[Named]) -> None:
         self._means += [ParameterMean(named, group=self._group) for named in _by_dtype(tensors)]
 
-    def _average_deltas(self, compression: Compression, *, seed: int) -> None:
-        reducers = []
+    def _average_deltas(self, compression: Compression, *, outer: Mapping[torch.dtype, OuterStep], seed: int) -> None:
+        compressed: list[CompressedReducer] = []
         for named in _by_dtype([(name, p) for name, p, kind, _ in self._replica.tensors() if kind == "parameter"]):
-            shapes = [tensor.shape for _, tensor in named]
-            reducer = CompressedReducer(self._group, compression, shapes=shapes, seed=seed)
-            keeps = compression.keeps_residual
-            self._means.append(DeltaMean(named, reducer=reducer, group=self._group, keeps_residual=keeps))
-            reducers.append(reducer)
-        self._books = CompressionBooks(compression, reducers, timeline=self._timeline)
+            reducer: Reducer = FullReducer(self._group)
+            if compression != NO_COMPRESSION:
+                shapes = [tensor.shape for _, tensor in named]
+                reducer = CompressedReducer(self._group, compression, shapes=shapes, seed=seed)
+                compressed.append(reducer)
+            dtype = named[0][1].dtype
+            self._means.append(
+                DeltaMean(
+                    named,
+                    reducer=reducer,
+                    outer=outer[dtype] if dtype in outer else OuterStep(inner_rate=1.0, momentum=0.0),
+                    group=self._group,
+                    keeps_residual=compression.keeps_residual,
+                )
+            )
+        if compressed:
+            self._books = CompressionBooks(compression, compressed, timeline=self._timeline)
 
     def step(self, progress: Progress) -> None:
         """Step locally, then merge and start the averagings that are due."""
         if self._gauge is not None:
             self._gauge.measure([p.grad for p in self._replica.parameters.values() if p.grad is not None])
         if self._replica.gradients_finite():
-            self._replica.optimizer.step()
+            with self._replica.scaled_rate(self._inner_rate):
+                self._replica.optimizer.step()
         else:
             self._refuse(progress.clock, "not_finite")
         self._replica.optimizer.zero_grad(set_to_none=True)
@@ -108,6 +129,7 @@ class AveragingExchange:
     def stepped(self, progress: Progress) -> None:
         """The replica has made its step: merge and start the averagings that are due."""
         self._latest = progress
+        self._num_steps += 1
         merges = self._policy.merges_at(progress.clock)
         if merges is not None and merges < progress.clock:
             self._merge()
@@ -119,7 +141,8 @@ class AveragingExchange:
     @torch.no_grad()
     def _start(self, progress: Progress, *, in_full: bool = False) -> None:
         for mean in self._means:
-            mean.start(clock=progress.clock, share=self.share, in_full=in_full)
+            mean.start(clock=progress.clock, num_steps=max(1, self._num_steps), share=self.share, in_full=in_full)
+        self._num_steps = 0
         self._pending = progress
 
     @torch.no_grad()

@@ -1,5 +1,6 @@
 """Builds the collective exchange of a policy, on a replica that is equal on all ranks."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -13,6 +14,7 @@ from plesio.runtime.exchange.exchange import Exchange, Gauge, Refusal, SnapshotT
 from plesio.runtime.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.exchange.group import Group, TorchGroup
 from plesio.runtime.exchange.hierarchical import HierarchicalExchange
+from plesio.runtime.exchange.outer_step import OuterStep
 from plesio.runtime.exchange.racks import BetweenRacks, Racks
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.exchange.synchronous import ReducingExchange
@@ -67,6 +69,8 @@ class CollectiveExchanges:
         self._snapshots = snapshots
         self._gauge = gauge
         self._seed = seed
+        self._outer: dict[torch.dtype, OuterStep] = {}
+        self._outer_made_as: tuple[float, float] | None = None
 
     @torch.no_grad()
     def make_equal(self) -> None:
@@ -76,6 +80,8 @@ class CollectiveExchanges:
 
     def build(self, policy: Policy) -> CollectiveExchange:
         """The exchange of ``policy``."""
+        if not isinstance(policy, LocalSGD):
+            self._outer_made_as = None
         match policy:
             case Hierarchical():
                 return self._build_levels(policy)
@@ -89,6 +95,8 @@ class CollectiveExchanges:
                     snapshots=self._snapshots,
                     gauge=self._gauge,
                     compression=policy.compression,
+                    inner_rate=policy.inner_rate,
+                    outer=self._outer_steps(policy) if policy.has_outer_step else None,
                     seed=self._seed,
                 )
             case BSP() if isinstance(self._group, TorchGroup) and (
@@ -124,6 +132,15 @@ class CollectiveExchanges:
             snapshots=self._snapshots,
             gauge=self._gauge,
         )
+
+    def _outer_steps(self, policy: LocalSGD) -> Mapping[torch.dtype, OuterStep]:
+        """Those of the exchange before, if it made them alike: their momentum outlives a change of the period."""
+        made_as = policy.inner_rate, policy.momentum
+        if self._outer_made_as != made_as:
+            dtypes = {parameter.dtype for parameter in self._replica.parameters.values()}
+            self._outer_made_as = made_as
+            self._outer = {dtype: OuterStep(inner_rate=made_as[0], momentum=made_as[1]) for dtype in dtypes}
+        return self._outer
 
     def _build_levels(self, policy: Hierarchical) -> CollectiveExchange:
         racks = Racks.among(self._group)

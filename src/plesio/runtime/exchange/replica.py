@@ -68,6 +68,18 @@ class Replica:
         """Whether no gradient holds NaN or infinity (read in one pass, without a copy)."""
         return all_finite([g.coalesce().values() if g.is_sparse else g for g in self.gradients()])
 
+    @contextmanager
+    def scaled_rate(self, share: float) -> Iterator[None]:
+        """With ``share`` of its learning rates in the optimizer, also where a schedule has set them."""
+        rates = [group["lr"] for group in self.optimizer.param_groups] if share != 1 else []
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+            group["lr"] = rate * share
+        try:
+            yield
+        finally:
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+                group["lr"] = rate
+
     def state(self) -> State:
         """A copy of parameters and all buffers, on the CPU."""
         copied = {name: p.detach().to("cpu", copy=True) for name, p in self.parameters.items()}

@@ -1,4 +1,4 @@
-"""How the mean of replicas is made and merged: of their parameters, or of compressed deltas.
+"""How the mean of replicas is made and merged: of their parameters, or of their deltas.
 
 Both take a copy of the replica, have it averaged over the ranks, and add what was found, *mean - own*, to what the
 replica has become meanwhile; without steps since, the replica becomes the mean, equal on all ranks to the bit.
@@ -6,9 +6,10 @@ replica has become meanwhile; without steps since, the replica becomes the mean,
 **Of parameters**: all of them are sent.
 
 **Of deltas** (Basu et al. 2019, "Qsparse-local-SGD"): every rank keeps the *base*, the last mean, the same on all ranks
-to the bit; it sends what is made of its own x - base by a `CompressedReducer`, whose mean is added to the base.
+to the bit; it sends its own x - base, in full or what a `CompressedReducer` makes of it, and an `OuterStep` made of the
+mean is added to the base; the plain one is the mean itself.
 
-    delta = x - base,     mean = reducer's,     base <- base + mean,     x <- x + mean - delta
+    delta = x - base,     step = outer(reducer's mean),     base <- base + step,     x <- x + step - delta
 
 The rest of a delta stays in the reducer's residual and is sent later; the replica goes back by it, as by all of its own
 that is not in the mean. With weights w of the ranks, ``Σ w x = base + Σ w delta``, so nothing depends on the base but
@@ -24,8 +25,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from plesio.runtime.compression import CompressedReducer, PendingMean
 from plesio.runtime.exchange.group import Group, Work
+from plesio.runtime.exchange.outer_step import OuterStep
 from plesio.runtime.exchange.replica import all_finite
 
 __all__ = ["DeltaMean", "Named", "ParameterMean", "ReplicaMean", "parts"]
@@ -41,11 +42,12 @@ class ReplicaMean(Protocol):
         """The replica's tensors and their names."""
         ...
 
-    def start(self, *, clock: int, share: float, in_full: bool) -> None:
+    def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
         """Begin the mean of the tensors as they are now.
 
         Args:
             clock: Of the exchange.
+            num_steps: Since the last one was begun, at least 1.
             share: What this rank's count; the ranks' shares add up to their number.
             in_full: Send everything, also what was kept back.
         """
@@ -75,6 +77,26 @@ class ReplicaMean(Protocol):
         ...
 
 
+class Reducer(Protocol):
+    """Makes means of the ranks' deltas."""
+
+    def begin(self, flat: Tensor, clock: int, *, weight: float, in_full: bool) -> "PendingDelta":
+        """Begin the sum of the ranks' ``flat`` tensors times their weights, which add up to 1."""
+        ...
+
+
+class PendingDelta(Protocol):
+    """A mean under way."""
+
+    def wait(self) -> Tensor:
+        """The mean, when it is there."""
+        ...
+
+    def took_s(self) -> float | None:
+        """Seconds that it took, if that is known."""
+        ...
+
+
 class ParameterMean:
     """The mean of the tensors themselves.
 
@@ -93,7 +115,7 @@ class ParameterMean:
         self._under_way: tuple[Tensor, Tensor, Work] | None = None
         """What was sent, what becomes the sum, and who makes it."""
 
-    def start(self, *, clock: int, share: float, in_full: bool) -> None:
+    def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
         """Begin the mean of the tensors as they are now."""
         sent = _flat(self.named)
         total = sent * share
@@ -122,17 +144,18 @@ class ParameterMean:
 
 
 class DeltaMean:
-    """The mean of how far the tensors have come since the last one, compressed.
+    """The mean of how far the tensors have come since the last one.
 
     Args:
         named: Of one dtype, equal on all ranks.
         reducer: Of their shapes.
+        outer: What becomes of the mean.
         group: The ranks.
         keeps_residual: Whether the reducer keeps back what it does not send.
     """
 
     def __init__(
-        self, named: Sequence[Named], *, reducer: CompressedReducer, group: Group, keeps_residual: bool
+        self, named: Sequence[Named], *, reducer: Reducer, outer: OuterStep, group: Group, keeps_residual: bool
     ) -> None:
         self.named = named
         self.kept_back = False
@@ -140,22 +163,26 @@ class DeltaMean:
         self.sent_finite = True
         self._base = _flat(named)
         self._reducer = reducer
+        self._outer = outer
+        self._num_steps = 0
         self._group = group
         self._keeps_residual = keeps_residual
         self._own = self._mean = torch.empty(0)
-        self._pending: PendingMean | None = None
+        self._pending: PendingDelta | None = None
 
-    def start(self, *, clock: int, share: float, in_full: bool) -> None:
+    def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
         """Begin the mean of the tensors as they are now."""
+        self._num_steps = num_steps
         self._own = _flat(self.named).sub_(self._base)
         self._pending = self._reducer.begin(self._own, clock, weight=share / self._group.size, in_full=in_full)
         self.kept_back = self._keeps_residual and not in_full
 
-    def wait(self) -> None:
-        """Return when the mean is there; its time is not known."""
+    def wait(self) -> float | None:
+        """Return when the mean is there: the seconds that it took, if that is known."""
         assert self._pending is not None, "begun"
-        self._mean = self._pending.wait()
-        self._pending = None
+        pending, self._pending = self._pending, None
+        self._mean = pending.wait()
+        return pending.took_s()
 
     def merge(self, *, stepped: bool) -> Tensor:
         """Merge it, unless it is not finite, which all ranks see alike; return the base."""
@@ -164,6 +191,7 @@ class DeltaMean:
         if self.refused:
             self._mean.zero_()
         else:
+            self._mean = self._outer.step(self._mean, num_steps=self._num_steps)
             self._base.add_(self._mean)
         bases = parts(self.named, self._base)
         corrections = parts(self.named, self._mean.sub_(self._own))
