@@ -102,6 +102,7 @@ class Reviewed:
         blocked_s: Seconds that each of them stood still in an exchange.
         loss: Mean over the steps; NaN without one.
         learning_rate: Of the first parameter group.
+        momentum: Of the optimizer: the largest of its parameter groups, or Adam's beta1.
         num_refused: Steps whose gradient was not finite.
         gradients: Of each sampled step, in order: the gradient's squared norm, and then its sketch.
         exchanges: Of each exchange that ran behind or between the steps: the clock of the step after which the worker
@@ -116,6 +117,7 @@ class Reviewed:
     blocked_s: tuple[float, ...]
     loss: float = float("nan")
     learning_rate: float = 0.0
+    momentum: float = 0.0
     num_refused: int = 0
     gradients: tuple[tuple[float, ...], ...] = ()
     exchanges: tuple[tuple[float, ...], ...] = ()

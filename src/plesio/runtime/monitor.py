@@ -136,7 +136,7 @@ class StepMonitor:
         """What was seen up to now was under another setting."""
         self._samples, self._compute_s, self._blocked_s = [], [], []
 
-    def take(self, clock: int, *, learning_rate: float) -> Reviewed:
+    def take(self, clock: int, *, learning_rate: float, momentum: float = 0.0) -> Reviewed:
         """The review, and begin the next one."""
         losses = [loss for loss in self._losses if math.isfinite(loss)]
         review = Reviewed(
@@ -147,6 +147,7 @@ class StepMonitor:
             blocked_s=tuple(self._blocked_s),
             loss=sum(losses) / len(losses) if losses else math.nan,
             learning_rate=float(learning_rate),
+            momentum=momentum,
             num_refused=len(self._losses) - len(losses),
             gradients=tuple(self._gradients),
             exchanges=tuple(self._exchanges),

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies import Reviewed
-from plesio.policies.adaptive.setting import Setting, SystemConfig, ladder
+from plesio.policies.adaptive.setting import SYNCHRONOUS, Setting, SystemConfig, ladder
 from plesio.policies.adaptive.system import SystemMonitor
 from plesio.policies.adaptive.what_if import predict_step_s
 
@@ -57,7 +57,7 @@ def test_a_period_averages_chance_and_a_barrier_takes_the_worst():
 @given(st.lists(st.lists(st.floats(1e-3, 1.0), min_size=6, max_size=6), min_size=2, max_size=5), st.floats(0, 1))
 def test_no_setting_is_faster_than_its_slowest_worker(compute_s: list[list[float]], transfer_s: float):
     slowest_s = max(sum(steps) / len(steps) for steps in compute_s)
-    for setting in ladder(8):
+    for setting in ladder(8, memory=1.0):
         predicted_s = predict_step_s(np.array(compute_s), transfer_s=transfer_s, setting=setting)
         if 6 % setting.period == 0:
             assert predicted_s >= 0.8 * slowest_s  # who was behind in the first run may catch up in the second
@@ -66,11 +66,54 @@ def test_no_setting_is_faster_than_its_slowest_worker(compute_s: list[list[float
 
 
 def test_the_ladder_begins_with_bsp_and_rises():
-    settings = ladder(32)
+    settings = ladder(32, memory=1.0)
     assert settings[0] == BSP
     assert [s.slack for s in settings] == sorted(s.slack for s in settings)
-    assert settings[-1] == Setting.of(period=32, delay=32)
-    assert ladder(1) == (BSP, Setting.of(period=1, delay=1))
+    assert settings[-1] == Setting.of(period=32, delay=16)
+    assert ladder(1, memory=1.0) == (BSP, Setting.of(period=1, delay=1))
+
+
+def largest_stable_rate(setting: Setting, *, momentum: float) -> float:
+    """Largest learning rate times curvature under which training on a one-dimensional quadratic comes nearer to 0.
+
+    Written out by hand: a momentum step at a time, and every period an outer step, merged ``delay`` steps later.
+    """
+
+    def converges(rate: float) -> bool:
+        x = base = 1.0
+        moving = velocity = 0.0
+        pending: tuple[int, float, float] | None = None
+        for clock in range(1, 401):
+            moving = momentum * moving + x
+            x -= setting.inner_rate * rate * moving
+            if pending is not None and pending[0] + setting.delay == clock:
+                base, x, pending = base + pending[2], x + pending[2] - pending[1], None
+            if clock % setting.period == 0:
+                own = x - base
+                velocity = setting.momentum * velocity + (1 - setting.momentum) * own / setting.period
+                pending = clock, own, velocity * setting.period / setting.inner_rate
+                if setting.delay == 0:
+                    base, x, pending = base + pending[2], base + pending[2], None
+            if abs(x) > 1e6:
+                return False
+        return abs(x) < 1
+
+    rates = [0.02 * 1.1**number for number in range(64)]
+    return next((rate for rate in rates if not converges(rate)), rates[-1])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.8, 0.9, 0.95])
+def test_every_setting_stands_the_rate_that_bsp_stands(momentum: float):
+    most = largest_stable_rate(SYNCHRONOUS, momentum=momentum)
+    for setting in ladder(32, memory=1 / (1 - momentum)):
+        assert largest_stable_rate(setting, momentum=momentum) >= 0.8 * most, setting.spec
+
+
+def test_steps_too_short_for_the_optimizers_momentum_would_swing_up():
+    """Why `step_sizes` asks for it."""
+    most = largest_stable_rate(SYNCHRONOUS, momentum=0.9)
+    for setting in (Setting.of(period=4, delay=0, memory=1.0), Setting.of(period=8, delay=4, memory=1.0)):
+        assert largest_stable_rate(setting, momentum=0.9) < 0.1 * most
 
 
 @pytest.mark.parametrize("transfer_s", [0.0, 0.004, 0.1])
@@ -98,30 +141,30 @@ def test_behind_the_steps_the_transfer_is_what_it_took_whoever_began_it_last():
 @pytest.mark.parametrize(
     ("transfer_s", "slack", "wanted"),
     [
-        (0.0002, math.inf, "bsp"),
-        (0.018, math.inf, "local_sgd:1,delay=1"),
-        (0.079, math.inf, "local_sgd:4,delay=4"),
-        (0.079, 3, "local_sgd:2,delay=2"),
-        (0.079, 0, "bsp"),
+        (0.0002, math.inf, BSP),
+        (0.018, math.inf, Setting.of(period=1, delay=1)),
+        (0.079, math.inf, Setting.of(period=8, delay=4)),
+        (0.079, 3, Setting.of(period=4, delay=0)),
+        (0.079, 0, BSP),
     ],
 )
-def test_the_least_slack_that_hides_the_transfer(transfer_s: float, slack: float, wanted: str):
+def test_the_least_slack_that_hides_the_transfer(transfer_s: float, slack: float, wanted: Setting):
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=transfer_s), setting=BSP)
-    assert monitor.choose(slack=slack, current=BSP, shares=()).setting.spec == wanted
+    assert monitor.choose(slack=slack, current=BSP, shares=()).setting == wanted
 
 
 def test_a_setting_that_is_not_affordable_any_more_is_left_at_once():
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.1), setting=BSP)
-    loose = Setting.of(period=8, delay=8)
+    loose = Setting.of(period=8, delay=4)
     assert monitor.choose(slack=3, current=loose, shares=()).setting.slack == 3
 
 
 def test_slack_that_is_not_needed_is_given_back_by_the_second_review():
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.0001), setting=BSP)
-    loose = Setting.of(period=8, delay=8)
+    loose = Setting.of(period=8, delay=4)
     first = monitor.choose(slack=math.inf, current=loose, shares=())
     second = monitor.choose(slack=math.inf, current=first.setting, shares=())
     assert (first.setting, second.setting) == (loose, BSP)
@@ -186,3 +229,22 @@ def test_few_workers_are_workers_too(workers: int):
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8, [0.06] * 8][:workers], transfer_s=0.0), setting=BSP)
     assert monitor.choose(slack=math.inf, current=BSP, shares=()).setting == BSP
+
+
+def test_a_beginning_that_is_not_on_the_ladder_is_left():
+    monitor = SystemMonitor(SystemConfig(largest_period=2))
+    monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.0), setting=BSP)
+    assert monitor.choose(slack=math.inf, current=Setting.of(period=4, delay=2), shares=()).setting == BSP
+
+
+def test_steps_are_as_short_as_the_optimizers_momentum_allows():
+    def spec(momentum: float) -> str:
+        monitor = SystemMonitor(SystemConfig())
+        reviews = bsp_reviews([[0.02] * 8] * 4, transfer_s=0.079)
+        reviews = {w: dataclasses.replace(it, momentum=momentum) for w, it in reviews.items()}
+        monitor.observe(reviews, setting=BSP)
+        return monitor.choose(slack=math.inf, current=BSP, shares=()).setting.spec
+
+    assert spec(0.0) == "local_sgd:8,delay=4,inner_rate=0.25,momentum=0.5"
+    assert spec(0.8) == "local_sgd:8,delay=4,inner_rate=0.5,momentum=0.4"
+    assert spec(0.9) == "local_sgd:8,delay=4"

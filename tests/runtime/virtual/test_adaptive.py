@@ -1,6 +1,7 @@
 """A run whose policy changes while it trains, held against the same run written out by hand in plain PyTorch."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import LocalSGD, Reviewed, parse_policy, read_log, verify
 from plesio.policies.adaptive import machine as machine_module
 from plesio.policies.adaptive.controller import Controller, Decision
-from plesio.policies.adaptive.setting import Setting
+from plesio.policies.adaptive.setting import MODERATE, Setting
 from plesio.runtime.environment import Place
 from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
@@ -140,8 +141,10 @@ def script(monkeypatch: pytest.MonkeyPatch, *decisions: Decision) -> None:
     monkeypatch.setattr(machine_module.Controller, "decide", decide)
 
 
-def to(period: int, delay: int = 0, *, shares: tuple[float, ...] = (), **flags: bool) -> Decision:
-    setting = Setting.of(period=period, delay=delay)
+def to(
+    period: int, delay: int = 0, *, shares: tuple[float, ...] = (), memory: float = math.inf, **flags: bool
+) -> Decision:
+    setting = Setting.of(period=period, delay=delay, memory=memory)
     return Decision(
         setting=setting,
         shares=shares,
@@ -160,6 +163,9 @@ class ByHand:
         self.data = Problem()
         self.pending: tuple[int, list[list[torch.Tensor]], list[torch.Tensor]] | None = None
         self.averaged = 0
+        self.num_steps = 0
+        self.base = [p.detach().clone() for p in self.parameters(0)]
+        self.velocity = [torch.zeros_like(p) for p in self.base]
 
     def parameters(self, worker: int) -> list[torch.Tensor]:
         return list(self.models[worker].parameters())
@@ -173,14 +179,19 @@ class ByHand:
         self.gradients(batches)
         if isinstance(policy, LocalSGD):
             for optimizer in self.optimizers:
+                rate = optimizer.param_groups[0]["lr"]
+                optimizer.param_groups[0]["lr"] = rate * policy.inner_rate
                 optimizer.step()
+                optimizer.param_groups[0]["lr"] = rate
+            self.num_steps += 1
             if self.pending is not None and self.pending[0] + policy.delay == clock and policy.delay:
                 self.merge(stepped=True)
             if clock % policy.period == 0:
-                self.start(clock, shares)
+                self.start(clock, shares, policy)
                 if policy.delay == 0:
                     self.merge(stepped=False)
             return
+        self.velocity = [torch.zeros_like(p) for p in self.velocity]
         total = sum(map(len, batches))
         weights = [len(batch) / total if shares else 1 / NUM_WORKERS for batch in batches]
         for mean in zip(*(self.parameters(worker) for worker in range(NUM_WORKERS)), strict=True):
@@ -189,12 +200,19 @@ class ByHand:
                 parameter.grad = gradient.clone()
         for optimizer in self.optimizers:
             optimizer.step()
+        self.base = [p.detach().clone() for p in self.parameters(0)]
 
     @torch.no_grad()
-    def start(self, clock: int, shares: tuple[float, ...]) -> None:
+    def start(self, clock: int, shares: tuple[float, ...], policy: LocalSGD) -> None:
         weights = shares or (1 / NUM_WORKERS,) * NUM_WORKERS
         sent = [[p.clone() for p in self.parameters(worker)] for worker in range(NUM_WORKERS)]
-        means = [sum(w * p for w, p in zip(weights, same, strict=True)) for same in zip(*sent, strict=True)]
+        num_steps, self.num_steps = self.num_steps, 0
+        for number, same in enumerate(zip(*sent, strict=True)):
+            mean = sum(w * (p - self.base[number]) for w, p in zip(weights, same, strict=True))
+            kept = policy.momentum * self.velocity[number]
+            self.velocity[number] = kept + (1 - policy.momentum) * mean / num_steps
+        outer = zip(self.base, self.velocity, strict=True)
+        means = [base + num_steps * velocity / policy.inner_rate for base, velocity in outer]
         self.pending = (clock, sent, means)
 
     @torch.no_grad()
@@ -205,13 +223,13 @@ class ByHand:
         for worker in range(NUM_WORKERS):
             for parameter, before, mean in zip(self.parameters(worker), sent[worker], means, strict=True):
                 parameter.add_(mean - before) if stepped else parameter.copy_(mean)
-        self.averaged = clock
+        self.averaged, self.base = clock, means
 
     @torch.no_grad()
-    def settle(self, clock: int, shares: tuple[float, ...], *, to_bsp: bool) -> None:
+    def settle(self, clock: int, shares: tuple[float, ...], policy: LocalSGD, *, to_bsp: bool) -> None:
         self.merge(stepped=self.pending is not None and self.pending[0] != clock)
         if self.averaged != clock:
-            self.start(clock, shares)
+            self.start(clock, shares, policy)
             self.merge(stepped=False)
         if to_bsp:
             for same in zip(*(self.parameters(worker) for worker in range(NUM_WORKERS)), strict=True):
@@ -233,10 +251,12 @@ def by_hand(
             spec, new_shares = changes[clock]
             new = parse_policy(spec)
             if isinstance(policy, LocalSGD) and new != policy:
-                hand.settle(clock, new_shares, to_bsp=not isinstance(new, LocalSGD))
+                hand.settle(clock, new_shares, policy, to_bsp=not isinstance(new, LocalSGD))
+                if isinstance(new, LocalSGD) and (new.inner_rate, new.momentum) != (policy.inner_rate, policy.momentum):
+                    hand.velocity = [torch.zeros_like(p) for p in hand.velocity]
             policy, shares = new, new_shares
     if isinstance(policy, LocalSGD):
-        hand.settle(num_steps, shares, to_bsp=False)
+        hand.settle(num_steps, shares, policy, to_bsp=False)
     return [parameter.detach() for parameter in hand.parameters(0)]
 
 
@@ -255,6 +275,10 @@ def workers_of(simulation: Simulation[Worker]) -> list[Worker]:
         pytest.param([to(4), to(1)], id="there and back"),
         pytest.param([to(4, 2), to(1)], id="with a delay"),
         pytest.param([to(1, 1), to(8, 8), to(2), to(1), to(4)], id="up and down"),
+        pytest.param(
+            [to(8, 4, memory=1), to(4, memory=1), to(2, memory=1), to(4), to(1), to(4, 2, memory=4)], id="short steps"
+        ),
+        pytest.param([to(4, 2, memory=4, shares=UNEQUAL), to(1)], id="short steps in shares"),
         pytest.param([to(1, shares=UNEQUAL)], id="bsp in shares"),
         pytest.param([to(4, shares=UNEQUAL), to(4, 4, shares=UNEQUAL), to(1)], id="averages in shares, and back"),
     ],
@@ -269,7 +293,7 @@ def test_a_run_that_changes_its_policy_is_the_one_written_out_by_hand(
     changes = changes_of(result)
     assert [spec for spec, _ in changes.values()] == [decision.setting.spec for decision in decisions]
     first = result.decisions[0]["before"]
-    assert first == ("bsp" if direction == "first" else "local_sgd:4,delay=4")
+    assert first == ("bsp" if direction == "first" else MODERATE.spec)
     expected = by_hand(workers, changes, first=first)
     for found, wanted in zip(workers[0].parameters, expected, strict=True):
         torch.testing.assert_close(found, wanted, **TOLERANCE)

@@ -76,7 +76,7 @@ class SystemMonitor:
 
     def __init__(self, config: SystemConfig) -> None:
         self._config = config
-        self._ladder = ladder(config.largest_period)
+        self._ladder = ladder(config.largest_period, memory=math.inf)
         self._pace_s: dict[int, deque[float]] = {}
         """Of each worker, the seconds of its last steps, brought to equal shares."""
         self._transfer_s: dict[bool, float] = {}
@@ -87,6 +87,8 @@ class SystemMonitor:
 
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
         """Take in what the workers saw while ``setting`` was in force."""
+        memory = max(1 / (1 - min(review.momentum, 0.999)) for review in reviews.values())
+        self._ladder = ladder(self._config.largest_period, memory=memory)
         self._counts_samples = all(sum(review.samples) > 0 for review in reviews.values())
         means = [sum(sizes) / len(sizes) for sizes in zip(*(it.samples for it in reviews.values()), strict=True)]
         for worker, review in reviews.items():
@@ -134,9 +136,10 @@ class SystemMonitor:
         predicted = predict_steps_s(compute_s, transfer_s=self.transfer_s, settings=self._ladder)
         affordable = [setting for setting in self._ladder if setting.slack <= slack]
         wanted, least = self._cheapest(affordable, predicted), self._cheapest(self._ladder, predicted)
-        gains = predicted[wanted] <= predicted[current] * (1 - self._config.gain)
+        # with the step sizes that fit the optimizer; what a run begins with may be none of the ladder's
+        setting = next((one for one in self._ladder if one == current), wanted)
+        gains = predicted[wanted] <= predicted[setting] * (1 - self._config.gain)
         gives_back = wanted.slack < current.slack and self._less_wanted == wanted
-        setting = current
         if current.slack > slack or (self.knows_transfer and (gains or gives_back)):
             setting = wanted
         self._less_wanted = wanted if setting == current and wanted.slack < current.slack else None

@@ -108,8 +108,8 @@ class AdaptiveExchange:
         self._current.step(progress)
         self._monitor.step(progress)
         if progress.clock == self._review:
-            rate = self._replica.optimizer.param_groups[0]["lr"]
-            self._report(self._monitor.take(progress.clock, learning_rate=rate))
+            rate, momentum = self._replica.optimizer.param_groups[0]["lr"], self._replica.momentum
+            self._report(self._monitor.take(progress.clock, learning_rate=rate, momentum=momentum))
         if progress.clock == self._holds:
             begun_s = self._timeline.now_s()
             steer = self._answer()

@@ -81,7 +81,7 @@ class CollectiveExchanges:
     def build(self, policy: Policy) -> CollectiveExchange:
         """The exchange of ``policy``."""
         if not isinstance(policy, LocalSGD):
-            self._outer_made_as = None
+            self._outer_made_as = None  # what it moved on is no longer what is trained
         match policy:
             case Hierarchical():
                 return self._build_levels(policy)
@@ -96,7 +96,7 @@ class CollectiveExchanges:
                     gauge=self._gauge,
                     compression=policy.compression,
                     inner_rate=policy.inner_rate,
-                    outer=self._outer_steps(policy) if policy.has_outer_step else None,
+                    outer=self._outer_steps(policy),
                     seed=self._seed,
                 )
             case BSP() if isinstance(self._group, TorchGroup) and (
@@ -133,14 +133,14 @@ class CollectiveExchanges:
             gauge=self._gauge,
         )
 
-    def _outer_steps(self, policy: LocalSGD) -> Mapping[torch.dtype, OuterStep]:
+    def _outer_steps(self, policy: LocalSGD) -> Mapping[torch.dtype, OuterStep] | None:
         """Those of the exchange before, if it made them alike: their momentum outlives a change of the period."""
         made_as = policy.inner_rate, policy.momentum
         if self._outer_made_as != made_as:
             dtypes = {parameter.dtype for parameter in self._replica.parameters.values()}
             self._outer_made_as = made_as
             self._outer = {dtype: OuterStep(inner_rate=made_as[0], momentum=made_as[1]) for dtype in dtypes}
-        return self._outer
+        return self._outer if policy.has_outer_step else None
 
     def _build_levels(self, policy: Hierarchical) -> CollectiveExchange:
         racks = Racks.among(self._group)

@@ -68,6 +68,12 @@ class Replica:
         """Whether no gradient holds NaN or infinity (read in one pass, without a copy)."""
         return all_finite([g.coalesce().values() if g.is_sparse else g for g in self.gradients()])
 
+    @property
+    def momentum(self) -> float:
+        """Of the optimizer, 0 without: the largest of its groups' ``momentum`` or first of ``betas``, torch's names."""
+        groups = self.optimizer.param_groups
+        return max(float(group.get("momentum") or group.get("betas", (0.0,))[0]) for group in groups)
+
     @contextmanager
     def scaled_rate(self, share: float) -> Iterator[None]:
         """With ``share`` of its learning rates in the optimizer, also where a schedule has set them."""
