@@ -7,7 +7,7 @@ is loaded at first use, so that ``import plesio`` and the command line answer at
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from plesio.policies import ASP, BSP, SSP, Adaptive, Delayed, Hierarchical, LocalSGD, Policy, parse_policy
+from plesio.policies import ASP, BSP, SSP, Adaptive, Delayed, Hierarchical, LocalSGD, Policy, Switch, parse_policy
 
 if TYPE_CHECKING:
     from plesio.runtime.exchange.adaptive import Transition
@@ -29,6 +29,7 @@ __all__ = [
     "Policy",
     "RunInfo",
     "Session",
+    "Switch",
     "Task",
     "Transition",
     "join",

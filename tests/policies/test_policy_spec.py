@@ -111,7 +111,7 @@ def test_text_by_hand(text: str, policy: Policy):
     ("text", "message"),
     [
         ("bps", 'unknown policy "bps"; did you mean "bsp"?'),
-        ("", "known: adaptive, asp, bsp, delayed, hier, local_sgd, ssp"),
+        ("", "known: adaptive, asp, bsp, delayed, hier, local_sgd, ssp, switch"),
         ("ssp", 'needs its bound, as in "ssp:4"'),
         ("ssp:-1", "bound is -1; write a whole number of steps, 0 or more"),
         ("ssp:9999999999999", "or inf for no bound"),
@@ -179,7 +179,7 @@ def test_sentences(text: str, sentence: str):
 
 
 def test_help_names_each_policy_with_an_example_that_reads():
-    assert list(POLICY_HELP) == ["bsp", "delayed", "ssp", "asp", "local_sgd", "hier", "adaptive"]
+    assert list(POLICY_HELP) == ["bsp", "delayed", "ssp", "asp", "local_sgd", "hier", "switch", "adaptive"]
     for name, line in POLICY_HELP.items():
         assert parse_policy(line.rpartition("as in ")[2]).name == name
 

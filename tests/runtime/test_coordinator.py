@@ -14,10 +14,10 @@ from plesio.runtime.coordinator import (
     Coordinator,
     Effect,
     Order,
-    PlanFigures,
     Tell,
 )
 from plesio.runtime.ledger import Report, RunInfo
+from plesio.runtime.remainder import PlanFigures
 
 FIGURES = PlanFigures(num_samples=8, batch_size=2, budget_samples=8)
 

@@ -64,6 +64,17 @@ def test_store_goes_on_without_a_killed_worker(policy: str, lost: int, tmp_path:
     assert all(found[rank]["finite"] for rank in survivors)
 
 
+def test_a_worker_killed_in_a_stage_on_the_store_is_done_without_and_no_collective_follows(tmp_path: Path):
+    plan = {"fault": "kill", "rank": 1, "step": 6, "step_s": 0.01}
+    found, result, output = run("switch:bsp/asp@3/bsp@10", tmp_path, plan)
+    assert [found[rank]["error"] for rank in (0, 2)] == [None, None], output
+    assert (result.status, result.lost_workers) == ("finished", (1,))
+    assert [one["policy"] for one in result.decisions] == ["asp"]
+    assert [line for line in result.fallbacks if "worker 1 was lost under asp" in line]
+    visited = [number for rank in range(3) for number in found[rank]["visited"]]
+    assert set(visited) == set(range(NUM_SAMPLES))
+
+
 @pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
 def test_collective_survivors_end_with_the_lost_rank_named(policy: str, tmp_path: Path):
     plan = {"fault": "kill", "rank": 1, "step": 6, "step_s": 0.01}

@@ -9,12 +9,13 @@ local_sgd      train alone for H steps, then average; with a delay, behind the s
 hierarchical   one policy within a rack, another between racks                           the outer's
 ssp            never more than s steps ahead of the slowest                              barrier (s = 0), asynchronous
 asp            nobody waits                                                              asynchronous
-adaptive       finds period, delay and shares while training                             its own
+switch         one policy after another, by a schedule                                   steered
+adaptive       finds period, delay and shares while training                             steered
 =============  ========================================================================  ==========================
 
 `events` and `policy` are the interface to the worlds, `schedule` is what a worker decides by its clock alone,
-`weighting` counts updates by staleness, `compression` is what an exchange sends of one, `spec` is the text form, and
-`replay` records a machine and checks a record.
+`steered` changes from one policy to another, `weighting` counts updates by staleness, `compression` is what an exchange
+sends of one, `spec` is the text form, and `replay` records a machine and checks a record.
 """
 
 from plesio.policies.adaptive import Adaptive
@@ -30,12 +31,15 @@ from plesio.policies.events import (
     Evaluated,
     Event,
     Grant,
+    Halt,
     Joined,
     LeaveReason,
     Left,
+    Ready,
     Refuse,
     RefuseReason,
     Reviewed,
+    Stay,
     Steer,
 )
 from plesio.policies.hierarchical import Hierarchical
@@ -53,6 +57,7 @@ from plesio.policies.replay import (
 )
 from plesio.policies.spec import POLICY_HELP, describe, parse_policy
 from plesio.policies.ssp import SSP
+from plesio.policies.switch import Switch
 from plesio.policies.weighting import (
     UNWEIGHTED,
     Cap,
@@ -84,6 +89,7 @@ __all__ = [
     "ExchangeKind",
     "Exponential",
     "Grant",
+    "Halt",
     "Hierarchical",
     "Inverse",
     "Joined",
@@ -93,11 +99,14 @@ __all__ = [
     "Machine",
     "Policy",
     "Product",
+    "Ready",
     "Recorder",
     "Refuse",
     "RefuseReason",
     "Reviewed",
+    "Stay",
     "Steer",
+    "Switch",
     "Unweighted",
     "UpdateKind",
     "Weighting",

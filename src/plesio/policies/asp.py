@@ -61,6 +61,6 @@ class ASP(PeriodicSchedule):
         }
         return write_spec("asp", options=options)
 
-    def start(self) -> Machine:
-        """Updates as they arrive, without a bound."""
-        return AsynchronousMachine(bound=math.inf, update=self.update, weighting=self.weighting)
+    def start(self, *, clock: int = 0) -> Machine:
+        """Updates as they arrive, without a bound; workers begin at ``clock``."""
+        return AsynchronousMachine(bound=math.inf, update=self.update, weighting=self.weighting, clock=clock)

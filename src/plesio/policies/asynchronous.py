@@ -42,6 +42,7 @@ from plesio.policies.events import (
     Joined,
     LeaveReason,
     Left,
+    Ready,
     Refuse,
     RefuseReason,
     Reviewed,
@@ -62,11 +63,12 @@ class AsynchronousMachine:
         bound: s, the largest lead; ``math.inf`` for none.
         update: What an update is; decides how the steps it covers count.
         weighting: Weight by staleness.
+        clock: Where the workers begin.
     """
 
     __slots__ = ("_bound", "_clocks", "_floor", "_resting", "_update", "_version", "_weighting")
 
-    def __init__(self, *, bound: float, update: UpdateKind, weighting: Weighting) -> None:
+    def __init__(self, *, bound: float, update: UpdateKind, weighting: Weighting, clock: int = 0) -> None:
         assert bound > 0, "a bound of 0 is a barrier"
         self._bound = bound
         self._update: UpdateKind = update
@@ -74,7 +76,7 @@ class AsynchronousMachine:
         self._clocks: dict[int, int] = {}
         """Of each live worker, the clock it was last heard at."""
         self._resting: set[int] = set()
-        self._floor = 0
+        self._floor = clock
         self._version = 0
 
     def handle(self, event: Event) -> tuple[Action, ...]:
@@ -86,8 +88,8 @@ class AsynchronousMachine:
                 return self._leave(event)
             case Arrived():
                 return (self._judge(event), *self._raise_floor())
-            case Reviewed() | Evaluated():
-                raise AssertionError(f"{event} is for policies that adapt")
+            case Reviewed() | Evaluated() | Ready():
+                raise AssertionError(f"{event} is for policies that change")
 
     def _join(self, worker: int) -> tuple[Action, ...]:
         assert worker not in self._clocks, f"worker {worker} has joined already"

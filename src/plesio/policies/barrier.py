@@ -36,6 +36,7 @@ from plesio.policies.events import (
     Joined,
     LeaveReason,
     Left,
+    Ready,
     Refuse,
     RefuseReason,
     Reviewed,
@@ -50,6 +51,7 @@ class BarrierMachine:
     Args:
         period: H, steps of a round.
         delay: d, steps a worker may run on behind its contribution; at most ``period``.
+        clock: Where the workers begin: the end of a round.
     """
 
     __slots__ = (
@@ -64,12 +66,13 @@ class BarrierMachine:
         "_version",
     )
 
-    def __init__(self, *, period: int, delay: int = 0) -> None:
+    def __init__(self, *, period: int, delay: int = 0, clock: int = 0) -> None:
         assert period >= 1, f"period {period}"
         assert 0 <= delay <= period, f"delay {delay} of period {period}"
+        assert clock % period == 0, f"clock {clock} ends no round of {period}"
         self._period = period
         self._delay = delay
-        self._completed = 0
+        self._completed = clock
         self._version = 0
         self._live: set[int] = set()
         self._contributed: dict[int, int] = {}
@@ -89,8 +92,8 @@ class BarrierMachine:
                 return self._leave(event)
             case Arrived():
                 return self._arrive(event)
-            case Reviewed() | Evaluated():
-                raise AssertionError(f"{event} is for policies that adapt")
+            case Reviewed() | Evaluated() | Ready():
+                raise AssertionError(f"{event} is for policies that change")
 
     def _join(self, worker: int) -> tuple[Action, ...]:
         assert worker not in self._live, f"worker {worker} has joined already"

@@ -22,12 +22,15 @@ __all__ = [
     "Evaluated",
     "Event",
     "Grant",
+    "Halt",
     "Joined",
     "LeaveReason",
     "Left",
+    "Ready",
     "Refuse",
     "RefuseReason",
     "Reviewed",
+    "Stay",
     "Steer",
 ]
 
@@ -131,7 +134,23 @@ class Evaluated:
     metric: float
 
 
-Event = Joined | Left | Arrived | Reviewed | Evaluated
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A worker stands still between two exchanges; only under a policy that changes while it runs.
+
+    On the way to the store it is equal to all others, and the store has their state. On the way from it, everything
+    that it has pushed is applied.
+
+    Attributes:
+        worker: Who.
+        clock: Steps that it has finished.
+    """
+
+    worker: int
+    clock: int
+
+
+Event = Joined | Left | Arrived | Reviewed | Evaluated | Ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,4 +228,20 @@ class Steer:
     inputs: tuple[tuple[str, float], ...] = ()
 
 
-Action = Admit | Grant | Apply | Refuse | Steer
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halt:
+    """The stage on the store ends: every worker stops at its next exchange, whatever its credit, and gets `Ready`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """The workers go on as they were, those that `Halt` stopped too: there is no way to a collective any more.
+
+    Attributes:
+        reason: A sentence: why; empty where that is nothing to tell.
+    """
+
+    reason: str = ""
+
+
+Action = Admit | Grant | Apply | Refuse | Steer | Halt | Stay

@@ -44,7 +44,17 @@ class Policy(Protocol):
 
     @property
     def exchange(self) -> ExchangeKind:
-        """How workers share updates."""
+        """How workers share updates; where that changes, ``collective``, whose membership is fixed."""
+        ...
+
+    @property
+    def first(self) -> "Policy":
+        """The static policy that workers begin under: this one, unless it changes while it runs."""
+        ...
+
+    @property
+    def pushes(self) -> UpdateKind | None:
+        """What workers push to a store; None where there never is one. Gradients need an optimizer that it can run."""
         ...
 
     @property
@@ -83,7 +93,7 @@ class Policy(Protocol):
 
     @property
     def adapts(self) -> bool:
-        """Whether workers report what they see and are steered."""
+        """Whether it changes while it runs: workers report and are steered."""
         ...
 
     @property

@@ -11,7 +11,9 @@ A worker has one exchange in flight at most, so the delay is at most the period.
 and starts the next after the same step, in this order.
 """
 
-from typing import ClassVar
+from typing import ClassVar, cast
+
+from plesio.policies.policy import ExchangeKind, Policy, UpdateKind
 
 __all__ = ["PeriodicSchedule"]
 
@@ -22,6 +24,26 @@ class PeriodicSchedule:
     __slots__ = ()
 
     adapts: ClassVar[bool] = False
+
+    @property
+    def exchange(self) -> ExchangeKind:
+        """How workers share updates."""
+        raise NotImplementedError
+
+    @property
+    def update(self) -> UpdateKind:
+        """What a worker contributes."""
+        raise NotImplementedError
+
+    @property
+    def first(self) -> Policy:
+        """The policy that workers begin under: this one."""
+        return cast(Policy, self)
+
+    @property
+    def pushes(self) -> UpdateKind | None:
+        """What is pushed to a store, if there is one."""
+        return self.update if self.exchange == "store" else None
 
     @property
     def period(self) -> int:

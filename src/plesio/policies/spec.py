@@ -1,6 +1,6 @@
 """Policies as text: ``NAME[:VALUE][,KEY=VALUE]...``, as the command line and recipes write them.
 
-``hier:INNER/OUTER`` has two policies in it, each written as it is by itself: what follows the slash is all the outer's.
+``hier:INNER/OUTER`` and ``switch:FIRST/SECOND@CLOCK/...`` have policies in them, each written as it is by itself.
 
 ``bsp`` · ``ssp:4`` · ``ssp:inf`` · ``ssp:4,period=2,weight=inverse+cap:8`` · ``asp,weight=exp:0.1`` ·
 ``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store`` · ``delayed:1`` · ``bsp,compress=topk:0.01``. Case and spaces
@@ -23,6 +23,7 @@ from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import Policy
 from plesio.policies.ssp import SSP
+from plesio.policies.switch import Switch
 from plesio.policies.weighting import UNWEIGHTED, parse_weighting
 
 __all__ = ["POLICY_HELP", "describe", "parse_policy"]
@@ -99,6 +100,12 @@ _FORMS = {
         example="hier:bsp/local_sgd:8,delay=4",
         keys={},
     ),
+    "switch": _Form(
+        make=Switch,
+        help="one policy after another, each from a step on: FIRST/SECOND@STEP/...",
+        example="switch:bsp/asp@200",
+        keys={},
+    ),
     "adaptive": _Form(
         make=lambda **options: Adaptive.from_options(options),
         help="finds period, delay and each worker's share of the batch while training",
@@ -128,6 +135,8 @@ def parse_policy(text: str) -> Policy:
     try:
         if name == Hierarchical.name:
             return _levels(text.partition(":")[2], example=form.example)
+        if name == Switch.name:
+            return _stages(text.partition(":")[2], example=form.example)
         return form.make(**_argument(form, name=name, colon=colon, value=argument), **_options(form, options=options))
     except PolicySpecError as error:
         raise PolicySpecError(f'policy "{text}": {str(error).removeprefix(f"{name}: ")}') from None
@@ -138,6 +147,19 @@ def _levels(text: str, *, example: str) -> Policy:
     if not slash:
         raise PolicySpecError(f'hier needs a policy within racks and one between them, as in "{example}"')
     return Hierarchical(inner=parse_policy(inner), outer=parse_policy(outer))
+
+
+def _stages(text: str, *, example: str) -> Policy:
+    first, *later = text.split("/")
+    if not later or any("@" not in stage for stage in later):
+        raise PolicySpecError(
+            f'switch needs policies and, after each but the first, the step at which it begins, as in "{example}"'
+        )
+    parts = [stage.rpartition("@") for stage in later]
+    return Switch(
+        policies=tuple(parse_policy(spec) for spec in (first, *(spec for spec, _, _ in parts))),
+        clocks=tuple(_read("step", read=_whole, value=clock.strip()) for _, _, clock in parts),
+    )
 
 
 def _argument(form: _Form, *, name: str, colon: str, value: str) -> dict[str, Any]:
@@ -208,6 +230,8 @@ def describe(policy: Policy) -> str:
                 "Workers of a rack wait for each other at every step and apply the mean of their gradients; "
                 f"racks average their parameters every {_every(policy.period)}{behind}."
             )
+        case Switch():
+            return " ".join(_describe_stages(policy))
         case Adaptive():
             return "Workers exchange as seldom as the network needs and training affords: every step, or every few."
         case LocalSGD():
@@ -232,6 +256,11 @@ def _describe_asynchronous(policy: SSP | ASP) -> str:
 
 def _made_of_a_mean(policy: LocalSGD) -> str:
     return ", which is taken at full length where their steps were short" if policy.has_outer_step else ""
+
+
+def _describe_stages(policy: Switch) -> list[str]:
+    later = zip(policy.policies[1:], policy.clocks, strict=True)
+    return [describe(policy.first), *(f"From step {clock + 1} on: {describe(stage)}" for stage, clock in later)]
 
 
 def _sent_as(compression: Compression) -> str:

@@ -94,8 +94,8 @@ class SSP(PeriodicSchedule):
         }
         return write_spec("ssp", argument=str(self.bound), options=options)
 
-    def start(self) -> Machine:
-        """A barrier for a bound of 0, else updates as they arrive."""
+    def start(self, *, clock: int = 0) -> Machine:
+        """A barrier for a bound of 0, else updates as they arrive; workers begin at ``clock``."""
         if self.bound == 0:
-            return BarrierMachine(period=self.period)
-        return AsynchronousMachine(bound=self.bound, update=self.update, weighting=self.weighting)
+            return BarrierMachine(period=self.period, clock=clock)
+        return AsynchronousMachine(bound=self.bound, update=self.update, weighting=self.weighting, clock=clock)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plesio.core.errors import DataError, PolicySpecError
 from plesio.core.results import RunResult, read_results
-from plesio.policies import parse_policy, read_log
+from plesio.policies import Adaptive, parse_policy, read_log
 from plesio.report.story import Story, story_of
 
 __all__ = ["AdaptiveRuns", "find_adaptive_runs"]
@@ -97,7 +97,7 @@ def _event_folders(directory: Path) -> dict[tuple[str, int], Path]:
 
 def _adapts(run: RunResult) -> bool:
     try:
-        return parse_policy(run.policy).adapts
+        return isinstance(parse_policy(run.policy), Adaptive)
     except PolicySpecError:
         return False
 
@@ -112,7 +112,7 @@ def _spec(run: RunResult) -> str:
 
 def _adaptive_spec(text: str) -> str:
     policy = parse_policy(text)
-    if not policy.adapts:
+    if not isinstance(policy, Adaptive):
         raise PolicySpecError(f"--policy {text} changes nothing while it trains; write adaptive or one of its variants")
     return policy.spec
 

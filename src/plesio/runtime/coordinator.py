@@ -34,18 +34,23 @@ from plesio.policies import (
     Evaluated,
     Event,
     Grant,
+    Halt,
     Joined,
     LeaveReason,
     Left,
     Policy,
+    Ready,
     Recorder,
     Refuse,
     RefuseReason,
     Reviewed,
+    Stay,
     Steer,
 )
-from plesio.runtime.leases import Block, LeaseBook
+from plesio.runtime.leases import Block
 from plesio.runtime.ledger import Ledger, Report, RunInfo, World
+from plesio.runtime.remainder import PlanFigures
+from plesio.runtime.stage import Stage, Standing
 
 __all__ = [
     "FIRST_LEASE_S",
@@ -55,7 +60,6 @@ __all__ = [
     "Coordinator",
     "Effect",
     "Order",
-    "PlanFigures",
     "Snapshot",
     "Tell",
 ]
@@ -72,11 +76,11 @@ class Order:
     """What every server must do to its shard, in this order everywhere.
 
     Attributes:
-        kind: ``admit``, ``credit``, ``apply``, ``drop`` or ``snapshot``.
+        kind: ``admit``, ``credit``, ``apply``, ``drop``, ``snapshot``, ``halt`` or ``stay``.
         body: JSON values.
     """
 
-    kind: Literal["admit", "credit", "apply", "drop", "snapshot"]
+    kind: Literal["admit", "credit", "apply", "drop", "snapshot", "halt", "stay"]
     body: dict[str, Any]
 
 
@@ -91,15 +95,6 @@ class Tell:
 
 Effect = Order | Tell
 Status = Literal["finished", "interrupted", "failed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFigures:
-    """What a plan deals out: ``budget_samples`` samples of a data set of ``num_samples``, over all workers."""
-
-    num_samples: int
-    batch_size: int
-    budget_samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +132,7 @@ class Coordinator:
         policy: What the workers run under.
         info: Names for the result.
         expected: Ranks that must join before the run starts.
-        num_servers: Servers that hold a part of the parameters; 0 when the exchange is collective.
+        num_servers: Servers that hold a part of the parameters; 0 when the exchange is always collective.
         snapshot_every: Samples between two snapshots of the store; None for none.
         folder: Where the policy's event log is written; None for nowhere.
         clock: For the trace; None is the machine's.
@@ -176,10 +171,10 @@ class Coordinator:
         self._members: dict[int, _Member] = {}
         self._arriving: dict[tuple[int, int], _Arriving] = {}
         self._samples_of: dict[tuple[int, int], int] = {}
-        self._plans: dict[int, LeaseBook] = {}
         self._asking: dict[int, int] = {}
         self._start_failed = False
         self._steered: Steer | None = None
+        self._stage = Stage(policy)
 
     @property
     def live(self) -> list[int]:
@@ -261,7 +256,7 @@ class Coordinator:
         """A worker is known to be gone."""
         if not self.is_live(worker):
             return []
-        fatal = self.policy.exchange == "collective"
+        fatal = self._stage.exchange == "collective"
         self.ledger.lost.append(worker)
         self.trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
         if fatal and not self._members[worker].leaving:
@@ -277,6 +272,7 @@ class Coordinator:
         """Take a worker out of the policy and give back what it had leased; nothing that it pushed whole is dropped."""
         member = self._members[worker]
         effects: list[Effect] = []
+        self._stage.standing.pop(worker, None)
         if reason is LeaveReason.LOST:
             for key in [key for key in self._arriving if key[0] == worker]:
                 del self._arriving[key]
@@ -285,9 +281,9 @@ class Coordinator:
             member.resting = member.left = True
             effects += self._decide(Left(worker=worker, reason=reason), now_s=now_s)
         self._asking.pop(worker, None)
-        for plan in self._plans.values():
+        for plan in self._stage.plans.values():
             plan.release(worker)
-        return effects + self._answer_asking(now_s=now_s)
+        return effects + self._answer_asking(now_s=now_s) + self._leave_store(now_s=now_s)
 
     def _remove(self, worker: int) -> list[Effect]:
         self._members[worker].live = False
@@ -388,6 +384,7 @@ class Coordinator:
             self.ledger.steered(action, at_s=now_s - self.started_s)
             self.trace.event("steer", at_s=now_s, clock=action.clock, policy=action.policy, reason=action.reason)
         self._steered = action
+        left = self._stage.exchange == "store" and (action.policy != action.before or action.restore)
         body = {
             "clock": action.clock,
             "before": action.before,
@@ -398,6 +395,9 @@ class Coordinator:
             "keep": action.keep,
             "restore": action.restore,
         }
+        if left:
+            return self._turn(action, body)
+        self._stage.steer(action)
         return [Tell(worker, "steer", body) for worker in self.live]
 
     def _decide(self, event: Event, *, now_s: float) -> list[Effect]:
@@ -419,7 +419,78 @@ class Coordinator:
                     effects += self._apply(action, now_s=now_s)
                 case Steer():
                     effects += self._steer(action, now_s=now_s)
+                case Halt():
+                    self._stage.halting = True
+                    effects += [Order("halt", {}), *self._answer_asking(now_s=now_s)]
+                case Stay(reason=reason):
+                    effects += self._stay(reason)
         return effects
+
+    def ready(self, worker: int, standing: Standing, *, now_s: float) -> list[Effect]:
+        """A worker stands still between two exchanges; it is told ``ready`` when it may go on.
+
+        On the way to the store that is when all stand there, and from the store too, with what is left of the plan;
+        but at once if the stage does not end after all, or not in this plan.
+        """
+        if self.state != "running" or not self.is_live(worker):
+            return []
+        member, stage = self._members[worker], self._stage
+        member.heard_s = now_s
+        member.clock = standing.clock
+        if stage.exchange == "store" and (not stage.stops(standing.plan) or stage.is_done(standing.plan)):
+            return [self._tell_stays(worker)]
+        stage.standing[worker] = standing
+        if stage.exchange == "collective":
+            return self._enter_store(now_s=now_s)
+        effects: list[Effect] = []
+        if not member.resting:
+            member.resting = True
+            effects += self._decide(Left(worker=worker, reason=LeaveReason.RESTING), now_s=now_s)
+        return effects + self.release(worker, now_s=now_s) + self._leave_store(now_s=now_s)
+
+    def _standing_events(self) -> list[Ready]:
+        """Nothing if somebody is still under way."""
+        present = [worker for worker in self.live if not self._members[worker].left]
+        standing = self._stage.standing
+        if not self._stage.all_stand(present):
+            return []
+        return [Ready(worker=worker, clock=standing[worker].clock) for worker in present]
+
+    def _enter_store(self, *, now_s: float) -> list[Effect]:
+        events = self._standing_events()
+        effects: list[Effect] = []
+        if events:
+            self.ledger.entered_store(self._stage.enter_store([event.worker for event in events]))
+        for event in events:
+            effects += self._decide(event, now_s=now_s)
+        return [*effects, *(Tell(event.worker, "ready", {}) for event in events)]
+
+    def _leave_store(self, *, now_s: float) -> list[Effect]:
+        events = self._standing_events() if self._stage.exchange == "store" else []
+        workers = [event.worker for event in events]
+        if events and not self._stage.goes_round(workers):
+            return [self._tell_stays(worker) for worker in workers]
+        effects: list[Effect] = []
+        for event in events:  # the answer to the last one is how they go on
+            effects += self._decide(event, now_s=now_s)
+        return effects
+
+    def _turn(self, steer: Steer, body: dict[str, Any]) -> list[Effect]:
+        """All leave the store and go on together."""
+        workers = sorted(self._stage.standing)
+        for worker in workers:
+            self._members[worker].resting = False
+            self._members[worker].clock = steer.clock
+        answer = {"steer": body, **self._stage.leave_store(steer, workers)}
+        return [Tell(worker, "ready", answer) for worker in workers]
+
+    def _stay(self, reason: str) -> list[Effect]:
+        if reason:
+            self.ledger.fallbacks.append(reason)
+        return [Order("stay", {}), *(self._tell_stays(worker) for worker in self._stage.stay())]
+
+    def _tell_stays(self, worker: int) -> Tell:
+        return Tell(worker, "ready", {"steer": None, "to_the_end": self._stage.halting})
 
     def _apply(self, action: Apply, *, now_s: float) -> list[Effect]:
         self.ledger.applied(action)
@@ -452,46 +523,46 @@ class Coordinator:
         """
         if not self.is_live(worker):
             return []
-        if plan not in self._plans:
-            self._plans[plan] = LeaseBook(
-                figures.num_samples,
-                batch_size=figures.batch_size,
-                budget_samples=figures.budget_samples,
-                workers=self.live,
-                dealing="fixed" if self.policy.synchronous else "guided",
-            )
-        self._plans[plan].join(worker)
+        book = self._stage.book(plan, figures, workers=self.live)
+        book.join(worker)
         if not idle:
-            return self._give(worker, plan=plan, block=self._plans[plan].lease(worker), now_s=now_s)
+            return self._give(worker, plan=plan, block=book.lease(worker), now_s=now_s)
         self._asking[worker] = plan
         return self._answer_asking(now_s=now_s)
 
     def release(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker left its loop early: what it holds goes to others."""
-        for plan in self._plans.values():
+        for plan in self._stage.plans.values():
             plan.release(worker)
         return self._answer_asking(now_s=now_s)
 
     def finish(self, worker: int, *, plan: int, block: int, num_samples: int, now_s: float) -> list[Effect]:
         """A worker is done with the next ``num_samples`` samples of a block."""
-        if plan in self._plans and self.is_live(worker):
-            self._plans[plan].finish(worker, block, num_samples)
+        if plan in self._stage.plans and self.is_live(worker):
+            self._stage.plans[plan].finish(worker, block, num_samples)
         return self._answer_asking(now_s=now_s)
 
     def _answer_asking(self, *, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
         for worker, number in list(self._asking.items()):
-            plan, member = self._plans[number], self._members[worker]
-            block = plan.lease(worker)
-            wakes = plan.done and self.policy.synchronous
+            if worker not in self._asking:
+                continue
+            plan, member = self._stage.plans[number], self._members[worker]
+            stopped = self._stage.stops(number)
+            block = None if stopped else plan.lease(worker)
+            wakes = plan.done and self._stage.policy.synchronous and not stopped
             if block is None and not member.resting and not wakes:
                 member.resting = True
                 effects += self._decide(Left(worker=worker, reason=LeaveReason.RESTING), now_s=now_s)
-            if block is None and not plan.done:
+            if block is None and not plan.done and not stopped:
                 continue  # somebody's block may yet come back
-            del self._asking[worker]
-            effects += self._give(worker, plan=number, block=block, wakes=wakes, now_s=now_s)
-        return effects
+            if self._asking.pop(worker, None) is None:
+                continue  # its rest ended the stage, and that has answered it
+            if stopped:
+                effects.append(Tell(worker, "block", {"plan": number, "block": None, "halted": True}))
+            else:
+                effects += self._give(worker, plan=number, block=block, wakes=wakes, now_s=now_s)
+        return effects + [self._tell_stays(worker) for worker in self._stage.let_go()]
 
     def _give(self, worker: int, *, plan: int, block: Block | None, wakes: bool = False, now_s: float) -> list[Effect]:
         member = self._members[worker]

@@ -14,7 +14,7 @@ from typing import Any
 from plesio.core.clock import Clock
 from plesio.core.results import Environment, Evaluation, RunResult, write_results
 from plesio.policies import Arrived, Reviewed, decode_event, parse_policy, write_log
-from plesio.runtime.coordinator import Coordinator, Effect, Order, PlanFigures, Tell
+from plesio.runtime.coordinator import Coordinator, Effect, Order, Tell
 from plesio.runtime.exchange.connection import ControlConnection, WorkerConnections
 from plesio.runtime.exchange.shard_service import ShardService
 from plesio.runtime.exchange.transport import Bulk, Control, Gone, Incoming
@@ -26,6 +26,8 @@ from plesio.runtime.messages import (
     worker_identity,
     worker_of,
 )
+from plesio.runtime.remainder import PlanFigures
+from plesio.runtime.stage import Standing
 
 __all__ = ["JobServer"]
 
@@ -173,6 +175,8 @@ class JobServer:
                 event = decode_event(body["event"])
                 assert isinstance(event, Reviewed), event
                 self._act(coordinator.reviewed(event, now_s=now_s))
+            case ControlKind.READY:
+                self._act(coordinator.ready(worker, Standing.from_json(body), now_s=now_s))
             case ControlKind.BYE:
                 if not coordinator.is_live(worker):  # counted lost, or never let in: the run goes on without it
                     self._send_result(worker, self._result(coordinator))
@@ -192,7 +196,7 @@ class JobServer:
                 info=RunInfo(**body["info"]),
                 expected=range(body["num_workers"]),
                 num_servers=self._num_servers,
-                snapshot_every=body["snapshot_every"] if policy.exchange == "store" else None,
+                snapshot_every=body["snapshot_every"] if policy.pushes else None,
                 folder=folder,
                 clock=self._clock,
                 world=self._world,

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import torch
@@ -9,15 +10,17 @@ import torch
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError
 from plesio.core.trace import TraceWriter
-from plesio.policies import Adaptive, Policy, parse_policy
+from plesio.policies import Adaptive, Policy, Switch, parse_policy
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.adaptive import AdaptiveExchange, Transition
 from plesio.runtime.exchange.collective import CollectiveExchanges
-from plesio.runtime.exchange.exchange import Exchange, LocalExchange, SnapshotTaker
+from plesio.runtime.exchange.exchange import Exchange, LocalExchange, Refusal, SnapshotTaker
 from plesio.runtime.exchange.layout import Layout
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.exchange.shard import optimizer_spec
 from plesio.runtime.exchange.store import StoreExchange
+from plesio.runtime.exchange.store_client import StoreClient
+from plesio.runtime.exchange.store_stage import StoreExchanges
 from plesio.runtime.job import Job
 from plesio.runtime.job_handle import JobHandle, ambient_job
 from plesio.runtime.ledger import Meter, RunInfo
@@ -29,6 +32,8 @@ from plesio.runtime.worlds.alone import AloneWorld
 from plesio.runtime.worlds.distributed import DistributedWorld
 
 __all__ = ["join"]
+
+OnTransition = Callable[[Transition, torch.optim.Optimizer], None]
 
 
 def join(
@@ -43,7 +48,7 @@ def join(
     info: RunInfo | None = None,
     job: JobHandle | None = None,
     total_samples: int | None = None,
-    on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None = None,
+    on_transition: OnTransition | None = None,
 ) -> Session:
     """Take part in training ``model`` with the other workers of this job; the start is common to all of them.
 
@@ -63,7 +68,7 @@ def join(
         job: A job to run in; None makes one for this session.
         total_samples: Samples of the whole training, over all workers and epochs, if that is known; tells the adaptive
             policy how far it is.
-        on_transition: Called on every worker, with the optimizer, when the adaptive policy has changed to another.
+        on_transition: Called on every worker, with the optimizer, when a policy that changes has changed.
 
     Returns:
         The session; close it, or use it as a context manager.
@@ -96,7 +101,7 @@ def join(
     folder = None if trace is None else Path(trace)
     meter = Meter()
     rank = 0 if place is None else place.rank
-    if place is not None and chosen.exchange == "store" and chosen.update == "gradient":
+    if place is not None and chosen.pushes == "gradient":
         optimizer_spec(optimizer)  # every worker sees at once that the servers cannot run it
     if place is not None and chosen.exchange == "collective" and place.late:
         raise ConfigError(
@@ -133,59 +138,106 @@ def join(
         snapshot_every=snapshot_every,
     )
     try:
-        exchange: Exchange
+        parts = _Parts(replica, world=world, timeline=timeline, refuse=refuse, rank=place.rank)
+        num_servers = num_servers or place.num_hosts if chosen.pushes else 1
+        client = world.connect(num_servers, on_refused=refuse)
         if chosen.exchange == "store":
-            client = world.connect(num_servers or place.num_hosts, on_refused=refuse)
-            layout = Layout.of(replica.tensors(), num_servers=len(client.endpoints))
-            store = StoreExchange(
-                replica, policy=chosen, client=client, layout=layout, timeline=timeline, refuse=refuse
-            )
-            if place.rank == 0:
-                store.offer_initial()
-            world.join(layout=layout.digest())
-            store.begin(world.clock)
-            world.before_rest = store.flush
-            exchange = store
+            exchange = parts.store(chosen, client)
         else:
-            world.connect(1, on_refused=refuse)
-            world.join(layout=replica.digest())  # first: nobody may wait in a collective for one who disagrees
-            group = world.group(next(iter(replica.parameters.values())).device.type)
-            monitor = None
-            if isinstance(chosen, Adaptive):
-                monitor = StepMonitor(
-                    place.rank,
-                    config=chosen.review,
-                    timeline=timeline,
-                    rounds=world.rounds,
-                    total_samples=total_samples,
-                )
-            exchanges = CollectiveExchanges(
-                replica,
-                group=group,
-                timeline=timeline,
-                refuse=refuse,
+            exchange = parts.collective(
+                chosen,
+                client,
                 snapshots=SnapshotTaker(snapshot_every if place.rank == 0 else None),
-                gauge=monitor,
                 seed=names.seed,
+                total_samples=total_samples,
+                on_transition=on_transition,
             )
-            exchanges.make_equal()
-            if isinstance(chosen, Adaptive) and monitor is not None:
-                exchange = AdaptiveExchange(
-                    replica,
-                    group=group,
-                    exchanges=exchanges,
-                    first=chosen.first_setting.policy,
-                    monitor=monitor,
-                    rounds=world.rounds,
-                    timeline=timeline,
-                    report=world.review,
-                    answer=world.steer,
-                    on_transition=on_transition,
-                )
-            else:
-                exchange = exchanges.build(chosen)
         return Session(replica, policy=chosen, world=world, exchange=exchange, timeline=timeline, pacer=pacer)
     except BaseException as error:
         timeline.trace.close()
         world.close(status="failed", error=str(error))
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the exchanges of one worker are made of."""
+
+    replica: Replica
+    _: KW_ONLY
+    world: DistributedWorld
+    timeline: Timeline
+    refuse: Refusal
+    rank: int
+
+    def store(self, policy: Policy, client: StoreClient) -> Exchange:
+        layout = Layout.of(self.replica.tensors(), num_servers=len(client.endpoints))
+        store = StoreExchange(
+            self.replica,
+            policy=policy,
+            client=client,
+            layout=layout,
+            timeline=self.timeline,
+            refuse=self.refuse,
+        )
+        if self.rank == 0:
+            store.offer_initial()
+        self.world.join(layout=layout.digest())
+        store.begin(self.world.clock)
+        self.world.before_rest = store.flush
+        return store
+
+    def collective(
+        self,
+        policy: Policy,
+        client: StoreClient,
+        *,
+        snapshots: SnapshotTaker,
+        seed: int,
+        total_samples: int | None,
+        on_transition: OnTransition | None,
+    ) -> Exchange:
+        self.world.join(layout=self.replica.digest())  # first: nobody may wait in a collective for one who disagrees
+        group = self.world.group(next(iter(self.replica.parameters.values())).device.type)
+        monitor = None
+        if isinstance(policy, Adaptive):
+            monitor = StepMonitor(
+                self.rank,
+                config=policy.review,
+                timeline=self.timeline,
+                rounds=self.world.rounds,
+                total_samples=total_samples,
+            )
+        exchanges = CollectiveExchanges(
+            self.replica,
+            group=group,
+            timeline=self.timeline,
+            refuse=self.refuse,
+            snapshots=snapshots,
+            gauge=monitor,
+            seed=seed,
+        )
+        exchanges.make_equal()
+        if not isinstance(policy, Adaptive | Switch):
+            return exchanges.build(policy)
+        stores = None
+        if policy.pushes:
+            stores = StoreExchanges(
+                self.replica, client=client, timeline=self.timeline, refuse=self.refuse, gauge=monitor
+            )
+        steered = AdaptiveExchange(
+            self.replica,
+            group=group,
+            exchanges=exchanges,
+            stores=stores,
+            first=policy.first,
+            first_review=policy.first_review,
+            monitor=monitor,
+            rounds=self.world.rounds,
+            timeline=self.timeline,
+            helm=self.world,
+            on_transition=on_transition,
+        )
+        self.world.stages = steered
+        self.world.before_rest, self.world.on_halt = steered.flush, steered.halt
+        return steered

@@ -25,12 +25,13 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plesio.core.errors import ConfigError, DataError
+from plesio.runtime.remainder import Remainder, Span
 
 __all__ = ["MAX_BLOCK_BATCHES", "Block", "Dealing", "LeaseBook", "epoch_order", "round_sizes", "synchronous_batches"]
 
@@ -154,27 +155,15 @@ class Block:
             yield slice(start, min(start + self.batch_size, self.stop))
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Positions of one epoch that belong together: a batch, or what is left of a lost worker's block."""
-
-    epoch: int
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-
 class _Pool:
-    """What nobody holds: spans that came back, then the budget's samples that were never dealt."""
+    """What nobody holds: spans that came back, then the samples that were never dealt."""
 
-    def __init__(self, num_samples: int, *, budget_samples: int) -> None:
-        self.returned: deque[_Span] = deque()
-        self.num_fresh = budget_samples
-        self._num_samples = num_samples
-        self._epoch = 0
-        self._start = 0
+    def __init__(self, remainder: Remainder) -> None:
+        self.returned = deque(remainder.spans)
+        self.num_fresh = remainder.num_fresh
+        self._num_samples = remainder.num_samples
+        self._epoch = remainder.epoch
+        self._start = remainder.start
 
     @property
     def num_left_of_epoch(self) -> int:
@@ -185,13 +174,30 @@ class _Pool:
     def num_samples(self) -> int:
         return self.num_fresh + sum(map(len, self.returned))
 
-    def take_fresh(self, num: int) -> _Span:
-        span = _Span(self._epoch, self._start, self._start + num)
+    def take_fresh(self, num: int) -> Span:
+        span = Span(self._epoch, self._start, self._start + num)
         self.num_fresh -= num
         self._start += num
         if self._start == self._num_samples:
             self._epoch, self._start = self._epoch + 1, 0
         return span
+
+    def remainder(self) -> Remainder:
+        """All of it, in order, what belongs together in one span."""
+        spans: list[Span] = []
+        for span in sorted(self.returned):
+            last = spans[-1] if spans else None
+            if last is not None and (last.epoch, last.stop) == (span.epoch, span.start):
+                spans[-1] = replace(last, stop=span.stop)
+            else:
+                spans.append(span)
+        return Remainder(
+            num_samples=self._num_samples,
+            spans=tuple(spans),
+            epoch=self._epoch,
+            start=self._start,
+            num_fresh=self.num_fresh,
+        )
 
 
 class _Dealer(Protocol):
@@ -202,7 +208,7 @@ class _Dealer(Protocol):
         """Samples set aside for workers that have not asked for them yet."""
         ...
 
-    def next_for(self, worker: int, *, held: Mapping[int, int]) -> _Span | None:
+    def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
         """The worker's next span; ``held`` are the samples that each live worker has leased and not finished."""
         ...
 
@@ -210,7 +216,7 @@ class _Dealer(Protocol):
         """The worker has finished a step on its samples."""
         ...
 
-    def leave(self, worker: int) -> list[_Span]:
+    def leave(self, worker: int) -> list[Span]:
         """What was set aside for a worker that is gone."""
         ...
 
@@ -230,7 +236,7 @@ class _GuidedDealer:
     def num_dealt(self) -> int:
         return 0
 
-    def next_for(self, worker: int, *, held: Mapping[int, int]) -> _Span | None:
+    def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
         pool = self._pool
         if not pool.num_samples:
             return None
@@ -276,7 +282,7 @@ class _GuidedDealer:
         while len(self._recent) > REMEMBERED_STEPS * len(self._steps):
             self._steps[self._recent.popleft()] -= 1
 
-    def leave(self, worker: int) -> list[_Span]:
+    def leave(self, worker: int) -> list[Span]:
         self._refused.discard(worker)
         self._recent = deque(other for other in self._recent if other != worker)
         del self._steps[worker]
@@ -289,13 +295,19 @@ class _FixedDealer:
     def __init__(self, pool: _Pool, *, batch_size: int) -> None:
         self._pool = pool
         self._batch_size = batch_size
-        self._dealt: dict[int, deque[_Span]] = {}
+        # a span that comes back is a batch; what a plan left over that was begun otherwise may be longer
+        pool.returned = deque(
+            replace(span, start=start, stop=min(span.stop, start + batch_size))
+            for span in pool.returned
+            for start in range(span.start, span.stop, batch_size)
+        )
+        self._dealt: dict[int, deque[Span]] = {}
 
     @property
     def num_dealt(self) -> int:
         return sum(len(span) for spans in self._dealt.values() for span in spans)
 
-    def next_for(self, worker: int, *, held: Mapping[int, int]) -> _Span | None:
+    def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
         while not self._dealt.get(worker):
             if not self._pool.num_samples:
                 return None
@@ -305,7 +317,7 @@ class _FixedDealer:
     def finished(self, worker: int) -> None:
         pass
 
-    def leave(self, worker: int) -> list[_Span]:
+    def leave(self, worker: int) -> list[Span]:
         return list(self._dealt.pop(worker, ()))
 
     def _deal_round(self, live: list[int]) -> None:
@@ -363,12 +375,23 @@ class LeaseBook:
         for what, value in (("batch size", batch_size), ("budget in samples", budget_samples)):
             if value < 1:
                 raise ConfigError(f"the {what} is {value}; write 1 or more")
-        self._pool = _Pool(num_samples, budget_samples=budget_samples)
+        whole = Remainder(num_samples=num_samples, num_fresh=budget_samples)
+        self._begin(whole, batch_size=batch_size, workers=workers, dealing=dealing)
+
+    @classmethod
+    def of(cls, remainder: Remainder, *, batch_size: int, workers: Iterable[int], dealing: Dealing) -> Self:
+        """Deals out what is left of a plan that was begun otherwise."""
+        book = cls.__new__(cls)
+        book._begin(remainder, batch_size=batch_size, workers=workers, dealing=dealing)
+        return book
+
+    def _begin(self, remainder: Remainder, *, batch_size: int, workers: Iterable[int], dealing: Dealing) -> None:
+        self._pool = _Pool(remainder)
         dealer = _GuidedDealer if dealing == "guided" else _FixedDealer
         self._dealer: _Dealer = dealer(self._pool, batch_size=batch_size)
         self._batch_size = batch_size
         self._dealing = dealing
-        self._budget_samples = budget_samples
+        self._budget_samples = len(remainder)
         self._held: dict[int, int] = dict.fromkeys(workers, 0)
         """Samples that each live worker has leased and not finished."""
         self._leases: dict[int, _Lease] = {}
@@ -437,8 +460,13 @@ class LeaseBook:
             if lease.worker == worker:
                 del self._leases[block_id]
                 block = lease.block
-                self._pool.returned.append(_Span(block.epoch, block.start + lease.num_finished, block.stop))
+                self._pool.returned.append(Span(block.epoch, block.start + lease.num_finished, block.stop))
         self._pool.returned.extend(self._dealer.leave(worker))
+
+    def remainder(self) -> Remainder:
+        """What is left when all have given back what they held."""
+        assert not any(self._held.values()), f"samples are held: {self._held}"
+        return self._pool.remainder()
 
     def validate(self) -> None:
         """Raise AssertionError when the samples do not add up (tests call this after every event)."""

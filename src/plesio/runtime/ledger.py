@@ -145,6 +145,8 @@ class Ledger:
         self._num_workers = num_workers
         self._reports: dict[int, Report] = {}
         self._arrived: dict[int, tuple[int, int]] = {}
+        self._samples_on_collectives = 0
+        """As known when the last stage on the store was entered."""
         self._staleness: Counter[int] = Counter()
         self._losses: dict[int, list[tuple[float, float]]] = defaultdict(list)
         self._blocked: dict[int, dict[int, float]] = defaultdict(dict)
@@ -170,6 +172,11 @@ class Ledger:
         """Take in an update that reached the store: it counts even if its worker never reports it."""
         steps, samples = self._arrived.get(worker, (0, 0))
         self._arrived[worker] = (steps + num_steps, samples + num_samples)
+
+    def entered_store(self, samples: int) -> None:
+        """Take in that a stage on the store begins when so many samples have been trained on."""
+        self.applied_samples = samples
+        self._samples_on_collectives = samples - sum(arrived for _, arrived in self._arrived.values())
 
     def applied(self, action: Apply) -> None:
         """Take in an update of the shared parameters."""
@@ -215,7 +222,8 @@ class Ledger:
             self._split(clock)
         reports = {worker: self._report_of(worker) for worker in sorted({*self._reports, *self._arrived})}
         wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
-        samples = sum(report.samples for report in reports.values())
+        arrived = sum(samples for _, samples in self._arrived.values())
+        samples = max(sum(report.samples for report in reports.values()), self._samples_on_collectives + arrived)
         sent: Counter[str] = Counter(self.server_bytes)
         for report in reports.values():
             sent.update(report.bytes_sent)

@@ -12,8 +12,8 @@ import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
 from plesio.core.errors import DataError
-from plesio.runtime.coordinator import PlanFigures
 from plesio.runtime.leases import Block, epoch_order, round_sizes
+from plesio.runtime.remainder import PlanFigures, Remainder, Span
 from plesio.runtime.rounds import RoundBook
 
 __all__ = ["BlockSource", "Feed", "LeasedFeed", "SynchronousFeed", "plan_figures", "rounds_ahead", "shard"]
@@ -21,6 +21,11 @@ __all__ = ["BlockSource", "Feed", "LeasedFeed", "SynchronousFeed", "plan_figures
 
 class Feed(Protocol):
     """Where a worker's next samples come from."""
+
+    @property
+    def turned(self) -> bool:
+        """Whether what comes next is dealt otherwise: what a loader has drawn ahead is not to be trained on."""
+        ...
 
     def batches(self) -> Iterator[list[int]]:
         """Indices of each batch, until there is none for now."""
@@ -51,33 +56,48 @@ class SynchronousFeed:
     """Batches in a fixed order that every rank computes by itself; all ranks have equally many.
 
     Args:
-        figures: What is dealt out.
+        remainder: What is dealt out: a plan, or what is left of it.
+        batch_size: Samples in a worker's batch.
         first_epoch: Epoch that the plan begins with.
         seed: Seed of the order.
         rounds: The rank's; outlives the plan.
     """
 
-    def __init__(self, figures: PlanFigures, *, first_epoch: int, seed: int, rounds: RoundBook) -> None:
-        self._figures = figures
+    turned = False
+
+    def __init__(
+        self, remainder: Remainder, *, batch_size: int, first_epoch: int, seed: int, rounds: RoundBook
+    ) -> None:
+        self._remainder = remainder
+        self._batch_size = batch_size
         self._first_epoch = first_epoch
         self._seed = seed
         self._rounds = rounds
+        self._trained_before = rounds.global_samples
 
     def batches(self) -> Iterator[list[int]]:
-        """Every batch of the plan."""
-        figures, rounds = self._figures, self._rounds
-        left, epoch = figures.budget_samples, self._first_epoch
-        while left >= rounds.num_workers:
-            limit = min(left, figures.num_samples)
-            order = epoch_order(figures.num_samples, seed=self._seed, epoch=epoch)
+        """Every batch of the plan. Fewer samples of an epoch than there are ranks are dealt with the next epoch's."""
+        rounds, rest = self._rounds, np.empty(0, np.int64)
+        for spans in self._remainder.by_epoch():
+            rest = np.concatenate([rest, *self._indices(spans)])
+            if len(rest) < rounds.num_workers:
+                continue
             start = 0
-            for equal in round_sizes(limit, num_workers=rounds.num_workers, batch_size=figures.batch_size):
+            for equal in round_sizes(len(rest), num_workers=rounds.num_workers, batch_size=self._batch_size):
                 sizes = rounds.draw(equal)
                 begin = start + sum(sizes[: rounds.rank])
-                yield order[begin : begin + sizes[rounds.rank]].tolist()
+                yield rest[begin : begin + sizes[rounds.rank]].tolist()
                 start += sum(sizes)
-            left -= limit
-            epoch += 1
+            rest = rest[:0]
+
+    def _indices(self, spans: Sequence[Span]) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
+        epoch = self._first_epoch + spans[0].epoch
+        order = epoch_order(self._remainder.num_samples, seed=self._seed, epoch=epoch)
+        return [order[span.start : span.stop] for span in spans]
+
+    def remainder(self) -> Remainder:
+        """What nobody has trained on."""
+        return self._remainder.after(self._rounds.global_samples - self._trained_before)
 
     def wait(self) -> bool:
         """There is never more."""
@@ -122,18 +142,21 @@ class LeasedFeed:
 
     Args:
         source: Who leases.
-        figures: What is dealt out.
+        num_samples: Size of the data set.
         first_epoch: Epoch that the plan begins with.
         seed: Seed of the order.
     """
 
-    def __init__(self, source: BlockSource, *, figures: PlanFigures, first_epoch: int, seed: int) -> None:
+    turned = False
+
+    def __init__(self, source: BlockSource, *, num_samples: int, first_epoch: int, seed: int) -> None:
         self._source = source
-        self._figures = figures
+        self._num_samples = num_samples
         self._first_epoch = first_epoch
         self._seed = seed
         self._held: deque[tuple[int, int]] = deque()
         self._next: Block | None = None
+        self._asked = False
         self._orders: dict[int, np.ndarray[Any, np.dtype[np.int64]]] = {}
 
     def batches(self) -> Iterator[list[int]]:
@@ -141,11 +164,11 @@ class LeasedFeed:
         block, self._next = self._next, None
         while block is not None or (block := self._ask(idle=False)) is not None:
             self._held.append((block.id, block.num_samples))
-            self._source.request(idle=False)
+            self._request(idle=False)
             order = self._order(self._first_epoch + block.epoch)
             for part in block.batches():
                 yield order[part].tolist()
-            block = self._source.receive()
+            block = self._receive()
             if block is None:
                 return
 
@@ -171,19 +194,29 @@ class LeasedFeed:
         return None
 
     def close(self) -> None:
-        """Give back what is held."""
-        if self._held or self._next is not None:
+        """Give back what is held, and what is on its way."""
+        if self._held or self._next is not None or self._asked:
             self._held.clear()
             self._next = None
+            self._asked = False
             self._source.release()
 
     def _ask(self, *, idle: bool) -> Block | None:
+        self._request(idle=idle)
+        return self._receive()
+
+    def _request(self, *, idle: bool) -> None:
         self._source.request(idle=idle)
-        return self._source.receive()
+        self._asked = True
+
+    def _receive(self) -> Block | None:
+        block = self._source.receive()
+        self._asked = False
+        return block
 
     def _order(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         if epoch not in self._orders:
-            self._orders = {epoch: epoch_order(self._figures.num_samples, seed=self._seed, epoch=epoch)}
+            self._orders = {epoch: epoch_order(self._num_samples, seed=self._seed, epoch=epoch)}
         return self._orders[epoch]
 
 
@@ -239,6 +272,8 @@ def shard(
                 size = batches.sizes.popleft()
                 feed.taken(size)
                 yield batch, size
+                if feed.turned:
+                    break
             begun_s = now_s()
             more = feed.wait()
             on_waited(begun_s, now_s())

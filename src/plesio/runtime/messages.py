@@ -65,6 +65,9 @@ class ControlKind(IntEnum):
     """Worker to server 0, under a policy that adapts: what it saw since its last review. Answered with `STEER`, to all
     workers, when all have sent theirs."""
     STEER = 25
+    READY = 26
+    """Worker to server 0, under a policy that changes: it stands still between two exchanges. Answered with `READY`,
+    when it is known how it goes on."""
 
 
 def worker_identity(rank: int) -> str:

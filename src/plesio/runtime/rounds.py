@@ -99,6 +99,7 @@ class RoundBook:
         """The loop is left, by all ranks together; what was drawn and not trained on is nobody's."""
         self._num_drawn -= len(self._drawn)
         self._drawn.clear()
+        self._latest = []
         self._taken = 0
 
     def _at_hand(self) -> list[_Round]:

@@ -4,7 +4,7 @@
 file        concept
 ==========  ========================================================================================================
 adaptive    the policy: its components, their parameters, and their text form
-machine     waits for everybody's review and steers all workers alike
+machine     directs the run by its reviews
 controller  one decision: the smaller of what training affords and what the system wants
 review      when workers report, and how their reports become one reading
 setting     period and delay, and the ladder of them
@@ -19,6 +19,6 @@ reading     what a component is shown, and what it says
 """
 
 from plesio.policies.adaptive.adaptive import Adaptive
-from plesio.policies.adaptive.review import FIRST_CLOCK, FIRST_REVIEW, ReviewConfig
+from plesio.policies.adaptive.review import ReviewConfig
 
-__all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "Adaptive", "ReviewConfig"]
+__all__ = ["Adaptive", "ReviewConfig"]

@@ -25,10 +25,10 @@ from plesio.policies.adaptive.bound import BoundTunerConfig
 from plesio.policies.adaptive.gradient import GradientMonitorConfig
 from plesio.policies.adaptive.guard import GuardConfig
 from plesio.policies.adaptive.phase import PhaseConfig
-from plesio.policies.adaptive.review import ReviewConfig
+from plesio.policies.adaptive.review import FIRST_CLOCK, FIRST_REVIEW, ReviewConfig
 from plesio.policies.adaptive.setting import MODERATE, SYNCHRONOUS, Setting, SystemConfig
 from plesio.policies.fields import write_spec
-from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
+from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -79,6 +79,21 @@ class Adaptive(PeriodicSchedule):
         """Period and delay to begin with: BSP where the phases ask for strict beginnings."""
         strict = self.phase is not None and self.phase.direction != "last"
         return SYNCHRONOUS if strict else MODERATE
+
+    @property
+    def first(self) -> Policy:
+        """The first setting's."""
+        return self.first_setting.policy
+
+    @property
+    def first_review(self) -> tuple[int, int]:
+        """Clock of the first review and the one from which its answer holds."""
+        return FIRST_REVIEW, FIRST_CLOCK
+
+    @property
+    def pushes(self) -> UpdateKind | None:
+        """Nothing: it stays on the collective."""
+        return None
 
     @property
     def spec(self) -> str:

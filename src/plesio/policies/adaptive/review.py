@@ -23,13 +23,12 @@ from plesio.policies.adaptive.reading import GradientFigures, Reading
 from plesio.policies.adaptive.setting import Setting
 from plesio.policies.events import Reviewed
 from plesio.policies.fields import require_whole
+from plesio.policies.steered import LEAD
 
-__all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "LEAD", "GradientPairs", "ReviewConfig", "next_review", "put_together"]
+__all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "GradientPairs", "ReviewConfig", "next_review", "put_together"]
 
 FIRST_REVIEW = 3
 """Clock of the first review: slow workers should not be waited for for long."""
-LEAD = 2
-"""Steps between a review and its answer where the setting has no delay: a message's way, there and back."""
 FIRST_CLOCK = FIRST_REVIEW + LEAD
 
 

@@ -1,39 +1,55 @@
-"""The exchange of a policy that adapts: one collective exchange after another, changed where all ranks are equal.
+"""The exchange of a policy that changes while it runs: one static exchange after another.
 
-A worker reports to server 0 after the step that the last answer named, goes on, and does what the answer says after the
-step from which it holds (`plesio.policies.adaptive.review`). A change happens there, on all ranks alike:
+On a collective a worker reports to server 0 after the step that the last answer named, goes on, and does what the
+answer says after the step from which it holds (`plesio.policies.adaptive.review`). A change happens there, on all ranks
+alike:
 
 1. *settle*: what is under way is merged and all replicas become their mean; no step of anybody is lost;
-2. where the next exchange needs it (BSP after local SGD) the optimizer's state becomes the mean over the ranks;
-3. the next exchange is built, and `on_transition` is called.
+2. where the next exchange needs it (gradients after deltas) the optimizer's state becomes the mean over the ranks;
+3. the next exchange is built, and `on_transition` is called. On the way to the store one worker first gives the servers
+   its state, the optimizer's with it where they step it, and all say that they are there; then the store admits them.
+
+A stage on the store ends by a halt, which comes with the answer to a pull. The worker goes on to its feed, since others
+may be in the next loop over the data already (`plesio.runtime.staged_feed`), and stands still there:
+
+1. it hands in what it has, gives its samples back, and says that it stands still;
+2. when all do, everything that was pushed is applied, so the version that the servers hold is the last one, and all
+   take it over, the optimizer's state with it where the servers have stepped it;
+3. the clock becomes that of the furthest worker, the next exchange is built, and `on_transition` is called.
 
 Learning rates stay as they are: under every policy they are those of the synchronous step. So does momentum: each
-replica's is that of its own steps, and their mean that of the mean gradient, which is what BSP would have had.
+replica's is that of its own steps, and their mean that of the mean gradient, which is what BSP would have had; the
+servers' is that of all updates.
 
 Going back (the guard's alarm): a state is known to be good one review after it was kept, so two are kept, and every
 rank loads the older one. It was kept at one clock by all, perhaps between two averagings, so parameters and optimizer
-state are then averaged. The copies take twice the memory of the parameters and the optimizer's state.
+state are then averaged. The copies take twice the memory of the parameters and the optimizer's state. On the store
+nothing is kept: from there a run goes back to what it kept before.
 """
 
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from plesio.policies import Policy, Reviewed, Steer, parse_policy
-from plesio.policies.adaptive import FIRST_CLOCK, FIRST_REVIEW
-from plesio.runtime.exchange.collective import CollectiveExchanges
+from plesio.policies.steered import NEVER
+from plesio.runtime.exchange.collective import CollectiveExchange, CollectiveExchanges
 from plesio.runtime.exchange.exchange import Progress, SharedState
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.replica import Replica, State
 from plesio.runtime.exchange.state_copy import StateCopy, average_state
+from plesio.runtime.exchange.store import StoreExchange
+from plesio.runtime.exchange.store_stage import StoreExchanges
 from plesio.runtime.monitor import StepMonitor
 from plesio.runtime.rounds import RoundBook
+from plesio.runtime.stage import Turn
 from plesio.runtime.timeline import Timeline
 
-__all__ = ["AdaptiveExchange", "Transition"]
+__all__ = ["AdaptiveExchange", "Helm", "Transition"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +69,47 @@ class Transition:
     restored: bool
 
 
+class Helm(Protocol):
+    """Where a worker is steered from: server 0, by way of the worker's world."""
+
+    on_admitted: Callable[[int], None]
+    """Called with the clock that this worker goes on from, where it is not the one that it has got to."""
+
+    def review(self, review: Reviewed) -> None:
+        """Report what this worker saw."""
+        ...
+
+    def steer(self) -> Steer:
+        """Wait for the answer to the last review."""
+        ...
+
+    def news(self) -> Steer | None:
+        """The answer to the last review, if it has come."""
+        ...
+
+    def enter_store(self, clock: int, *, turn: Turn | None = None) -> None:
+        """Return when all workers stand at ``clock``, where they have left another stage on the store by ``turn``."""
+        ...
+
+    def leave_store(self, clock: int, *, plan: int) -> Turn:
+        """Return when it is known how this worker, which stands still in a plan, goes on."""
+        ...
+
+
 class AdaptiveExchange:
-    """Runs the policies that the controller asks for.
+    """Runs the policies that the policy's machine asks for.
 
     Args:
         replica: Equal on all ranks.
         group: The ranks.
-        exchanges: Builds the exchange of each policy.
+        exchanges: Builds the exchange of each policy on the collective.
+        stores: Builds that of each policy on the store; None where there is none.
         first: The policy to begin with.
-        monitor: Gathers reviews.
-        rounds: This rank's; dealt in the shares that the controller asks for.
+        first_review: Clock of the first review and the one from which its answer holds.
+        monitor: Gathers reviews; None where nobody reads them.
+        rounds: This rank's; dealt in the shares that are asked for.
         timeline: Where waiting for an answer goes.
-        report: Sends a review.
-        answer: Waits for the answer to the last review.
+        helm: Where answers come from.
         on_transition: Called after every change, with the optimizer, on every worker.
     """
 
@@ -75,28 +119,62 @@ class AdaptiveExchange:
         *,
         group: Group,
         exchanges: CollectiveExchanges,
+        stores: StoreExchanges | None,
         first: Policy,
-        monitor: StepMonitor,
+        first_review: tuple[int, int],
+        monitor: StepMonitor | None,
         rounds: RoundBook,
         timeline: Timeline,
-        report: Callable[[Reviewed], None],
-        answer: Callable[[], Steer],
+        helm: Helm,
         on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None,
     ) -> None:
         self._replica = replica
         self._group = group
         self._exchanges = exchanges
+        self._stores = stores
         self._monitor = monitor
         self._rounds = rounds
         self._timeline = timeline
-        self._report = report
-        self._answer = answer
+        self._helm = helm
         self._on_transition = on_transition
         self._policy = first
         self._shares: tuple[float, ...] = ()
-        self._review, self._holds = FIRST_REVIEW, FIRST_CLOCK
+        self._review, self._holds = first_review
         self._kept: deque[StateCopy] = deque(maxlen=2)
-        self._current = exchanges.build(self._policy)
+        self._snapshots: list[SharedState] = []
+        """Of stages that are over."""
+        self._clock = 0
+        self._turning = False
+        self._current = self._begin(first, turn=None)
+
+    def _begin(self, policy: Policy, *, turn: Turn | None) -> CollectiveExchange | StoreExchange:
+        """The exchange of ``policy``, in force at this worker's clock."""
+        if policy.exchange == "collective":
+            current = self._exchanges.build(policy)
+            current.share = self._share
+            return current
+        assert self._stores is not None, f"{policy.spec} without a store"
+        return self._stores.begin(
+            policy,
+            clock=self._clock,
+            leads=self._group.rank == 0 if turn is None else turn.leads,
+            enter=lambda: self._helm.enter_store(self._clock, turn=turn),
+        )
+
+    @property
+    def on_store(self) -> bool:
+        """Whether the store is what updates go through now."""
+        return isinstance(self._current, StoreExchange)
+
+    @property
+    def halted(self) -> bool:
+        """Whether the stage on the store ends, as far as this worker knows."""
+        return isinstance(self._current, StoreExchange) and self._current.halted
+
+    def halt(self) -> None:
+        """The stage on the store ends."""
+        if isinstance(self._current, StoreExchange):
+            self._current.halted = True
 
     @property
     def ready_s(self) -> float | None:
@@ -105,52 +183,105 @@ class AdaptiveExchange:
 
     def step(self, progress: Progress) -> None:
         """Exchange as the policy in force says; report, and do as the answer says, when it is time."""
+        self._clock = progress.clock
         self._current.step(progress)
-        self._monitor.step(progress)
-        if progress.clock == self._review:
-            rate, momentum = self._replica.optimizer.param_groups[0]["lr"], self._replica.momentum
-            self._report(self._monitor.take(progress.clock, learning_rate=rate, momentum=momentum))
-        if progress.clock == self._holds:
+        if self._monitor is not None:
+            self._monitor.step(progress)
+        if progress.clock >= self._review:
+            self._review = NEVER
+            self._helm.review(self._seen(progress.clock))
+        if self.on_store:
+            if (news := self._helm.news()) is not None:
+                self._review = news.next_review
+        elif progress.clock == self._holds:
             begun_s = self._timeline.now_s()
-            steer = self._answer()
+            steer = self._helm.steer()
             self._timeline.wait(begun_s, self._timeline.now_s(), clock=progress.clock)
             assert steer.clock == progress.clock, f"an answer for clock {steer.clock} at clock {progress.clock}"
             self._follow(steer)
 
+    def _seen(self, clock: int) -> Reviewed:
+        if self._monitor is None:
+            return Reviewed(worker=self._group.rank, clock=clock, samples=(), compute_s=(), blocked_s=())
+        rate, momentum = self._replica.optimizer.param_groups[0]["lr"], self._replica.momentum
+        return self._monitor.take(clock, learning_rate=rate, momentum=momentum)
+
     def _follow(self, steer: Steer) -> None:
+        """Go on from a collective."""
         self._review, self._holds = steer.next_review, steer.next_clock
-        policy = parse_policy(steer.policy)
-        restored = steer.restore and bool(self._kept)
+        self._take_shares(steer)
+        restores = steer.restore and bool(self._kept)
+        if parse_policy(steer.policy) != self._policy or restores:
+            self._change(steer, turn=None)
+        if steer.keep and not self.on_store:
+            self._kept.append(StateCopy(self._replica))
+
+    def _take_shares(self, steer: Steer) -> None:
         if steer.shares != self._shares:
             self._rounds.change(steer.shares)
             self._shares = steer.shares
-            self._current.share = self._share
-        if policy != self._policy or restored:
-            self._change(policy, steer, restored=restored)
-        if steer.keep:
-            self._kept.append(StateCopy(self._replica))
+            if not isinstance(self._current, StoreExchange):
+                self._current.share = self._share
 
-    def _change(self, policy: Policy, steer: Steer, *, restored: bool) -> None:
-        before, self._policy = self._policy, policy
-        self._current.settle()
+    def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:
+        """Stand still at the end of a stage on the store until it is known how to go on, and begin that.
+
+        Args:
+            plan: Which loop of the session the worker is in.
+            release: Called when all updates are handed in: gives back what is leased.
+        """
+        self.flush()
+        release()
+        turn = self._helm.leave_store(self._clock, plan=plan)
+        steer = turn.steer
+        if steer is None:
+            assert isinstance(self._current, StoreExchange)
+            self._current.halted = turn.to_the_end
+            return turn
+        while self._helm.news() is not None:
+            pass  # answers to reviews that made no change, which nothing depends on any more
+        self._exchanges.passed(turn.samples)
+        self._clock = steer.clock
+        self._review, self._holds = steer.next_review, steer.next_clock
+        self._change(steer, turn=turn)
+        self._take_shares(steer)
+        self._turning = True
+        self._helm.on_admitted(steer.clock)
+        self._turning = False
+        return turn
+
+    def _change(self, steer: Steer, *, turn: Turn | None) -> None:
+        before, self._policy = self._policy, parse_policy(steer.policy)
+        restored = steer.restore and bool(self._kept)
+        if isinstance(self._current, StoreExchange):
+            self._current.take_back()
+        else:
+            self._current.settle()
+        if self._group.rank == 0 if turn is None else turn.leads:
+            self._snapshots += self._current.snapshots()
         self._current.close()
         if restored:
             self._kept[0].restore()
             self._kept = deque([self._kept[0]], maxlen=2)
-        if restored or (before.update == "delta" and policy.update == "gradient"):
-            begun_s = self._timeline.now_s()
-            if not average_state(self._replica, self._group, parameters=restored):
-                self._timeline.meter.totals.fallbacks.append(
-                    f"at step {steer.clock} the optimizer's state was dropped: not all workers had one"
-                )
-            self._timeline.blocked(begun_s, self._timeline.now_s(), clock=steer.clock)
-        self._current = self._exchanges.build(policy)
-        self._current.share = self._share
-        self._monitor.forget()
+        own_states = before.update == "delta" and self._policy.update == "gradient"
+        between_stores = before.exchange == self._policy.exchange == "store"
+        if restored or (own_states and not between_stores):
+            self._average_state(steer.clock, parameters=restored)
+        self._current = self._begin(self._policy, turn=turn)
+        if self._monitor is not None:
+            self._monitor.forget()
         self._timeline.event("steer", at_s=self._timeline.now_s(), clock=steer.clock, policy=steer.policy)
         if self._on_transition is not None:
-            transition = Transition(clock=steer.clock, before=before, after=policy, restored=restored)
+            transition = Transition(clock=steer.clock, before=before, after=self._policy, restored=restored)
             self._on_transition(transition, self._replica.optimizer)
+
+    def _average_state(self, clock: int, *, parameters: bool) -> None:
+        begun_s = self._timeline.now_s()
+        if not average_state(self._replica, self._group, parameters=parameters):
+            self._timeline.meter.totals.fallbacks.append(
+                f"at step {clock} the optimizer's state was dropped: not all workers had one"
+            )
+        self._timeline.blocked(begun_s, self._timeline.now_s(), clock=clock)
 
     @property
     def _share(self) -> float:
@@ -162,10 +293,18 @@ class AdaptiveExchange:
         return self._current.accumulating()
 
     def admitted_at(self, clock: int) -> None:
-        """Never rests: all ranks have equally many batches."""
+        """A rest on the store is over; on a collective nobody rests."""
+        self._clock = clock
+        if not self._turning:
+            self._current.admitted_at(clock)
+
+    def flush(self) -> None:
+        """Hand in to the store what is held back."""
+        if isinstance(self._current, StoreExchange):
+            self._current.flush()
 
     def shared(self) -> State | None:
-        """The shared parameters now, on rank 0."""
+        """The shared parameters now, on rank 0 (on the store: on the worker that evaluates)."""
         return self._current.shared()
 
     def finish(self) -> None:
@@ -173,8 +312,9 @@ class AdaptiveExchange:
         self._current.finish()
 
     def snapshots(self) -> list[SharedState]:
-        """The snapshots taken since the last call (rank 0)."""
-        return self._current.snapshots()
+        """The snapshots taken since the last call, on the worker that evaluates."""
+        taken, self._snapshots = self._snapshots, []
+        return taken + self._current.snapshots()
 
     def close(self) -> None:
         """Let go of the model."""

@@ -78,6 +78,11 @@ class CollectiveExchanges:
         for tensor in (*self._replica.parameters.values(), *self._replica.model.buffers()):
             self._group.broadcast(tensor)
 
+    def passed(self, samples: int) -> None:
+        """So many samples have been trained on by way of another exchange, which has kept its own snapshots."""
+        self._outer_made_as = None  # nor has it moved on by the steps that were made here
+        self._snapshots.passed(samples)
+
     def build(self, policy: Policy) -> CollectiveExchange:
         """The exchange of ``policy``."""
         if not isinstance(policy, LocalSGD):

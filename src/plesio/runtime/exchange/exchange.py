@@ -165,6 +165,11 @@ class SnapshotTaker:
             self._passed = samples // self._every
             self._taken.append(SharedState(samples, at_s, state()))
 
+    def passed(self, samples: int) -> None:
+        """Others have taken the snapshots up to here."""
+        if self._every is not None:
+            self._passed = samples // self._every
+
     def take(self) -> list[SharedState]:
         """The snapshots since the last call."""
         taken, self._taken = self._taken, []

@@ -19,7 +19,7 @@ import torch
 
 from plesio.core.errors import ExchangeError
 
-__all__ = ["ALIGNMENT", "Layout", "Slice", "TensorKind", "slices_from_json"]
+__all__ = ["ALIGNMENT", "Layout", "Slice", "TensorKind", "slices_from_json", "view_packed", "write_slice"]
 
 ALIGNMENT = 64
 
@@ -120,3 +120,19 @@ def slices_from_json(data: list[list[Any]]) -> tuple[Slice, ...]:
     """The slices that `Layout.to_json` wrote."""
     names = [field.name for field in fields(Slice)]
     return tuple(Slice(**dict(zip(names, values, strict=True))) for values in data)
+
+
+def view_packed(payload: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The elements in a part of a packed payload (uint8), sharing its memory where it is aligned."""
+    # a packed slice need not lie on its dtype's boundary (mixed dtypes): copy only then
+    return (payload if payload.data_ptr() % dtype.itemsize == 0 else payload.clone()).view(dtype)
+
+
+def write_slice(tensor: torch.Tensor, piece: Slice, source: torch.Tensor) -> None:
+    """Overwrite the slice's elements of the whole tensor."""
+    if tensor.is_contiguous():
+        tensor.view(-1)[piece.start : piece.stop].copy_(source)
+    else:  # channels_last and the like: the slice counts elements in the tensor's logical order
+        flat = tensor.contiguous().view(-1)
+        flat[piece.start : piece.stop].copy_(source)
+        tensor.copy_(flat.view_as(tensor))

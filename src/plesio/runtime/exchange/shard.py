@@ -16,14 +16,15 @@ by ``1 / num_live`` for each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from plesio.core.errors import ExchangeError
 from plesio.policies import UpdateKind
-from plesio.runtime.exchange.layout import Slice
+from plesio.runtime.exchange.layout import Slice, view_packed
+from plesio.runtime.exchange.optimizer_state import Piece, Table, read_state, write_state
 
 __all__ = ["SUPPORTED_OPTIMIZERS", "Allocate", "OptimizerSpec", "Pulled", "Shard", "empty_payload", "optimizer_spec"]
 
@@ -92,11 +93,15 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Slices that changed since the puller's version (None: all there are), packed in order."""
+    """Slices that changed since the puller's version (None: all there are), packed in order.
+
+    If all was asked for, the optimizer's state follows them, and ``state`` is its table.
+    """
 
     version: int
     present: list[int] | None
     payload: torch.Tensor
+    state: Table | None = None
 
 
 Allocate = Callable[[int], torch.Tensor]
@@ -159,6 +164,19 @@ class Shard:
             groups.append({**options, "params": [self._tensors[index] for index in members]})
         return SUPPORTED_OPTIMIZERS[spec.name](groups) if groups else None
 
+    def _pieces(self) -> list[Piece]:
+        """The parameters' slices, each whole, as the optimizer knows them."""
+        return [
+            (tensor, replace(piece, start=0, stop=piece.stop - piece.start))
+            for tensor, piece in zip(self._tensors, self._slices, strict=True)
+            if piece.kind == "parameter"
+        ]
+
+    def load_state(self, table: Table, payload: torch.Tensor) -> None:
+        """Go on from this state of the optimizer (its tensors packed, uint8)."""
+        if self._optimizer is not None:
+            write_state(self._optimizer, self._pieces(), table=table, payload=payload)
+
     def push(
         self,
         worker: int,
@@ -183,10 +201,7 @@ class Shard:
         values, position = {}, 0
         for index in range(len(self._slices)) if present is None else present:
             piece = self._slices[index]
-            part = payload[position : position + piece.num_bytes]
-            # a packed slice need not lie on its dtype's boundary (mixed dtypes): copy only then
-            aligned = part.data_ptr() % piece.torch_dtype.itemsize == 0
-            values[index] = (part if aligned else part.clone()).view(piece.torch_dtype)
+            values[index] = view_packed(payload[position : position + piece.num_bytes], piece.torch_dtype)
             position += piece.num_bytes
         if position != payload.numel():
             raise ExchangeError(f"an update of worker {worker} has {payload.numel()} bytes; its slices make {position}")
@@ -251,6 +266,12 @@ class Shard:
         payload = self._packed(self._block, present)
         return Pulled(self.version, present if len(present) < len(self._slices) else None, payload)
 
+    def pull_all(self) -> Pulled:
+        """All slices, and the optimizer's state."""
+        table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
+        payload = self._packed(self._block, range(len(self._slices)), also=tensors)
+        return Pulled(self.version, None, payload, table)
+
     def snapshot(self, number: int) -> None:
         """Keep a copy of the present state as ``number``."""
         self._snapshots[number] = self._block.clone()
@@ -260,13 +281,19 @@ class Shard:
         everything = list(range(len(self._slices)))
         return Pulled(self.version, None, self._packed(self._snapshots[number], everything))
 
-    def _packed(self, block: torch.Tensor, present: Sequence[int]) -> torch.Tensor:
-        payload = self._allocate(sum(self._slices[index].num_bytes for index in present))
+    def _packed(
+        self, block: torch.Tensor, present: Sequence[int], *, also: Sequence[torch.Tensor] = ()
+    ) -> torch.Tensor:
+        num_bytes = sum(self._slices[index].num_bytes for index in present)
+        payload = self._allocate(num_bytes + sum(tensor.nbytes for tensor in also))
         position = 0
         for index in present:
             piece = self._slices[index]
             payload[position : position + piece.num_bytes] = block[piece.offset : piece.offset + piece.num_bytes]
             position += piece.num_bytes
+        for tensor in also:
+            payload[position : position + tensor.nbytes] = tensor.contiguous().view(torch.uint8)
+            position += tensor.nbytes
         return payload
 
 

@@ -3,7 +3,8 @@
 A pull says after which of the worker's own updates it wants the parameters and at which clock it will go on from. It is
 answered as soon as that update has been decided on (applied or refused) and the worker has credit for its next step. So
 parameters and the right to run on them come together, in one message: a worker that must wait holds nothing that could
-grow stale meanwhile, and no step costs a round trip of its own for permission.
+grow stale meanwhile, and no step costs a round trip of its own for permission. When the stage that the shard is for
+ends (`halt`), no answer waits for credit: it says that the worker stops.
 """
 
 from collections import defaultdict
@@ -15,6 +16,7 @@ import torch
 from plesio.policies import UpdateKind
 from plesio.runtime.coordinator import Order
 from plesio.runtime.exchange.layout import Slice
+from plesio.runtime.exchange.optimizer_state import Table
 from plesio.runtime.exchange.shard import Allocate, OptimizerSpec, Pulled, Shard, empty_payload
 from plesio.runtime.exchange.transport import Bulk
 
@@ -43,12 +45,13 @@ class PullRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What to send to whoever pulled."""
+    """What to send to whoever pulled; ``halted`` if it stops here, whatever its credit."""
 
     request: PullRequest
     pulled: Pulled
     credit: int
     held_s: float
+    halted: bool
 
 
 class ShardHost:
@@ -56,9 +59,10 @@ class ShardHost:
 
     Args:
         slices: The server's part of the layout.
-        packed: Their initial values, packed (uint8).
+        packed: Their initial values, packed (uint8), and the optimizer's state.
         update: What updates are.
         optimizer: For gradients.
+        state: Table of the optimizer's state.
         release: Called with every push whose payload is no longer needed.
         allocate: Gives the memory that an answer is packed into.
     """
@@ -70,6 +74,7 @@ class ShardHost:
         packed: torch.Tensor,
         update: UpdateKind,
         optimizer: OptimizerSpec | None,
+        state: Table | None = None,
         release: Callable[[Bulk], None],
         allocate: Allocate = empty_payload,
     ) -> None:
@@ -79,6 +84,9 @@ class ShardHost:
             block[piece.offset : piece.offset + piece.num_bytes] = packed[position : position + piece.num_bytes]
             position += piece.num_bytes
         self._shard = Shard(slices, block=block, update=update, optimizer=optimizer, allocate=allocate)
+        if state:
+            self._shard.load_state(state, packed[position:])
+        self._halted = False
         self._release = release
         self._pushes: dict[tuple[int, int], Bulk] = {}
         self._decided: dict[int, int] = defaultdict(int)
@@ -107,8 +115,10 @@ class ShardHost:
         self._waiting.append(request)
         return self._answers(now_s=now_s)
 
-    def shared(self, *, snapshot: int | None) -> Pulled:
-        """Everything, as it is now or was at a snapshot."""
+    def shared(self, *, snapshot: int | None, optimizer: bool = False) -> Pulled:
+        """Everything, as it is now (with the optimizer's state, if asked for) or was at a snapshot."""
+        if optimizer:
+            return self._shard.pull_all()
         return self._shard.pull(None) if snapshot is None else self._shard.pull_snapshot(snapshot)
 
     def carry_out(self, orders: Iterable[Order], *, now_s: float) -> list[Answer]:
@@ -137,6 +147,10 @@ class ShardHost:
                 self._decided[body["worker"]] = body["clock"]
             case "credit":
                 self._credit[body["worker"]] = body["clock"]
+            case "halt":
+                self._halted = True
+            case "stay":
+                self._halted = False
             case "snapshot":
                 self._shard.snapshot(body["number"])
 
@@ -157,9 +171,9 @@ class ShardHost:
         answers, waiting = [], []
         for request in self._waiting:
             credit = self._credit[request.worker]
-            if self._decided[request.worker] >= request.after and credit > request.clock:
+            if self._decided[request.worker] >= request.after and (credit > request.clock or self._halted):
                 pulled = self._shard.pull(self._known_version(request))
-                answers.append(Answer(request, pulled, credit, now_s - request.asked_s))
+                answers.append(Answer(request, pulled, credit, now_s - request.asked_s, self._halted))
             else:
                 waiting.append(request)
         self._waiting = waiting

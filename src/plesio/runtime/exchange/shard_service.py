@@ -6,7 +6,7 @@ pays for it.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plesio.core.clock import Clock
 from plesio.policies import Arrived
@@ -82,6 +82,7 @@ class ShardService:
             packed=torch.from_numpy(message.payload),
             update=meta["update"],
             optimizer=None if optimizer is None else OptimizerSpec(optimizer["name"], tuple(optimizer["groups"])),
+            state=meta.get("state"),
             release=self._endpoint.release,
             allocate=lambda num_bytes: torch.from_numpy(self._endpoint.stage(num_bytes)),
         )
@@ -105,8 +106,10 @@ class ShardService:
         self._answer(host.pull(request, now_s=now_s))
 
     def _share(self, host: "ShardHost", message: Bulk, *, snapshots: Sequence[Snapshot]) -> None:
-        pulled = host.shared(snapshot=message.meta["snapshot"])
-        meta = {"present": pulled.present, "snapshots": [asdict(one) for one in snapshots]}
+        pulled = host.shared(snapshot=message.meta["snapshot"], optimizer=message.meta.get("optimizer", False))
+        meta: dict[str, Any] = {"present": pulled.present, "snapshots": [asdict(one) for one in snapshots]}
+        if pulled.state is not None:
+            meta["state"] = pulled.state
         self._endpoint.release(message)
         reply = self._reply(message, version=pulled.version)
         self._endpoint.send(message.peer, reply, meta=meta, payload=pulled.payload.numpy())
@@ -137,6 +140,8 @@ class ShardService:
                 request=request.request,
             )
             meta = {"present": pulled.present, "credit": answer.credit, "held_s": answer.held_s}
+            if answer.halted:
+                meta["halted"] = True
             peer = worker_identity(request.worker).encode()
             self._endpoint.send(peer, header, meta=meta, payload=pulled.payload.numpy())
 

@@ -10,7 +10,7 @@ way that the replica has come since the last pull. Tensors without a gradient ar
 back that changed. NaN and infinity are looked for before anything is sent.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,8 +19,9 @@ import torch
 from numpy.typing import NDArray
 
 from plesio.policies import Policy
-from plesio.runtime.exchange.exchange import Progress, Refusal, SharedState
-from plesio.runtime.exchange.layout import Layout, Slice
+from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SharedState
+from plesio.runtime.exchange.layout import Layout, Slice, view_packed, write_slice
+from plesio.runtime.exchange.optimizer_state import Piece, Table, read_state, write_state
 from plesio.runtime.exchange.replica import Replica, State
 from plesio.runtime.exchange.shard import group_options, optimizer_spec
 from plesio.runtime.exchange.store_client import Reply, StoreClient
@@ -39,6 +40,7 @@ class StoreExchange:
         layout: Where the tensors are.
         timeline: Where waiting and communicating go.
         refuse: Called when an update of this worker is refused.
+        gauge: Shown this worker's own gradients; None for a policy that never adapts.
     """
 
     ready_s: float | None = None
@@ -52,9 +54,13 @@ class StoreExchange:
         layout: Layout,
         timeline: Timeline,
         refuse: Refusal,
+        gauge: Gauge | None = None,
     ) -> None:
+        self.halted = False
+        """Whether the stage that the exchange is for ends, as far as this worker has heard."""
         self._replica = replica
         self._policy = policy
+        self._gauge = gauge
         self._client = client
         self._layout = layout
         self._timeline = timeline
@@ -69,23 +75,49 @@ class StoreExchange:
         self._pushed_clock = 0
         self._version = 0
         self._credit = 0
-        self._fetched_snapshots = 0
+        self._fetched_snapshots = len(client.snapshots())
         # Where the servers step, the replica's own optimizer may never do; a scheduler would take that for a mistake.
         replica.optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def offer_initial(self) -> None:
-        """Give the servers this replica's state to start from (rank 0).
+        """Give the servers this replica's state to start from, the optimizer's too where they step it (one worker).
 
         Raises:
             ExchangeError: The servers cannot run the replica's optimizer.
         """
         optimizer = None
+        states: list[Table] = [[] for _ in self._layout.servers]
+        tensors: list[list[torch.Tensor]] = [[] for _ in self._layout.servers]
         if self._policy.update == "gradient":
             spec = optimizer_spec(self._replica.optimizer)
             optimizer = {"name": spec.name, "groups": list(spec.groups)}
-        _, payloads = self._pack(self._by_name)
+            for server in range(len(self._layout.servers)):
+                table, tensors[server] = read_state(self._replica.optimizer, self._pieces(server))
+                states[server] = table if any(table) else []
+        _, payloads = self._pack(self._by_name, also=tensors)
         layout = [self._layout.to_json(server) for server in range(len(self._layout.servers))]
-        self._client.initialise(layout, update=self._policy.update, optimizer=optimizer, payloads=payloads)
+        self._client.initialise(
+            layout, update=self._policy.update, optimizer=optimizer, states=states, payloads=payloads
+        )
+
+    def _pieces(self, server: int) -> list[Piece]:
+        """The server's slices of parameters, each with its parameter."""
+        parameters = self._replica.parameters
+        slices = self._layout.servers[server]
+        return [(parameters[piece.name], piece) for piece in slices if piece.kind == "parameter"]
+
+    def take_back(self) -> None:
+        """Take over what the servers hold now, the optimizer's state too where they have stepped it."""
+        begun_s = self._timeline.now_s()
+        replies = self._client.shared(snapshot=None, optimizer=True)
+        self._merge(replies)
+        if self._policy.update == "gradient":
+            self._replica.optimizer.state.clear()
+            for server, reply in enumerate(replies):
+                payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server) :])
+                pieces = self._pieces(server)
+                write_state(self._replica.optimizer, pieces, table=reply.state, payload=payload)
+        self._timeline.communicate(begun_s, self._timeline.now_s(), clock=self._clock)
 
     def begin(self, clock: int) -> None:
         """Take the shared state over and begin at ``clock``."""
@@ -101,6 +133,8 @@ class StoreExchange:
         """Add this step to the update under way; exchange if it is time."""
         self._clock = progress.clock
         self._num_samples += progress.samples
+        if self._gauge is not None:
+            self._gauge.measure(list(self._replica.gradients()))
         exchange = self._policy.exchanges_at(progress.clock) or progress.clock + 1 > self._credit
         if not self._replica.gradients_finite():
             self._refuse(progress.clock, "not_finite")
@@ -163,19 +197,28 @@ class StoreExchange:
             update = self._gradients
         return {**update, **self._replica.buffers}
 
-    def _pack(self, tensors: Mapping[str, torch.Tensor]) -> tuple[list[list[int] | None], list[NDArray[np.uint8]]]:
-        """Copy the slices of ``tensors`` to where they are sent from; say which are there (None: all)."""
+    def _pack(
+        self, tensors: Mapping[str, torch.Tensor], *, also: Sequence[Sequence[torch.Tensor]] | None = None
+    ) -> tuple[list[list[int] | None], list[NDArray[np.uint8]]]:
+        """Copy the slices of ``tensors`` to where they are sent from; say which are there (None: all).
+
+        For each server flat tensors may follow that it also gets.
+        """
         present: list[list[int] | None] = []
         payloads: list[NDArray[np.uint8]] = []
         for server, slices in enumerate(self._layout.servers):
             here = [index for index, piece in enumerate(slices) if piece.name in tensors]
-            payload = self._client.endpoints[server].stage(self._layout.payload_bytes(server, here))
+            parts = [
+                tensors[piece.name].detach().reshape(-1)[piece.start : piece.stop]
+                for piece in (slices[index] for index in here)
+            ]
+            parts += [] if also is None else also[server]
+            payload = self._client.endpoints[server].stage(sum(part.nbytes for part in parts))
             position = 0
-            for index in here:
-                piece = slices[index]
-                source = tensors[piece.name].detach().reshape(-1)[piece.start : piece.stop].view(torch.uint8)
-                torch.from_numpy(payload[position : position + piece.num_bytes]).copy_(source)
-                position += piece.num_bytes
+            for part in parts:
+                source = part.contiguous().view(torch.uint8)
+                torch.from_numpy(payload[position : position + source.numel()]).copy_(source)
+                position += source.numel()
             present.append(here if len(here) < len(slices) else None)
             payloads.append(payload)
         return present, payloads
@@ -197,10 +240,11 @@ class StoreExchange:
             position = 0
             for index in reply.present if reply.present is not None else range(len(slices)):
                 piece = slices[index]
-                _write(self._by_name[piece.name], piece, _view(reply.payload, piece, position))
+                write_slice(self._by_name[piece.name], piece, _part(reply.payload, piece, position))
                 position += piece.num_bytes
         self._version = min(reply.version for reply in replies)
         self._credit = min(reply.credit for reply in replies)
+        self.halted = any(reply.halted for reply in replies)
         if self._policy.update == "delta":
             self._base = {name: p.detach().clone() for name, p in self._replica.parameters.items()}
 
@@ -235,7 +279,7 @@ class StoreExchange:
             position = 0
             for index in reply.present if reply.present is not None else range(len(slices)):
                 piece = slices[index]
-                _write(state[piece.name], piece, _view(reply.payload, piece, position))
+                write_slice(state[piece.name], piece, _part(reply.payload, piece, position))
                 position += piece.num_bytes
         return state
 
@@ -245,18 +289,6 @@ class StoreExchange:
         self._base.clear()
 
 
-def _view(payload: NDArray[np.uint8], piece: Slice, position: int) -> torch.Tensor:
-    """The slice's elements at ``position`` of a packed payload, sharing its memory where it is aligned."""
-    part = torch.from_numpy(payload[position : position + piece.num_bytes])
-    if part.data_ptr() % piece.torch_dtype.itemsize:
-        part = part.clone()
-    return part.view(piece.torch_dtype)
-
-
-def _write(tensor: torch.Tensor, piece: Slice, source: torch.Tensor) -> None:
-    if tensor.is_contiguous():
-        tensor.view(-1)[piece.start : piece.stop].copy_(source)
-    else:  # channels_last and the like: the slice counts elements in the tensor's logical order
-        flat = tensor.contiguous().view(-1)
-        flat[piece.start : piece.stop].copy_(source)
-        tensor.copy_(flat.view_as(tensor))
+def _part(payload: NDArray[np.uint8], piece: Slice, position: int) -> torch.Tensor:
+    """The slice's elements at ``position`` of a packed payload."""
+    return view_packed(torch.from_numpy(payload[position : position + piece.num_bytes]), piece.torch_dtype)

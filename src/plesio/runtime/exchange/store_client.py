@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError, TransportError
 from plesio.policies import Arrived
-from plesio.runtime.coordinator import PlanFigures, Snapshot
+from plesio.runtime.coordinator import Snapshot
 from plesio.runtime.exchange.connection import ServerConnection
+from plesio.runtime.exchange.optimizer_state import Table
 from plesio.runtime.exchange.transport import Bulk, Control, Header
 from plesio.runtime.leases import Block
 from plesio.runtime.messages import BulkKind, ControlKind
+from plesio.runtime.remainder import PlanFigures
 
 __all__ = ["Leases", "Reply", "StoreClient"]
 
@@ -25,13 +27,25 @@ POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One server's answer to a pull; ``present`` None means all its slices."""
+    """One server's answer to a pull.
+
+    Attributes:
+        version: Of the parameters.
+        present: The slices in the payload; None for all.
+        payload: Those, packed, and the optimizer's state if it was asked for.
+        credit: The clock up to which the worker may run.
+        held_s: Seconds that the answer was held back for others.
+        halted: Whether the worker stops here, whatever its credit.
+        state: The table of the optimizer's state.
+    """
 
     version: int
     present: Sequence[int] | None
     payload: NDArray[np.uint8]
     credit: int
     held_s: float
+    halted: bool
+    state: Table
 
 
 class StoreClient:
@@ -97,6 +111,10 @@ class StoreClient:
             self._wait(0)
         return self._controls[kind].popleft()
 
+    def heard(self, kind: ControlKind) -> Mapping[str, Any] | None:
+        """A control message of this kind that came while something else was waited for, if there is one."""
+        return self._controls[kind].popleft() if self._controls[kind] else None
+
     def ignore_next(self, kind: ControlKind) -> None:
         """The next control message of this kind answers a question that nobody has any more."""
         if self._controls[kind]:
@@ -160,12 +178,13 @@ class StoreClient:
         *,
         update: str,
         optimizer: Mapping[str, Any] | None,
+        states: Sequence[Table],
         payloads: Sequence[NDArray[np.uint8]],
     ) -> None:
-        """Give every server its slices' initial values; returns when all have them."""
+        """Give every server its slices' initial values, and the optimizer's state; returns when all have them."""
         number = self._new_request()
-        for endpoint, slices, payload in zip(self.endpoints, layout, payloads, strict=True):
-            meta = {"slices": slices, "update": update, "optimizer": optimizer}
+        for endpoint, slices, state, payload in zip(self.endpoints, layout, states, payloads, strict=True):
+            meta = {"slices": slices, "update": update, "optimizer": optimizer, **({"state": state} if state else {})}
             endpoint.push(self._header(BulkKind.INITIAL, request=number), meta=meta, payload=payload)
         self._collect(number)
 
@@ -212,16 +231,24 @@ class StoreClient:
         answers = self._request(BulkKind.PULL, clock=clock, meta={"after": after, "known": known_version})
         return [self._reply(answer) for answer in answers]
 
-    def shared(self, *, snapshot: int | None) -> list[Reply]:
-        """Everything the servers hold, now or at a snapshot."""
-        answers = self._request(BulkKind.SHARED, meta={"snapshot": snapshot})
+    def shared(self, *, snapshot: int | None, optimizer: bool = False) -> list[Reply]:
+        """Everything the servers hold, now (also of the optimizer, if asked for) or at a snapshot."""
+        answers = self._request(
+            BulkKind.SHARED, meta={"snapshot": snapshot, **({"optimizer": True} if optimizer else {})}
+        )
         self._snapshots = [Snapshot(**one) for one in answers[0].meta["snapshots"]]
         return [self._reply(answer) for answer in answers]
 
     def _reply(self, bulk: Bulk) -> Reply:
         meta = bulk.meta
         return Reply(
-            bulk.header.base_version, meta["present"], bulk.payload, meta.get("credit", 0), meta.get("held_s", 0.0)
+            version=bulk.header.base_version,
+            present=meta["present"],
+            payload=bulk.payload,
+            credit=meta.get("credit", 0),
+            held_s=meta.get("held_s", 0.0),
+            halted=meta.get("halted", False),
+            state=meta.get("state", []),
         )
 
     def leave(self) -> None:
@@ -247,6 +274,7 @@ class Leases:
         figures: What is dealt out.
         on_admitted: Called with the clock when a rest is over.
         before_rest: Called before the worker asks for samples with nothing left to train on.
+        on_halt: Called when there are no samples because the stage on the store ends.
     """
 
     def __init__(
@@ -257,8 +285,10 @@ class Leases:
         figures: PlanFigures,
         on_admitted: Callable[[int], None],
         before_rest: Callable[[], None],
+        on_halt: Callable[[], None],
     ) -> None:
         self._client = client
+        self._on_halt = on_halt
         self._plan = plan
         self._figures = asdict(figures)
         self._on_admitted = on_admitted
@@ -279,6 +309,8 @@ class Leases:
         body = self._client.await_control(ControlKind.BLOCK)
         if body.get("clock") is not None:
             self._on_admitted(body["clock"])
+        if body.get("halted"):
+            self._on_halt()
         return None if body["block"] is None else Block(**body["block"])
 
     def finish(self, block: int, *, num_samples: int) -> None:

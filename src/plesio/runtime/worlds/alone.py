@@ -7,10 +7,10 @@ from typing import Literal
 from plesio.core.errors import PlesioError
 from plesio.core.results import Evaluation, RunResult, write_results
 from plesio.policies import Policy
-from plesio.runtime.coordinator import PlanFigures
 from plesio.runtime.ledger import Ledger, Meter, RunInfo
 from plesio.runtime.loading import Feed, SynchronousFeed
 from plesio.runtime.machine import environment
+from plesio.runtime.remainder import PlanFigures
 from plesio.runtime.rounds import RoundBook
 
 __all__ = ["AloneWorld"]
@@ -43,7 +43,9 @@ class AloneWorld:
 
     def feed(self, figures: PlanFigures, *, plan: int) -> Feed:
         """All samples are this process's."""
-        return SynchronousFeed(figures, first_epoch=plan, seed=self._seed, rounds=self.rounds)
+        return SynchronousFeed(
+            figures.whole(), batch_size=figures.batch_size, first_epoch=plan, seed=self._seed, rounds=self.rounds
+        )
 
     def explain(self, error: BaseException) -> PlesioError | None:
         """Nobody to lose."""

@@ -1,18 +1,17 @@
 """A worker of a job, in one run of it."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
-from plesio.core.errors import PlesioError, TransportError
+from plesio.core.errors import ConfigError, PlesioError, TransportError
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy, Reviewed, Steer, encode_event
-from plesio.runtime.coordinator import PlanFigures
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.store_client import Leases, StoreClient
 from plesio.runtime.job_handle import JobHandle, Pulse
@@ -20,7 +19,10 @@ from plesio.runtime.ledger import Meter, RunInfo
 from plesio.runtime.loading import Feed, LeasedFeed, SynchronousFeed
 from plesio.runtime.machine import environment
 from plesio.runtime.messages import ControlKind
+from plesio.runtime.remainder import PlanFigures, Remainder
 from plesio.runtime.rounds import RoundBook
+from plesio.runtime.stage import Standing, Turn
+from plesio.runtime.staged_feed import StagedFeed, Stages
 
 __all__ = ["DistributedWorld"]
 
@@ -58,7 +60,10 @@ class DistributedWorld:
         self.elapsed_s = 0.0
         self.on_admitted: Callable[[int], None] = lambda clock: None
         self.before_rest: Callable[[], None] = lambda: None
+        self.on_halt: Callable[[], None] = lambda: None
         self.client: StoreClient | None = None
+        self.stages: Stages | None = None
+        """The exchanges of a policy that changes; set before the first loop."""
         self.rounds = RoundBook(self.rank, self.num_workers)
         self._job = job
         self._owns_job = owns_job
@@ -69,6 +74,7 @@ class DistributedWorld:
         self._snapshot_every = snapshot_every
         self._heartbeat: Pulse | None = None
         self._group: Group | None = None
+        self._feed: StagedFeed | None = None
         self._result: RunResult | None = None
 
     def connect(self, num_servers: int, *, on_refused: Callable[[int, str], None]) -> StoreClient:
@@ -99,7 +105,7 @@ class DistributedWorld:
             "policy": self._policy.spec,
             "info": asdict(self._info),
             "num_workers": self.num_workers,
-            "num_servers": len(self.client.endpoints) if self._policy.exchange == "store" else 0,
+            "num_servers": len(self.client.endpoints) if self._policy.pushes else 0,
             "snapshot_every": self._snapshot_every,
             "folder": None if self._folder is None else str(self._folder.absolute()),
             "layout": layout,
@@ -122,13 +128,29 @@ class DistributedWorld:
 
     def feed(self, figures: PlanFigures, *, plan: int) -> Feed:
         """Fixed batches for a collective, leased blocks for the store."""
-        if self._policy.exchange == "collective":
-            return SynchronousFeed(figures, first_epoch=plan, seed=self._info.seed, rounds=self.rounds)
+        if not self._policy.pushes:
+            return SynchronousFeed(
+                figures.whole(),
+                batch_size=figures.batch_size,
+                first_epoch=plan,
+                seed=self._info.seed,
+                rounds=self.rounds,
+            )
         assert self.client is not None
         leases = Leases(
-            self.client, plan=plan, figures=figures, on_admitted=self._admitted, before_rest=lambda: self.before_rest()
+            self.client,
+            plan=plan,
+            figures=figures,
+            on_admitted=self._admitted,
+            before_rest=lambda: self.before_rest(),
+            on_halt=lambda: self.on_halt(),
         )
-        return LeasedFeed(leases, figures=figures, first_epoch=plan, seed=self._info.seed)
+        if self.stages is None:
+            return LeasedFeed(leases, num_samples=figures.num_samples, first_epoch=plan, seed=self._info.seed)
+        self._feed = StagedFeed(
+            figures, plan=plan, seed=self._info.seed, rounds=self.rounds, source=leases, stages=self.stages
+        )
+        return self._feed
 
     def review(self, review: Reviewed) -> None:
         """Report what this worker saw."""
@@ -138,8 +160,58 @@ class DistributedWorld:
     def steer(self) -> Steer:
         """Wait for the answer to the last review."""
         assert self.client is not None
-        body = self.client.await_control(ControlKind.STEER)
-        return Steer(**{**body, "shares": tuple(body["shares"])})
+        return _steer(self.client.await_control(ControlKind.STEER))
+
+    def news(self) -> Steer | None:
+        """The answer to the last review, if it has come; not waited for."""
+        assert self.client is not None
+        body = self.client.heard(ControlKind.STEER)
+        return None if body is None else _steer(body)
+
+    def enter_store(self, clock: int, *, turn: Turn | None = None) -> None:
+        """All workers stand at the same step and the store has their state: returns when all have said so.
+
+        Args:
+            clock: The step.
+            turn: How they have left another stage on the store, if they have.
+
+        Raises:
+            ConfigError: The samples are not dealt by `Session.shard`, so there is nothing to lease.
+        """
+        feed = self._feed
+        if feed is None and clock > 0:
+            raise ConfigError(
+                f"{self._policy.spec} trains on the store from step {clock} on, where each worker has as many samples "
+                "as it gets to; write session.shard(loader) around the loader, so that they can be dealt out"
+            )
+        standing = Standing(clock=clock)
+        if feed is not None:
+            samples = self.rounds.global_samples
+            if turn is None:
+                remainder = feed.to_leases()
+            else:
+                remainder = feed.figures.whole() if turn.remainder is None else turn.remainder
+            standing = Standing(clock=clock, plan=feed.plan, figures=feed.figures, remainder=remainder, samples=samples)
+        self._stand(standing)
+
+    def leave_store(self, clock: int, *, plan: int) -> Turn:
+        """This worker has handed in all it had: returns when it is known how it goes on."""
+        body = self._stand(Standing(clock=clock, plan=plan))
+        if body["steer"] is None:
+            return Turn(steer=None, to_the_end=body["to_the_end"])
+        self.rounds.global_samples = body["samples"]
+        left = body["remainder"]
+        return Turn(
+            steer=_steer(body["steer"]),
+            remainder=None if left is None else Remainder.from_json(left),
+            samples=body["samples"],
+            leads=body["leader"] == self.rank,
+        )
+
+    def _stand(self, standing: Standing) -> Mapping[str, Any]:
+        assert self.client is not None
+        self.client.tell(ControlKind.READY, standing.to_json())
+        return self.client.await_control(ControlKind.READY)
 
     def _admitted(self, clock: int) -> None:
         self.clock = clock
@@ -166,7 +238,7 @@ class DistributedWorld:
 
     def share_metric(self, metric: float | None) -> float | None:
         """Rank 0's metric, on all ranks of a collective; of a store run everyone's own."""
-        if self._policy.exchange == "store":
+        if self._policy.exchange == "store" or (self.stages is not None and self.stages.on_store):
             return metric
         value = torch.tensor([float("nan") if metric is None else metric], dtype=torch.float64)
         assert self._group is not None
@@ -206,6 +278,10 @@ class DistributedWorld:
                 self._heartbeat.quiet()
             if self._owns_job:
                 self._job.close()
+
+
+def _steer(body: Mapping[str, Any]) -> Steer:
+    return Steer(**{**body, "shares": tuple(body["shares"])})
 
 
 def _from_collective(error: BaseException) -> bool:

@@ -1,0 +1,281 @@
+"""The machine of every policy that changes while it runs: one static policy after another, on either exchange.
+
+A `Director` says what comes next; this machine sees to it that a change happens where all workers stand still together.
+
+    collective --Steer--> all stop at its clock --Ready of all--> store        (Admit, Grant: the inner machine's)
+    store --Halt--> each stops at its next exchange --Ready of all--> Steer --> collective, or another store stage
+
+On a collective all workers have the same clock, so a change is named ahead: reviews are answered by a `Steer` that
+holds from a later clock (`plesio.policies.adaptive.review`). On the store clocks differ. There a change begins with a
+`Halt`, which no worker can miss, since it comes with the answer to its next pull; when all stand still, `Steer` names
+the furthest worker's clock, and all go on from that one. So nobody waits longer than for the others' steps under way.
+
+Invariants:
+
+- While a stage on the store is at work, the static policy's own machine decides on every update; its clocks begin where
+  the stage does, and its versions at 0.
+- A worker that stands still has left the inner machine (it rests), so nobody waits for it.
+- Once a worker is lost in a stage on the store, or has left it, no change to a collective is begun, and one that is
+  under way is called off (`Stay`).
+- One review at a time is open. It is answered when every live worker that has samples has reported to it, once.
+- On a collective a worker has credit without end: the collectives of the stage are what holds it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from plesio.policies.asp import ASP
+from plesio.policies.asynchronous import UNLIMITED
+from plesio.policies.events import (
+    Action,
+    Admit,
+    Arrived,
+    Evaluated,
+    Event,
+    Grant,
+    Halt,
+    Joined,
+    LeaveReason,
+    Left,
+    Ready,
+    Reviewed,
+    Stay,
+    Steer,
+)
+from plesio.policies.policy import Machine, Policy
+from plesio.policies.ssp import SSP
+
+__all__ = ["LEAD", "NEVER", "Course", "Director", "SteeredMachine"]
+
+LEAD = 2
+"""Steps between a review and the clock at which its answer is wanted: a message's way, there and back."""
+NEVER = UNLIMITED
+"""Clock of what does not come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How the workers go on.
+
+    Attributes:
+        policy: The static policy; on the store `SSP` or `ASP`.
+        shares: By rank, of each round's samples; empty is equal shares. On the store there are none.
+        keep: The state is worth keeping.
+        restore: The workers go back to the state that they kept last.
+        reason: A sentence.
+        inputs: The figures behind it, by name.
+    """
+
+    policy: Policy
+    shares: tuple[float, ...] = ()
+    keep: bool = False
+    restore: bool = False
+    reason: str = ""
+    inputs: tuple[tuple[str, float], ...] = ()
+
+
+class Director(Protocol):
+    """Says what comes next."""
+
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
+        """The answer to the reviews of all workers; the policy in force if nothing changes."""
+        ...
+
+    def over(self, clock: int) -> Course | None:
+        """What follows a stage on the store in which a worker has got to ``clock``, if it is over; asked once each."""
+        ...
+
+    def next_review(self, since: int) -> tuple[int, int]:
+        """Clock of the next review and the one from which its answer holds, if the workers go on at ``since``."""
+        ...
+
+
+class SteeredMachine:
+    """Runs the policies that a director names.
+
+    Args:
+        director: Says what comes next.
+        first: The policy to begin with.
+    """
+
+    __slots__ = (
+        "_coming",
+        "_director",
+        "_entering",
+        "_holds",
+        "_inner",
+        "_live",
+        "_metric",
+        "_policy",
+        "_ready",
+        "_resting",
+        "_review",
+        "_reviews",
+        "_short",
+    )
+
+    def __init__(self, director: Director, *, first: Policy) -> None:
+        self._director = director
+        self._policy = first
+        self._inner: Machine | None = None
+        """Of the stage on the store that is at work."""
+        self._entering = first.exchange == "store"
+        """The policy in force is on the store, and not all workers have got there."""
+        self._coming: Course | None = None
+        """What follows the stage on the store; its workers are being stopped."""
+        self._live: set[int] = set()
+        self._resting: set[int] = set()
+        self._short = False
+        """Not all that began are still there."""
+        self._ready: dict[int, int] = {}
+        """Clock of each worker that stands still."""
+        self._review, self._holds = director.next_review(0)
+        self._reviews: dict[int, Reviewed] = {}
+        self._metric: float | None = None
+
+    def handle(self, event: Event) -> tuple[Action, ...]:
+        """Take one event; return what the world must do, in this order."""
+        match event:
+            case Joined():
+                return self._join(event)
+            case Left():
+                return self._leave(event)
+            case Arrived():
+                return self._arrive(event)
+            case Reviewed():
+                return self._take(event)
+            case Ready(worker=worker, clock=clock):
+                assert worker in self._live, f"worker {worker} has not joined"
+                self._ready[worker] = clock
+                return self._go_on()
+            case Evaluated(metric=metric):
+                self._metric = metric
+                return ()
+
+    def _join(self, event: Joined) -> tuple[Action, ...]:
+        worker = event.worker
+        if self._inner is not None:
+            self._live.add(worker)
+            self._resting.discard(worker)
+            return self._inner.handle(event)
+        assert worker not in self._live, f"worker {worker} has joined already"
+        self._live.add(worker)
+        return (Admit(worker=worker, clock=0), Grant(worker=worker, clock=UNLIMITED))
+
+    def _leave(self, event: Left) -> tuple[Action, ...]:
+        worker = event.worker
+        actions = () if self._inner is None else self._inner.handle(event)
+        if event.reason is LeaveReason.RESTING:
+            assert self._inner is not None, f"worker {worker} rests in a collective"
+            self._resting.add(worker)
+            return actions + self._answer()
+        self._live.discard(worker)
+        self._resting.discard(worker)
+        self._reviews.pop(worker, None)
+        self._ready.pop(worker, None)
+        if self._inner is not None:
+            actions += self._go_short(event)
+        return actions + self._answer() + self._go_on()
+
+    def _go_short(self, event: Left) -> tuple[Action, ...]:
+        """The stage goes on without the worker, and no collective follows."""
+        first, self._short = not self._short, True
+        called_off = self._coming is not None and self._coming.policy.exchange == "collective"
+        if called_off:
+            self._coming = None
+            self._ready.clear()
+        lost = event.reason is LeaveReason.LOST
+        if not called_off and not (lost and first):
+            return ()
+        reason = (
+            f"worker {event.worker} was lost under {self._policy.spec}: the others go on, "
+            "and not to a collective exchange any more"
+        )
+        return (Stay(reason=reason if lost else ""),)
+
+    def _arrive(self, event: Arrived) -> tuple[Action, ...]:
+        assert self._inner is not None, "no update arrives anywhere: the exchange is collective"
+        actions = self._inner.handle(event)
+        course = None if self._coming is not None else self._director.over(event.clock)
+        return actions if course is None else actions + self._stop(course)
+
+    def _stop(self, course: Course) -> tuple[Action, ...]:
+        if self._short and course.policy.exchange == "collective":
+            return ()
+        self._coming = course
+        return (Halt(),)
+
+    def _take(self, event: Reviewed) -> tuple[Action, ...]:
+        assert event.worker in self._live, f"worker {event.worker} has not joined"
+        # on the store a worker may have got the news of a review late, or have been let in behind it
+        due = event.clock >= self._review if self._inner is not None else event.clock == self._review
+        assert due, f"worker {event.worker} reports at clock {event.clock}, the review is at {self._review}"
+        self._reviews[event.worker] = event
+        return self._answer()
+
+    def _answer(self) -> tuple[Action, ...]:
+        awaited = self._live - self._resting
+        if not awaited or not awaited <= self._reviews.keys() or self._coming is not None:
+            return ()
+        reviews = dict(sorted(self._reviews.items()))
+        self._reviews.clear()
+        if self._inner is not None and self._short:
+            return ()
+        course = self._director.review(reviews, metric=self._metric)
+        self._metric = None
+        if self._inner is None:
+            return (self._steer(course, clock=self._holds),)
+        if course.policy != self._policy or course.restore:
+            return self._stop(course)
+        return (self._steer(course, clock=max(review.clock for review in reviews.values())),)
+
+    def _steer(self, course: Course, *, clock: int) -> Steer:
+        before, self._policy = self._policy, course.policy
+        self._review, self._holds = self._director.next_review(clock)
+        self._entering = self._inner is None and course.policy.exchange == "store"
+        return Steer(
+            clock=clock,
+            before=before.spec,
+            policy=course.policy.spec,
+            shares=course.shares,
+            next_review=self._review,
+            next_clock=self._holds,
+            keep=course.keep,
+            restore=course.restore,
+            reason=course.reason,
+            inputs=course.inputs,
+        )
+
+    def _go_on(self) -> tuple[Action, ...]:
+        """Begin what comes next, if all stand still."""
+        if not self._live or self._ready.keys() != self._live:
+            return ()
+        clock = max(self._ready.values())
+        if self._entering:
+            assert isinstance(self._policy, SSP | ASP), self._policy
+            self._inner, self._entering = self._policy.start(clock=clock), False
+            workers = sorted(self._ready)
+            self._ready.clear()
+            return tuple(action for worker in workers for action in self._inner.handle(Joined(worker=worker)))
+        if self._coming is None:
+            return ()
+        course, self._coming = self._coming, None
+        self._inner = None
+        self._ready.clear()
+        self._resting.clear()
+        self._reviews.clear()
+        return (self._steer(course, clock=clock),)
+
+    def validate(self) -> None:
+        """Raise AssertionError when an invariant of the module's head does not hold."""
+        assert self._resting <= self._live, (self._resting, self._live)
+        assert self._ready.keys() <= self._live, (self._ready, self._live)
+        assert (self._inner is not None or self._entering) == (self._policy.exchange == "store"), self._policy
+        assert self._coming is None or self._inner is not None, "only a stage on the store is stopped"
+        assert not (self._short and self._coming is not None and self._coming.policy.exchange == "collective")
+        if self._inner is not None:
+            self._inner.validate()
+        else:
+            assert self._review < self._holds or self._holds == NEVER, (self._review, self._holds)
+            assert self._reviews.keys() < self._live or not self._live, "a review is open that all have answered"

@@ -1,0 +1,152 @@
+"""Policies by a schedule: one after another, each from a clock that is known before the run.
+
+Li et al. 2021, "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning", begin with BSP, whose
+updates are exact while the loss falls fast, and go on with ASP, which nobody's slowness holds up; they find that the
+switch may come after a small part of the work. Here any of ``bsp``, ``local_sgd``, ``ssp`` and ``asp`` may follow
+another, any number of times, so the schedule can also end synchronously.
+
+    switch:bsp/asp@200                      BSP for 200 steps, then ASP
+    switch:bsp/ssp:4@100/local_sgd:4@300    three stages
+
+A stage on a collective ends after exactly the step that is named. One on the store ends when the first worker has got
+there: each worker stops at its next exchange, and all go on from the clock of the furthest one. How a change is made is
+in `plesio.policies.steered`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import ClassVar
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies.asp import ASP
+from plesio.policies.bsp import BSP
+from plesio.policies.events import Reviewed
+from plesio.policies.fields import require_whole
+from plesio.policies.local_sgd import LocalSGD
+from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
+from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.ssp import SSP
+from plesio.policies.steered import LEAD, NEVER, Course, SteeredMachine
+from plesio.policies.weighting import UNWEIGHTED, Weighting
+
+__all__ = ["Switch"]
+
+_FIRST_CHANGE = 2
+"""Earliest clock of a change: the step before it tells the server that the workers are there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch(PeriodicSchedule):
+    """Trains under ``policies[0]`` up to step ``clocks[0]``, under ``policies[1]`` up to ``clocks[1]``, and so on.
+
+    Args:
+        policies: `BSP` and `LocalSGD` on the collective, `SSP` and `ASP`.
+        clocks: After which step each but the first begins; rising, one less than there are policies.
+
+    Raises:
+        PolicySpecError: Another policy, one that follows itself, or clocks that do not rise from 2.
+
+    >>> Switch(policies=(BSP(), ASP()), clocks=(200,)).spec
+    'switch:bsp/asp@200'
+    """
+
+    name: ClassVar[str] = "switch"
+    exchange: ClassVar[ExchangeKind] = "collective"
+    update: ClassVar[UpdateKind] = "delta"
+    period: ClassVar[int] = 1
+    delay: ClassVar[int] = 0
+    weighting: ClassVar[Weighting] = UNWEIGHTED
+    synchronous: ClassVar[bool] = True
+    adapts: ClassVar[bool] = True
+
+    policies: tuple[Policy, ...] = field(default=(BSP(), ASP()))
+    clocks: tuple[int, ...] = (200,)
+
+    def __post_init__(self) -> None:
+        if len(self.policies) < 2 or len(self.clocks) != len(self.policies) - 1:
+            raise PolicySpecError(
+                f"switch: {len(self.policies)} policies and {len(self.clocks)} clocks; "
+                'every policy but the first needs the clock at which it begins, as in "switch:bsp/asp@200"'
+            )
+        for policy in self.policies:
+            known = isinstance(policy, SSP | ASP) or (
+                isinstance(policy, BSP | LocalSGD) and policy.exchange == "collective"
+            )
+            if not known:
+                raise PolicySpecError(
+                    f'switch: "{policy.spec}" cannot be switched to; write bsp, local_sgd, ssp or asp, '
+                    "and no exchange=store"
+                )
+        for clock in self.clocks:
+            require_whole("switch", "clock", clock, minimum=_FIRST_CHANGE)
+        for before, after in pairwise(self.clocks):
+            if after <= before:
+                raise PolicySpecError(f"switch: a change at {after} follows one at {before}; write them in their order")
+        for one, other in pairwise(self.policies):
+            if one == other:
+                raise PolicySpecError(f'switch: "{one.spec}" follows itself; write it once')
+
+    @property
+    def first(self) -> Policy:
+        """The first stage's."""
+        return self.policies[0]
+
+    @property
+    def first_review(self) -> tuple[int, int]:
+        """Clock at which workers first report, and the one from which the answer holds."""
+        return _Schedule(self).next_review(0)
+
+    @property
+    def bound(self) -> float:
+        """The largest lead that any of the policies allows."""
+        return max(policy.bound for policy in self.policies)
+
+    @property
+    def pushes(self) -> UpdateKind | None:
+        """``gradient`` if any stage on the store pushes gradients."""
+        pushed = {policy.pushes for policy in self.policies}
+        return "gradient" if "gradient" in pushed else "delta" if "delta" in pushed else None
+
+    @property
+    def spec(self) -> str:
+        """``switch:FIRST/SECOND@CLOCK...``, each policy's own spec."""
+        rest = [f"{policy.spec}@{clock}" for policy, clock in zip(self.policies[1:], self.clocks, strict=True)]
+        return f"{self.name}:{'/'.join([self.policies[0].spec, *rest])}"
+
+    def start(self) -> Machine:
+        """The schedule, from its beginning."""
+        return SteeredMachine(_Schedule(self), first=self.first)
+
+
+class _Schedule:
+    """Where in the schedule a run is."""
+
+    def __init__(self, policy: Switch) -> None:
+        self._policy = policy
+        self._stage = 0
+
+    @property
+    def _ends(self) -> int:
+        clocks = self._policy.clocks
+        return clocks[self._stage] if self._stage < len(clocks) else NEVER
+
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
+        """The next stage: a collective one is only reviewed where it ends."""
+        return self._turn()
+
+    def over(self, clock: int) -> Course | None:
+        """The next stage, if a worker has got to where this one ends."""
+        return self._turn() if clock >= self._ends else None
+
+    def _turn(self) -> Course:
+        ended = self._ends
+        self._stage += 1
+        return Course(policy=self._policy.policies[self._stage], reason=f"the schedule changes at step {ended}")
+
+    def next_review(self, since: int) -> tuple[int, int]:
+        """None in a stage on the store, nor in the last one."""
+        if self._policy.policies[self._stage].exchange == "store" or self._ends == NEVER:
+            return NEVER, NEVER
+        holds = max(self._ends, since + _FIRST_CHANGE)
+        return max(since + 1, holds - LEAD), holds

@@ -1,0 +1,71 @@
+"""The store as one exchange among others: builds it in the middle of a run, from replicas that are equal."""
+
+from collections.abc import Callable
+
+from plesio.policies import Policy
+from plesio.runtime.exchange.exchange import Gauge, Refusal
+from plesio.runtime.exchange.layout import Layout
+from plesio.runtime.exchange.replica import Replica
+from plesio.runtime.exchange.store import StoreExchange
+from plesio.runtime.exchange.store_client import StoreClient
+from plesio.runtime.timeline import Timeline
+
+__all__ = ["StoreExchanges"]
+
+
+class StoreExchanges:
+    """Builds one exchange after another for one worker.
+
+    Args:
+        replica: What it trains.
+        client: Connections to the servers.
+        timeline: Where waiting and communicating go.
+        refuse: Called when an update of this worker is refused.
+        gauge: Shown this worker's own gradients.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        client: StoreClient,
+        timeline: Timeline,
+        refuse: Refusal,
+        gauge: Gauge | None,
+    ) -> None:
+        self._replica = replica
+        self._client = client
+        self._layout = Layout.of(replica.tensors(), num_servers=len(client.endpoints))
+        self._timeline = timeline
+        self._refuse = refuse
+        self._gauge = gauge
+
+    def begin(self, policy: Policy, *, clock: int, leads: bool, enter: Callable[[], None]) -> StoreExchange:
+        """The exchange of ``policy``, from ``clock`` on.
+
+        Args:
+            policy: On the store.
+            clock: Where all workers are.
+            leads: Whether this one offers its state to the servers.
+            enter: Returns when that has been done, and all are there.
+        """
+        exchange = StoreExchange(
+            self._replica,
+            policy=policy,
+            client=self._client,
+            layout=self._layout,
+            timeline=self._timeline,
+            refuse=self._refuse,
+            gauge=self._gauge,
+        )
+        begun_s = self._timeline.now_s()
+        if leads:
+            exchange.offer_initial()
+        entered_s = self._timeline.now_s()
+        enter()
+        waited_s = self._timeline.now_s()
+        exchange.begin(clock)
+        self._timeline.communicate(begun_s, entered_s, clock=clock)
+        self._timeline.wait(entered_s, waited_s, clock=clock)
+        self._timeline.communicate(waited_s, self._timeline.now_s(), clock=clock)
+        return exchange

@@ -1,0 +1,104 @@
+"""What of a plan is still to be dealt out: how a plan changes hands between rounds and leases.
+
+A plan is a number of samples: a part of an epoch, or several epochs. Rounds take them in the order of the epochs.
+Leases leave gaps, where a block was taken and not finished; these come first, then what nobody was given.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Self
+
+__all__ = ["PlanFigures", "Remainder", "Span"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """Positions ``start`` to ``stop`` (exclusive) of the order of one epoch, which counts from the plan's first."""
+
+    epoch: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remainder:
+    """Some spans, in order, and then ``num_fresh`` samples from position ``start`` of ``epoch`` on.
+
+    Args:
+        num_samples: Size of the data set.
+
+    >>> whole = Remainder(num_samples=10, num_fresh=25)
+    >>> left = whole.after(8)
+    >>> [[(span.start, span.stop) for span in spans] for spans in left.by_epoch()]
+    [[(8, 10)], [(0, 10)], [(0, 5)]]
+    """
+
+    num_samples: int
+    spans: tuple[Span, ...] = ()
+    epoch: int = 0
+    start: int = 0
+    num_fresh: int
+
+    def __len__(self) -> int:
+        return self.num_fresh + sum(map(len, self.spans))
+
+    def after(self, num: int) -> "Remainder":
+        """What is left when the first ``num`` samples are done."""
+        spans = []
+        for span in self.spans:
+            done = min(num, len(span))
+            num -= done
+            if done < len(span):
+                spans.append(Span(span.epoch, span.start + done, span.stop))
+        epochs, start = divmod(self.start + num, self.num_samples)
+        return Remainder(
+            num_samples=self.num_samples,
+            spans=tuple(spans),
+            epoch=self.epoch + epochs,
+            start=start,
+            num_fresh=self.num_fresh - num,
+        )
+
+    def by_epoch(self) -> Iterator[list[Span]]:
+        """The spans of each epoch, the fresh ones among them."""
+        for _, spans in groupby((*self.spans, *self._fresh()), key=lambda span: span.epoch):
+            yield list(spans)
+
+    def _fresh(self) -> Iterator[Span]:
+        epoch, start, left = self.epoch, self.start, self.num_fresh
+        while left > 0:
+            stop = min(self.num_samples, start + left)
+            yield Span(epoch, start, stop)
+            epoch, start, left = epoch + 1, 0, left - (stop - start)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return {
+            "num_samples": self.num_samples,
+            "spans": [[span.epoch, span.start, span.stop] for span in self.spans],
+            "epoch": self.epoch,
+            "start": self.start,
+            "num_fresh": self.num_fresh,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """What `to_json` wrote."""
+        return cls(**{**data, "spans": tuple(Span(*span) for span in data["spans"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFigures:
+    """What a plan deals out: ``budget_samples`` samples of a data set of ``num_samples``, over all workers."""
+
+    num_samples: int
+    batch_size: int
+    budget_samples: int
+
+    def whole(self) -> Remainder:
+        """All of it, when nothing has been dealt."""
+        return Remainder(num_samples=self.num_samples, num_fresh=self.budget_samples)

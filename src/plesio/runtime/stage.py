@@ -1,0 +1,188 @@
+"""A run's stage, as the coordinator keeps it: the exchange in force, what it deals out, and who stands still.
+
+    collective --all stand still--> store --halt, all stand still--> collective, or another stage on the store
+
+On the store a worker that stands still holds no samples, and nobody waits for it. The stage is over when all that are
+present stand still in one plan of which enough is left for a round; see `plesio.runtime.staged_feed` for why.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from plesio.policies import ExchangeKind, Policy, Steer, parse_policy
+from plesio.runtime.leases import Dealing, LeaseBook
+from plesio.runtime.remainder import PlanFigures, Remainder
+
+__all__ = ["Stage", "Standing", "Turn"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a worker stands still.
+
+    Attributes:
+        clock: Steps that it has finished.
+        plan: Which loop of its session it is in; None if it has not been in any.
+        figures: The plan's.
+        remainder: What is left of the plan, where the samples were dealt in rounds.
+        samples: Samples of all workers that have been trained on, then too.
+    """
+
+    clock: int
+    plan: int | None = None
+    figures: PlanFigures | None = None
+    remainder: Remainder | None = None
+    samples: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return {
+            "clock": self.clock,
+            "plan": self.plan,
+            "figures": None if self.figures is None else asdict(self.figures),
+            "remainder": None if self.remainder is None else self.remainder.to_json(),
+            "samples": self.samples,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """What `to_json` wrote."""
+        figures, remainder = data["figures"], data["remainder"]
+        return cls(
+            clock=data["clock"],
+            plan=data["plan"],
+            figures=None if figures is None else PlanFigures(**figures),
+            remainder=None if remainder is None else Remainder.from_json(remainder),
+            samples=data["samples"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What a worker that stood still at the end of a stage on the store is told.
+
+    Attributes:
+        steer: How all go on, elsewhere; None if the stage is not over.
+        to_the_end: It is not over for the rest of the plan only.
+        remainder: What is left of the plan; None is all of it.
+        samples: Samples of all workers that have been trained on.
+        leads: Whether this worker offers its state, if the next stage is on the store.
+    """
+
+    steer: Steer | None
+    to_the_end: bool = False
+    remainder: Remainder | None = None
+    samples: int = 0
+    leads: bool = False
+
+
+class Stage:
+    """The stage that a run is in.
+
+    Args:
+        policy: The run's.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy.first
+        """The static policy that was told last."""
+        self.exchange: ExchangeKind = policy.exchange
+        """What a lost worker is lost to: on the way to the store the collective until all are there."""
+        self.plans: dict[int, LeaseBook] = {}
+        """What the store deals out, by number of the plan."""
+        self.standing: dict[int, Standing] = {}
+        """The workers that stand still."""
+        self.halting = False
+        """Every worker stops at its next exchange."""
+        self._finishing: int | None = None
+        """The plan of which the rest is too little to be dealt in a round: nobody stops in it."""
+        self._samples_before = 0
+
+    def stops(self, plan: int | None) -> bool:
+        """Whether a worker in this plan stops when it has exchanged, or has no samples."""
+        return self.halting and plan != self._finishing
+
+    def steer(self, steer: Steer) -> None:
+        """The workers have been told how to go on."""
+        self.policy = parse_policy(steer.policy)
+
+    def book(self, plan: int, figures: PlanFigures, *, workers: Iterable[int]) -> LeaseBook:
+        """Who has which samples of a plan; the first to ask for one begins it."""
+        if plan not in self.plans:
+            self.plans[plan] = LeaseBook(
+                figures.num_samples,
+                batch_size=figures.batch_size,
+                budget_samples=figures.budget_samples,
+                workers=workers,
+                dealing=self._dealing,
+            )
+        return self.plans[plan]
+
+    @property
+    def _dealing(self) -> Dealing:
+        return "fixed" if self.policy.synchronous else "guided"
+
+    def is_done(self, plan: int | None) -> bool:
+        """Whether a plan has been begun on the store and is done."""
+        return plan in self.plans and self.plans[plan].done
+
+    def all_stand(self, workers: Sequence[int]) -> bool:
+        """Whether none of these, and somebody, is still under way."""
+        return bool(workers) and self.standing.keys() == set(workers)
+
+    def enter_store(self, workers: Sequence[int]) -> int:
+        """All stand on the way to the store: it is the exchange now. Returns the samples trained on until here."""
+        self.exchange = "store"
+        first = self.standing[workers[0]]
+        self.plans.clear()
+        if first.plan is not None and first.figures is not None and first.remainder is not None:
+            self.plans[first.plan] = LeaseBook.of(
+                first.remainder, batch_size=first.figures.batch_size, workers=workers, dealing=self._dealing
+            )
+        self._samples_before = first.samples
+        self.standing.clear()
+        return first.samples
+
+    def goes_round(self, workers: Sequence[int]) -> bool:
+        """Whether enough is left of the plan in which all stand still; if not, it is finished on the store."""
+        plans = {standing.plan for standing in self.standing.values()}
+        assert len(plans) == 1, f"workers stand still in plans {plans}"
+        [plan] = plans
+        if plan not in self.plans or len(self.plans[plan].remainder()) >= len(workers):
+            return True
+        self._finishing = plan
+        self.standing.clear()
+        return False
+
+    def leave_store(self, steer: Steer, workers: Sequence[int]) -> dict[str, Any]:
+        """All go on elsewhere; returns what they must know beside that."""
+        plan = self.standing[workers[0]].plan
+        book = None if plan is None else self.plans.get(plan)
+        told = {
+            "remainder": None if book is None else book.remainder().to_json(),
+            "samples": self._samples_before + sum(one.finished_samples for one in self.plans.values()),
+            "leader": workers[0],
+        }
+        self.plans.clear()
+        self.standing.clear()
+        self.halting, self._finishing = False, None
+        self.steer(steer)
+        self.exchange = "collective"  # until all stand in the next store, if it is one: rank 0 may be lost on the way
+        return told
+
+    def let_go(self) -> list[int]:
+        """Take those that stand still in a plan that the others have finished; they stand still in the next one."""
+        if self.exchange == "collective":
+            return []
+        done = sorted(worker for worker, standing in self.standing.items() if self.is_done(standing.plan))
+        for worker in done:
+            del self.standing[worker]
+        return done
+
+    def stay(self) -> list[int]:
+        """The stage goes on after all; returns who stood still."""
+        stood = sorted(self.standing)
+        self.standing.clear()
+        self.halting, self._finishing = False, None
+        return stood

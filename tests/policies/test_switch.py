@@ -1,0 +1,216 @@
+"""The schedule of a switching policy, and the machine that changes from one policy to another, without a world."""
+
+import random
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies import (
+    Action,
+    Admit,
+    Apply,
+    Arrived,
+    Event,
+    Grant,
+    Halt,
+    Joined,
+    LeaveReason,
+    Left,
+    Ready,
+    Reviewed,
+    Stay,
+    Steer,
+    Switch,
+    describe,
+    parse_policy,
+    replay,
+)
+from plesio.policies.steered import NEVER
+
+NUM_WORKERS = 3
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("switch:", "the step at which it begins"),
+        ("switch:bsp", "the step at which it begins"),
+        ("switch:bsp/asp", "the step at which it begins"),
+        ("switch:bsp/asp@soon", "write a whole number"),
+        ("switch:bsp/asp@1", "write a whole number of 2 or more"),
+        ("switch:bsp/asp@9/bsp@9", "write them in their order"),
+        ("switch:bsp/bsp@9", "write it once"),
+        ("switch:bsp/delayed:1@9", "cannot be switched to"),
+        ("switch:bsp,exchange=store/asp@9", "cannot be switched to"),
+        ("switch:bsp/ssp:1,period=7@9", "period 7 with bound 1"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused_in_a_line(text: str, complaint: str) -> None:
+    with pytest.raises(PolicySpecError, match=complaint):
+        parse_policy(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "pushes", "bound"),
+    [
+        ("switch:bsp/local_sgd:4,delay=2@10", None, 5),
+        ("switch:bsp/ssp:4,update=delta@10/bsp@20", "delta", 4),
+        ("switch:asp,update=delta/ssp:4,weight=inverse+cap:8@10", "gradient", float("inf")),
+    ],
+)
+def test_a_schedule_is_read_and_written(text: str, pushes: str | None, bound: float) -> None:
+    policy = parse_policy(text)
+    assert isinstance(policy, Switch)
+    assert (policy.spec, policy.pushes, policy.bound) == (text, pushes, bound)
+    assert "From step 11 on: " in describe(policy)
+
+
+class World:
+    """Runs a machine's workers in a random order; obeys credit, halts and steers as a runtime does."""
+
+    def __init__(self, policy: Switch, *, seed: int, loses: bool) -> None:
+        self.policy, self.machine = policy, policy.start()
+        self.random = random.Random(seed)
+        self.events: list[Event] = []
+        self.answers: list[tuple[Action, ...]] = []
+        self.stage = policy.first
+        self.on_store = False
+        self.halted = False
+        self.loses = loses
+        self.lost = False
+        self.clocks = dict.fromkeys(range(NUM_WORKERS), 0)
+        self.credit = dict.fromkeys(range(NUM_WORKERS), 0)
+        self.pulled = dict.fromkeys(range(NUM_WORKERS), 0)
+        self.version = 0
+        self.standing: set[int] = set()
+        self.review, self.holds = policy.first_review
+        self.changes: list[tuple[int, str]] = []
+
+    def tell(self, event: Event) -> None:
+        actions = self.machine.handle(event)
+        self.machine.validate()
+        self.events.append(event)
+        self.answers.append(actions)
+        for action in actions:
+            self.obey(action)
+
+    def obey(self, action: Action) -> None:
+        match action:
+            case Admit(worker=worker, clock=clock):
+                self.clocks[worker] = clock
+                self.pulled[worker] = self.version
+            case Grant(worker=worker, clock=clock):
+                self.credit[worker] = clock
+            case Apply(version=version):
+                assert version == self.version + 1
+                self.version = version
+            case Halt():
+                assert self.on_store
+                self.halted = True
+            case Stay():
+                assert self.on_store
+                if self.standing:  # they are let in again
+                    for worker in sorted(self.standing):
+                        self.standing.discard(worker)
+                        self.tell(Joined(worker=worker))
+                self.halted = False
+            case Steer():
+                self.turn(action)
+
+    def turn(self, steer: Steer) -> None:
+        assert steer.before == self.stage.spec
+        if self.on_store:
+            assert self.halted
+            assert steer.clock == max(self.clocks.values())
+            self.clocks = dict.fromkeys(self.clocks, steer.clock)
+        else:
+            assert set(self.clocks.values()) <= {steer.clock, steer.clock - 1, steer.clock - 2}
+        self.changes.append((steer.clock, steer.policy))
+        assert not (self.lost and parse_policy(steer.policy).exchange == "collective")
+        self.stage = parse_policy(steer.policy)
+        self.on_store = self.halted = False
+        self.standing.clear()
+        self.review, self.holds = steer.next_review, steer.next_clock
+        self.begins_at = steer.clock
+
+    def run(self, until: int) -> None:
+        self.begins_at = 0
+        for worker in range(NUM_WORKERS):
+            self.tell(Joined(worker=worker))
+        while min(self.clocks.values()) < until:
+            if self.stage.exchange == "collective":
+                self.step_together()
+            elif not self.on_store:
+                self.enter()
+            else:
+                self.step_one()
+
+    def step_together(self) -> None:
+        self.clocks = {worker: clock + 1 for worker, clock in self.clocks.items()}
+        [clock] = set(self.clocks.values())
+        if clock == self.review:
+            for worker in self.clocks:
+                self.tell(Reviewed(worker=worker, clock=clock, samples=(), compute_s=(), blocked_s=()))
+            if self.stage.exchange == "store":  # and until the answer holds they go on as they were
+                self.clocks = dict.fromkeys(self.clocks, self.begins_at)
+
+    def enter(self) -> None:
+        self.on_store, self.version = True, 0
+        for worker, clock in self.clocks.items():
+            self.tell(Ready(worker=worker, clock=clock))
+        assert all(self.credit[worker] > self.begins_at for worker in self.clocks)
+
+    def step_one(self) -> None:
+        if self.loses and not self.lost and self.random.random() < 0.05:
+            worker = self.random.choice(sorted(self.clocks))
+            for book in (self.clocks, self.credit, self.pulled):
+                del book[worker]
+            self.lost = True
+            self.standing.discard(worker)
+            self.tell(Left(worker=worker, reason=LeaveReason.LOST))
+            return
+        able = [w for w in self.clocks if w not in self.standing and (self.credit[w] > self.clocks[w] or self.halted)]
+        if not able:
+            return
+        worker = self.random.choice(able)
+        if self.credit[worker] > self.clocks[worker] and not (self.halted and self.random.random() < 0.5):
+            self.clocks[worker] += 1
+            self.tell(Arrived(worker=worker, clock=self.clocks[worker], base_version=self.pulled[worker]))
+            self.pulled[worker] = self.version
+        if self.on_store and self.halted and worker not in self.standing:
+            self.standing.add(worker)
+            self.tell(Left(worker=worker, reason=LeaveReason.RESTING))
+            if self.on_store and self.halted and self.standing == self.clocks.keys():
+                for one in sorted(self.standing):
+                    self.tell(Ready(worker=one, clock=self.clocks[one]))
+
+
+SCHEDULES = [
+    "switch:bsp/asp@5/bsp@12",
+    "switch:ssp:2/local_sgd:4@7/asp@15/bsp@22",
+    "switch:bsp/ssp:3@3/asp@9/bsp@14/ssp:1@16",
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(SCHEDULES), st.integers(0, 10**6), st.booleans())
+def test_every_schedule_of_workers_ends_and_replays(text: str, seed: int, loses: bool) -> None:
+    policy = parse_policy(text)
+    assert isinstance(policy, Switch)
+    world = World(policy, seed=seed, loses=loses)
+    world.run(40)
+    assert replay(policy, world.events) == world.answers
+    if not world.lost:
+        assert [spec for _, spec in world.changes] == [stage.spec for stage in policy.policies[1:]]
+    for (clock, _), due in zip(world.changes, policy.clocks, strict=False):
+        assert clock >= due
+    said = [action for actions in world.answers for action in actions if isinstance(action, Stay)]
+    assert bool(said) == world.lost
+
+
+def test_reviews_come_only_where_a_stage_on_a_collective_ends() -> None:
+    assert parse_policy("switch:bsp/asp@20").first_review == (18, 20)  # type: ignore[attr-defined]
+    assert parse_policy("switch:bsp/asp@2").first_review == (1, 2)  # type: ignore[attr-defined]
+    assert parse_policy("switch:asp/bsp@20").first_review == (NEVER, NEVER)  # type: ignore[attr-defined]
