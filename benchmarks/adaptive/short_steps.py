@@ -3,8 +3,8 @@
     python benchmarks/adaptive/short_steps.py [--seeds 8] [--learning-rate 0.4]
 
 The workers are emulated as one batch of models (torch.func), without clocks and links: what is learned does not depend
-on them. Of each setting: epochs until the held-out accuracy is 97 %, and the accuracy in the end against BSP's, in pairs
-of a seed. Seeds 100 and on, on which the defaults were chosen; what adaptive reaches on others is in docs/evidence.md.
+on them. Of each setting: epochs until the held-out accuracy is 97 %, and the accuracy in the end against BSP's, seed by
+seed. Seeds 100 and on, on which the defaults were chosen; what adaptive reaches on others is in docs/evidence.md.
 """
 
 import argparse
