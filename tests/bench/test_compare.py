@@ -161,6 +161,7 @@ def test_killed_worker_fails_its_collective_run_and_the_next_run_has_fresh_worke
     assert (finished.policy, finished.status, finished.samples) == ("asp", "finished", 640)
 
 
+@pytest.mark.slow
 def test_killed_worker_of_a_store_run_is_done_without(tmp_path: Path):
     (tmp_path / "suicidal.py").write_text(SUICIDAL.format(flag=tmp_path / "flag"))
     recipe = write_recipe(tmp_path, policies=["ssp:2"], task="suicidal.py:task", mean="5 ms")

@@ -3,6 +3,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from plesio.core.results import read_results
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -20,6 +22,7 @@ def accuracies(output: str) -> list[float]:
     return [float(number) for number in re.findall(r"held-out accuracy ([0-9.]+)", output)]
 
 
+@pytest.mark.slow
 def test_digits_alone(tmp_path: Path):
     output = run(sys.executable, str(EXAMPLES / "train_digits.py"), "--epochs", "4", "--trace", str(tmp_path))
     assert len(accuracies(output)) == 4

@@ -44,7 +44,11 @@ def run(
 
 @pytest.mark.parametrize(
     ("policy", "lost"),
-    [("asp", 1), ("ssp:2", 0), pytest.param("bsp,exchange=store", 2, marks=pytest.mark.slow)],
+    [
+        ("asp", 1),
+        pytest.param("ssp:2", 0, marks=pytest.mark.slow),
+        pytest.param("bsp,exchange=store", 2, marks=pytest.mark.slow),
+    ],
     ids=lambda value: str(value),
 )
 def test_store_goes_on_without_a_killed_worker(policy: str, lost: int, tmp_path: Path):
@@ -102,6 +106,7 @@ def test_nan_is_refused_counted_and_blamed(policy: str, tmp_path: Path):
     assert result.final_metric is not None
 
 
+@pytest.mark.slow
 def test_infinite_gradient_with_a_finite_loss_never_reaches_the_store(tmp_path: Path):
     found, result, output = run("asp", tmp_path, {"fault": "nan_grad", "rank": 0, "step": 3}, workers=2)
     assert [found[rank]["error"] for rank in (0, 1)] == [None, None], output
