@@ -1,8 +1,18 @@
+import math
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 
-from plesio.runtime.monitor import Sketch
+from plesio.core.clock import MonotonicClock
+from plesio.core.trace import TraceWriter
+from plesio.policies.adaptive import GuardConfig, ReviewConfig
+from plesio.runtime.exchange.exchange import Progress
+from plesio.runtime.ledger import Meter
+from plesio.runtime.monitor import Sketch, StepMonitor
+from plesio.runtime.rounds import RoundBook
+from plesio.runtime.timeline import Timeline
 
 
 def sketch_of(parts: list[torch.Tensor], *, size: int = 64) -> np.ndarray:
@@ -41,3 +51,88 @@ def test_inner_products_are_kept_without_bias():
 
 def test_nothing_measured_is_nothing_told():
     assert Sketch(8).take() == ()
+
+
+Cut = Callable[[torch.Tensor], list[list[torch.Tensor]]]
+PIECES: dict[str, Cut] = {
+    "one": lambda g: [[g]],
+    "parameters": lambda g: [[g[:300], g[300:310], g[310:]]],
+    "buckets": lambda g: [[g[:600]], [g[600:]]],
+}
+
+
+def monitor_of(guard: GuardConfig | None) -> StepMonitor:
+    clock = MonotonicClock()
+    timeline = Timeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
+    rounds = RoundBook(0, 4)
+    return StepMonitor(0, config=ReviewConfig(), guard=guard, timeline=timeline, rounds=rounds, total_samples=None)
+
+
+def gradients(num_steps: int, *, size: int = 1000) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    return [torch.randn(size, generator=generator) for _ in range(num_steps)]
+
+
+def step(monitor: StepMonitor, clock: int, pieces: list[list[torch.Tensor]], *, loss: float | None = 1.0) -> bool:
+    finite = all([monitor.measure(parts) for parts in pieces])  # noqa: C419 (every piece is to be measured)
+    monitor.step(Progress(clock, 4, None, loss, 0.0))
+    return finite
+
+
+@pytest.mark.parametrize("cut", PIECES.values(), ids=PIECES.keys())
+def test_ordinary_gradients_are_left_as_they_are_and_a_spike_is_scaled_down(cut: Cut) -> None:
+    monitor = monitor_of(GuardConfig())
+    for clock, gradient in enumerate(gradients(100), start=1):
+        before = gradient.clone()
+        assert step(monitor, clock, cut(gradient))
+        assert torch.equal(gradient, before)
+    assert monitor.clipped is None
+    (spike,) = gradients(1)
+    unspoilt = spike.clone()
+    spike *= 50
+    assert step(monitor, 101, cut(spike))
+    torch.testing.assert_close(spike, unspoilt / 4, rtol=0.1, atol=0.05)  # the usual norm is not this one's
+    assert monitor.take(101, learning_rate=0.1).num_clipped == 1
+    assert monitor.take(102, learning_rate=0.1).num_clipped == 0
+    assert "in 1 steps, first in step 101" in str(monitor.clipped)
+
+
+def test_while_the_loss_is_extraordinary_the_gradient_counts_as_if_it_were():
+    monitor = monitor_of(GuardConfig())
+    steps = gradients(104)
+    for clock, gradient in enumerate(steps[:100], start=1):
+        step(monitor, clock, [[gradient]])
+    clipped = []
+    for clock, (gradient, loss) in enumerate(zip(steps[100:], [9.0, 9.0, 1.0, 1.0], strict=True), start=101):
+        before = gradient.norm()
+        step(monitor, clock, [[gradient]], loss=loss)
+        clipped.append(bool(gradient.norm() < before))
+    assert clipped == [False, True, True, False]
+
+
+def test_without_a_guard_nothing_is_scaled_down():
+    monitor = monitor_of(None)
+    for clock, gradient in enumerate(gradients(101), start=1):
+        spoilt = gradient * (1000 if clock == 101 else 1)
+        before = spoilt.clone()
+        step(monitor, clock, [[spoilt]])
+        assert torch.equal(spoilt, before)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_said_and_left_to_be_refused(value: float):
+    monitor = monitor_of(GuardConfig())
+    assert step(monitor, 1, [[torch.ones(4), torch.ones(2)]])
+    assert not step(monitor, 2, [[torch.ones(4), torch.tensor([1.0, value])]])
+    assert not step(monitor, 3, [[torch.tensor([1.0, value])]])
+    assert step(monitor, 4, [[]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_any_floating_dtype_and_sparse_gradients_are_measured(dtype: torch.dtype):
+    monitor = monitor_of(GuardConfig())
+    sparse = torch.sparse_coo_tensor([[1, 1]], [3.0, 4.0], (4,), dtype=torch.float32, check_invariants=True)
+    dense = torch.full((2,), 300.0, dtype=dtype)  # its square is beyond float16
+    assert step(monitor, 1, [[dense, sparse]])
+    review = monitor.take(1, learning_rate=0.1)
+    assert review.gradients[0][1] == pytest.approx(2 * 300.0**2 + 49.0)

@@ -107,6 +107,7 @@ class Reviewed:
         learning_rate: Of the first parameter group.
         momentum: Of the optimizer: the largest of its parameter groups, or Adam's beta1.
         num_refused: Steps whose gradient was not finite.
+        num_clipped: Steps whose gradient was extraordinary, and scaled down.
         gradients: Of each sampled step, in order: the gradient's squared norm, and then its sketch.
         exchanges: Of each exchange that ran behind or between the steps: the clock of the step after which the worker
             began it, and the seconds from there until it was complete.
@@ -122,6 +123,7 @@ class Reviewed:
     learning_rate: float = 0.0
     momentum: float = 0.0
     num_refused: int = 0
+    num_clipped: int = 0
     gradients: tuple[tuple[float, ...], ...] = ()
     exchanges: tuple[tuple[float, ...], ...] = ()
     progress: float = -1.0

@@ -11,6 +11,7 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError
 from plesio.core.trace import TraceWriter
 from plesio.policies import Adaptive, Policy, Switch, parse_policy
+from plesio.policies.adaptive.rate_limit import RateLimit
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.adaptive import AdaptiveExchange, Transition
 from plesio.runtime.exchange.collective import CollectiveExchanges
@@ -199,11 +200,13 @@ class _Parts:
     ) -> Exchange:
         self.world.join(layout=self.replica.digest())  # first: nobody may wait in a collective for one who disagrees
         group = self.world.group(next(iter(self.replica.parameters.values())).device.type)
-        monitor = None
+        monitor = limit = None
         if isinstance(policy, Adaptive):
+            limit = None if policy.guard is None else RateLimit(jump=policy.guard.rate_jump)
             monitor = StepMonitor(
                 self.rank,
                 config=policy.review,
+                guard=policy.guard,
                 timeline=self.timeline,
                 rounds=self.world.rounds,
                 total_samples=total_samples,
@@ -233,6 +236,7 @@ class _Parts:
             first=policy.first,
             first_review=policy.first_review,
             monitor=monitor,
+            limit=limit,
             rounds=self.world.rounds,
             timeline=self.timeline,
             helm=self.world,

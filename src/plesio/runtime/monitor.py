@@ -3,15 +3,22 @@
 A sampled gradient is read once, for its squared norm and its sketch: every number is multiplied by a random sign and
 added to one of m sums (a count sketch whose buckets are the positions modulo m). The signs are the same on all ranks
 and for the whole run, so differences and inner products of sketches estimate those of the gradients.
+
+Every gradient's norm is taken, which also says whether it is finite, and an extraordinary one is scaled down before it
+is applied or sent (`plesio.policies.adaptive.spike`). What comes in several pieces (DDP's buckets) is judged piece by
+piece, because the first is under way before the last is known. The loss is known in time for the next step: while it is
+extraordinary, the gradient counts as if it were, too.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 
 import torch
 
 from plesio.policies import Reviewed
-from plesio.policies.adaptive import ReviewConfig
+from plesio.policies.adaptive import GuardConfig, ReviewConfig
+from plesio.policies.adaptive.spike import SpikeDetector
 from plesio.runtime.exchange.exchange import Progress
 from plesio.runtime.rounds import RoundBook
 from plesio.runtime.timeline import Timeline
@@ -42,8 +49,7 @@ class Sketch:
     @torch.no_grad()
     def add(self, part: torch.Tensor) -> None:
         """The next part."""
-        dense = part.to_dense() if part.is_sparse else part
-        flat = dense.detach().reshape(-1).to(torch.float32)
+        flat = part.detach().reshape(-1).to(torch.float32)
         signs = self._signs_for(self._position + flat.numel(), device=flat.device)
         rows = -(-flat.numel() // self._size)
         padded = torch.zeros(rows * self._size, device=flat.device)
@@ -70,6 +76,7 @@ class StepMonitor:
     Args:
         worker: Whose.
         config: Which steps are sampled.
+        guard: What is extraordinary; None lets everything through.
         timeline: Where the worker's time is taken down.
         rounds: Says how much of a round this worker has.
         total_samples: Samples of the whole training, over all workers; None if nobody knows.
@@ -80,6 +87,7 @@ class StepMonitor:
         worker: int,
         *,
         config: ReviewConfig,
+        guard: GuardConfig | None,
         timeline: Timeline,
         rounds: RoundBook,
         total_samples: int | None,
@@ -90,6 +98,17 @@ class StepMonitor:
         self._total_samples = total_samples
         self._rounds = rounds
         self._sketch = Sketch(config.sketch)
+        self._guard = guard
+        self._norms: dict[tuple[int, int], SpikeDetector] = {}
+        """Of each piece of a gradient, by its place and its size."""
+        self._spikes_in_loss = None if guard is None else _detector(guard)
+        self._suspect = False
+        self._num_pieces = 0
+        self._factor = 1.0
+        """The least that a piece of this step's gradient was multiplied by."""
+        self._num_clipped = 0
+        self._num_clipped_before = 0
+        self._first_clipped = 0
         self._clock = 0
         self._samples: list[int] = []
         self._compute_s: list[float] = []
@@ -106,11 +125,33 @@ class StepMonitor:
         """What this rank's gradient is multiplied by before the mean over the ranks is taken."""
         return self._rounds.weight
 
-    def measure(self, parts: Sequence[torch.Tensor]) -> None:
-        """Some or all of this worker's own gradient of the step under way; looked at if the step is sampled."""
+    def measure(self, parts: Sequence[torch.Tensor]) -> bool:
+        """Look at some or all of this worker's own gradient of the step under way, and scale it down if it must be.
+
+        Returns:
+            Whether it is finite.
+        """
+        if not parts:
+            return True
         if self._config.samples_at(self._clock + 1):
+            flat = [(part.to_dense() if part.is_sparse else part).reshape(-1) for part in parts]
+            self._sketch.add(torch.cat(flat) if len(flat) > 1 else flat[0])
+        norm = _norm(parts)
+        if self._guard is not None and math.isfinite(norm):
+            self._contain(parts, norm)
+        return math.isfinite(norm)
+
+    def _contain(self, parts: Sequence[torch.Tensor], norm: float) -> None:
+        assert self._guard is not None, "asked for"
+        place = self._num_pieces, sum(part.numel() for part in parts)
+        self._num_pieces += 1
+        if place not in self._norms:
+            self._norms[place] = _detector(self._guard)
+        factor = self._norms[place].judge(norm, suspect=self._suspect)
+        if factor < 1.0:
             for part in parts:
-                self._sketch.add(part)
+                part.mul_(factor)
+            self._factor = min(self._factor, factor)
 
     def exchanged(self, clock: int, *, took_s: float) -> None:
         """The exchange that this worker began after step ``clock`` took so long."""
@@ -129,8 +170,28 @@ class StepMonitor:
         self._computed_s, self._exchanged_s = computed_s, exchanged_s
         if progress.loss is not None:
             self._losses.append(progress.loss)
+            self._suspect = self._spikes_in_loss is not None and self._spikes_in_loss.judge(progress.loss) < 1.0
+        self._num_pieces = 0
+        if self._factor < 1.0:
+            self._clipped(progress.clock)
         if self._total_samples is not None and progress.global_samples is not None:
             self._progress = min(1.0, progress.global_samples / self._total_samples)
+
+    def _clipped(self, clock: int) -> None:
+        self._timeline.event("clip", at_s=self._timeline.now_s(), clock=clock, factor=self._factor)
+        self._first_clipped = self._first_clipped or clock
+        self._num_clipped += 1
+        self._factor = 1.0
+
+    @property
+    def clipped(self) -> str | None:
+        """A sentence about the gradients that were scaled down, if any were."""
+        if not self._num_clipped:
+            return None
+        return (
+            f"worker {self._worker} scaled down its gradient in {self._num_clipped} steps, first in step "
+            f"{self._first_clipped}: it was far larger than in the steps before"
+        )
 
     def forget(self) -> None:
         """What was seen up to now was under another setting."""
@@ -149,10 +210,28 @@ class StepMonitor:
             learning_rate=float(learning_rate),
             momentum=momentum,
             num_refused=len(self._losses) - len(losses),
+            num_clipped=self._num_clipped - self._num_clipped_before,
             gradients=tuple(self._gradients),
             exchanges=tuple(self._exchanges),
             progress=self._progress,
         )
         self.forget()
+        self._num_clipped_before = self._num_clipped
         self._losses, self._gradients, self._exchanges = [], [], []
         return review
+
+
+def _detector(guard: GuardConfig) -> SpikeDetector:
+    return SpikeDetector(jump=guard.spike_jump, shift=guard.spike_shift)
+
+
+@torch.no_grad()
+def _norm(parts: Sequence[torch.Tensor]) -> float:
+    """Of all parts together; one number is asked of the device."""
+    values = [part.coalesce().values() if part.is_sparse else part for part in parts]
+    dtype = functools.reduce(torch.promote_types, {value.dtype for value in values}, torch.float32)
+    if len(values) == 1:
+        return float(torch.linalg.vector_norm(values[0], dtype=dtype))
+    # what `torch.nn.utils.get_total_norm` does, in half the time
+    norms = torch._foreach_norm(values, dtype=dtype)
+    return float(torch.linalg.vector_norm(torch.stack(norms)))

@@ -19,7 +19,9 @@ def reading(
     *,
     worst_loss: float | None = None,
     norm_sq: float | None = None,
+    typical_loss: float | None = None,
     num_refused: int = 0,
+    num_clipped: int = 0,
     rate: float = 0.1,
 ) -> Reading:
     figures = None
@@ -31,8 +33,10 @@ def reading(
         learning_rate=rate,
         loss=loss,
         worst_loss=loss if worst_loss is None else worst_loss,
+        typical_loss=loss if typical_loss is None else typical_loss,
         gradient=figures,
         num_refused=num_refused,
+        num_clipped=num_clipped,
     )
 
 
@@ -79,6 +83,39 @@ def test_gradients_that_are_not_finite_raise_an_alarm_in_two_reviews_in_successi
     assert alarm is not None
     assert alarm.reason == "16 gradients in 16 steps were not finite"
     assert alarms(trained(), [broken, *healthy(1), broken]) == [None] * 3
+
+
+def test_extraordinary_gradients_of_one_worker_raise_an_alarm_and_the_harm_is_averted():
+    guard = trained()
+    assert guard.observe(reading(1.0, worst_loss=1.2, num_clipped=4)) is None
+    assert not guard.good
+    alarm = guard.observe(reading(1.0, worst_loss=1.2, num_clipped=5))
+    assert alarm is not None
+    assert alarm.averted
+    assert alarm.reason == "5 gradients of one worker in 16 steps were extraordinary"
+
+
+def test_harm_that_the_median_worker_shows_is_not_averted_whatever_was_scaled_down():
+    bad = reading(2.0, worst_loss=4.0, num_clipped=16)
+    alarm = trained().observe(bad)
+    assert alarm is not None
+    assert not alarm.averted
+    only_worst = trained().observe(reading(1.5, worst_loss=4.0, typical_loss=1.0, num_clipped=16))
+    assert only_worst is not None
+    assert only_worst.averted
+    nothing_done = trained().observe(reading(1.5, worst_loss=4.0, typical_loss=1.0))
+    assert nothing_done is not None
+    assert not nothing_done.averted
+
+
+def test_silence_about_averted_harm_is_not_about_harm():
+    guard = trained()
+    averted = reading(1.0, worst_loss=1.2, num_clipped=16)
+    assert guard.observe(averted) is not None
+    assert guard.observe(averted) is None
+    alarm = guard.observe(reading(2.0, worst_loss=4.0))
+    assert alarm is not None
+    assert not alarm.averted
 
 
 def test_rise_that_the_level_follows_raises_an_alarm():
@@ -225,6 +262,10 @@ def test_any_numbers_are_taken_and_alarms_are_apart(losses: list[float], norms: 
         {"early_rise": math.nan},
         {"refused_share": 0.0},
         {"rearm_reviews": 0},
+        {"spike_jump": 1.0},
+        {"spike_shift": 0.5},
+        {"clipped_share": 0.0},
+        {"rate_jump": 1.0},
     ],
 )
 def test_wrong_parameters_are_refused(wrong: dict[str, float]):

@@ -73,10 +73,11 @@ def run(
     *,
     steps: Sequence[StepTime] = (Constant(mean_s=0.02),) * NUM_WORKERS,
     poison: Mapping[int, int] | None = None,
+    leap: int | None = None,
     loader_workers: int = 0,
     trace: Path | None = None,
 ) -> Simulation[Worker]:
-    """Train on virtual workers; ``poison`` makes a worker's gradients useless from a clock on."""
+    """Train on virtual workers; ``poison`` makes a worker's gradients useless from a clock on, ``leap`` all rates."""
 
     def work(job: VirtualJob) -> Worker:
         rank = job.place.rank
@@ -99,6 +100,8 @@ def run(
                 loss = (model(x) - y).square().mean()
                 if poison and session.clock >= poison.get(rank, 10**9):
                     loss = 1e3 * loss
+                if leap is not None and session.clock == leap:
+                    optimizer.param_groups[0]["lr"] *= 30
                 loss.backward()
                 session.step(loss)
         saw.parameters = [parameter.detach().clone() for parameter in model.parameters()]
@@ -362,6 +365,36 @@ def test_divergence_ends_in_bsp_and_the_last_good_state() -> None:
     assert restored
     assert restored[0]["policy"] == "bsp"
     assert any("last good state" in line for line in result.fallbacks)
+
+
+def final_loss(simulation: Simulation[Worker]) -> float:
+    model, _ = build()
+    for parameter, trained in zip(model.parameters(), workers_of(simulation)[0].parameters, strict=True):
+        parameter.data.copy_(trained)
+    data = Problem()
+    with torch.no_grad():
+        return float((model(data.x) - data.y).square().mean())
+
+
+def test_what_one_worker_spoils_is_scaled_down_at_once_and_told(tmp_path: Path) -> None:
+    simulation = run("adaptive", poison={1: 100}, trace=tmp_path)
+    [result] = simulation.runs
+    assert any("worker 1 scaled down its gradient in 58 steps, first in step 102" in line for line in result.fallbacks)
+    log = read_log(tmp_path / "events.jsonl")
+    assert max(entry.event.num_clipped for entry in log.entries if isinstance(entry.event, Reviewed)) >= 15
+    assert verify(log) is None
+    assert final_loss(simulation) < 1
+    assert not final_loss(run("adaptive,guard=off", poison={1: 100})) < 1000  # perhaps it is no number
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "adaptive,phase.direction=first"])
+def test_a_rate_that_leaps_is_held_and_told(policy: str) -> None:
+    simulation = run(policy, leap=100)
+    [result] = simulation.runs
+    assert [line for line in result.fallbacks if "at step 101 the learning rate leapt" in line]
+    healthy = final_loss(run(policy))
+    assert final_loss(simulation) < 2 * healthy
+    assert not final_loss(run(f"{policy},guard=off", leap=100)) < 1000 * healthy  # perhaps it is no number
 
 
 def test_on_processes_a_changing_run_is_the_one_written_out_by_hand() -> None:

@@ -14,11 +14,14 @@ gradient    less slack when gradients are noisy or jump
 phase       less slack in critical phases
 bound       slack grows while training is stable and is cut when it is not
 guard       notices divergence
+spike       notices a single step's gradient or loss that is far out, before the step is made
+rate_limit  holds a learning rate that leaps
 reading     what a component is shown, and what it says
 ==========  ========================================================================================================
 """
 
 from plesio.policies.adaptive.adaptive import Adaptive
+from plesio.policies.adaptive.guard import GuardConfig
 from plesio.policies.adaptive.review import ReviewConfig
 
-__all__ = ["Adaptive", "ReviewConfig"]
+__all__ = ["Adaptive", "GuardConfig", "ReviewConfig"]

@@ -105,7 +105,7 @@ class Controller:
         restore = False
         if alarm is not None:
             inputs |= {f"guard.{key}": float(value) for key, value in alarm.inputs.items()}
-            restore = self._num_restores < MAX_RESTORES
+            restore = not alarm.averted and self._num_restores < MAX_RESTORES
             self._num_restores += restore
             reason = f"{alarm.reason}: back to bsp" + (" and to the last good state" if restore else "")
         elif strictest and choice.setting.slack < choice.least.slack:

@@ -10,6 +10,11 @@ level; both must be exceeded. A *severity* above 1 is an alarm:
     refused     share of steps without a finite gradient / refused_share, in two reviews in succession (a single one is
                 what mixed precision does when it lowers its scale; refused gradients do no harm meanwhile)
     infinite    a loss that is infinite: at once
+    clipped     share of a worker's steps whose gradient was extraordinary and scaled down / clipped_share
+
+*Averted* is what shows in no more than some workers: their gradients were extraordinary and scaled down in a
+``clipped_share`` of the steps (`spike`), and the median worker's loss is where it was. Then there is nothing to go back
+from.
 
 While a level is not known (the first reviews, and after a restart), a loss counts as ``early_rise`` allows over the
 highest value that was ordinary.
@@ -19,9 +24,9 @@ Loshchilov & Hutter 2017): losses will rise and that is meant, so their levels a
 rate above all earlier ones excuses nothing.
 
 After an alarm the guard is silent for ``rearm_reviews`` reviews, in which the runtime goes back to a good state and the
-loss with it. What is extraordinary is kept out of the levels, so the next alarm is measured against the state before
-the first one. Unless nothing was ordinary between two alarms: then the level is where training now stands, and is
-learned anew; the guard does not alarm forever about a thing that will not go away.
+loss with it; after one of harm averted, only about such. What is extraordinary is kept out of the levels, so the next
+alarm is measured against the state before the first one. Unless nothing was ordinary between two alarms: then the level
+is where training now stands, and is learned anew; the guard does not alarm forever about a thing that will not go away.
 
 What it cannot see. A review's figures are means over steps *before* its end, so what the last steps of a review did to
 the parameters shows in the next review. `good` therefore means: nothing was wrong with the steps that led here. A state
@@ -30,7 +35,7 @@ is *known* to be good one review later; who keeps states should keep two, and go
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from plesio.policies.adaptive.level import Excess, Level
 from plesio.policies.adaptive.numbers import require_number
@@ -53,10 +58,12 @@ class Alarm:
 
     Attributes:
         reason: One clause for people, such as ``the loss is 3.1, 12 times its noise above 0.42``.
+        averted: The shared parameters are unhurt; the module's head says when.
         inputs: The numbers that it follows from, by name.
     """
 
     reason: str
+    averted: bool = False
     inputs: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -73,6 +80,10 @@ class GuardConfig:
         early_rise: Share by which a loss must be above the highest one so far while no level is known.
         refused_share: Refused gradients a step, of all workers together, in two reviews in succession.
         rearm_reviews: Reviews after an alarm without another.
+        spike_jump: How far beyond those of a worker's last steps the norm or loss of one is extraordinary (`spike`).
+        spike_shift: The same for medians of five.
+        clipped_share: Share of a worker's steps in a review whose gradients were extraordinary.
+        rate_jump: Times the highest learning rate so far that one step may raise it to.
 
     Raises:
         PolicySpecError: A value out of its range.
@@ -86,6 +97,10 @@ class GuardConfig:
     early_rise: float = 2.0
     refused_share: float = 0.25
     rearm_reviews: int = 4
+    spike_jump: float = 2.0
+    spike_shift: float = 1.5
+    clipped_share: float = 0.25
+    rate_jump: float = 2.5
 
     def __post_init__(self) -> None:
         owner = "guard"
@@ -97,6 +112,10 @@ class GuardConfig:
         require_number(owner, "early_rise", self.early_rise, above=0.0)
         require_number(owner, "refused_share", self.refused_share, above=0.0)
         require_whole(owner, "rearm_reviews", self.rearm_reviews, minimum=1)
+        require_number(owner, "spike_jump", self.spike_jump, above=1.0)
+        require_number(owner, "spike_shift", self.spike_shift, above=1.0)
+        require_number(owner, "clipped_share", self.clipped_share, above=0.0)
+        require_number(owner, "rate_jump", self.rate_jump, above=1.0)
 
 
 class Guard:
@@ -113,6 +132,7 @@ class Guard:
 
     __slots__ = (
         "_alarmed",
+        "_averted",
         "_config",
         "_good",
         "_highest_rate",
@@ -121,6 +141,7 @@ class Guard:
         "_quiet",
         "_rate",
         "_refused_before",
+        "_typical",
         "_worst",
     )
 
@@ -128,12 +149,20 @@ class Guard:
         self._config = config
         every = Level(window=config.window, recent=_RECENT, known_after=2 * _RECENT)
         every_worst = Level(window=config.window, recent=_RECENT, known_after=2 * _RECENT)
+        every_typical = Level(window=config.window, recent=_RECENT, known_after=2 * _RECENT)
         every_other = Level(window=config.window // 2, recent=_RECENT, known_after=_RECENT + 1)
         factor, norm_rise = config.noise_factor, config.norm_jump**2 - 1.0
         self._loss = _Watched(
             "the loss", every, noise_factor=factor, rise=config.loss_rise, early_rise=config.early_rise
         )
         self._worst = _Watched("the worst loss", every_worst, noise_factor=factor, rise=config.worst_rise)
+        self._typical = _Watched(
+            "the median worker's loss",
+            every_typical,
+            noise_factor=factor,
+            rise=config.loss_rise,
+            early_rise=config.early_rise,
+        )
         self._norm_sq = _Watched(
             "the gradient's squared norm", every_other, noise_factor=_NORM * factor, rise=norm_rise
         )
@@ -143,6 +172,8 @@ class Guard:
         """Severity of the refused gradients in the review before."""
         self._quiet = 0
         """Reviews of silence left."""
+        self._averted = False
+        """The silence is about harm averted."""
         self._alarmed = False
         """Nothing has been ordinary since the last alarm."""
         self._good = False
@@ -155,35 +186,41 @@ class Guard:
     def observe(self, reading: Reading) -> Alarm | None:
         """Take what a review saw; an alarm if training diverges."""
         self._look_for_restart(reading.learning_rate)
-        found = [self._judge_refused(reading)]
+        found = [self._judge_refused(reading), self._judge_clipped(reading)]
         norm_sq = math.nan if reading.gradient is None else reading.gradient.norm_sq
         for watched, value in ((self._loss, reading.loss), (self._worst, reading.worst_loss), (self._norm_sq, norm_sq)):
             if not math.isnan(value):
                 found.append(watched.judge(value))
         severity, alarm = max(found, key=lambda one: one[0])
-        self._good = severity < 0.5 and not reading.num_refused
+        averted = self._averts(reading)
+        self._good = severity < 0.5 and not reading.num_refused and not reading.num_clipped
         if severity <= 1.0:
             self._alarmed = False
-        if self._quiet:
-            self._quiet -= 1
+        silent = self._quiet > 0 and (averted or not self._averted)
+        self._quiet = max(0, self._quiet - 1)
+        if silent or severity <= 1.0:
             return None
-        if severity <= 1.0:
-            return None
-        if self._alarmed:
+        if self._alarmed and not averted:
             self._learn_anew()
         self._alarmed = True
-        self._quiet = self._config.rearm_reviews
-        return alarm
+        self._quiet, self._averted = self._config.rearm_reviews, averted
+        return replace(alarm, averted=averted)
+
+    def _averts(self, reading: Reading) -> bool:
+        """Whether no more than some workers are affected, whose gradients were scaled down."""
+        unhurt = math.isfinite(reading.typical_loss) and self._typical.judge(reading.typical_loss)[0] < 0.5
+        return unhurt and reading.num_clipped >= self._config.clipped_share * reading.num_steps
 
     def _look_for_restart(self, rate: float) -> None:
         if _RESTART * self._rate < rate <= self._highest_rate:
             self._loss.level.clear()
             self._worst.level.clear()
+            self._typical.level.clear()
         self._rate = rate
         self._highest_rate = max(self._highest_rate, rate)
 
     def _learn_anew(self) -> None:
-        for watched in (self._loss, self._worst, self._norm_sq):
+        for watched in (self._loss, self._worst, self._typical, self._norm_sq):
             watched.level.clear()
             watched.highest = -math.inf
 
@@ -192,6 +229,11 @@ class Guard:
         before, self._refused_before = self._refused_before, share / self._config.refused_share
         reason = f"{reading.num_refused} gradients in {reading.num_steps} steps were not finite"
         return min(before, self._refused_before), Alarm(reason=reason, inputs={"num_refused": reading.num_refused})
+
+    def _judge_clipped(self, reading: Reading) -> tuple[float, Alarm]:
+        share = reading.num_clipped / max(1, reading.num_steps)
+        reason = f"{reading.num_clipped} gradients of one worker in {reading.num_steps} steps were extraordinary"
+        return share / self._config.clipped_share, Alarm(reason=reason, inputs={"num_clipped": reading.num_clipped})
 
 
 class _Watched:

@@ -36,7 +36,9 @@ class Reading:
         learning_rate: Of the first parameter group, at the end of them.
         loss: Mean over workers and steps; NaN if the user gives none.
         worst_loss: Mean of the worker with the highest; NaN if the user gives none.
+        typical_loss: Median over the workers of their means; NaN if the user gives none.
         num_refused: Steps, of all workers, whose gradient was not finite.
+        num_clipped: Steps whose gradient was extraordinary and scaled down, of the worker that had most of them.
         gradient: None when no step was sampled.
         metric: The newest validation metric, turned so that higher is better; None if there is no news.
         progress: Share of the samples that are done, 0 to 1; None where nobody knows how many there will be.
@@ -47,7 +49,9 @@ class Reading:
     learning_rate: float
     loss: float = math.nan
     worst_loss: float = math.nan
+    typical_loss: float = math.nan
     num_refused: int = 0
+    num_clipped: int = 0
     gradient: GradientFigures | None = None
     metric: float | None = None
     progress: float | None = None

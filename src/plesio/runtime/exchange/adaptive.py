@@ -36,6 +36,7 @@ from typing import Protocol
 import torch
 
 from plesio.policies import Policy, Reviewed, Steer, parse_policy
+from plesio.policies.adaptive.rate_limit import RateLimit
 from plesio.policies.steered import NEVER
 from plesio.runtime.exchange.collective import CollectiveExchange, CollectiveExchanges
 from plesio.runtime.exchange.exchange import Progress, SharedState
@@ -107,6 +108,7 @@ class AdaptiveExchange:
         first: The policy to begin with.
         first_review: Clock of the first review and the one from which its answer holds.
         monitor: Gathers reviews; None where nobody reads them.
+        limit: Holds learning rates that leap; None lets them.
         rounds: This rank's; dealt in the shares that are asked for.
         timeline: Where waiting for an answer goes.
         helm: Where answers come from.
@@ -123,6 +125,7 @@ class AdaptiveExchange:
         first: Policy,
         first_review: tuple[int, int],
         monitor: StepMonitor | None,
+        limit: RateLimit | None,
         rounds: RoundBook,
         timeline: Timeline,
         helm: Helm,
@@ -133,6 +136,7 @@ class AdaptiveExchange:
         self._exchanges = exchanges
         self._stores = stores
         self._monitor = monitor
+        self._limit = limit
         self._rounds = rounds
         self._timeline = timeline
         self._helm = helm
@@ -184,12 +188,14 @@ class AdaptiveExchange:
     def step(self, progress: Progress) -> None:
         """Exchange as the policy in force says; report, and do as the answer says, when it is time."""
         self._clock = progress.clock
-        self._current.step(progress)
+        share = self._share_of_rate(progress.clock)
+        with self._replica.scaled_rate(share):
+            self._current.step(progress)
         if self._monitor is not None:
             self._monitor.step(progress)
         if progress.clock >= self._review:
             self._review = NEVER
-            self._helm.review(self._seen(progress.clock))
+            self._helm.review(self._seen(progress.clock, rate=share * self._rate))
         if self.on_store:
             if (news := self._helm.news()) is not None:
                 self._review = news.next_review
@@ -200,11 +206,28 @@ class AdaptiveExchange:
             assert steer.clock == progress.clock, f"an answer for clock {steer.clock} at clock {progress.clock}"
             self._follow(steer)
 
-    def _seen(self, clock: int) -> Reviewed:
+    @property
+    def _rate(self) -> float:
+        return float(self._replica.optimizer.param_groups[0]["lr"])
+
+    def _share_of_rate(self, clock: int) -> float:
+        """What the learning rates are multiplied by in this step."""
+        if self._limit is None:
+            return 1.0
+        rate, held_before = self._rate, self._limit.holds
+        allowed = self._limit.allow(rate)
+        if self._limit.holds and not held_before:
+            self._timeline.event("hold", at_s=self._timeline.now_s(), clock=clock, rate=rate, allowed=allowed)
+            self._timeline.meter.totals.fallbacks.append(
+                f"at step {clock} the learning rate leapt to {rate:.4g}, above all earlier ones: it was held at "
+                f"{allowed:.4g} and raised step by step while training bore it"
+            )
+        return allowed / rate if self._limit.holds else 1.0
+
+    def _seen(self, clock: int, *, rate: float) -> Reviewed:
         if self._monitor is None:
             return Reviewed(worker=self._group.rank, clock=clock, samples=(), compute_s=(), blocked_s=())
-        rate, momentum = self._replica.optimizer.param_groups[0]["lr"], self._replica.momentum
-        return self._monitor.take(clock, learning_rate=rate, momentum=momentum)
+        return self._monitor.take(clock, learning_rate=rate, momentum=self._replica.momentum)
 
     def _follow(self, steer: Steer) -> None:
         """Go on from a collective."""
@@ -213,6 +236,8 @@ class AdaptiveExchange:
         restores = steer.restore and bool(self._kept)
         if parse_policy(steer.policy) != self._policy or restores:
             self._change(steer, turn=None)
+        if self._limit is not None and not restores and steer.keep:
+            self._limit.good()
         if steer.keep and not self.on_store:
             self._kept.append(StateCopy(self._replica))
 
@@ -261,6 +286,8 @@ class AdaptiveExchange:
             self._snapshots += self._current.snapshots()
         self._current.close()
         if restored:
+            if self._limit is not None:
+                self._limit.returned()
             self._kept[0].restore()
             self._kept = deque([self._kept[0]], maxlen=2)
         own_states = before.update == "delta" and self._policy.update == "gradient"
@@ -310,6 +337,8 @@ class AdaptiveExchange:
     def finish(self) -> None:
         """Contribute what is still held back."""
         self._current.finish()
+        if self._monitor is not None and (clipped := self._monitor.clipped) is not None:
+            self._timeline.meter.totals.fallbacks.append(clipped)
 
     def snapshots(self) -> list[SharedState]:
         """The snapshots taken since the last call, on the worker that evaluates."""

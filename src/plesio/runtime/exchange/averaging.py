@@ -116,15 +116,18 @@ class AveragingExchange:
 
     def step(self, progress: Progress) -> None:
         """Step locally, then merge and start the averagings that are due."""
-        if self._gauge is not None:
-            self._gauge.measure([p.grad for p in self._replica.parameters.values() if p.grad is not None])
-        if self._replica.gradients_finite():
+        if self._finite():
             with self._replica.scaled_rate(self._inner_rate):
                 self._replica.optimizer.step()
         else:
             self._refuse(progress.clock, "not_finite")
         self._replica.optimizer.zero_grad(set_to_none=True)
         self.stepped(progress)
+
+    def _finite(self) -> bool:
+        if self._gauge is None:
+            return self._replica.gradients_finite()
+        return self._gauge.measure(list(self._replica.gradients()))
 
     def stepped(self, progress: Progress) -> None:
         """The replica has made its step: merge and start the averagings that are due."""

@@ -138,8 +138,14 @@ class Gauge(Protocol):
         """What this rank's gradient is multiplied by before the mean over the ranks is taken."""
         ...
 
-    def measure(self, parts: Sequence[torch.Tensor]) -> None:
-        """Some or all of the gradient of the step under way; always the same parts in the same order."""
+    def measure(self, parts: Sequence[torch.Tensor]) -> bool:
+        """Some or all of the gradient of the step under way; always the same parts in the same order.
+
+        An extraordinary one is scaled down in place.
+
+        Returns:
+            Whether it is finite.
+        """
         ...
 
     def exchanged(self, clock: int, *, took_s: float) -> None:

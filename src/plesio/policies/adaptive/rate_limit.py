@@ -1,0 +1,69 @@
+"""The rate limit: a learning rate that leaps beyond all earlier ones is reached in steps that training is seen to bear.
+
+After 16 steps, a rise in one step to more than ``jump`` times the highest rate so far is no warm-up: those rise by small
+steps, and the first step of the steepest doubles the rate. It is *held* at the rate of the step before (or a tenth of
+the highest), and let up by a quarter with every review that finds the state good, until it is there. If the run is taken back meanwhile, the rate
+stays where it is, for the rest of the run.
+
+A rate that training has had before is let through (warm restarts).
+
+All ranks have the same rates and the same reviews, so all hold alike.
+"""
+
+import math
+
+__all__ = ["RateLimit"]
+
+_KNOWN_AFTER = 16
+_GROWTH = 1.25
+_LEAST = 0.1
+"""Of the highest rate: where a rate that comes from next to nothing is held."""
+
+
+class RateLimit:
+    """Of one parameter group.
+
+    >>> limit = RateLimit(jump=2.5)
+    >>> [limit.allow(0.1) for _ in range(16)] == [0.1] * 16, limit.allow(5.0), limit.holds
+    (True, 0.1, True)
+    >>> limit.good()
+    >>> round(limit.allow(5.0), 3), limit.allow(0.01)
+    (0.125, 0.01)
+
+    Args:
+        jump: Times the highest rate so far.
+    """
+
+    __slots__ = ("_ceiling", "_highest", "_jump", "_last", "_num_steps", "_stays", "holds")
+
+    def __init__(self, *, jump: float) -> None:
+        self._jump = jump
+        self._highest = 0.0
+        self._num_steps = 0
+        self._last = 0.0
+        self._ceiling = math.inf
+        self._stays = False
+        self.holds = False
+        """Whether the last rate was held."""
+
+    def allow(self, rate: float) -> float:
+        """What the rate of the step to be made may be."""
+        if math.isinf(self._ceiling) and self._num_steps >= _KNOWN_AFTER and rate > self._jump * self._highest > 0:
+            self._ceiling = max(self._last, _LEAST * self._highest)
+        allowed = min(rate, self._ceiling)
+        self.holds = allowed < rate
+        self._last = allowed
+        self._highest = max(self._highest, allowed)
+        self._num_steps += 1
+        return allowed
+
+    def good(self) -> None:
+        """A review found nothing wrong with the steps up to here."""
+        if not self.holds and not self._stays:
+            self._ceiling = math.inf
+        elif not self._stays:
+            self._ceiling *= _GROWTH
+
+    def returned(self) -> None:
+        """The run was taken back to an earlier state."""
+        self._stays = math.isfinite(self._ceiling)

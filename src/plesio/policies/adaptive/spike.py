@@ -1,0 +1,105 @@
+"""Spikes: one step's figure of one worker against those of its own last steps, so that harm is seen before it is done.
+
+The guard sees means over a review's steps, one review late. Here every step is judged by itself, on its worker, before
+its gradient is applied or sent: nobody needs to be asked. A value is *extraordinary*
+
+    by itself     when it is more than ``jump`` times as far above the largest of the last 128 ordinary values as
+                  that is above the usual one, their median:    value / largest > jump * largest / usual
+    by its kind   when the median of the last five values, of which it is one, is that far above the largest such median
+
+The distance from the usual to the largest value stands where a standard deviation might (as in ZClip, Kumar et al.
+2025), because the gradients of small batches have heavy tails: near the end of training a rare sample's gradient can be
+thirty times the usual one, while those of large batches never differ by half. In either case the ratio of ``largest``
+to ``usual`` says so.
+
+An extraordinary gradient is to be scaled to a quarter of the usual norm, not left out (as PaLM's batches were;
+Chowdhery et al. 2022): a worker that is wrong for good does little harm then, and one that only learns something else
+goes on.
+
+Extraordinary values are kept out of the window, but each of them raises all that is remembered, twofold in 512 steps:
+whatever does not go away becomes ordinary, so that a limit cannot hold a run down for ever.
+"""
+
+import math
+import statistics
+from collections import deque
+
+__all__ = ["SpikeDetector"]
+
+_BLOCK = 16
+"""Steps after which the levels are renewed."""
+_BLOCKS = 8
+"""Blocks in the window."""
+_KNOWN_AFTER = 64
+"""Ordinary values before which nothing is extraordinary."""
+_FEW = 5
+_GROWTH = 2 ** (1 / 512)
+_PART = 0.25
+"""Of the usual value: what an extraordinary one is made."""
+
+
+class SpikeDetector:
+    """Judges one figure of one worker, step by step.
+
+    >>> spikes = SpikeDetector(jump=2.0, shift=1.5)
+    >>> [spikes.judge(1.0 + 0.1 * (step % 3)) for step in range(64)] == [1.0] * 64
+    True
+    >>> round(spikes.judge(11.0), 3), spikes.judge(1.2)
+    (0.025, 1.0)
+
+    Args:
+        jump: How far above the largest value a single one is extraordinary; the module's head has the formula.
+        shift: The same for medians of five.
+    """
+
+    __slots__ = ("_block", "_blocks", "_jump", "_last", "_most", "_most_middle", "_num_known", "_shift", "_usual")
+
+    def __init__(self, *, jump: float, shift: float) -> None:
+        self._jump = jump
+        self._shift = shift
+        self._last: deque[float] = deque(maxlen=_FEW)
+        self._block: list[tuple[float, float]] = []
+        """Values and medians that are not yet part of the levels."""
+        self._blocks: deque[tuple[float, float, float]] = deque(maxlen=_BLOCKS)
+        """Largest value, largest median and median value of each."""
+        self._num_known = 0
+        self._most = self._most_middle = math.inf
+        self._usual = math.nan
+
+    def judge(self, value: float, *, suspect: bool = False) -> float:
+        """What to multiply an ordinary ``value`` by: 1; an extraordinary one: what makes it a quarter of the usual one.
+
+        A value that is no number is somebody else's to refuse, and counts for nothing. Where usual values are not above
+        zero, nothing is extraordinary.
+
+        Args:
+            value: Of the step to be made.
+            suspect: Something else about the step is extraordinary: the value counts as if it were, too.
+        """
+        if math.isnan(value):
+            return 1.0
+        last = self._last
+        last.append(value)
+        middle = sorted(last)[len(last) // 2]
+        strange = suspect or value > self._most or middle > self._most_middle
+        if strange and self._usual > 0:
+            risen = [(_GROWTH * most, _GROWTH * middle, _GROWTH * usual) for most, middle, usual in self._blocks]
+            self._blocks = deque(risen, maxlen=_BLOCKS)
+            self._renew()
+            return min(1.0, _PART * self._usual / value)
+        self._block.append((value, middle))
+        if len(self._block) == _BLOCK:
+            values = [value for value, _ in self._block]
+            self._blocks.append((max(values), max(middle for _, middle in self._block), statistics.median(values)))
+            self._num_known += _BLOCK
+            self._block.clear()
+            if self._num_known >= _KNOWN_AFTER:
+                self._renew()
+        return 1.0
+
+    def _renew(self) -> None:
+        self._usual = statistics.median([block[2] for block in self._blocks])
+        if self._usual > 0:
+            largest, middle = (max(block[place] for block in self._blocks) for place in (0, 1))
+            self._most = self._jump * largest * (largest / self._usual)
+            self._most_middle = self._shift * middle * (middle / self._usual)
