@@ -261,8 +261,7 @@ def _informed(answer: Steer | None, steers: Sequence[Steer]) -> Steer | None:
 
 
 def _slack(spec: str) -> int:
-    policy = parse_policy(spec)
-    return policy.period + policy.delay - 1
+    return int(parse_policy(spec).bound)
 
 
 def _allowed(answer: Steer | None, *, policy: Adaptive) -> tuple[dict[str, int | None], str | None]:

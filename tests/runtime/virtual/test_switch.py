@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,8 +16,10 @@ from plesio.core.errors import ConfigError
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
-from plesio.cost.step_time import Constant, LogNormal, StepTime
+from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.policies import Ready, read_log, verify
+from plesio.policies.adaptive.setting import ON_THE_STORE, Setting
+from plesio.policies.adaptive.what_if import predict_step_s
 from plesio.runtime.environment import Place
 from plesio.runtime.job import Job
 from plesio.runtime.ledger import RunInfo
@@ -267,6 +270,34 @@ def test_the_store_needs_samples_that_it_can_deal_out() -> None:
 
     with pytest.raises(ConfigError, match=r"session\.shard"):
         simulate(work, num_workers=2, cluster=Cluster.one_host(2)).values()
+
+
+STALLS = Stalls(steps=LogNormal(mean_s=0.04, cv=0.1), probability=0.05, factor=5.0)
+
+
+def test_adaptive_goes_to_the_store_where_rare_stalls_are_all_that_is_waited_for(tmp_path: Path) -> None:
+    policy = "adaptive,phase=off,gradient=off,guard=off,system.store=on"
+    steps = [STALLS] * NUM_WORKERS
+    simulation = run(policy, steps=steps, loops=1, samples=12 * NUM_SAMPLES, trace=tmp_path)
+    workers, [result] = workers_of(simulation), simulation.runs
+    assert any(spec.startswith("ssp:") for _, spec in stages_of(result)), stages_of(result)
+    assert set(map(seen_in(workers, 0).count, range(NUM_SAMPLES))) == {12}
+    assert verify(read_log(tmp_path / "events.jsonl")) is None
+    collective = run("adaptive,phase=off,gradient=off,guard=off", steps=steps, loops=1, samples=12 * NUM_SAMPLES)
+    assert result.wall_s < collective.runs[0].wall_s
+
+
+@pytest.mark.parametrize("steps", [STALLS, LogNormal(mean_s=0.05, cv=0.4)], ids=["stalls", "spread"])
+@pytest.mark.parametrize("setting", ON_THE_STORE, ids=lambda setting: setting.spec)
+def test_a_step_on_the_store_takes_as_long_as_was_predicted(setting: Setting, steps: StepTime) -> None:
+    num_steps = 100
+    samples = num_steps * NUM_WORKERS * BATCH_SIZE
+    [result] = run(setting.spec, steps=[steps] * NUM_WORKERS, loops=1, samples=samples).runs
+    drawn = [[Pacer(step_time=steps, seed=5, worker=w).draw_s(k + 1) for k in range(num_steps)] for w in range(3)]
+    exchanges = result.steps / setting.period
+    transfer_s = sum(worker.communicate_s for worker in result.workers) / exchanges
+    predicted_s = predict_step_s(np.array(drawn), transfer_s=transfer_s, setting=setting)
+    assert result.wall_s / (result.steps / NUM_WORKERS) == pytest.approx(predicted_s, rel=0.1)
 
 
 RUNS = [

@@ -92,8 +92,8 @@ class Adaptive(PeriodicSchedule):
 
     @property
     def pushes(self) -> UpdateKind | None:
-        """Nothing: it stays on the collective."""
-        return None
+        """Gradients, if it may go to the store."""
+        return "gradient" if self.system.store else None
 
     @property
     def spec(self) -> str:

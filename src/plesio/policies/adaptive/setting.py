@@ -1,13 +1,14 @@
-"""Period and delay: what the adaptive policy sets, what there is to choose from, and the system side's parameters.
+"""Period and delay, or a bound: what the adaptive policy sets, what there is to choose from, and its parameters.
 
-Local steps are short and their mean is taken long where that is stable (`LocalSGD.inner_rate`): a rate that was tuned for
-the mean of all batches is too high for that of one worker, and a mean may be gone along farther than a single worker
-dares. On the digits with 16 workers and a period of 8, 97 % comes after 4 to 8 epochs instead of 6 to 11; BSP takes 4 to 6.
+Local steps are short and their mean is taken long where that is stable (`LocalSGD.inner_rate`): a rate that was tuned
+for the mean of all batches is too high for that of one worker, and a mean may be gone along farther than a single
+worker dares. On the digits with 16 workers and a period of 8, 97 % comes after 4 to 8 epochs instead of 6 to 11; BSP
+takes 4 to 6.
 
 Stable it is when the momentum of the user's optimizer has died away within a period: else the two momenta swing up. So
 how short depends on the period in units of the optimizer's memory, 1/(1 - β) steps (`step_sizes`). With these, training
-on a quadratic stands the rate that it stands under BSP, which the tests try for all settings. For the same reason a delay
-is at most half a period.
+on a quadratic stands the rate that it stands under BSP, which the tests try for all settings. For the same reason a
+delay is at most half a period.
 """
 
 import math
@@ -17,8 +18,9 @@ from plesio.core.errors import PolicySpecError
 from plesio.policies.bsp import BSP
 from plesio.policies.fields import require_whole
 from plesio.policies.local_sgd import LocalSGD
+from plesio.policies.ssp import SSP
 
-__all__ = ["MODERATE", "SYNCHRONOUS", "Setting", "SystemConfig", "ladder"]
+__all__ = ["MODERATE", "ON_THE_STORE", "SYNCHRONOUS", "Setting", "SystemConfig", "ladder"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,7 @@ class SystemConfig:
         memory: Steps of each worker that are remembered.
         largest_period: Longest period to consider.
         balance: Whether slow workers are given smaller shares of the samples.
+        store: Whether stages under SSP are considered too; a server then runs on every host from the beginning.
 
     Raises:
         PolicySpecError: A value out of its range.
@@ -41,6 +44,7 @@ class SystemConfig:
     memory: int = 32
     largest_period: int = 32
     balance: bool = True
+    store: bool = False
 
     def __post_init__(self) -> None:
         for name in ("gain", "tolerance"):
@@ -70,13 +74,16 @@ def step_sizes(period: int, *, memory: float) -> tuple[float, float]:
 class Setting:
     """A period and a delay, in the order of their slack; how long the steps are is no difference.
 
-    >>> Setting(slack=0, period=1, delay=0).spec, Setting.of(period=8, delay=4).spec
-    ('bsp', 'local_sgd:8,delay=4')
+    On the store the slack is the bound of SSP, and the period follows from it.
+
+    >>> Setting(slack=0, period=1, delay=0).spec, Setting.of(period=8, delay=4).spec, Setting.on_the_store(7).spec
+    ('bsp', 'local_sgd:8,delay=4', 'ssp:7')
     """
 
     slack: int
     period: int
     delay: int
+    on_store: bool = False
     inner_rate: float = field(default=1.0, compare=False)
     momentum: float = field(default=0.0, compare=False)
 
@@ -86,9 +93,16 @@ class Setting:
         inner_rate, momentum = step_sizes(period, memory=memory)
         return cls(slack=period + delay - 1, period=period, delay=delay, inner_rate=inner_rate, momentum=momentum)
 
+    @classmethod
+    def on_the_store(cls, bound: int) -> "Setting":
+        """SSP with this bound."""
+        return cls(slack=bound, period=SSP(bound=bound).period, delay=0, on_store=True)
+
     @property
-    def policy(self) -> BSP | LocalSGD:
+    def policy(self) -> BSP | LocalSGD | SSP:
         """The policy that runs it."""
+        if self.on_store:
+            return SSP(bound=self.slack)
         if self.slack == 0:
             return BSP()
         return LocalSGD(period=self.period, delay=self.delay, inner_rate=self.inner_rate, momentum=self.momentum)
@@ -108,9 +122,11 @@ SYNCHRONOUS = Setting(slack=0, period=1, delay=0)
 MODERATE = Setting.of(period=4, delay=2)
 """To begin with where training may begin with slack: a transfer is felt once in four steps, and measured by then."""
 
+ON_THE_STORE = tuple(Setting.on_the_store(bound) for bound in (3, 7, 15))
+
 
 def ladder(largest_period: int, *, memory: float) -> tuple[Setting, ...]:
-    """The settings to choose from, least slack first: each period without and with half of it as delay, and 1 with 1."""
+    """The settings on the collective, least slack first: each period without and with half of it as delay; 1 with 1."""
     periods = [2**k for k in range(int(math.log2(largest_period)) + 1)]
     settings = {Setting.of(period=h, delay=d, memory=memory) for h in periods for d in {0, max(1, h // 2)}}
     return tuple(sorted(settings))

@@ -15,7 +15,12 @@ The *choice* is the setting of the least slack among those that training can aff
 ``tolerance`` of the best of them. A change must promise ``gain``; one that only gives slack back must promise nothing
 but is made when two reviews running agree, so the setting does not swing between two that are about equal.
 
-Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps late at most.
+Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps late at most, under SSP the bound.
+
+The *store* (`SystemConfig.store`) is considered where samples can be leased. Until it has been measured, an exchange
+with it is taken to last as long as an all-reduce, since as many bytes go up to the shards and down from them; from then
+on, what the lower quarter of its exchanges lasted, in which nobody was waited for. It must promise ``gain`` over the
+best setting on the collective that can be afforded, and is left when that is as fast. There are no shares on it.
 
 *Shares.* Slack cannot hide persistent slowness: sooner or later everyone waits for the slowest. So workers whose pace
 differs significantly from the median (by `SIGNIFICANCE` standard errors, of logarithms) take shares of each round in
@@ -32,7 +37,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.policies.adaptive.setting import SYNCHRONOUS, Setting, SystemConfig, ladder
+from plesio.policies.adaptive.setting import ON_THE_STORE, SYNCHRONOUS, Setting, SystemConfig, ladder
 from plesio.policies.adaptive.what_if import predict_step_s, predict_steps_s
 from plesio.policies.events import Reviewed
 
@@ -79,8 +84,8 @@ class SystemMonitor:
         self._ladder = ladder(config.largest_period, memory=math.inf)
         self._pace_s: dict[int, deque[float]] = {}
         """Of each worker, the seconds of its last steps, brought to equal shares."""
-        self._transfer_s: dict[bool, float] = {}
-        """Of an exchange of gradients (True: every step) and of parameters (False)."""
+        self._transfer_s: dict[str, float] = {}
+        """Of an exchange: of gradients (every step), of parameters (now and then), or with the store."""
         self._less_wanted: Setting | None = None
         self._counts_samples = False
         """Whether samples are dealt in rounds; else there are no shares to change."""
@@ -90,17 +95,21 @@ class SystemMonitor:
         memory = max(1 / (1 - min(review.momentum, 0.999)) for review in reviews.values())
         self._ladder = ladder(self._config.largest_period, memory=memory)
         self._counts_samples = all(sum(review.samples) > 0 for review in reviews.values())
-        means = [sum(sizes) / len(sizes) for sizes in zip(*(it.samples for it in reviews.values()), strict=True)]
+        if setting.on_store:  # steps have nothing to do with each other there, but for their size
+            usual = statistics.median(size for review in reviews.values() for size in review.samples)
+            means = [usual] * max(len(review.samples) for review in reviews.values())
+        else:
+            means = [sum(sizes) / len(sizes) for sizes in zip(*(it.samples for it in reviews.values()), strict=True)]
         for worker, review in reviews.items():
             pace = self._pace_s.setdefault(worker, deque(maxlen=self._config.memory))
-            steps = zip(review.compute_s, review.samples, means, strict=True)
+            steps = zip(review.compute_s, review.samples, means, strict=not setting.on_store)
             pace.extend(max(SHORTEST_S, s * mean / own if own else s) for s, own, mean in steps)
         for worker in self._pace_s.keys() - reviews.keys():
             del self._pace_s[worker]
-        synchronous = setting.slack == 0
-        seen = _every_step(reviews) if synchronous else _now_and_then(reviews)
+        kind = _kind(setting)
+        seen = {"store": _with_store, "gradients": _every_step, "parameters": _now_and_then}[kind](reviews)
         if seen:
-            self._transfer_s[synchronous] = statistics.fmean(seen)
+            self._transfer_s[kind] = statistics.fmean(seen)
 
     @property
     def knows_transfer(self) -> bool:
@@ -109,8 +118,8 @@ class SystemMonitor:
 
     def transfer_s(self, setting: Setting) -> float:
         """Seconds of one exchange under ``setting``, as far as is known."""
-        synchronous = setting.slack == 0
-        return self._transfer_s.get(synchronous, self._transfer_s.get(not synchronous, 0.0))
+        likely = (_kind(setting), "gradients", "parameters", "store")
+        return next((self._transfer_s[kind] for kind in likely if kind in self._transfer_s), 0.0)
 
     def choose(self, *, slack: float, current: Setting, shares: Sequence[float]) -> Choice:
         """Period, delay and shares for the next steps.
@@ -121,7 +130,8 @@ class SystemMonitor:
             shares: In force; empty is equal shares.
         """
         pace_s = self._remembered_s()
-        new_shares = self._shares(pace_s, shares) if self._config.balance and self._counts_samples else tuple(shares)
+        balances = self._config.balance and self._counts_samples and not current.on_store
+        new_shares = self._shares(pace_s, shares) if balances else tuple(shares)
         if not pace_s.size:
             return Choice(
                 setting=SYNCHRONOUS,
@@ -136,13 +146,18 @@ class SystemMonitor:
         predicted = predict_steps_s(compute_s, transfer_s=self.transfer_s, settings=self._ladder)
         affordable = [setting for setting in self._ladder if setting.slack <= slack]
         wanted, least = self._cheapest(affordable, predicted), self._cheapest(self._ladder, predicted)
+        if current.on_store or (self._config.store and self._counts_samples):
+            predicted |= predict_steps_s(pace_s, transfer_s=self.transfer_s, settings=ON_THE_STORE)
+            wanted = self._on_store(predicted, slack=slack, current=current, best_s=predicted[wanted]) or wanted
         # with the step sizes that fit the optimizer; what a run begins with may be none of the ladder's
-        setting = next((one for one in self._ladder if one == current), wanted)
+        setting = current if current.on_store else next((one for one in self._ladder if one == current), wanted)
         gains = predicted[wanted] <= predicted[setting] * (1 - self._config.gain)
         gives_back = wanted.slack < current.slack and self._less_wanted == wanted
         if current.slack > slack or (self.knows_transfer and (gains or gives_back)):
             setting = wanted
         self._less_wanted = wanted if setting == current and wanted.slack < current.slack else None
+        if setting.on_store:
+            new_shares = ()
         inputs = {
             "system.bsp_step_s": predicted[SYNCHRONOUS],
             "system.step_s": predicted[setting],
@@ -158,6 +173,16 @@ class SystemMonitor:
         """Of the settings that are about as fast as the fastest of them, the one of least slack."""
         best_s = min(predicted[setting] for setting in settings)
         return next(setting for setting in settings if predicted[setting] <= best_s * (1 + self._config.tolerance))
+
+    def _on_store(
+        self, predicted: Mapping[Setting, float], *, slack: float, current: Setting, best_s: float
+    ) -> Setting | None:
+        """The setting on the store, if one is so much faster than the best on the collective."""
+        affordable = [setting for setting in ON_THE_STORE if setting.slack <= slack]
+        if not affordable:
+            return None
+        cheapest = self._cheapest(affordable, predicted)
+        return cheapest if predicted[cheapest] <= best_s * (1 if current.on_store else 1 - self._config.gain) else None
 
     def _worth(
         self, pace_s: NDArray[np.float64], before: Sequence[float], after: Sequence[float], setting: Setting
@@ -202,6 +227,16 @@ def _chance(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
 def _every_step(reviews: Mapping[int, Reviewed]) -> list[float]:
     """The transfer of each step, where every step ends in an exchange: the shortest time that a worker was blocked."""
     return [min(blocked) for blocked in zip(*(review.blocked_s for review in reviews.values()), strict=True)]
+
+
+def _kind(setting: Setting) -> str:
+    return "store" if setting.on_store else "gradients" if setting.slack == 0 else "parameters"
+
+
+def _with_store(reviews: Mapping[int, Reviewed]) -> list[float]:
+    """The exchanges of all workers that were the shortest: the lower quarter."""
+    blocked = sorted(each_s for review in reviews.values() for each_s in review.blocked_s if each_s > 0)
+    return blocked[: -(-len(blocked) // 4)]
 
 
 def _now_and_then(reviews: Mapping[int, Reviewed]) -> list[float]:

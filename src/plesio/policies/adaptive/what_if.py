@@ -3,6 +3,9 @@
 A worker's step k ends ``compute`` after its last, an exchange ends ``transfer`` after the last worker has come to it,
 and a worker stops where the exchange that it should merge is not complete. Persistent slowness, chance and heavy tails
 count as they were measured; no distribution is assumed. All delays of one period are run at once.
+
+On the store (SSP) a worker exchanges after every p steps, for half a transfer up and half a transfer down, and begins
+the step at clock k when all have been heard of at clock k - s: those that are behind, at their next exchange.
 """
 
 import itertools
@@ -31,8 +34,13 @@ def predict_steps_s(
     >>> [round(step_s, 9) for step_s in found.values()]
     [0.04]
     """
-    predicted: dict[Setting, float] = {}
-    for period, group in itertools.groupby(sorted(settings, key=lambda it: it.period), key=lambda it: it.period):
+    predicted = {
+        setting: _run_on_store(compute_s, setting=setting, transfer_s=transfer_s(setting))
+        for setting in settings
+        if setting.on_store
+    }
+    collective = sorted((it for it in settings if not it.on_store), key=lambda it: it.period)
+    for period, group in itertools.groupby(collective, key=lambda it: it.period):
         equal_periods = list(group)
         delays = np.array([setting.delay for setting in equal_periods])
         transfers_s = np.array([transfer_s(setting) for setting in equal_periods])
@@ -77,3 +85,23 @@ def _run(
         merged_s = np.maximum(came_s + merge_s, end_s)
     step_s: NDArray[np.float64] = (end_s - half_s) / (rounds * period)
     return step_s
+
+
+def _run_on_store(compute_s: NDArray[np.float64], *, setting: Setting, transfer_s: float) -> float:
+    """Seconds of a step under SSP."""
+    num_workers, recorded = compute_s.shape
+    bound, period = setting.slack, setting.period
+    end_s = np.zeros(num_workers)
+    all_heard_s = np.zeros(2 * recorded + 1)
+    """By clock, when the last worker was heard of at it."""
+    half_s = 0.0
+    for clock in range(2 * recorded):
+        if clock == recorded:
+            half_s = float(end_s.mean())
+        start_s = end_s + transfer_s if clock and clock % period == 0 else end_s
+        if clock > bound:
+            awaited = -(-(clock - bound) // period) * period
+            start_s = np.maximum(start_s, all_heard_s[awaited] + transfer_s / 2)
+        end_s = start_s + compute_s[:, clock % recorded]
+        all_heard_s[clock + 1] = end_s.max() + transfer_s / 2
+    return (float(end_s.mean()) - half_s) / float(recorded)
