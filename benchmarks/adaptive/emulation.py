@@ -8,20 +8,29 @@ run is its own control. All parameters and gradients of a replica lie in one fla
   undivided, their sum).
 
 A gradient that is not finite is refused, as in the runtime: that worker's part is left out.
+
+A *guarded* branch goes on as the runtime does: its extraordinary gradients are scaled down, its rate is held, and after
+an alarm it is taken back to the older of the two states that were kept and goes on without slack. A branch that is not
+guarded shows what the fault does if nobody acts.
 """
 
 import copy
 import math
-from collections import deque
+import statistics
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from plesio.policies.adaptive.controller import MAX_RESTORES
 from plesio.policies.adaptive.gradient import GradientSample, gradient_figures
+from plesio.policies.adaptive.guard import Guard, GuardConfig
+from plesio.policies.adaptive.rate_limit import RateLimit
 from plesio.policies.adaptive.reading import Reading
+from plesio.policies.adaptive.spike import SpikeDetector
 from plesio.tasks.task import Task, take_batch
 
 __all__ = ["Fault", "Team", "TeamSetting"]
@@ -70,10 +79,59 @@ class Fault:
     strength: float
 
 
+class Watch:
+    """What guards a team: detectors of each worker's norms and losses, the rate's limit, and what they did.
+
+    Args:
+        num_workers: N.
+        config: The guard's.
+    """
+
+    def __init__(self, num_workers: int, config: GuardConfig) -> None:
+        detectors = [SpikeDetector(jump=config.spike_jump, shift=config.spike_shift) for _ in range(2 * num_workers)]
+        self._norms, self._losses = detectors[:num_workers], detectors[num_workers:]
+        self._suspect = [False] * num_workers
+        self._limit = RateLimit(jump=config.rate_jump)
+        self.guard = Guard(config)
+        self.kept: deque[Any] = deque(maxlen=2)
+        self.clipped: list[tuple[int, int]] = []
+        """Step and worker."""
+        self.held: list[int] = []
+        """Steps."""
+
+    def gradient(self, gradient: Tensor, *, loss: float, worker: int, step: int) -> Tensor:
+        """The gradient as it is sent; a loss is known in time for the next one."""
+        factor = self._norms[worker].judge(float(gradient.norm()), suspect=self._suspect[worker])
+        self._suspect[worker] = self._losses[worker].judge(loss) < 1.0
+        if factor == 1.0:
+            return gradient
+        self.clipped.append((step, worker))
+        return gradient * factor
+
+    def rate(self, rate: float, *, step: int) -> float:
+        """The rate that is let through."""
+        allowed = self._limit.allow(rate)
+        if self._limit.holds:
+            self.held.append(step)
+        return allowed
+
+    def most_clipped(self, *, since: int) -> int:
+        """Steps from ``since`` on, of the worker with most of them."""
+        counts = Counter(worker for step, worker in self.clipped if step >= since)
+        return max(counts.values(), default=0)
+
+    def answered(self, *, good: bool, restored: bool) -> None:
+        """A review is over."""
+        if restored:
+            self._limit.returned()
+        elif good:
+            self._limit.good()
+
+
 class Team:
     """Workers that train a task together."""
 
-    def __init__(self, task: Task, setting: TeamSetting) -> None:
+    def __init__(self, task: Task, setting: TeamSetting, *, config: GuardConfig) -> None:
         self._task, self._setting = task, setting
         num_replicas = setting.num_workers if setting.mode == "local" else 1
         self._replicas = [_Replica(task, setting) for _ in range(num_replicas)]
@@ -87,10 +145,16 @@ class Team:
         self._fault: Fault | None = None
         self._fault_step = 0
         self._step = 0
+        self._last_rate = 0.0
+        self._fell_back = False
+        self._num_restores = 0
+        self.watch: Watch | None = Watch(setting.num_workers, config)
+        """None for a branch that nothing guards."""
 
-    def fork(self, fault: Fault, *, worker_seed: int) -> "Team":
+    def fork(self, fault: Fault, *, worker_seed: int, guarded: bool) -> "Team":
         """A copy that goes on by itself; the fault begins some steps into its first review."""
         other = copy.copy(self)
+        other.watch = copy.deepcopy(self.watch, {id(one): one for one in self.watch.kept}) if guarded else None
         other._replicas = [replica.copy() for replica in self._replicas]
         other._history = deque(self._history, maxlen=self._history.maxlen)
         other._random = torch.Generator()
@@ -109,16 +173,14 @@ class Team:
         """The first step with the fault."""
         return self._fault_step
 
-    def review(self, *, with_gradient: bool) -> tuple[Reading, float, list[float]]:
-        """Train for a review; what it saw, the shared model's metric (higher is better), each step's mean loss."""
+    def train(self, *, with_gradient: bool) -> Reading:
+        """Train for a review; what it saw."""
         num_workers = self._setting.num_workers
         losses: list[list[float]] = [[] for _ in range(num_workers)]
         samples: dict[int, list[GradientSample]] = {worker: [] for worker in range(num_workers)}
-        step_losses = []
         num_refused = 0
         for step in range(STEPS_PER_REVIEW):
             found = self._all_gradients()
-            step_losses.append(sum(loss for loss, _ in found) / num_workers)
             for worker, (loss, gradient) in enumerate(found):
                 if gradient is None:
                     num_refused += 1
@@ -131,25 +193,59 @@ class Team:
             pairs = {worker: (pair[0], pair[1]) for worker, pair in samples.items()}
             figures = gradient_figures(pairs, batch_samples=[self._setting.batch_size] * num_workers)
         means = [sum(of_worker) / len(of_worker) for of_worker in losses if of_worker]
-        reading = Reading(
+        began = self._step - STEPS_PER_REVIEW
+        return Reading(
+            num_clipped=0 if self.watch is None else self.watch.most_clipped(since=began),
             clock=self._step,
             num_steps=STEPS_PER_REVIEW,
-            learning_rate=self._rate(self._step - 1),
+            learning_rate=self._last_rate,
             loss=sum(means) / len(means) if means else math.nan,
             worst_loss=max(means, default=math.nan),
+            typical_loss=statistics.median(means) if means else math.nan,
             num_refused=num_refused,
             gradient=figures,
         )
-        return reading, self._metric(), step_losses
+
+    def answer(self, reading: Reading) -> str | None:
+        """Do what the guard says of a review; the reason of an alarm. Three of them take the team back."""
+        assert self.watch is not None, "guarded"
+        alarm = self.watch.guard.observe(reading)
+        restored = (
+            alarm is not None and not alarm.averted and self._num_restores < MAX_RESTORES and bool(self.watch.kept)
+        )
+        if alarm is not None and self._fault is not None:
+            self._fell_back = True
+        if restored:
+            self._num_restores += 1
+            self._go_back(self.watch.kept[0])
+            self.watch.kept = deque([self.watch.kept[0]], maxlen=2)
+        elif self.watch.guard.good:
+            self.watch.kept.append(self._state())
+        self.watch.answered(good=self.watch.guard.good, restored=restored)
+        return None if alarm is None else alarm.reason
+
+    def _state(self) -> list["_Replica"]:
+        return [replica.copy() for replica in self._replicas]
+
+    def _go_back(self, kept: list["_Replica"]) -> None:
+        self._replicas = [replica.copy() for replica in kept]
+        mean = torch.stack([replica.flat for replica in self._replicas]).mean(0)
+        for replica in self._replicas:
+            replica.flat.copy_(mean)
+        self._history.append(mean)
 
     def _all_gradients(self) -> list[tuple[float, Tensor | None]]:
         """One step of everyone: each worker's loss and gradient as it sends it."""
         local = self._setting.mode == "local"
         fault = self._fault if self._step >= self._fault_step else None
-        slack = self._setting.slack
-        if fault is not None and fault.kind == "loose":
+        loose = fault is not None and fault.kind == "loose" and not self._fell_back
+        slack = 0 if self._fell_back else self._setting.slack
+        if fault is not None and loose:
             slack = round((slack + 1) * fault.strength) - 1
         rate = self._rate(self._step)
+        if self.watch is not None:
+            rate = self.watch.rate(rate, step=self._step)
+        self._last_rate = rate
         found: list[tuple[float, Tensor | None]] = []
         for worker in range(self._setting.num_workers):
             replica = self._replicas[worker if local else 0]
@@ -158,6 +254,8 @@ class Team:
             bad = fault if worker == self._fault_step % self._setting.num_workers else None
             loss = replica.gradient(self._task, self._batch(worker, bad))
             gradient = self._spoil(replica.grad.clone(), bad)
+            if self.watch is not None:
+                gradient = self.watch.gradient(gradient, loss=loss, worker=worker, step=self._step)
             found.append((loss, gradient if bool(torch.isfinite(gradient).all()) else None))
         if local:
             for replica, (_, gradient) in zip(self._replicas, found, strict=True):
@@ -168,11 +266,10 @@ class Team:
                     replica.flat.copy_(mean)
         else:
             kept = [gradient for _, gradient in found if gradient is not None]
-            undivided = fault is not None and fault.kind == "loose"
             self._replicas[0].flat.copy_(self._history[-1])
             if kept:
                 total = torch.stack(kept).sum(0)
-                self._replicas[0].apply(total if undivided else total / len(kept), rate=rate)
+                self._replicas[0].apply(total if loose else total / len(kept), rate=rate)
             self._history.append(self._replicas[0].flat.clone())
         self._step += 1
         return found
@@ -226,7 +323,8 @@ class Team:
         sketch = torch.zeros(SKETCH_SIZE, dtype=gradient.dtype).index_add_(0, self._bucket, gradient * self._sign)
         return GradientSample(norm_sq=float(gradient.double().square().sum()), sketch=tuple(sketch.tolist()))
 
-    def _metric(self) -> float:
+    def metric(self) -> float:
+        """The shared model's metric; higher is better."""
         first = self._replicas[0]
         own = first.flat.clone()
         if self._setting.mode == "local":

@@ -1,6 +1,6 @@
-"""Records what `scenarios` lists, and reads it back: readings and true metrics, a JSON file a scenario.
+"""Records what `scenarios` lists, and reads it back: what was seen, done and the true metrics, a JSON file a scenario.
 
-A recording is made once and kept; after a change to scenarios or emulation, remove the folder.
+A recording is made once and kept; after a change to scenarios, emulation or guard, remove the folder.
 """
 
 import dataclasses
@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 from emulation import Team
-from scenarios import Scenario
+from scenarios import Forked, Scenario
 
+from plesio.policies.adaptive.guard import GuardConfig
 from plesio.policies.adaptive.reading import GradientFigures, Reading
 from plesio.tasks import Task, load_task
 
-__all__ = ["Fork", "Recording", "Seen", "record_all"]
+__all__ = ["Branch", "Fork", "Recording", "Seen", "record_all"]
 
 FOLDER = Path(__file__).parents[2] / "runs" / "divergences"
 FORK_REVIEWS = 8
@@ -27,30 +28,40 @@ FORK_REVIEWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A review: what the guard is shown, and what it is not."""
+    """A review: what the guard was shown and said, and what it was not shown."""
 
     reading: Reading
     metric: float
-    step_losses: tuple[float, ...]
+    alarm: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """Reviews in succession, and the steps in which a gradient was scaled down or the rate held."""
+
+    reviews: tuple[Seen, ...]
+    clipped: tuple[int, ...]
+    held: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """What came after a fault."""
+    """What came after a fault, with nobody acting and with the guard."""
 
     kind: str
     strength: float
     onset_review: int
     fault_step: int
-    after: tuple[Seen, ...]
+    alone: Branch
+    guarded: Branch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A healthy run and its forks."""
+    """A healthy run, which is guarded, and its forks."""
 
     name: str
-    healthy: tuple[Seen, ...]
+    healthy: Branch
     forks: tuple[Fork, ...]
 
 
@@ -67,26 +78,43 @@ def _file_of(scenario: Scenario) -> Path:
     if not path.exists():
         started_s = time.process_time()
         path.write_text(json.dumps(_record(scenario)), encoding="utf-8")
-        print(f"recorded {scenario.name} in {time.process_time() - started_s:.1f} s")
+        print(f"recorded {scenario.name} in {time.process_time() - started_s:.1f} s", flush=True)
     return path
 
 
 def _record(scenario: Scenario) -> dict[str, Any]:
-    team = Team(_task_of(scenario), scenario.setting())
-    for _ in range(scenario.pretraining_reviews):
-        team.review(with_gradient=False)
+    team = Team(_task_of(scenario), scenario.setting(), config=GuardConfig())
+    for number in range(scenario.pretraining_reviews):
+        team.train(with_gradient=number % 2 == 0)
     healthy, forks = [], []
     for review in range(scenario.num_reviews):
         for number, forked in enumerate(scenario.forks):
             if forked.onset_review == review:
-                other = team.fork(forked.fault, worker_seed=scenario.seed * 13 + number * 5)
-                after = [
-                    _line(*other.review(with_gradient=later % 2 == 0)) for later in range(review, review + FORK_REVIEWS)
-                ]
-                fault = dataclasses.asdict(forked.fault)
-                forks.append({**fault, "onset_review": review, "fault_step": other.fault_step, "after": after})
-        healthy.append(_line(*team.review(with_gradient=review % 2 == 0)))
-    return {"name": scenario.name, "healthy": healthy, "forks": forks}
+                forks.append(_fork(team, forked, worker_seed=scenario.seed * 13 + number * 5))
+        healthy.append(_review(team, review))
+    return {"name": scenario.name, "healthy": _branch(team, healthy), "forks": forks}
+
+
+def _fork(team: Team, forked: Forked, *, worker_seed: int) -> dict[str, Any]:
+    fork: dict[str, Any] = {**dataclasses.asdict(forked.fault), "onset_review": forked.onset_review}
+    for name, guarded in (("alone", False), ("guarded", True)):
+        other = team.fork(forked.fault, worker_seed=worker_seed, guarded=guarded)
+        lines = [_review(other, forked.onset_review + later) for later in range(FORK_REVIEWS)]
+        fork |= {"fault_step": other.fault_step, name: _branch(other, lines)}
+    return fork
+
+
+def _review(team: Team, number: int) -> dict[str, Any]:
+    reading = team.train(with_gradient=number % 2 == 0)
+    metric = team.metric()  # before anybody goes back
+    alarm = None if team.watch is None else team.answer(reading)
+    return {**dataclasses.asdict(reading), "true_metric": metric, "alarm": alarm}
+
+
+def _branch(team: Team, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    watch = team.watch
+    clipped = [] if watch is None else [step for step, _ in watch.clipped]
+    return {"reviews": lines, "clipped": clipped, "held": [] if watch is None else watch.held}
 
 
 def _task_of(scenario: Scenario) -> Task:
@@ -98,28 +126,27 @@ def _task_of(scenario: Scenario) -> Task:
     return dataclasses.replace(task, metric=lambda model: least + suboptimality(model))
 
 
-def _line(reading: Reading, metric: float, step_losses: Sequence[float]) -> dict[str, Any]:
-    return {**dataclasses.asdict(reading), "true_metric": metric, "step_losses": list(step_losses)}
-
-
 def _read(path: Path) -> Recording:
     content = json.loads(path.read_text(encoding="utf-8"))
     forks = tuple(
-        Fork(
-            kind=fork["kind"],
-            strength=fork["strength"],
-            onset_review=fork["onset_review"],
-            fault_step=fork["fault_step"],
-            after=tuple(map(_seen, fork["after"])),
-        )
+        Fork(**{**fork, "alone": _read_branch(fork["alone"]), "guarded": _read_branch(fork["guarded"])})
         for fork in content["forks"]
     )
-    return Recording(name=content["name"], healthy=tuple(map(_seen, content["healthy"])), forks=forks)
+    return Recording(name=content["name"], healthy=_read_branch(content["healthy"]), forks=forks)
+
+
+def _read_branch(content: dict[str, Any]) -> Branch:
+    reviews = tuple(map(_seen, content["reviews"]))
+    return Branch(reviews=reviews, clipped=tuple(content["clipped"]), held=tuple(content["held"]))
 
 
 def _seen(line: dict[str, Any]) -> Seen:
     fields = dict(line)
-    metric, step_losses = fields.pop("true_metric"), tuple(fields.pop("step_losses"))
+    metric, alarm = _known(fields.pop("true_metric")), fields.pop("alarm")
     if fields["gradient"] is not None:
         fields["gradient"] = GradientFigures(**fields["gradient"])
-    return Seen(Reading(**fields), -math.inf if math.isnan(metric) else metric, step_losses)
+    return Seen(Reading(**fields), metric, alarm)
+
+
+def _known(metric: float) -> float:
+    return -math.inf if math.isnan(metric) else metric

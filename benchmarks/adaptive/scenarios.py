@@ -1,7 +1,8 @@
 """Which trainings are recorded: healthy runs of three tasks, and faults that fork off them.
 
-TUNING is what the defaults of the guard were chosen by, HELD_OUT what they are judged by. They share no seed, and
-differ in what the tasks are (dimension, spectrum, momentum, width, context), in batches, rates, slack and strengths.
+TUNING is what the defaults of the guard were chosen by, HELD_OUT what they are judged by. They share no seed (100 to
+111 and 900 to 975; 3000 to 3025), and differ in what the tasks are (dimension, spectrum, momentum, width, context),
+in batches, rates, slack and strengths.
 """
 
 import math
@@ -142,7 +143,7 @@ def _catalogue(
 
 
 _LM = {"depth": 1, "num_heads": 2, "corpus_bytes": 200_000}
-TUNING = _catalogue(
+_TUNING = _catalogue(
     "tuning",
     {
         "quadratic": (
@@ -175,7 +176,7 @@ TUNING = _catalogue(
     num_reviews=32,
     first_seed=100,
 )
-_HELD_OUT_STRENGTHS: Mapping[str, tuple[float, ...]] = {
+_MORE_STRENGTHS: Mapping[str, tuple[float, ...]] = {
     "rate": (5.0, 20.0, 50.0, 100.0),
     "gradient": (50.0, 30.0, 100.0),
     "loose": (6.0, 12.0, 3.0, 20.0),
@@ -185,16 +186,16 @@ _HELD_OUT_STRENGTHS: Mapping[str, tuple[float, ...]] = {
     "inputs": (20.0, 8.0),
     "noise": (70.0, 30.0),
 }
-_HELD_OUT_QUADRATIC: tuple[Mapping[str, Any], ...] = (
+_MORE_QUADRATIC: tuple[Mapping[str, Any], ...] = (
     {"noise": 1.0, "dimension": 64, "rate": 0.04, "batch_size": 32, "num_workers": 5, "slack": 2},
     {"noise": 0.5, "heterogeneity": 1.0, "rate": 0.05, "batch_size": 16, "num_workers": 8, "slack": 3},
     {"noise": 2.0, "condition_number": 20.0, "rate": 0.1, "batch_size": 6, "num_workers": 4, "slack": 1},
     {"noise": 1.0, "dimension": 16, "rate": 0.02, "batch_size": 64, "num_workers": 6, "slack": 7},
 )
-HELD_OUT = _catalogue(
-    "held_out",
+_MORE = _catalogue(
+    "more",
     {
-        "quadratic": _HELD_OUT_QUADRATIC,
+        "quadratic": _MORE_QUADRATIC,
         "digits": (
             {"rate": 0.12, "batch_size": 8, "num_workers": 4, "slack": 2},
             {"rate": 0.02, "momentum": 0.9, "batch_size": 8, "num_workers": 4, "slack": 1},
@@ -208,16 +209,53 @@ HELD_OUT = _catalogue(
         ),
     },
     counts={"quadratic": 20, "digits": 12, "stdlib_lm": 12},
-    strengths=_HELD_OUT_STRENGTHS,
+    strengths=_MORE_STRENGTHS,
     num_forks=3,
     num_reviews=32,
     first_seed=900,
 ) + _catalogue(
-    "held_out_more",  # the first 44 runs gave 48 divergences
-    {"quadratic": _HELD_OUT_QUADRATIC},
+    "more_still",
+    {"quadratic": _MORE_QUADRATIC},
     counts={"quadratic": 6},
-    strengths=_HELD_OUT_STRENGTHS,
+    strengths=_MORE_STRENGTHS,
     num_forks=3,
     num_reviews=32,
     first_seed=970,
+)
+TUNING = _TUNING + _MORE
+HELD_OUT = _catalogue(
+    "held_out",
+    {
+        "quadratic": (
+            {"noise": 1.0, "dimension": 48, "rate": 0.03, "batch_size": 24, "num_workers": 4, "slack": 3},
+            {"noise": 0.7, "heterogeneity": 0.5, "rate": 0.06, "batch_size": 12, "num_workers": 6, "slack": 2},
+            {"noise": 1.5, "condition_number": 15.0, "rate": 0.08, "batch_size": 8, "num_workers": 5, "slack": 1},
+            {"noise": 1.0, "dimension": 24, "rate": 0.03, "batch_size": 48, "num_workers": 8, "slack": 5},
+        ),
+        "digits": (
+            {"rate": 0.08, "batch_size": 8, "num_workers": 4, "slack": 3},
+            {"rate": 0.03, "momentum": 0.8, "batch_size": 8, "num_workers": 4, "slack": 1},
+            {"rate": 0.06, "batch_size": 4, "num_workers": 4, "slack": 7},
+            {"rate": 0.15, "batch_size": 12, "num_workers": 4, "slack": 2},
+        ),
+        "stdlib_lm": (
+            {**_LM, "context": 24, "width": 32, "rate": 2e-3, "batch_size": 8, "num_workers": 4, "slack": 3},
+            {**_LM, "context": 32, "width": 48, "rate": 2e-3, "batch_size": 6, "num_workers": 4, "slack": 1},
+            {**_LM, "context": 16, "width": 48, "rate": 3e-3, "batch_size": 12, "num_workers": 4, "slack": 2},
+        ),
+    },
+    counts={"quadratic": 26, "digits": 12, "stdlib_lm": 12},
+    strengths={
+        "rate": (10.0, 30.0, 60.0, 100.0),
+        "gradient": (40.0, 80.0, 100.0),
+        "loose": (4.0, 8.0, 16.0),
+        "labels": (1.0, 0.8),
+        "flip": (15.0, 7.0, 25.0),
+        "nan": (1.0, 0.7),
+        "inputs": (15.0, 25.0),
+        "noise": (60.0, 90.0),
+    },
+    num_forks=3,
+    num_reviews=32,
+    first_seed=3000,
 )

@@ -1,9 +1,9 @@
 """The rate limit: a learning rate that leaps beyond all earlier ones is reached in steps that training is seen to bear.
 
-After 16 steps, a rise in one step to more than ``jump`` times the highest rate so far is no warm-up: those rise by small
-steps, and the first step of the steepest doubles the rate. It is *held* at the rate of the step before (or a tenth of
-the highest), and let up by a quarter with every review that finds the state good, until it is there. If the run is taken back meanwhile, the rate
-stays where it is, for the rest of the run.
+After 16 steps, a rise in one step to more than ``jump`` times the highest rate so far is no warm-up: those rise by
+small steps, and the first step of the steepest doubles the rate. It is *held* at the rate of the step before (or a
+tenth of the highest), and let up by a quarter with every review that finds the state good, until it is there. If the
+run is taken back meanwhile, the rate stays where it is, for the rest of the run.
 
 A rate that training has had before is let through (warm restarts).
 
