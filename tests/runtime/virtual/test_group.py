@@ -50,3 +50,17 @@ def test_all_gather_and_all_reduce_take_turns():
 def test_bytes_that_cross_racks_are_those_of_the_ranks_whose_next_is_in_another():
     simulated = simulate(gather, num_workers=16, cluster=parse_cluster("2-racks"))
     assert simulated.cross_rack_bytes == 2 * 15_000
+
+
+def test_all_to_all_brings_every_ranks_row_in_the_time_and_with_the_bytes_of_a_ring():
+    def main(job: VirtualJob) -> tuple[list[list[int]], float, int]:
+        begun_s = job.clock.now_s()
+        rows = torch.arange(RANKS, dtype=torch.uint8).repeat_interleave(1000).view(RANKS, 1000) + 10 * job.place.rank
+        parts = job.group("cpu").all_to_all(rows).wait()
+        return [part.unique().tolist() for part in parts], job.clock.now_s() - begun_s, job.bytes_sent()["collective"]
+
+    values = simulate(main, num_workers=RANKS, cluster=parse_cluster("4x1gbe")).values()
+    for rank, (parts, took_s, sent_bytes) in enumerate(values):
+        assert parts == [[10 * source + rank] for source in range(RANKS)]
+        assert took_s == pytest.approx(all_gather_s(4000, num_ranks=RANKS, latency_s=50e-6, bytes_per_s=125e6))
+        assert sent_bytes == 3000

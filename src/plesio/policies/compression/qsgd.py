@@ -70,6 +70,9 @@ class Qsgd(Lossy):
         return 1 - min(size / (4 * self.num_levels**2), math.sqrt(size) / self.num_levels)
 
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """One all-gather: ranks have different scales, and sums of levels would need more bits."""
-        num_bytes = -(-self.payload_bits(shapes) // 8) + self.feedback
-        return (Collective("all_gather", num_ranks * num_bytes),)
+        """Every rank sums up an n-th, which is rounded once more: what is sent does not grow with the ranks.
+
+        Levels of different scales cannot be added up on the way, and gathering all ranks' would be n/2 times as much.
+        """
+        num_bytes = -(-self.payload_bits(-(-num_elements(shapes) // num_ranks)) // 8) + self.feedback
+        return (Collective("all_to_all", num_ranks * num_bytes), Collective("all_gather", num_ranks * num_bytes))

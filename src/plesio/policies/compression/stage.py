@@ -33,14 +33,15 @@ class Collective:
 
     Attributes:
         operation: Which.
-        num_bytes: S, as `plesio.cost` counts it: the reduced tensor, or all gathered parts together.
+        num_bytes: S, as `plesio.cost` counts it: the reduced tensor, all gathered parts together, or what one rank has
+            for all of them.
     """
 
-    operation: Literal["all_reduce", "all_gather"]
+    operation: Literal["all_reduce", "all_gather", "all_to_all"]
     num_bytes: int
 
     def sent_bytes(self, *, num_ranks: int) -> int:
-        """Bytes that each rank of a ring sends: ``2(n-1)/n S``, or ``(n-1)/n S`` for an all-gather."""
+        """Bytes that each rank of a ring sends: ``2(n-1)/n S``, or ``(n-1)/n S`` without sums."""
         passes = 2 if self.operation == "all_reduce" else 1
         return round(passes * (num_ranks - 1) / num_ranks * self.num_bytes)
 

@@ -1,4 +1,4 @@
-"""How the mean over the ranks is made: in full, of payloads that are added up or gathered, or of factored matrices.
+"""How the mean over the ranks is made: in full, of payloads that are summed, gathered or scattered, or of factors.
 
 Each takes a rank's *share* of the mean (its update times its weight), so that the mean is the plain sum over the ranks,
 and 16-bit sums stay in range. With feedback an exchange also carries whether any rank asks for a flush, so that all
@@ -17,7 +17,17 @@ from plesio.runtime.compression.codec import Codec
 from plesio.runtime.compression.power_sgd import Factoring
 from plesio.runtime.exchange.group import Gathering, Group, Work
 
-__all__ = ["FactoredMean", "FullMean", "GatheredMean", "Mean", "Outcome", "SummedMean", "Transfer", "Wire"]
+__all__ = [
+    "FactoredMean",
+    "FullMean",
+    "GatheredMean",
+    "Mean",
+    "Outcome",
+    "ScatteredMean",
+    "SummedMean",
+    "Transfer",
+    "Wire",
+]
 
 
 @dataclass(slots=True)
@@ -40,6 +50,11 @@ class Wire:
         """Begin to collect every rank's ``tensor``."""
         self._count(Collective("all_gather", self.group.size * tensor.numel() * tensor.element_size()))
         return self.group.all_gather(tensor)
+
+    def all_to_all(self, rows: Tensor) -> Gathering:
+        """Begin to send row r to rank r, and to collect all ranks' rows for this one."""
+        self._count(Collective("all_to_all", rows.numel() * rows.element_size()))
+        return self.group.all_to_all(rows)
 
     def _count(self, collective: Collective) -> None:
         self.sent_bytes += collective.sent_bytes(num_ranks=self.group.size)
@@ -188,6 +203,73 @@ class _Gathered:
         if not feedback:
             return Outcome(mean)
         return Outcome(mean, self.share, any(bool(part[-1]) for part in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class ScatteredMean:
+    """Each rank sums up an n-th of the payloads, and what it finds is encoded once more and gathered.
+
+    As 1-bit Adam has it (Tang et al. 2021, section 4.3). Only the first of the two goes on while the caller does
+    something else. With feedback, what the second encoding leaves out is in the residual of the rank that did it.
+
+    Args:
+        wire: To the other ranks.
+        codec: Of an n-th, rounded up, and of 8-bit payloads.
+        num_elements: Of all.
+        feedback: Whether residuals are kept.
+    """
+
+    wire: Wire
+    codec: Codec
+    num_elements: int
+    feedback: bool
+
+    def begin(self, share: Tensor, *, clock: int, asks: bool) -> Transfer:
+        """Begin an exchange; ``share`` is given away."""
+        size = self.wire.group.size
+        parts = torch.nn.functional.pad(share, (0, size * self.codec.num_elements - self.num_elements)).view(size, -1)
+        # a stream of random numbers for each of the 2 n encodings of an exchange
+        rows = [self.codec.encode(part, clock=2 * (clock * size + number)) for number, part in enumerate(parts)]
+        payloads = torch.stack([torch.cat([row, row.new_full((1,), asks)]) if self.feedback else row for row in rows])
+        return _Scattered(self, share, parts, payloads, clock, self.wire.all_to_all(payloads))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scattered:
+    way: ScatteredMean
+    share: Tensor
+    parts: Tensor
+    payloads: Tensor
+    clock: int
+    scattering: Gathering
+
+    def finish(self) -> Outcome:
+        way, codec, feedback = self.way, self.way.codec, self.way.feedback
+        group = way.wire.group
+        length = self.payloads.shape[1] - feedback
+        own = torch.zeros_like(self.parts[0])
+        asked = False
+        for row in self.scattering.wait():
+            codec.add(row[:length].clone(), to=own, clock=0)  # a float32 may not begin anywhere in a row
+            asked = asked or (feedback and bool(row[-1]))
+        payload = codec.encode(own, clock=2 * (self.clock * group.size + group.rank) + 1)
+        if feedback:
+            payload = torch.cat([payload, payload.new_full((1,), asked)])
+        means = torch.zeros_like(self.parts)
+        for mean, gathered in zip(means, way.wire.all_gather(payload).wait(), strict=True):
+            codec.add(gathered[:length].clone(), to=mean, clock=0)
+            asked = asked or (feedback and bool(gathered[-1]))
+        mean = means.view(-1)[: way.num_elements].clone()
+        return Outcome(mean, self._residual(own, means[group.rank]) if feedback else None, asked)
+
+    def _residual(self, own: Tensor, sent: Tensor) -> Tensor:
+        """What the two encodings have left out of what this rank had."""
+        codec, length = self.way.codec, self.payloads.shape[1] - 1
+        left = self.parts.clone()
+        for part, row in zip(left, self.payloads, strict=True):
+            codec.add(row[:length].clone(), to=part, clock=0, scale=-1.0)
+        left[self.way.wire.group.rank] += own - sent
+        return left.view(-1)[: self.way.num_elements].clone()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,16 @@ from plesio.policies.compression import (
 from plesio.runtime.compression.codec import Codec
 from plesio.runtime.compression.feedback import ErrorFeedback
 from plesio.runtime.compression.half_precision import HalfPrecisionCodec
-from plesio.runtime.compression.means import FactoredMean, FullMean, GatheredMean, Mean, Outcome, SummedMean, Wire
+from plesio.runtime.compression.means import (
+    FactoredMean,
+    FullMean,
+    GatheredMean,
+    Mean,
+    Outcome,
+    ScatteredMean,
+    SummedMean,
+    Wire,
+)
 from plesio.runtime.compression.power_sgd import Factoring
 from plesio.runtime.compression.qsgd import QsgdCodec
 from plesio.runtime.compression.random_k import RandomKCodec
@@ -231,6 +240,11 @@ def _mean_of(compression: Compression, *, shapes: Sequence[Sequence[int]], seed:
             return FullMean(wire)
         case PowerSgd():
             return FactoredMean(wire, Factoring(compression, shapes=shapes, seed=seed), compression.feedback)
+        case Qsgd():
+            number = num_elements(shapes)
+            part = -(-number // wire.group.size)
+            codec = make_codec(compression, num_elements=part, seed=seed, rank=wire.group.rank)
+            return ScatteredMean(wire, codec, number, compression.keeps_residual)
     codec = make_codec(compression, num_elements=num_elements(shapes), seed=seed, rank=wire.group.rank)
     make = SummedMean if codec.summable else GatheredMean
     return make(wire, codec, compression.keeps_residual)

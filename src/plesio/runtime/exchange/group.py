@@ -25,7 +25,7 @@ class Work(Protocol):
 
 
 class Gathering(Protocol):
-    """An all-gather under way."""
+    """An all-gather or all-to-all under way."""
 
     def wait(self) -> list[torch.Tensor]:
         """All ranks' tensors in their order, when they are there."""
@@ -60,6 +60,10 @@ class Group(Protocol):
 
     def all_gather(self, tensor: torch.Tensor) -> Gathering:
         """Begin to collect every rank's ``tensor``; it must stay as it is until they are there."""
+        ...
+
+    def all_to_all(self, rows: torch.Tensor) -> Gathering:
+        """Begin to send row r of ``rows`` to rank r; collects every rank's row for this one."""
         ...
 
     def split(self, parts: Sequence[Sequence[int]]) -> "Group | None":
@@ -150,6 +154,13 @@ class TorchGroup:
         work = dist.all_gather(parts, tensor, group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
         return _TorchGathering(work, parts)
+
+    def all_to_all(self, rows: torch.Tensor) -> _TorchGathering:
+        """Begin to send row r of ``rows`` to rank r; collects every rank's row for this one."""
+        received = torch.empty_like(rows)
+        work = dist.all_to_all_single(received, rows.contiguous(), group=self.process_group, async_op=True)
+        assert work is not None, "this process is a member of the group"
+        return _TorchGathering(work, list(received))
 
     def split(self, parts: Sequence[Sequence[int]]) -> "TorchGroup | None":
         """This rank's part of the group, the same for the same parts; None if it is in none. All ranks call it."""

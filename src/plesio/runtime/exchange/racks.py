@@ -82,6 +82,10 @@ class BetweenRacks:
         """Begin to collect every rank's ``tensor``; it must stay as it is until they are there."""
         return self._group.all_gather(tensor)
 
+    def all_to_all(self, rows: torch.Tensor) -> Gathering:
+        """Begin to send row r of ``rows`` to rank r; collects every rank's row for this one."""
+        return self._group.all_to_all(rows)
+
     def split(self, parts: Sequence[Sequence[int]]) -> Group | None:
         """Groups of some ranks each."""
         return self._group.split(parts)

@@ -176,6 +176,13 @@ class VirtualGroup:
         parts[self.rank].copy_(tensor)
         return _Gathering(self._begin(parts, duration_s=self._meeting.all_gather_s(num_bytes), result=_copy_own), parts)
 
+    def all_to_all(self, rows: torch.Tensor) -> _Gathering:
+        """Begin to send row r of ``rows`` to rank r; takes as long as an all-gather of as many bytes."""
+        num_bytes = rows.numel() * rows.element_size()
+        self._count_bytes("all_to_all", num_bytes)
+        rows = rows.clone()
+        return _Gathering(self._begin(rows, duration_s=self._meeting.all_gather_s(num_bytes), result=_transpose), rows)
+
     def split(self, parts: Sequence[Sequence[int]]) -> "VirtualGroup | None":
         """This rank's part of the group, the same for the same parts; None if it is in none."""
         key = tuple(tuple(part) for part in parts)
@@ -206,6 +213,14 @@ def _copy_own(tensors: dict[int, torch.Tensor]) -> None:
         for source, theirs in tensors.items():
             if source != rank:
                 parts[source].copy_(theirs[source])
+
+
+def _transpose(tensors: dict[int, torch.Tensor]) -> None:
+    """Each rank has brought a row for every rank, and takes away every rank's row for it."""
+    sent = {rank: rows.clone() for rank, rows in tensors.items()}
+    for rank, rows in tensors.items():
+        for source, theirs in sent.items():
+            rows[source].copy_(theirs[rank])
 
 
 def _sum(tensors: dict[int, torch.Tensor]) -> None:
