@@ -124,7 +124,6 @@ class StepMonitor:
         """What this rank's gradient is multiplied by before the mean over the ranks is taken."""
         return self._rounds.weight
 
-    @torch.no_grad()
     def measure(self, parts: Sequence[torch.Tensor]) -> bool:
         """Look at some or all of this worker's own gradient of the step under way, and scale it down if it must be.
 
@@ -150,7 +149,7 @@ class StepMonitor:
         factor = self._norms[place].judge(norm, suspect=self._suspect)
         if factor < 1.0:
             for part in parts:
-                part.mul_(factor)
+                part.detach().mul_(factor)
             self._factor = min(self._factor, factor)
 
     def exchanged(self, clock: int, *, took_s: float) -> None:
@@ -225,7 +224,6 @@ def _detector(guard: GuardConfig) -> SpikeDetector:
     return SpikeDetector(jump=guard.spike_jump, shift=guard.spike_shift)
 
 
-@torch.no_grad()
 def _flat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """One flat tensor, in which squares of single numbers do not overflow; a copy unless it is one already.
 
