@@ -62,7 +62,7 @@ def task_shares(name: str, *, rounds: int) -> dict[str, Spread]:
     batches = iter(DataLoader(task.train_set(), batch_size=task.batch_size))
     policy = Adaptive()
     local, bsp = monitor_of(policy), monitor_of(policy)
-    every = policy.review.sample_every
+    every, reviews = policy.review.sample_every, policy.review.every
     found: dict[str, list[float]] = {"step_ms": [], "local": [], "bsp": []}
     clock = 0
     for _ in range(rounds):
@@ -84,9 +84,9 @@ def task_shares(name: str, *, rounds: int) -> dict[str, Spread]:
                     case 0:
                         local_s -= timed_s(replica.gradients_finite)
                     case 1:
-                        local_s += timed_s(lambda: watch(local, list(replica.gradients()), progress))  # noqa: B023
+                        local_s += timed_s(lambda: watch(local, list(replica.gradients()), progress, every=reviews))  # noqa: B023
                     case 2:
-                        bsp_s += timed_s(lambda: watch(bsp, [bucket], progress))  # noqa: B023
+                        bsp_s += timed_s(lambda: watch(bsp, [bucket], progress, every=reviews))  # noqa: B023
             began_s = time.perf_counter()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -97,11 +97,11 @@ def task_shares(name: str, *, rounds: int) -> dict[str, Spread]:
     return {key: Spread(values) for key, values in found.items()}
 
 
-def watch(monitor: StepMonitor, parts: list[torch.Tensor], progress: Progress) -> None:
+def watch(monitor: StepMonitor, parts: list[torch.Tensor], progress: Progress, *, every: int) -> None:
     """All that a monitor does in a step."""
     monitor.measure(parts)
     monitor.step(progress)
-    if progress.clock % Adaptive().review.every == 0:
+    if progress.clock % every == 0:
         monitor.take(progress.clock, learning_rate=0.1)
 
 
