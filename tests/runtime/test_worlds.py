@@ -95,7 +95,17 @@ BATCH_NORM = [
     Case("local_sgd:4,exchange=store", servers=2, options={"batch_norm": True}),
     Case("bsp", options={"batch_norm": True}),
 ]
-CATALOGUE = [*SYNCHRONOUS, *ASYNCHRONOUS, *BATCH_NORM]
+LIKE_BSP = [
+    Case("switch:bsp/ssp:0@4/bsp@9", servers=2, options={"groups": True, "scheduled": True}),
+    Case("switch:ssp:0/bsp@5", servers=2, options={"optimizer": "AdamW", "num_samples": 90}),
+    Case("switch:bsp/ssp:0@3", servers=1, options={"accumulate": 2}),
+    Case("switch:bsp/ssp:0@3/bsp@8", servers=2, options={"frozen": True, "loader_workers": 1}),
+]
+CHANGING = [
+    *LIKE_BSP,
+    Case("switch:bsp/asp@4/local_sgd:2@9/ssp:2@13", servers=2, options={"frozen": True, "num_samples": 90}),
+]
+CATALOGUE = [*SYNCHRONOUS, *ASYNCHRONOUS, *BATCH_NORM, *CHANGING]
 
 
 @dataclass(frozen=True)
@@ -152,7 +162,7 @@ State = dict[str, torch.Tensor]
 def reference(run: Run) -> State:
     """The same data in the same order through stock PyTorch in this process: N replicas and a plain average."""
     case = run.case
-    policy = parse_policy(case.policy)
+    policy = parse_policy("bsp" if case in LIKE_BSP else case.policy)
     shape = case.shape
     data = programs.Numbered()
     model, _ = programs.build(0, **shape)
@@ -219,7 +229,7 @@ def final_state(run: Run) -> State:
     return {name: torch.tensor(tensor) for name, tensor in run.workers[0]["state"].items()}
 
 
-@each(SYNCHRONOUS)
+@each([*SYNCHRONOUS, *LIKE_BSP])
 def test_synchronous_policy_trains_what_one_process_would(runs: dict[str, Run], name: str):
     run = runs[name]
     torch.testing.assert_close(final_state(run), reference(run), rtol=1e-5, atol=1e-6)
@@ -272,7 +282,7 @@ def test_training_helps_and_the_books_are_right(runs: dict[str, Run], name: str)
     assert result == RunResult.from_json(run.workers[0]["result"])
 
 
-@each([case for case in CATALOGUE if parse_policy(case.policy).exchange == "store"])
+@each([case for case in CATALOGUE if parse_policy(case.policy).pushes])
 def test_recorded_events_replay_to_the_same_actions(runs: dict[str, Run], name: str):
     run = runs[name]
     log = read_log(run.folder / "events.jsonl")
@@ -305,7 +315,7 @@ def test_traces_hold_every_step_and_every_exchange(runs: dict[str, Run], name: s
         ]
         assert not overlaps, "time counted twice"
         pushes = [record for record in trace.records if record.kind == "push"]
-        assert bool(pushes) == (parse_policy(run.case.policy).exchange == "store")
+        assert bool(pushes) == (parse_policy(run.case.policy).pushes is not None)
 
 
 @each([case for case in CATALOGUE if case.options.get("evaluate")])

@@ -18,6 +18,9 @@ A worker that has no samples left *rests*: the policy sees it leave, so that nob
 join again when it is given a block. Without this, a bound would deadlock at the end of every epoch. Under a synchronous
 policy all who rest join again when the plan is done, before anybody can be given a block of the next one: otherwise the
 first to ask would make rounds on its own, and the result would depend on who is quick.
+
+Under a policy that changes, workers stand still between two exchanges (`ready`); how they go on is told when all do
+(`plesio.runtime.stage`). One that stands still at the end of a stage on the store rests.
 """
 
 from collections.abc import Iterable, Sequence

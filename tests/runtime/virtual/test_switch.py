@@ -244,6 +244,35 @@ def test_a_worker_lost_while_all_stop_lets_the_others_go_on_on_the_store() -> No
     assert result.samples >= NUM_SAMPLES
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt, ValueError])
+def test_a_worker_that_ends_on_the_store_holds_nobody_up(end: type[BaseException]) -> None:
+    """Ctrl-C on one worker, or an error in its loop: the others finish on the store, what it held included."""
+
+    def work(job: VirtualJob) -> list[int]:
+        model, data = build(), Problem()
+        pacer = Pacer(step_time=Constant(mean_s=0.02), seed=5, worker=job.place.rank, clock=job.clock)
+        seen: list[int] = []
+        optimizer = OPTIMIZERS["momentum"](model.parameters())
+        try:
+            with plesio.join(model, optimizer, policy="switch:bsp/asp@3/bsp@12", pacer=pacer) as session:
+                for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE), samples=3 * NUM_SAMPLES):
+                    if job.place.rank == 1 and session.clock == 7:
+                        raise end
+                    (model(x) - y).square().mean().backward()
+                    session.step()
+                    seen += index.tolist()
+        except (KeyboardInterrupt, ValueError):
+            pass
+        return seen
+
+    simulation = simulate(work, num_workers=NUM_WORKERS, cluster=Cluster.one_host(NUM_WORKERS))
+    seen = [index for value in simulation.values() for index in value or ()]
+    assert {seen.count(index) for index in range(NUM_SAMPLES)} == {3}
+    [result] = simulation.runs
+    assert [spec for _, spec in stages_of(result)] == ["asp"]
+    assert result.status == ("interrupted" if end is KeyboardInterrupt else "failed")
+
+
 def test_a_worker_lost_on_a_collective_ends_the_run_also_after_the_store() -> None:
     simulation = run("switch:bsp/asp@3/bsp@8", loops=4, faults=[Fault(at_s=0.5, worker=1, kind="lose")])
     [result] = simulation.runs
