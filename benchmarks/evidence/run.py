@@ -31,13 +31,14 @@ RESULTS = ROOT / "benchmarks" / "results" / "evidence.json"
 ABLATION = {
     "all": "adaptive",
     "no gradient": "adaptive,gradient=off",
+    "no noise": "adaptive,noise=off",
     "no phase": "adaptive,phase=off",
     "no feedback": "adaptive,feedback=off",
     "no guard": "adaptive,guard=off",
-    "gradient alone": "adaptive,phase=off,feedback=off,guard=off",
-    "phase alone": "adaptive,gradient=off,feedback=off,guard=off",
-    "feedback alone": "adaptive,gradient=off,phase=off,guard=off",
-    "system side alone": "adaptive,gradient=off,phase=off,feedback=off,guard=off",
+    "gradient alone": "adaptive,noise=off,phase=off,feedback=off,guard=off",
+    "phase alone": "adaptive,gradient=off,noise=off,feedback=off,guard=off",
+    "feedback alone": "adaptive,gradient=off,noise=off,phase=off,guard=off",
+    "system side alone": "adaptive,gradient=off,noise=off,phase=off,feedback=off,guard=off",
 }
 """By what is on; the system side always is."""
 Runs = Mapping[str, Sequence[RunResult]]

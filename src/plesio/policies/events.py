@@ -106,6 +106,7 @@ class Reviewed:
         loss: Mean over the steps; NaN without one.
         learning_rate: Of the first parameter group.
         momentum: Of the optimizer: the largest of its parameter groups, or Adam's beta1.
+        normalises: Whether the optimizer divides by the gradients' size, as Adam does.
         num_refused: Steps whose gradient was not finite.
         num_clipped: Steps whose gradient was extraordinary, and scaled down.
         gradients: Of each sampled step, in order: the gradient's squared norm, and then its sketch.
@@ -122,6 +123,7 @@ class Reviewed:
     loss: float = float("nan")
     learning_rate: float = 0.0
     momentum: float = 0.0
+    normalises: bool = False
     num_refused: int = 0
     num_clipped: int = 0
     gradients: tuple[tuple[float, ...], ...] = ()

@@ -196,7 +196,7 @@ class StepMonitor:
         """What was seen up to now was under another setting."""
         self._samples, self._compute_s, self._blocked_s = [], [], []
 
-    def take(self, clock: int, *, learning_rate: float, momentum: float = 0.0) -> Reviewed:
+    def take(self, clock: int, *, learning_rate: float, momentum: float = 0.0, normalises: bool = False) -> Reviewed:
         """The review, and begin the next one."""
         losses = [loss for loss in self._losses if math.isfinite(loss)]
         review = Reviewed(
@@ -208,6 +208,7 @@ class StepMonitor:
             loss=sum(losses) / len(losses) if losses else math.nan,
             learning_rate=float(learning_rate),
             momentum=momentum,
+            normalises=normalises,
             num_refused=len(self._losses) - len(losses),
             num_clipped=self._num_clipped - self._num_clipped_before,
             gradients=tuple(self._gradients),

@@ -144,14 +144,31 @@ def test_behind_the_steps_the_transfer_is_what_it_took_whoever_began_it_last():
         (0.0002, math.inf, BSP),
         (0.018, math.inf, Setting.of(period=1, delay=1)),
         (0.079, math.inf, Setting.of(period=8, delay=4)),
-        (0.079, 3, Setting.of(period=4, delay=0)),
-        (0.079, 0, BSP),
+        (0.079, 3, Setting.of(period=4, delay=0, compressed=True)),
+        (0.079, 0, Setting.of(period=1, delay=0, compressed=True)),
     ],
 )
 def test_the_least_slack_that_hides_the_transfer(transfer_s: float, slack: float, wanted: Setting):
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=transfer_s), setting=BSP)
     assert monitor.choose(slack=slack, current=BSP, shares=()).setting == wanted
+
+
+def test_without_compression_strict_steps_are_sent_in_full():
+    monitor = SystemMonitor(SystemConfig(compress=False))
+    monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.079), setting=BSP)
+    choice = monitor.choose(slack=0, current=BSP, shares=())
+    assert (choice.setting, choice.setting.spec) == (BSP, "bsp")
+
+
+def test_a_compression_that_saves_less_time_than_bytes_is_given_up():
+    """Rounding takes time of its own, which only an exchange tells."""
+    rounded = Setting.of(period=1, delay=0, compressed=True)
+    monitor = SystemMonitor(SystemConfig())
+    monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.02), setting=BSP)
+    assert monitor.choose(slack=0, current=BSP, shares=()).setting == rounded
+    monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.03), setting=rounded)
+    assert monitor.choose(slack=0, current=rounded, shares=()).setting == BSP
 
 
 def test_a_setting_that_is_not_affordable_any_more_is_left_at_once():

@@ -11,6 +11,7 @@ setting     period and delay, and the ladder of them
 system      the least slack that hides waiting and communicating; shares of the batch for slow workers
 what_if     how long a step would take under another setting
 gradient    less slack when gradients are noisy or jump
+noise       no slack where noisy batches would lead an optimizer that normalises astray
 phase       less slack in critical phases
 bound       slack grows while training is stable and is cut when it is not
 guard       notices divergence

@@ -24,6 +24,7 @@ from plesio.core.errors import PolicySpecError, nearest
 from plesio.policies.adaptive.bound import BoundTunerConfig
 from plesio.policies.adaptive.gradient import GradientMonitorConfig
 from plesio.policies.adaptive.guard import GuardConfig
+from plesio.policies.adaptive.noise import NoiseConfig
 from plesio.policies.adaptive.phase import PhaseConfig
 from plesio.policies.adaptive.review import FIRST_CLOCK, FIRST_REVIEW, ReviewConfig
 from plesio.policies.adaptive.setting import MODERATE, SYNCHRONOUS, Setting, SystemConfig
@@ -45,6 +46,7 @@ class Adaptive(PeriodicSchedule):
         review: When workers report, and which steps are sampled.
         system: What hides waiting and communicating.
         gradient: Less slack when gradients are noisy or jump.
+        noise: No slack where noisy batches would lead an optimizer that normalises astray.
         phase: Less slack in critical phases.
         feedback: The slack grows while training is stable, and is cut when it is not.
         guard: Notices divergence, falls back to BSP and goes back to the last good parameters.
@@ -70,6 +72,7 @@ class Adaptive(PeriodicSchedule):
     review: ReviewConfig = field(default_factory=ReviewConfig)
     system: SystemConfig = field(default_factory=SystemConfig)
     gradient: GradientMonitorConfig | None = field(default_factory=GradientMonitorConfig)
+    noise: NoiseConfig | None = field(default_factory=NoiseConfig)
     phase: PhaseConfig | None = field(default_factory=PhaseConfig)
     feedback: BoundTunerConfig | None = field(default_factory=BoundTunerConfig)
     guard: GuardConfig | None = field(default_factory=GuardConfig)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from plesio.policies.adaptive.bound import BoundTuner
 from plesio.policies.adaptive.gradient import GradientMonitor
 from plesio.policies.adaptive.guard import Guard
+from plesio.policies.adaptive.noise import NoiseMonitor
 from plesio.policies.adaptive.phase import PhaseDetector
 from plesio.policies.adaptive.reading import Advice, Reading
 from plesio.policies.adaptive.review import GradientPairs, put_together
@@ -75,6 +76,8 @@ class Controller:
         self._components: dict[str, _Component] = {}
         if policy.gradient is not None:
             self._components["gradient"] = GradientMonitor(policy.gradient)
+        if policy.noise is not None:
+            self._components["noise"] = NoiseMonitor(policy.noise)
         if policy.phase is not None:
             self._components["phase"] = PhaseDetector(policy.phase)
         if policy.feedback is not None:

@@ -37,6 +37,8 @@ class Reading:
         loss: Mean over workers and steps; NaN if the user gives none.
         worst_loss: Mean of the worker with the highest; NaN if the user gives none.
         typical_loss: Median over the workers of their means; NaN if the user gives none.
+        num_workers: Whose gradients a mean is of.
+        normalises: Whether the optimizer divides by the gradients' size, as Adam does.
         num_refused: Steps, of all workers, whose gradient was not finite.
         num_clipped: Steps whose gradient was extraordinary and scaled down, of the worker that had most of them.
         gradient: None when no step was sampled.
@@ -50,6 +52,8 @@ class Reading:
     loss: float = math.nan
     worst_loss: float = math.nan
     typical_loss: float = math.nan
+    num_workers: int = 1
+    normalises: bool = False
     num_refused: int = 0
     num_clipped: int = 0
     gradient: GradientFigures | None = None

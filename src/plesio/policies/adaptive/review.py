@@ -114,6 +114,8 @@ def put_together(reviews: Mapping[int, Reviewed], *, gradient: GradientFigures |
         loss=_mean(losses),
         worst_loss=max(losses, default=math.nan),
         typical_loss=statistics.median(losses) if losses else math.nan,
+        num_workers=len(reviews),
+        normalises=any_review.normalises,
         num_refused=sum(review.num_refused for review in reviews.values()),
         num_clipped=max(review.num_clipped for review in reviews.values()),
         gradient=gradient,

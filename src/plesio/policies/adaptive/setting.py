@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies.bsp import BSP
+from plesio.policies.compression import NO_COMPRESSION, Qsgd
 from plesio.policies.fields import require_whole
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.ssp import SSP
 
-__all__ = ["MODERATE", "ON_THE_STORE", "SYNCHRONOUS", "Setting", "SystemConfig", "ladder"]
+__all__ = ["MODERATE", "ON_THE_STORE", "ROUNDED", "SYNCHRONOUS", "Setting", "SystemConfig", "ladder"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class SystemConfig:
         memory: Steps of each worker that are remembered.
         largest_period: Longest period to consider.
         balance: Whether slow workers are given smaller shares of the samples.
+        compress: Whether to round what is sent (`ROUNDED`) where that saves more than slack does.
         store: Whether stages under SSP are considered too; a server then runs on every host from the beginning.
 
     Raises:
@@ -44,6 +46,7 @@ class SystemConfig:
     memory: int = 32
     largest_period: int = 32
     balance: bool = True
+    compress: bool = True
     store: bool = False
 
     def __post_init__(self) -> None:
@@ -74,7 +77,7 @@ def step_sizes(period: int, *, memory: float) -> tuple[float, float]:
 class Setting:
     """A period and a delay, in the order of their slack; how long the steps are is no difference.
 
-    On the store the slack is the bound of SSP, and the period follows from it.
+    On the store the slack is the bound of SSP, and the period follows from it. ``compressed`` sends as `ROUNDED` says.
 
     >>> Setting(slack=0, period=1, delay=0).spec, Setting.of(period=8, delay=4).spec, Setting.on_the_store(7).spec
     ('bsp', 'local_sgd:8,delay=4', 'ssp:7')
@@ -84,14 +87,22 @@ class Setting:
     period: int
     delay: int
     on_store: bool = False
+    compressed: bool = False
     inner_rate: float = field(default=1.0, compare=False)
     momentum: float = field(default=0.0, compare=False)
 
     @classmethod
-    def of(cls, *, period: int, delay: int, memory: float = math.inf) -> "Setting":
+    def of(cls, *, period: int, delay: int, memory: float = math.inf, compressed: bool = False) -> "Setting":
         """The setting with its slack, H + d - 1, and its `step_sizes`: by default those of plain averaging."""
         inner_rate, momentum = step_sizes(period, memory=memory)
-        return cls(slack=period + delay - 1, period=period, delay=delay, inner_rate=inner_rate, momentum=momentum)
+        return cls(
+            slack=period + delay - 1,
+            period=period,
+            delay=delay,
+            compressed=compressed,
+            inner_rate=inner_rate,
+            momentum=momentum,
+        )
 
     @classmethod
     def on_the_store(cls, bound: int) -> "Setting":
@@ -103,9 +114,16 @@ class Setting:
         """The policy that runs it."""
         if self.on_store:
             return SSP(bound=self.slack)
+        compression = ROUNDED if self.compressed else NO_COMPRESSION
         if self.slack == 0:
-            return BSP()
-        return LocalSGD(period=self.period, delay=self.delay, inner_rate=self.inner_rate, momentum=self.momentum)
+            return BSP(compression=compression)
+        return LocalSGD(
+            period=self.period,
+            delay=self.delay,
+            inner_rate=self.inner_rate,
+            momentum=self.momentum,
+            compression=compression,
+        )
 
     @property
     def spec(self) -> str:
@@ -118,6 +136,10 @@ class Setting:
         return self.period
 
 
+ROUNDED = Qsgd(bits=4)
+"""Of all compressions the one that costs least: rounded at random to 15 levels, a number is right in the mean, and
+training is the same within its scatter (docs/log.md, section 14). An eighth of the bytes on any number of ranks."""
+
 SYNCHRONOUS = Setting(slack=0, period=1, delay=0)
 MODERATE = Setting.of(period=4, delay=2)
 """To begin with where training may begin with slack: a transfer is felt once in four steps, and measured by then."""
@@ -125,8 +147,14 @@ MODERATE = Setting.of(period=4, delay=2)
 ON_THE_STORE = tuple(Setting.on_the_store(bound) for bound in (3, 7, 15))
 
 
-def ladder(largest_period: int, *, memory: float) -> tuple[Setting, ...]:
-    """The settings on the collective, least slack first: each period without and with half of it as delay; 1 with 1."""
+def ladder(largest_period: int, *, memory: float, compress: bool = False) -> tuple[Setting, ...]:
+    """The settings on the collective, least slack first, and what is sent in full before what is compressed.
+
+    Each period without and with half of it as delay, 1 with 1; compressed without delay, because the second half of
+    such an exchange does not go on behind the steps.
+    """
     periods = [2**k for k in range(int(math.log2(largest_period)) + 1)]
     settings = {Setting.of(period=h, delay=d, memory=memory) for h in periods for d in {0, max(1, h // 2)}}
+    if compress:
+        settings |= {Setting.of(period=h, delay=0, memory=memory, compressed=True) for h in periods}
     return tuple(sorted(settings))

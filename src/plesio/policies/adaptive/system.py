@@ -15,6 +15,9 @@ The *choice* is the setting of the least slack among those that training can aff
 ``tolerance`` of the best of them. A change must promise ``gain``; one that only gives slack back must promise nothing
 but is made when two reviews running agree, so the setting does not swing between two that are about equal.
 
+*Compressed*, every setting without delay is there a second time, with numbers rounded to 4 bits (`ROUNDED`). Until such
+an exchange has been measured it is taken to last as much less as it has fewer bytes. What is sent in full comes first.
+
 Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps late at most, under SSP the bound.
 
 The *store* (`SystemConfig.store`) is considered where samples can be leased. Until it has been measured, an exchange
@@ -37,7 +40,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.policies.adaptive.setting import ON_THE_STORE, SYNCHRONOUS, Setting, SystemConfig, ladder
+from plesio.policies.adaptive.setting import ON_THE_STORE, ROUNDED, SYNCHRONOUS, Setting, SystemConfig, ladder
 from plesio.policies.adaptive.what_if import predict_step_s, predict_steps_s
 from plesio.policies.events import Reviewed
 
@@ -47,6 +50,8 @@ SIGNIFICANCE = 4.0
 """Standard errors from the median that make a worker's pace its own."""
 SHORTEST_S = 1e-9
 """Of a step: clocks have a resolution, and a step that took no time has a pace all the same."""
+SENT_SHARE = ROUNDED.payload_bits(2**20) / (32 * 2**20)
+"""Bytes of a compressed exchange, as a share of those in full."""
 SMALLEST_SHARE = 0.02
 """Of an equal share: less is not worth a worker."""
 
@@ -81,11 +86,11 @@ class SystemMonitor:
 
     def __init__(self, config: SystemConfig) -> None:
         self._config = config
-        self._ladder = ladder(config.largest_period, memory=math.inf)
+        self._ladder = ladder(config.largest_period, memory=math.inf, compress=config.compress)
         self._pace_s: dict[int, deque[float]] = {}
         """Of each worker, the seconds of its last steps, brought to equal shares."""
-        self._transfer_s: dict[str, float] = {}
-        """Of an exchange: of gradients (every step), of parameters (now and then), or with the store."""
+        self._transfer_s: dict[tuple[str, bool], float] = {}
+        """Of an exchange: of gradients (every step), of parameters (now and then), or with the store; if compressed."""
         self._less_wanted: Setting | None = None
         self._counts_samples = False
         """Whether samples are dealt in rounds; else there are no shares to change."""
@@ -93,7 +98,7 @@ class SystemMonitor:
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
         """Take in what the workers saw while ``setting`` was in force."""
         memory = max(1 / (1 - min(review.momentum, 0.999)) for review in reviews.values())
-        self._ladder = ladder(self._config.largest_period, memory=memory)
+        self._ladder = ladder(self._config.largest_period, memory=memory, compress=self._config.compress)
         self._counts_samples = all(sum(review.samples) > 0 for review in reviews.values())
         if setting.on_store:  # steps have nothing to do with each other there, but for their size
             usual = statistics.median(size for review in reviews.values() for size in review.samples)
@@ -109,7 +114,7 @@ class SystemMonitor:
         kind = _kind(setting)
         seen = {"store": _with_store, "gradients": _every_step, "parameters": _now_and_then}[kind](reviews)
         if seen:
-            self._transfer_s[kind] = statistics.fmean(seen)
+            self._transfer_s[kind, setting.compressed] = statistics.fmean(seen)
 
     @property
     def knows_transfer(self) -> bool:
@@ -118,8 +123,11 @@ class SystemMonitor:
 
     def transfer_s(self, setting: Setting) -> float:
         """Seconds of one exchange under ``setting``, as far as is known."""
-        likely = (_kind(setting), "gradients", "parameters", "store")
-        return next((self._transfer_s[kind] for kind in likely if kind in self._transfer_s), 0.0)
+        for kind in (_kind(setting), "gradients", "parameters", "store"):
+            for compressed in (setting.compressed, not setting.compressed):
+                if (kind, compressed) in self._transfer_s:
+                    return self._transfer_s[kind, compressed] * SENT_SHARE ** (setting.compressed - compressed)
+        return 0.0
 
     def choose(self, *, slack: float, current: Setting, shares: Sequence[float]) -> Choice:
         """Period, delay and shares for the next steps.
@@ -247,6 +255,6 @@ def _now_and_then(reviews: Mapping[int, Reviewed]) -> list[float]:
 
 
 def _reason(setting: Setting, step_s: float, bsp_s: float) -> str:
-    if setting.slack == 0:
+    if setting == SYNCHRONOUS:
         return f"no slack saves enough: bsp takes {bsp_s * 1e3:.3g} ms a step"
     return f"a step takes {step_s * 1e3:.3g} ms and would take {bsp_s * 1e3:.3g} ms under bsp"

@@ -94,10 +94,10 @@ class Compression(ABC):
         >>> [spec.sent_bytes(1_000_000, num_ranks=2) for spec in specs]
         [4000000, 2000000, 50704, 1007816]
 
-        The more ranks, the less an all-gather saves; of 8, QSGD with 8 bits saves nothing:
+        The more ranks, the less an all-gather saves (top-k); sums by parts save the same (QSGD):
 
         >>> [spec.sent_bytes(1_000_000, num_ranks=8) for spec in specs]
-        [7000000, 3500000, 354928, 7054712]
+        [7000000, 3500000, 354928, 1763720]
         """
         return sum(each.sent_bytes(num_ranks=num_ranks) for each in self.collectives(shapes, num_ranks=num_ranks))
 

@@ -227,7 +227,8 @@ class AdaptiveExchange:
     def _seen(self, clock: int, *, rate: float) -> Reviewed:
         if self._monitor is None:
             return Reviewed(worker=self._group.rank, clock=clock, samples=(), compute_s=(), blocked_s=())
-        return self._monitor.take(clock, learning_rate=rate, momentum=self._replica.momentum)
+        replica = self._replica
+        return self._monitor.take(clock, learning_rate=rate, momentum=replica.momentum, normalises=replica.normalises)
 
     def _follow(self, steer: Steer) -> None:
         """Go on from a collective."""

@@ -79,6 +79,7 @@ class AveragingExchange:
         """When the averaging under way was begun."""
         self._latest: Progress | None = None
         self._averaged_clock = 0
+        self._started_s = 0.0
         self._num_steps = 0
         """Since the last averaging was begun."""
         self._inner_rate = inner_rate
@@ -143,6 +144,7 @@ class AveragingExchange:
 
     @torch.no_grad()
     def _start(self, progress: Progress, *, in_full: bool = False) -> None:
+        self._started_s = self._timeline.now_s()
         for mean in self._means:
             mean.start(clock=progress.clock, num_steps=max(1, self._num_steps), share=self.share, in_full=in_full)
         self._num_steps = 0
@@ -155,6 +157,8 @@ class AveragingExchange:
         started, self._pending = self._pending, None
         begun_s = self._timeline.now_s()
         took_s = [mean.wait() for mean in self._means]
+        if self._policy.delay == 0:  # nothing but the exchange since it was begun
+            took_s = [self._timeline.now_s() - self._started_s]
         known_s = [each_s for each_s in took_s if each_s is not None]
         if self._gauge is not None and len(known_s) == len(took_s):
             self._gauge.exchanged(started.clock, took_s=max(known_s))

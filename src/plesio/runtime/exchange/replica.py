@@ -74,6 +74,13 @@ class Replica:
         groups = self.optimizer.param_groups
         return max(float(group.get("momentum") or group.get("betas", (0.0,))[0]) for group in groups)
 
+    @property
+    def normalises(self) -> bool:
+        """Whether the optimizer divides by the size of past gradients: Adam and its kin, RMSprop, Adagrad, Adadelta."""
+        return any(
+            key in group for group in self.optimizer.param_groups for key in ("betas", "alpha", "lr_decay", "rho")
+        )
+
     @contextmanager
     def scaled_rate(self, share: float) -> Iterator[None]:
         """With ``share`` of its learning rates in the optimizer, also where a schedule has set them."""

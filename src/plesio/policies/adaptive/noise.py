@@ -1,0 +1,91 @@
+"""What the noise of a worker's own batch costs an optimizer that divides by its gradients' size, as Adam does.
+
+Such an optimizer takes steps of about the same length whatever the gradient is, in the direction of signal and noise
+alike. With ν the noise of one worker's gradient over its signal, tr Var(g) / ‖E g‖², the share of a step that is
+progress is 1 / sqrt(1 + ν); of a step with the mean of N gradients it is 1 / sqrt(1 + ν/N). Averaging what N workers
+have become takes the noise out afterwards, but the length of their progress stays that of noisy steps:
+
+    efficiency = sqrt((1 + ν/N) / (1 + ν)),        from 1 (no noise) to 1 / sqrt(N) (nothing but noise)
+
+An optimizer that does not normalise loses nothing: the mean of its steps is the step of the mean. So where the
+optimizer normalises and the efficiency is below ``least_efficiency``, no slack is allowed. ν is the ratio of the means
+of both figures over a window, and until there is one, nothing is allowed either. The remedy of longer outer steps (as
+in DiLoCo, Douillard et al. 2023) was tried and made it worse at periods of 8.
+
+It is the argument of square-root scaling for Adam (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive
+Gradient Algorithms") turned round: there the rate grows with the root of the batch, here the batch shrinks by N.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies.adaptive.reading import NO_OBJECTION, Advice, Reading
+from plesio.policies.fields import require_whole
+
+__all__ = ["NoiseConfig", "NoiseMonitor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseConfig:
+    """When noisy batches forbid slack.
+
+    Attributes:
+        least_efficiency: Progress by local steps over that by steps with the mean gradient, below which there are none.
+        window: Readings with figures that noise and signal are averaged over.
+
+    Raises:
+        PolicySpecError: A value out of its range.
+    """
+
+    least_efficiency: float = 0.9
+    window: int = 8
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least_efficiency < 1:
+            raise PolicySpecError(
+                f"adaptive noise: least_efficiency is {self.least_efficiency}; write a share between 0 and 1"
+            )
+        require_whole("adaptive noise", "window", self.window, minimum=1)
+
+
+class NoiseMonitor:
+    """Objects to slack where an optimizer that normalises would learn noise; the module's head has the rule.
+
+    Args:
+        config: Its parameters.
+    """
+
+    __slots__ = ("_config", "_noise", "_signal")
+
+    def __init__(self, config: NoiseConfig) -> None:
+        self._config = config
+        self._noise: deque[float] = deque(maxlen=config.window)
+        self._signal: deque[float] = deque(maxlen=config.window)
+
+    def observe(self, reading: Reading) -> Advice:
+        """Take the figures of a review, if it has any; say whether workers may step on their own."""
+        if not reading.normalises or reading.num_workers == 1:
+            return NO_OBJECTION
+        figures = reading.gradient
+        if figures is not None and math.isfinite(figures.between) and math.isfinite(figures.mean_norm_sq):
+            self._noise.append(figures.between)
+            self._signal.append(figures.mean_norm_sq)
+        if not self._noise:
+            return Advice(slack=0, reason="how noisy a worker's gradient is, is not known yet")
+        signal = sum(self._signal)
+        ratio = sum(self._noise) / signal if signal > 0 else math.inf
+        efficiency = _efficiency(ratio, num_workers=reading.num_workers)
+        if efficiency >= self._config.least_efficiency:
+            return NO_OBJECTION
+        return Advice(
+            slack=0,
+            reason=f"steps of this optimizer on one worker's noisy gradient are {efficiency:.0%} as good",
+            inputs={"efficiency": efficiency},
+        )
+
+
+def _efficiency(ratio: float, *, num_workers: int) -> float:
+    """The module's head has the formula; ``ratio`` is ν."""
+    return math.sqrt(1 / num_workers if ratio == math.inf else (1 + ratio / num_workers) / (1 + ratio))

@@ -1,0 +1,66 @@
+import math
+
+import pytest
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies.adaptive.noise import NoiseConfig, NoiseMonitor
+from plesio.policies.adaptive.reading import NO_OBJECTION, GradientFigures, Reading
+
+
+def reading(*, noise: float | None, signal: float = 1.0, normalises: bool = True, num_workers: int = 16) -> Reading:
+    figures = None
+    if noise is not None:
+        figures = GradientFigures(
+            norm_sq=noise + signal, mean_norm_sq=signal, within=noise, between=noise, noise_scale=8 * noise
+        )
+    return Reading(
+        clock=16,
+        num_steps=16,
+        learning_rate=0.1,
+        gradient=figures,
+        normalises=normalises,
+        num_workers=num_workers,
+    )
+
+
+def test_an_optimizer_that_does_not_normalise_loses_nothing():
+    assert NoiseMonitor(NoiseConfig()).observe(reading(noise=100.0, normalises=False)) == NO_OBJECTION
+
+
+def test_nothing_is_allowed_before_noise_is_known():
+    monitor = NoiseMonitor(NoiseConfig())
+    assert monitor.observe(reading(noise=None)).slack == 0
+    assert monitor.observe(reading(noise=0.01)) == NO_OBJECTION
+    assert monitor.observe(reading(noise=None)) == NO_OBJECTION
+
+
+@pytest.mark.parametrize(
+    ("noise", "efficiency"), [(1.0, math.sqrt((1 + 1 / 16) / 2)), (15.0, math.sqrt((1 + 15 / 16) / 16))]
+)
+def test_noisy_gradients_forbid_slack(noise: float, efficiency: float):
+    advice = NoiseMonitor(NoiseConfig()).observe(reading(noise=noise))
+    assert advice.slack == 0
+    assert advice.inputs["efficiency"] == pytest.approx(efficiency)
+
+
+def test_nothing_but_noise_is_worth_the_root_of_the_workers():
+    """Estimates of a small signal may be below zero."""
+    advice = NoiseMonitor(NoiseConfig()).observe(reading(noise=1.0, signal=-0.01))
+    assert advice.inputs["efficiency"] == pytest.approx(1 / 4)
+
+
+def test_figures_are_averaged_before_their_ratio_is_taken():
+    monitor = NoiseMonitor(NoiseConfig(window=2))
+    for signal in (-1.0, 21.0):
+        advice = monitor.observe(reading(noise=1.0, signal=signal))
+    assert advice == NO_OBJECTION, "2 over 20"
+
+
+def test_one_worker_is_on_its_own_anyhow():
+    assert NoiseMonitor(NoiseConfig()).observe(reading(noise=9.0, num_workers=1)) == NO_OBJECTION
+
+
+@pytest.mark.parametrize("wrong", [{"least_efficiency": 1.0}, {"window": 0}])
+def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
+    with pytest.raises(PolicySpecError, match=next(iter(wrong))):
+        NoiseConfig(**wrong)  # type: ignore[arg-type]
