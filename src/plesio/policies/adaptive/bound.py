@@ -64,8 +64,8 @@ class BoundTunerConfig:
         PolicySpecError: A value out of its range.
     """
 
-    first_slack: int = 15
-    largest_slack: int = 31
+    first_slack: int = 3
+    largest_slack: int = 7
     patience: int = 3
     back_off: int = 12
     window: int = 24
