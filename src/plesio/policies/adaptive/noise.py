@@ -40,7 +40,7 @@ class NoiseConfig:
     """
 
     least_efficiency: float = 0.9
-    window: int = 8
+    window: int = 2
 
     def __post_init__(self) -> None:
         if not 0 < self.least_efficiency < 1:
