@@ -173,6 +173,7 @@ def test_killed_worker_of_a_store_run_is_done_without(tmp_path: Path):
     assert result.final_metric is not None
 
 
+@pytest.mark.slow
 def test_model_without_parameters_is_one_clear_line(tmp_path: Path):
     (tmp_path / "empty.py").write_text(
         "import dataclasses, torch\nfrom plesio.tasks.digits import digits\n"

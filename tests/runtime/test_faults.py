@@ -114,6 +114,7 @@ def test_infinite_gradient_with_a_finite_loss_never_reaches_the_store(tmp_path: 
     assert found[0]["finite"]
 
 
+@pytest.mark.slow
 def test_a_worker_joins_a_running_store_job(tmp_path: Path):
     plan = {"fault": "wait", "step_s": 0.02, "epochs": 200}
     with subprocess.Popen(

@@ -105,7 +105,7 @@ def components_of(policy: Adaptive) -> tuple[str, ...]:
     """Names of the components that may object to slack.
 
     >>> components_of(Adaptive(phase=None))
-    ('gradient', 'feedback')
+    ('gradient', 'noise', 'feedback')
     """
     names = [field.name for field in fields(policy) if getattr(policy, field.name) is not None]
     return tuple(name for name in names if name not in _NO_OBJECTORS)

@@ -17,7 +17,8 @@ may be in the next loop over the data already (`plesio.runtime.staged_feed`), an
    take it over, the optimizer's state with it where the servers have stepped it;
 3. the clock becomes that of the furthest worker, the next exchange is built, and `on_transition` is called.
 
-Learning rates stay as they are: under every policy they are those of the synchronous step. So does momentum: each
+Learning rates stay as they are: under every policy they are those of the synchronous step, of which local SGD takes a
+share by itself (`outer_step`). So does momentum: each
 replica's is that of its own steps, and their mean that of the mean gradient, which is what BSP would have had; the
 servers' is that of all updates.
 
