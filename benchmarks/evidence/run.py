@@ -1,6 +1,7 @@
 """Do the runs of docs/evidence.md, and print its tables.
 
     python benchmarks/evidence/run.py main                          # adaptive against bsp: bytes, quality, spread
+    python benchmarks/evidence/run.py main --only digits --seeds 10
     python benchmarks/evidence/run.py scenarios --seeds 5           # against statics that are swept, in 12 scenarios
     python benchmarks/evidence/run.py scenarios --only digits-slow-equal
     python benchmarks/evidence/run.py straggler
@@ -88,10 +89,10 @@ def do(name: str, recipe: Recipe) -> dict[str, list[RunResult]]:
     return {policy: each for policy, each in wanted.items() if all(run.status == "finished" for run in each)}
 
 
-def main_table(*, num_seeds: int) -> dict[str, Comparison]:
+def main_table(*, num_seeds: int, only: str | None) -> dict[str, Comparison]:
     """Adaptive against BSP on slow links."""
     rows = {}
-    for task in TASKS:
+    for task in TASKS if only is None else [only]:
         recipe = make(task, network="slow", stragglers="equal", policies=["bsp", "adaptive"], seeds=SEEDS[:num_seeds])
         runs = do(f"{task}-slow-equal", recipe)
         rows |= {f"{task}, {policy}": compare(each, runs["bsp"]) for policy, each in runs.items()}
@@ -208,12 +209,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=["main", "scenarios", "straggler", "ablation"])
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 0 to N - 1, at most 10 (5)")
-    parser.add_argument("--only", metavar="NAME", help="one scenario")
+    parser.add_argument("--only", metavar="NAME", help="one scenario, or one task")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     num_seeds = arguments.seeds
     tables: dict[str, Callable[[], dict[str, Comparison]]] = {
-        "main": lambda: main_table(num_seeds=num_seeds),
+        "main": lambda: main_table(num_seeds=num_seeds, only=arguments.only),
         "scenarios": lambda: scenario_tables(num_seeds=num_seeds, only=arguments.only),
         "straggler": lambda: straggler_table(num_seeds=num_seeds),
         "ablation": lambda: ablation_table(num_seeds=num_seeds),
