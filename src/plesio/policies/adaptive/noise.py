@@ -8,8 +8,9 @@ have become takes the noise out afterwards, but the length of their progress sta
     efficiency = sqrt((1 + ν/N) / (1 + ν)),        from 1 (no noise) to 1 / sqrt(N) (nothing but noise)
 
 An optimizer that does not normalise loses nothing: the mean of its steps is the step of the mean. So where the
-optimizer normalises and the efficiency is below ``least_efficiency``, no slack is allowed. ν is the ratio of the means
-of both figures over a window, and until there is one, nothing is allowed either. The remedy of longer outer steps (as
+optimizer normalises and the efficiency is below ``least_efficiency``, no slack is allowed. It is that of the noisiest
+of the last figures, and until a window of them is there, nothing is allowed either: an untrained model's gradients are
+all signal, and tell little. The remedy of longer outer steps (as
 in DiLoCo, Douillard et al. 2023) was tried and made it worse at periods of 8.
 
 It is the argument of square-root scaling for Adam (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive
@@ -33,7 +34,7 @@ class NoiseConfig:
 
     Attributes:
         least_efficiency: Progress by local steps over that by steps with the mean gradient, below which there are none.
-        window: Readings with figures that noise and signal are averaged over.
+        window: Readings with figures, of which the noisiest counts.
 
     Raises:
         PolicySpecError: A value out of its range.
@@ -57,12 +58,12 @@ class NoiseMonitor:
         config: Its parameters.
     """
 
-    __slots__ = ("_config", "_noise", "_signal")
+    __slots__ = ("_config", "_ratios")
 
     def __init__(self, config: NoiseConfig) -> None:
         self._config = config
-        self._noise: deque[float] = deque(maxlen=config.window)
-        self._signal: deque[float] = deque(maxlen=config.window)
+        self._ratios: deque[float] = deque(maxlen=config.window)
+        """ν of the last readings with figures."""
 
     def observe(self, reading: Reading) -> Advice:
         """Take the figures of a review, if it has any; say whether workers may step on their own."""
@@ -70,13 +71,11 @@ class NoiseMonitor:
             return NO_OBJECTION
         figures = reading.gradient
         if figures is not None and math.isfinite(figures.between) and math.isfinite(figures.mean_norm_sq):
-            self._noise.append(figures.between)
-            self._signal.append(figures.mean_norm_sq)
-        if not self._noise:
+            signal = figures.mean_norm_sq
+            self._ratios.append(figures.between / signal if signal > 0 else math.inf)
+        if len(self._ratios) < self._config.window:
             return Advice(slack=0, reason="how noisy a worker's gradient is, is not known yet")
-        signal = sum(self._signal)
-        ratio = sum(self._noise) / signal if signal > 0 else math.inf
-        efficiency = _efficiency(ratio, num_workers=reading.num_workers)
+        efficiency = _efficiency(max(self._ratios), num_workers=reading.num_workers)
         if efficiency >= self._config.least_efficiency:
             return NO_OBJECTION
         return Advice(

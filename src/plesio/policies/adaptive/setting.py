@@ -136,9 +136,10 @@ class Setting:
         return self.period
 
 
-ROUNDED = Qsgd(bits=4)
-"""Of all compressions the one that costs least: rounded at random to 15 levels, a number is right in the mean, and
-training is the same within its scatter (docs/log.md, section 14). An eighth of the bytes on any number of ranks."""
+ROUNDED = Qsgd(bits=8)
+"""Of all compressions the one that costs least: rounded at random to 255 levels, a number is right in the mean, and
+training is the same within its scatter (docs/log.md, section 14). A quarter of the bytes on any number of ranks. With 4
+bits it would be half as many, but the noise of rounding then slows an optimizer that divides by its gradients' size."""
 
 SYNCHRONOUS = Setting(slack=0, period=1, delay=0)
 MODERATE = Setting.of(period=4, delay=2)

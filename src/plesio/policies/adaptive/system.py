@@ -15,7 +15,7 @@ The *choice* is the setting of the least slack among those that training can aff
 ``tolerance`` of the best of them. A change must promise ``gain``; one that only gives slack back must promise nothing
 but is made when two reviews running agree, so the setting does not swing between two that are about equal.
 
-*Compressed*, every setting without delay is there a second time, with numbers rounded to 4 bits (`ROUNDED`). Until such
+*Compressed*, every setting without delay is there a second time, with numbers rounded to 8 bits (`ROUNDED`). Until such
 an exchange has been measured it is taken to last as much less as it has fewer bytes. What is sent in full comes first.
 
 Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps late at most, under SSP the bound.
