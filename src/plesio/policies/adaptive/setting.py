@@ -2,8 +2,7 @@
 
 Local steps are short and their mean is taken long where that is stable (`LocalSGD.inner_rate`): a rate that was tuned
 for the mean of all batches is too high for that of one worker, and a mean may be gone along farther than a single
-worker dares. On the digits with 16 workers and a period of 8, 97 % comes after 4 to 8 epochs instead of 6 to 11; BSP
-takes 4 to 6.
+worker dares (docs/log.md, section 17).
 
 Stable it is when the momentum of the user's optimizer has died away within a period: else the two momenta swing up. So
 how short depends on the period in units of the optimizer's memory, 1/(1 - β) steps (`step_sizes`). With these, training
