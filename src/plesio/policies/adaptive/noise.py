@@ -10,8 +10,7 @@ have become takes the noise out afterwards, but the length of their progress sta
 An optimizer that does not normalise loses nothing: the mean of its steps is the step of the mean. So where the
 optimizer normalises and the efficiency is below ``least_efficiency``, no slack is allowed. It is that of the noisiest
 of the last figures, and until a window of them is there, nothing is allowed either: an untrained model's gradients are
-all signal, and tell little. The remedy of longer outer steps (as
-in DiLoCo, Douillard et al. 2023) was tried and made it worse at periods of 8.
+all signal, and tell little.
 
 It is the argument of square-root scaling for Adam (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive
 Gradient Algorithms") turned round: there the rate grows with the root of the batch, here the batch shrinks by N.
