@@ -211,6 +211,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 0 to N - 1, at most 10 (5)")
     parser.add_argument("--only", metavar="NAME", help="one scenario, or one task")
     arguments = parser.parse_args()
+    scenarios = [
+        f"{task}-{network}-{stragglers}" for task in TASKS for network in NETWORKS for stragglers in STRAGGLERS
+    ]
+    known = {"main": list(TASKS), "scenarios": scenarios}.get(arguments.table, [])
+    if arguments.only is not None and arguments.only not in known:
+        parser.error(f"--only {arguments.only} is not in {arguments.table}; known: {', '.join(known) or 'none'}")
+    if not 2 <= arguments.seeds <= len(SEEDS):
+        parser.error(f"--seeds {arguments.seeds}: write 2 to {len(SEEDS)}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     num_seeds = arguments.seeds
     tables: dict[str, Callable[[], dict[str, Comparison]]] = {
