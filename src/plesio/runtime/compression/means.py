@@ -231,13 +231,12 @@ class ScatteredMean:
         # a stream of random numbers for each of the 2 n encodings of an exchange
         rows = [self.codec.encode(part, clock=2 * (clock * size + number)) for number, part in enumerate(parts)]
         payloads = torch.stack([torch.cat([row, row.new_full((1,), asks)]) if self.feedback else row for row in rows])
-        return _Scattered(self, share, parts, payloads, clock, self.wire.all_to_all(payloads))
+        return _Scattered(self, parts, payloads, clock, self.wire.all_to_all(payloads))
 
 
 @dataclass(frozen=True, slots=True)
 class _Scattered:
     way: ScatteredMean
-    share: Tensor
     parts: Tensor
     payloads: Tensor
     clock: int

@@ -18,9 +18,8 @@ may be in the next loop over the data already (`plesio.runtime.staged_feed`), an
 3. the clock becomes that of the furthest worker, the next exchange is built, and `on_transition` is called.
 
 Learning rates stay as they are: under every policy they are those of the synchronous step, of which local SGD takes a
-share by itself (`outer_step`). So does momentum: each
-replica's is that of its own steps, and their mean that of the mean gradient, which is what BSP would have had; the
-servers' is that of all updates.
+share by itself (`outer_step`). So does momentum: each replica's is that of its own steps, and their mean that of the
+mean gradient, which is what BSP would have had; the servers' is that of all updates.
 
 Going back (the guard's alarm): a state is known to be good one review after it was kept, so two are kept, and every
 rank loads the older one. It was kept at one clock by all, perhaps between two averagings, so parameters and optimizer
