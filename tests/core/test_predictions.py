@@ -32,8 +32,10 @@ def test_a_miss_is_in_the_summary_whatever_its_sign():
     throughput, waiting = summarise_predictions(rows)
     assert (throughput.quantity, throughput.num_predictions) == ("throughput", 3)
     assert throughput.median_error == pytest.approx(0.02)
+    assert throughput.mean_error == pytest.approx(0.13 / 3)
     assert throughput.worst_error == pytest.approx(0.10)
     assert throughput.baseline_median_error == pytest.approx(0.4)
+    assert throughput.baseline_mean_error == pytest.approx(0.3)
     assert throughput.baseline_worst_error == pytest.approx(0.5)
     assert (waiting.scale, waiting.worst_error) == ("points", pytest.approx(10))
 

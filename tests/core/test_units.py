@@ -6,9 +6,11 @@ from plesio.core.errors import ConfigError, nearest
 from plesio.core.units import (
     format_bandwidth,
     format_bytes,
+    format_count,
     format_seconds,
     parse_bandwidth,
     parse_bytes,
+    parse_count,
     parse_seconds,
 )
 
@@ -23,6 +25,8 @@ from plesio.core.units import (
         (".5 min", 30),
         ("1 h", 3600),
         ("2 d", 172800),
+        ("2 min 5 s", 125),
+        ("1 h 30 min", 5400),
     ],
 )
 def test_durations_have_units(text: str, seconds: float):
@@ -98,9 +102,8 @@ def test_rounding_up_to_a_unit_moves_to_that_unit():
 @given(st.floats(1e-9, 1e5))
 def test_durations_for_people_are_right_to_half_a_percent(value_s: float):
     text = format_seconds(value_s)
-    total_s = sum(parse_seconds(f"{number} {unit}") for number, unit in zip(*[iter(text.split())] * 2, strict=True))
     last_digit_s = 60 if value_s >= 3600 else 0.5 if value_s >= 60 else 1e-10  # hours and minutes; minutes and seconds
-    assert total_s == pytest.approx(value_s, rel=5.1e-3, abs=last_digit_s)
+    assert parse_seconds(text) == pytest.approx(value_s, rel=5.1e-3, abs=last_digit_s)
 
 
 @given(st.integers(0, 10**15))
@@ -111,3 +114,21 @@ def test_sizes_for_people_are_right_to_half_a_percent(num_bytes: int):
 def test_nearest_word_is_suggested_or_all_are_listed():
     assert nearest("polices", ["policies", "seeds"]) == 'did you mean "policies"?'
     assert nearest("zebra", ["b", "a"]) == "known: a, b"
+
+
+@given(st.floats(1, 1e15))
+def test_counts_read_what_they_print(value: float):
+    assert parse_count(format_count(value)) == pytest.approx(value, rel=5e-3)
+
+
+@pytest.mark.parametrize("text", ["", "2G", "2 TB", "-2T", "many"])
+def test_what_is_no_count_is_refused_with_an_example(text: str):
+    with pytest.raises(ConfigError, match='as in "2T"'):
+        parse_count(text)
+
+
+@pytest.mark.parametrize(("text", "sizes"), [("700 Mb", ("87.5 MB", "700 MB")), ("8 kbit", ("1 kB", "8 kB"))])
+def test_bits_are_no_size(text: str, sizes: tuple[str, str]):
+    with pytest.raises(ConfigError) as refused:
+        parse_bytes(text)
+    assert all(f'"{size}"' in str(refused.value) for size in sizes)

@@ -69,13 +69,15 @@ class Summary:
     scale: Scale
     num_predictions: int
     median_error: float
+    mean_error: float
     worst_error: float
     baseline_median_error: float
+    baseline_mean_error: float
     baseline_worst_error: float
 
 
 def summarise_predictions(predictions: Sequence[Prediction]) -> list[Summary]:
-    """Median and worst error of each quantity, in the order in which they come."""
+    """Median, mean and worst error of each quantity, in the order in which they come."""
     summaries = []
     for quantity in dict.fromkeys(prediction.quantity for prediction in predictions):
         of_it = [prediction for prediction in predictions if prediction.quantity == quantity]
@@ -87,8 +89,10 @@ def summarise_predictions(predictions: Sequence[Prediction]) -> list[Summary]:
                 scale=of_it[0].scale,
                 num_predictions=len(of_it),
                 median_error=statistics.median(errors),
+                mean_error=statistics.fmean(errors),
                 worst_error=max(errors),
                 baseline_median_error=statistics.median(baseline),
+                baseline_mean_error=statistics.fmean(baseline),
                 baseline_worst_error=max(baseline),
             )
         )

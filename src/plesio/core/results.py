@@ -7,13 +7,13 @@ never stored: a report computes them from these.
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from plesio.core.errors import DataError
+from plesio.core.files import write_whole
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -210,9 +210,7 @@ def _floats(point: Mapping[str, Any]) -> dict[str, Any]:
 def write_results(path: Path, runs: Iterable[RunResult]) -> None:
     """Write runs to ``path`` so that a reader sees the old file or the new one, never half of one."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, "runs": [run.to_json() for run in runs]}, indent=1)
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(text + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(path, text + "\n")
 
 
 def read_results(path: Path) -> list[RunResult]:

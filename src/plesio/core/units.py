@@ -1,4 +1,4 @@
-"""Quantities that people write with a unit: durations, sizes, bandwidths. A bare number is refused.
+"""Quantities that people write with a unit: durations, sizes, bandwidths; a bare number is refused. Counts have none.
 
 Decimal prefixes are powers of 1000 (kB, MB, GB), binary ones of 1024 (KiB, MiB, GiB). Bandwidths are given in bits
 (``Gbit/s``, ``Gbps``) or in bytes (``GB/s``, ``GiB/s``), and are bytes per second in all that is computed. ``Gb/s`` and
@@ -10,18 +10,41 @@ import re
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["format_bandwidth", "format_bytes", "format_seconds", "parse_bandwidth", "parse_bytes", "parse_seconds"]
+__all__ = [
+    "format_bandwidth",
+    "format_bytes",
+    "format_count",
+    "format_percent",
+    "format_seconds",
+    "parse_bandwidth",
+    "parse_bytes",
+    "parse_count",
+    "parse_seconds",
+]
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_BYTES = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
 _BITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BANDWIDTHS = {
     **{f"{prefix}bit/s": number / 8 for prefix, number in _BITS.items()},
     **{f"{prefix}bps": number / 8 for prefix, number in _BITS.items()},
     **{f"{unit}/s": float(number) for unit, number in _BYTES.items()},
 }
+_COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _BITS_OR_BYTES = re.compile(r"([kKMGT]?)(?:b/s|Bps)")
+_BITS_ALONE = re.compile(r"([kKMGT]?)(?:b|bit|bits)")
 _QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*")
+_IN_TWO = re.compile(r"\s*(?:(\d+) h )?(\d+) min(?: (\d+) s)?\s*")
 _NEXT_UNIT = 0.9995
 """From here on three digits of the smaller unit would be rounded to 1000 of it."""
 
@@ -41,14 +64,18 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], *, what: str, ex
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds in a duration with its unit.
+    """Seconds in a duration with its unit, or with two of them, as `format_seconds` writes it.
 
-    >>> parse_seconds("20 ms"), parse_seconds("1.5min")
-    (0.02, 90.0)
+    >>> parse_seconds("20 ms"), parse_seconds("1.5min"), parse_seconds("2 min 5 s")
+    (0.02, 90.0, 125.0)
 
     Raises:
         ConfigError: No unit, an unknown one, or a negative duration.
     """
+    in_two = _IN_TWO.fullmatch(text)
+    if in_two:
+        hours, minutes, seconds = (int(number or 0) for number in in_two.groups())
+        return 3600.0 * hours + 60 * minutes + seconds
     return _parse(text, _SECONDS, what="duration", example="20 ms")
 
 
@@ -59,8 +86,16 @@ def parse_bytes(text: str) -> int:
     (2097152, 20000000)
 
     Raises:
-        ConfigError: No unit, an unknown one, or a negative size.
+        ConfigError: No unit, an unknown one, or bits; a negative size.
     """
+    match = _QUANTITY.fullmatch(text)
+    in_bits = match and _BITS_ALONE.fullmatch(match[2])
+    if match and in_bits:
+        prefix = in_bits[1].replace("K", "k")
+        as_bytes = f"{float(match[1]) / 8:g} {prefix}B"
+        raise ConfigError(
+            f'"{text}" may mean bits; write "{as_bytes}" (so many bits) or "{match[1]} {prefix}B" (bytes)'
+        )
     return round(_parse(text, _BYTES, what="size", example="20 MB"))
 
 
@@ -80,6 +115,35 @@ def parse_bandwidth(text: str) -> float:
         bits, as_bytes = f"{match[1]} {prefix}bit/s", f"{match[1]} {prefix}B/s"
         raise ConfigError(f'"{text}" may mean bits or bytes; write "{bits}" (bits) or "{as_bytes}" (bytes)')
     return _parse(text, _BANDWIDTHS, what="bandwidth", example='1 Gbit/s" or "10 GB/s')
+
+
+def parse_count(text: str) -> float:
+    """A large number with its letter: k, M, B (10^9) or T (10^12), or without any.
+
+    >>> parse_count("1.4T"), parse_count("300B"), parse_count("1e6")
+    (1400000000000.0, 300000000000.0, 1000000.0)
+
+    Raises:
+        ConfigError: Another letter, or a negative number.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] not in _COUNTS or match[1].startswith("-"):
+        raise ConfigError(
+            f'"{text}" is not a count: write a number, with k, M, B or T for thousands to 10^12, as in "2T"'
+        )
+    return float(match[1]) * _COUNTS[match[2]]
+
+
+def format_count(value: float) -> str:
+    """A large number for people, with three significant digits.
+
+    >>> format_count(2e12), format_count(68.98e9), format_count(512)
+    ('2T', '69B', '512')
+    """
+    for letter, scale in reversed(_COUNTS.items()):
+        if letter and value >= _NEXT_UNIT * scale:
+            return f"{value / scale:.3g}{letter}"
+    return f"{value:.3g}"
 
 
 def format_seconds(value_s: float) -> str:
@@ -118,3 +182,12 @@ def format_bandwidth(bandwidth_Bps: float) -> str:  # noqa: N803
     ('12.5 GB/s', '125 MB/s')
     """
     return f"{format_bytes(bandwidth_Bps)}/s"
+
+
+def format_percent(share: float, *, digits: int = 1) -> str:
+    """A share of 1 as a percentage for people.
+
+    >>> format_percent(0.6724), format_percent(0.00051, digits=2)
+    ('67.2 %', '0.05 %')
+    """
+    return f"{100 * share:.{digits}f} %"

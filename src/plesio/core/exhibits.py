@@ -1,0 +1,192 @@
+"""Tables and charts as data: what a study or an estimate shows, before anybody draws it.
+
+A chart's title is its finding, and its caption says what is drawn. `plesio.report` draws each kind on a page and as a
+picture file; nothing here knows how.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Axis", "BarChart", "Chart", "HeatMap", "LineChart", "RangeChart", "Series", "Span", "Table", "Timeline"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of finished texts; numbers carry their unit, in the cell or in the header.
+
+    >>> Table(title="Rings", headers=("ranks", "time"), rows=[("2", "1 ms"), ("4", "1.5 ms")]).rows[1]
+    ('4', '1.5 ms')
+    """
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.headers) for row in self.rows), f"{self.title}: a cell for each header"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """What is along an axis, with its unit in brackets: ``time (s)``."""
+
+    title: str
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """What all charts have.
+
+    Attributes:
+        slug: Name in a page's address and in a file's name; of one study's charts no two have the same.
+        title: The finding.
+        caption: What is drawn.
+    """
+
+    slug: str
+    title: str
+    caption: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line, or one set of points.
+
+    Attributes:
+        name: In the legend.
+        x: As many values as ``y``.
+        y: A NaN is a gap.
+        style: Models are lines, what they are held against is dashed, and what was measured is points.
+        low: Lower end of a band around ``y``, as many values; none without.
+        high: Upper end.
+        labels: A name for each point; none without.
+        group: Series of a group have one colour: what was modelled and what was measured of one thing.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    style: Literal["line", "dashed", "points"] = "line"
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    labels: Sequence[str] = ()
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        assert len(self.x) == len(self.y), f"{self.name}: {len(self.x)} x and {len(self.y)} y"
+        assert len(self.low) == len(self.high), f"{self.name}: the band's ends"
+        assert len(self.low) in (0, len(self.x)), f"{self.name}: the band"
+        assert len(self.labels) in (0, len(self.x)), f"{self.name}: the labels"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineChart(Chart):
+    """Series over one axis.
+
+    Attributes:
+        marks: Vertical lines, by what they are: an optimum, a crossover.
+    """
+
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    marks: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarChart(Chart):
+    """A horizontal bar for each row, made of parts that add up.
+
+    Attributes:
+        rows: Names, from top to bottom.
+        parts: For each part a value a row.
+    """
+
+    axis: Axis
+    rows: Sequence[str]
+    parts: Mapping[str, Sequence[float]]
+
+    def __post_init__(self) -> None:
+        assert all(len(values) == len(self.rows) for values in self.parts.values()), f"{self.slug}: a value a row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeChart(Chart):
+    """A tornado: for each row how far the answer goes down and up from ``base``.
+
+    Attributes:
+        rows: Names; the widest range is best on top.
+        low: The answer where the row's input is at its low end, which need not be the smaller answer.
+        high: The same at its high end.
+    """
+
+    axis: Axis
+    base: float
+    rows: Sequence[str]
+    low: Sequence[float]
+    high: Sequence[float]
+
+    def __post_init__(self) -> None:
+        assert len(self.low) == len(self.high) == len(self.rows), f"{self.slug}: a range a row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMap(Chart):
+    """A value, or one of some categories, for each pair of a column and a row.
+
+    Attributes:
+        columns: Labels from left to right.
+        rows: Labels from top to bottom.
+        values: A sequence of columns for each row; NaN is an empty cell. With ``categories``, places among them.
+        scale: What the colours mean, with its unit; not used with ``categories``.
+        categories: Names, if cells are one of a few things: a winner.
+        texts: What stands in the cells, for those few that people read; none without.
+    """
+
+    x: Axis
+    y: Axis
+    columns: Sequence[str]
+    rows: Sequence[str]
+    values: Sequence[Sequence[float]]
+    scale: Axis = Axis(title="")
+    categories: Sequence[str] = ()
+    texts: Sequence[Sequence[str]] = ()
+
+    def __post_init__(self) -> None:
+        assert len(self.values) == len(self.rows), f"{self.slug}: values for each row"
+        assert all(len(row) == len(self.columns) for row in self.values), f"{self.slug}: a value a column"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that goes on for a while.
+
+    Attributes:
+        row: Where it is drawn, a place in `Timeline.rows`.
+        start: On the timeline's axis.
+        end: The same.
+        kind: What goes on; spans of a kind have a colour.
+        label: What stands in it; may be empty.
+    """
+
+    row: int
+    start: float
+    end: float
+    kind: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline(Chart):
+    """Who does what when.
+
+    Attributes:
+        rows: Names, from top to bottom.
+        spans: In any order. Kinds come in the legend in the order of ``spans``.
+    """
+
+    axis: Axis
+    rows: Sequence[str]
+    spans: Sequence[Span]
