@@ -18,18 +18,10 @@ from plesio.policies import (
     Joined,
     LeaveReason,
     Left,
-    Machine,
-    Policy,
     Refuse,
     RefuseReason,
 )
-
-
-def start(policy: Policy, *, num_workers: int) -> Machine:
-    machine = policy.start()
-    for worker in range(num_workers):
-        machine.handle(Joined(worker=worker))
-    return machine
+from support.machines import start
 
 
 def test_workers_are_admitted_with_credit_for_the_bound():

@@ -11,18 +11,11 @@ from plesio.policies import (
     LeaveReason,
     Left,
     LocalSGD,
-    Machine,
     Policy,
     Refuse,
     RefuseReason,
 )
-
-
-def start(policy: Policy, *, num_workers: int) -> Machine:
-    machine = policy.start()
-    for worker in range(num_workers):
-        machine.handle(Joined(worker=worker))
-    return machine
+from support.machines import start
 
 
 def mean_of(*updates: tuple[int, int], version: int) -> Apply:

@@ -47,6 +47,7 @@ CATALOGUE = [
     "delayed:1",
     "delayed:4",
     "hier:bsp/local_sgd:4,delay=2",
+    "hier:bsp/ssp:3",
 ]
 
 ACTS_AS = {
@@ -57,6 +58,7 @@ ACTS_AS = {
     "local_sgd:1": "bsp",
     "delayed:0": "bsp",
     "hier:bsp/local_sgd:4,delay=2": "local_sgd:4,delay=2",
+    "hier:bsp/ssp:3": "ssp:3",
 }
 
 WORKERS = st.integers(0, 3)

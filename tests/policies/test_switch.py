@@ -1,6 +1,7 @@
 """The schedule of a switching policy, and the machine that changes from one policy to another, without a world."""
 
 import random
+from collections.abc import Mapping
 
 import hypothesis.strategies as st
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import given, settings
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies import (
+    ASP,
+    BSP,
     Action,
     Admit,
     Apply,
@@ -18,6 +21,7 @@ from plesio.policies import (
     Joined,
     LeaveReason,
     Left,
+    Policy,
     Ready,
     Reviewed,
     Stay,
@@ -27,7 +31,7 @@ from plesio.policies import (
     parse_policy,
     replay,
 )
-from plesio.policies.steered import NEVER
+from plesio.policies.steered import NEVER, Course, SteeredMachine
 
 NUM_WORKERS = 3
 
@@ -44,6 +48,9 @@ NUM_WORKERS = 3
         ("switch:bsp/bsp@9", "write it once"),
         ("switch:bsp/delayed:1@9", "cannot be switched to"),
         ("switch:bsp,exchange=store/asp@9", "cannot be switched to"),
+        ("switch:bsp/hier:bsp/local_sgd:4@9", '"hier" cannot be switched to, because its own text has a "/"'),
+        ("switch: Hier:bsp/local_sgd:4/bsp@9", '"hier" cannot be switched to'),
+        ("switch:switch:bsp/asp@9/bsp@9", '"switch" cannot be switched to'),
         ("switch:bsp/ssp:1,period=7@9", "period 7 with bound 1"),
     ],
 )
@@ -214,3 +221,31 @@ def test_reviews_come_only_where_a_stage_on_a_collective_ends() -> None:
     assert parse_policy("switch:bsp/asp@20").first_review == (18, 20)  # type: ignore[attr-defined]
     assert parse_policy("switch:bsp/asp@2").first_review == (1, 2)  # type: ignore[attr-defined]
     assert parse_policy("switch:asp/bsp@20").first_review == (NEVER, NEVER)  # type: ignore[attr-defined]
+
+
+def test_an_alarm_that_is_called_off_is_told_all_the_same() -> None:
+    class Alarmed:
+        """Begins on the store, and wants plain BSP at the first review."""
+
+        def first(self, *, normalises: bool) -> Policy:
+            return ASP()
+
+        def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
+            return Course(policy=BSP(), alarm=True, reason="the loss is infinite: back to bsp")
+
+        def over(self, clock: int) -> Course | None:
+            return None
+
+        def next_review(self, since: int) -> tuple[int, int]:
+            return since + 2, since + 4
+
+    machine = SteeredMachine(Alarmed())
+    for worker in range(2):
+        machine.handle(Joined(worker=worker))
+    for worker in range(2):
+        machine.handle(Ready(worker=worker, clock=0))
+    machine.handle(Reviewed(worker=0, clock=2, samples=(), compute_s=(), blocked_s=()))
+    assert machine.handle(Reviewed(worker=1, clock=2, samples=(), compute_s=(), blocked_s=())) == (Halt(),)
+    [stay] = [one for one in machine.handle(Left(worker=1, reason=LeaveReason.LOST)) if isinstance(one, Stay)]
+    assert stay.reason.startswith("the loss is infinite: back to bsp; that was called off, for worker 1 was gone")
+    assert "worker 1 was lost under asp: the others go on" in stay.reason

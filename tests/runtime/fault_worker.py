@@ -1,10 +1,10 @@
 """A worker for the fault tests: trains a small regression and does what its plan says at a given (rank, step).
 
-    python fault_worker.py POLICY FOLDER [PLAN]
+    python fault_worker.py POLICY FOLDER PLAN
 
-PLAN is JSON: {"fault": "kill" | "nan" | "nan_grad" | "wait", "rank": r, "step": k, "step_s": seconds per step,
-"epochs": n}. "wait" trains until a worker that joined late has made a step. Writes FOLDER/rank-R.json:
-{"error": ..., "message": ..., "ranks": ..., "visited": [...], "clock": ...}.
+or `train` in a process of a `LocalJob`. PLAN is JSON: {"fault": "kill" | "nan" | "nan_grad" | "wait", "rank": r,
+"step": k, "step_s": seconds per step, "epochs": n}. "wait" trains until a worker that joined late has made a step.
+Writes FOLDER/rank-R.json: {"error": ..., "message": ..., "ranks": ..., "visited": [...], "clock": ...}.
 """
 
 import json
@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -23,8 +24,8 @@ from plesio.core.errors import WorkerLostError
 NUM_SAMPLES = 480
 
 
-def main() -> None:
-    policy, folder, plan = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+def train(*, policy: str, folder: Path, plan: dict[str, Any]) -> bool:
+    """Whether nothing went wrong."""
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
     torch.manual_seed(rank)
@@ -67,8 +68,8 @@ def main() -> None:
             outcome["ranks"] = list(error.ranks)
     outcome["visited"] = visited
     (folder / f"rank-{rank}.json").write_text(json.dumps(outcome))
-    sys.exit(0 if outcome["error"] is None else 1)
+    return outcome["error"] is None
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(not train(policy=sys.argv[1], folder=Path(sys.argv[2]), plan=json.loads(sys.argv[3])))

@@ -1,21 +1,20 @@
 """One run's decisions, without sockets or clocks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from plesio.core.results import RunResult
-from plesio.policies import Arrived, parse_policy, verify
+from plesio.policies import Arrived, Joined, parse_policy, verify
 from plesio.runtime.coordinator import (
     FIRST_LEASE_S,
     LEASE_STEPS,
     MAX_LEASE_S,
     MIN_LEASE_S,
     Coordinator,
-    Effect,
-    Order,
-    Tell,
 )
+from plesio.runtime.effects import Effect, Order, Tell
 from plesio.runtime.ledger import Report, RunInfo
 from plesio.runtime.remainder import PlanFigures
 
@@ -52,9 +51,24 @@ class Run:
             self.do("join", worker)
         return self
 
-    def arrive(self, worker: int, clock: int, *, server: int = 0, samples: int = 2, **event: Any) -> list[Effect]:
+    def start_racks(self, *racks: int) -> "Run":
+        """Of each worker, its rack."""
+        for worker in self.coordinator.expected:
+            self.do("join", worker, rack=racks[worker])
+        return self
+
+    def arrive(
+        self,
+        worker: int,
+        clock: int,
+        *,
+        server: int = 0,
+        samples: int = 2,
+        finished: Sequence[tuple[int, int, int]] = (),
+        **event: Any,
+    ) -> list[Effect]:
         arrived = Arrived(worker=worker, clock=clock, **event)
-        return self.do("arrived", arrived, num_samples=samples, server=server)
+        return self.do("arrived", arrived, num_samples=samples, finished=finished, server=server)
 
     def ask(self, worker: int, *, plan: int = 0, idle: bool = False) -> Tell | None:
         effects = self.do("lease", worker, plan=plan, idle=idle, figures=FIGURES)
@@ -137,6 +151,44 @@ def test_lost_worker_no_longer_holds_up_a_synchronous_round():
     assert run.applied() == []
     run.do("lose", 1)
     assert run.applied() == [[[0, 1], [2, 1]]]
+
+
+def test_the_policy_knows_one_worker_of_a_rack_and_who_it_speaks_for():
+    run = Run("hier:bsp/ssp:2", workers=5).start_racks(0, 0, 0, 7, 7)
+    assert [run.kinds(worker) for worker in range(5)] == [["start"]] * 5
+    joined = [entry.event for entry in run.coordinator.recorder.log.entries]
+    assert joined == [Joined(worker=0, num_workers=3), Joined(worker=3, num_workers=2)]
+    run.arrive(3, 1, samples=2, finished=[(0, 0, 4)])
+    [apply] = [order.body for order in run.orders if order.kind == "apply"]
+    assert (apply["weight"], apply["num_workers"], apply["num_live"]) == (2 / 5, [2], 5)
+    assert run.coordinator.ledger.applied_samples == 4
+
+
+@pytest.mark.parametrize("lost", [3, 4])
+def test_a_lost_worker_takes_its_rack_with_it_and_no_other(lost: int):
+    run = Run("hier:bsp/ssp:2", workers=5).start_racks(0, 0, 0, 7, 7)
+    block = run.block(3)
+    run.do("lose", lost)
+    [mate] = {3, 4} - {lost}
+    assert run.told[mate][-1].body == {"workers": [lost], "fatal": True}
+    assert [run.told[worker][-1].body["fatal"] for worker in range(3)] == [False] * 3
+    assert run.ask(3) is None, "it has been taken out"
+    assert run.do("bye", mate, status="failed", error="lost") == []
+    assert (run.result.status, run.result.lost_workers) == ("finished", (lost,))
+    again = run.block(0)
+    assert (again["start"], again["num_workers"]) == (block["start"], 3)
+    run.do("lose", 1)
+    assert [run.told[worker][-1].body["fatal"] for worker in (0, 2)] == [True, True]
+    assert run.result.status == "failed"
+
+
+def test_a_worker_that_has_left_is_dealt_nothing_of_a_plan_begun_after_that():
+    run = Run("bsp,exchange=store").start()
+    run.do("leave", 0)
+    for number in range(4):
+        run.finish(1, run.block(1, plan=1), plan=1)
+        assert run.coordinator._stage.plans[1].finished_samples == 2 * (number + 1)
+    assert run.coordinator._stage.plans[1].done
 
 
 def test_loss_is_fatal_for_a_collective_and_names_the_worker():

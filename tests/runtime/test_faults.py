@@ -10,17 +10,12 @@ from typing import Any
 import pytest
 
 from plesio.core.results import RunResult, read_results
+from plesio.testing import LocalJob
 
 pytestmark = pytest.mark.timeout(180)
 
 WORKER = Path(__file__).with_name("fault_worker.py")
 NUM_SAMPLES = 480
-
-
-def command(policy: str, folder: Path, plan: dict[str, Any], *, workers: int = 3, join: str | None = None) -> list[str]:
-    extra = [] if join is None else ["--join", join]
-    run = [sys.executable, "-m", "plesio.cli.main", "run", "--workers", str(workers), *extra]
-    return [*run, str(WORKER), policy, str(folder), json.dumps(plan)]
 
 
 def outcomes(folder: Path) -> dict[int, dict[str, Any]]:
@@ -29,17 +24,16 @@ def outcomes(folder: Path) -> dict[int, dict[str, Any]]:
 
 def run(
     policy: str, folder: Path, plan: dict[str, Any], *, workers: int = 3
-) -> tuple[dict[int, dict[str, Any]], RunResult, str]:
-    done = subprocess.run(
-        command(policy, folder, plan, workers=workers), capture_output=True, text=True, timeout=120, check=False
-    )
+) -> tuple[dict[int, dict[str, Any]], RunResult]:
+    with LocalJob(workers) as job:
+        endings = job.run(WORKER, "train", timeout_s=120, policy=policy, folder=folder, plan=plan)
     results = folder / "trace" / "results.json"
     # the server closes the books a moment after the last worker: it outlives a starter that was killed
     deadline_s = time.monotonic() + 30
     while not results.exists() and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    assert results.exists(), done.stdout + done.stderr
-    return outcomes(folder), read_results(results)[0], done.stdout + done.stderr
+    assert results.exists(), endings
+    return outcomes(folder), read_results(results)[0]
 
 
 @pytest.mark.parametrize(
@@ -53,9 +47,9 @@ def run(
 )
 def test_store_goes_on_without_a_killed_worker(policy: str, lost: int, tmp_path: Path):
     plan = {"fault": "kill", "rank": lost, "step": 4, "step_s": 0.01}
-    found, result, output = run(policy, tmp_path, plan)
+    found, result = run(policy, tmp_path, plan)
     survivors = [rank for rank in range(3) if rank != lost]
-    assert [found[rank]["error"] for rank in survivors] == [None, None], output
+    assert [found[rank]["error"] for rank in survivors] == [None, None], found
     assert result.lost_workers == (lost,)
     assert result.status == "finished"
     # every sample is visited: by the lost worker before it was killed, or by the others
@@ -70,8 +64,8 @@ def test_store_goes_on_without_a_killed_worker(policy: str, lost: int, tmp_path:
 
 def test_a_worker_killed_in_a_stage_on_the_store_is_done_without_and_no_collective_follows(tmp_path: Path):
     plan = {"fault": "kill", "rank": 1, "step": 6, "step_s": 0.01}
-    found, result, output = run("switch:bsp/asp@3/bsp@10", tmp_path, plan)
-    assert [found[rank]["error"] for rank in (0, 2)] == [None, None], output
+    found, result = run("switch:bsp/asp@3/bsp@10", tmp_path, plan)
+    assert [found[rank]["error"] for rank in (0, 2)] == [None, None], found
     assert (result.status, result.lost_workers) == ("finished", (1,))
     assert [one["policy"] for one in result.decisions] == ["asp"]
     assert [line for line in result.fallbacks if "worker 1 was lost under asp" in line]
@@ -82,9 +76,9 @@ def test_a_worker_killed_in_a_stage_on_the_store_is_done_without_and_no_collecti
 @pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
 def test_collective_survivors_end_with_the_lost_rank_named(policy: str, tmp_path: Path):
     plan = {"fault": "kill", "rank": 1, "step": 6, "step_s": 0.01}
-    found, result, output = run(policy, tmp_path, plan, workers=4)
+    found, result = run(policy, tmp_path, plan, workers=4)
     for rank in (0, 2, 3):
-        assert found[rank]["error"] == "WorkerLostError", (found[rank], output)
+        assert found[rank]["error"] == "WorkerLostError", found[rank]
         assert found[rank]["ranks"] == [1]
         assert "rank 1" in found[rank]["message"]
     ends = [found[rank]["ended_s"] for rank in (0, 2, 3)]
@@ -99,8 +93,8 @@ def test_collective_survivors_end_with_the_lost_rank_named(policy: str, tmp_path
     ["bsp", "asp", *(pytest.param(slow, marks=pytest.mark.slow) for slow in ("local_sgd:4", "bsp,exchange=store"))],
 )
 def test_nan_is_refused_counted_and_blamed(policy: str, tmp_path: Path):
-    found, result, output = run(policy, tmp_path, {"fault": "nan", "rank": 1, "step": 3}, workers=2)
-    assert [found[rank]["error"] for rank in (0, 1)] == [None, None], output
+    found, result = run(policy, tmp_path, {"fault": "nan", "rank": 1, "step": 3}, workers=2)
+    assert [found[rank]["error"] for rank in (0, 1)] == [None, None], found
     assert result.refused_updates == {"1": {"not_finite": 1}}
     assert all(found[rank]["finite"] for rank in (0, 1))
     assert result.final_metric is not None
@@ -108,17 +102,21 @@ def test_nan_is_refused_counted_and_blamed(policy: str, tmp_path: Path):
 
 @pytest.mark.slow
 def test_infinite_gradient_with_a_finite_loss_never_reaches_the_store(tmp_path: Path):
-    found, result, output = run("asp", tmp_path, {"fault": "nan_grad", "rank": 0, "step": 3}, workers=2)
-    assert [found[rank]["error"] for rank in (0, 1)] == [None, None], output
+    found, result = run("asp", tmp_path, {"fault": "nan_grad", "rank": 0, "step": 3}, workers=2)
+    assert [found[rank]["error"] for rank in (0, 1)] == [None, None], found
     assert result.refused_updates == {"0": {"not_finite": 1}}
     assert found[0]["finite"]
 
 
 @pytest.mark.slow
 def test_a_worker_joins_a_running_store_job(tmp_path: Path):
-    plan = {"fault": "wait", "step_s": 0.02, "epochs": 200}
+    def command(*options: str) -> list[str]:
+        plan = json.dumps({"fault": "wait", "step_s": 0.02, "epochs": 200})
+        launch = [sys.executable, "-m", "plesio.cli.main", "run", *options]
+        return [*launch, str(WORKER), "asp", str(tmp_path), plan]
+
     with subprocess.Popen(
-        command("asp", tmp_path, plan, workers=2), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command("--workers", "2"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as first:
         assert first.stdout is not None
         line = next(line for line in first.stdout if "--join" in line)
@@ -126,7 +124,7 @@ def test_a_worker_joins_a_running_store_job(tmp_path: Path):
         while not (tmp_path / "started").exists():
             time.sleep(0.02)
         joiner = subprocess.run(
-            command("asp", tmp_path, plan, workers=1, join=address),
+            command("--workers", "1", "--join", address),
             capture_output=True,
             text=True,
             timeout=120,

@@ -1,5 +1,5 @@
 import random
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from plesio.core.errors import ConfigError, DataError
-from plesio.runtime.leases import MAX_BLOCK_BATCHES, Block, Dealing, LeaseBook, epoch_order, synchronous_batches
+from plesio.runtime.dealing import MAX_BLOCK_BATCHES, Dealing
+from plesio.runtime.leases import Block, LeaseBook, epoch_order, round_sizes, synchronous_batches
 
 
 def all_ranks(num_samples: int, *, num_workers: int, batch_size: int, **options: Any) -> list[list[np.ndarray]]:
@@ -369,3 +370,68 @@ def test_a_worker_that_joins_has_a_batch_in_the_next_round():
     book.lease(0)
     book.join(7)
     assert [book.lease(worker).start for worker in (7, 0)] == [10, 5]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    num_samples=st.integers(16, 70),
+    batch_size=st.integers(1, 5),
+    epochs=st.integers(1, 2),
+    dealing=st.sampled_from(["guided", "fixed"]),
+    pick=st.randoms(use_true_random=False),
+)
+def test_racks_have_a_sample_for_each_worker_in_every_batch_and_all_samples_once(
+    sizes: list[int], num_samples: int, batch_size: int, epochs: int, dealing: Dealing, pick: random.Random
+):
+    """Whoever asks, is slow or leaves early; only what is too little for every rack that stays is left out."""
+    budget = epochs * num_samples
+    book = LeaseBook(
+        num_samples,
+        batch_size=batch_size,
+        budget_samples=budget,
+        workers=range(len(sizes)),
+        dealing=dealing,
+        num_workers=dict(enumerate(sizes)),
+    )
+    live, held, finished = set(range(len(sizes))), {}, Counter()
+
+    def lease(worker: int) -> bool:
+        block = book.lease(worker) if worker not in held else None
+        if block is None:
+            return False
+        held[worker] = (block, deque(block.batches()))
+        assert all(batch.stop - batch.start >= sizes[worker] for batch in held[worker][1])
+        return True
+
+    while not book.done:
+        worker = pick.choice(sorted(live))
+        if lease(worker):
+            pass
+        elif worker in held and len(live) > 1 and pick.random() < 0.05:
+            live.remove(worker)
+            del held[worker]
+            book.release(worker)
+        elif worker in held:
+            block, batches = held[worker]
+            batch = batches.popleft()
+            finished.update((block.epoch, position) for position in range(batch.start, batch.stop))
+            assert book.finish(worker, block.id, batch.stop - batch.start)
+            if not batches:
+                del held[worker]
+        else:
+            assert held or any(map(lease, live)), "samples are left that nobody can lease and nobody holds"
+        book.validate()
+    assert set(finished.values()) == {1}
+    if len(live) == len(sizes) or len(set(sizes)) == 1:
+        assert finished.total() == budget
+
+
+def test_rounds_of_racks_are_those_of_their_workers():
+    book = LeaseBook(23, batch_size=2, budget_samples=23, workers=[0, 3], dealing="fixed", num_workers={0: 3, 3: 2})
+    dealt = [(book.lease(worker), book.lease(worker)) for worker in (3, 0)]
+    flat = list(round_sizes(23, num_workers=5, batch_size=2))
+    assert [[block.num_samples for block in blocks] for blocks in dealt] == [
+        [sum(sizes[3:]) for sizes in flat],
+        [sum(sizes[:3]) for sizes in flat],
+    ]

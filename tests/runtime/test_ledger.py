@@ -48,6 +48,15 @@ def test_blocked_time_is_split_when_all_workers_have_reported_it():
     assert (fast.compute_s, slow.compute_s) == (1.0, 2.0)
 
 
+def test_blocked_time_of_racks_is_split_within_each():
+    books = Ledger(policy="hier:bsp/ssp:2", info=RunInfo(), num_workers=4)
+    books.racks = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
+    for worker, blocked_s in enumerate((0.5, 0.1, 2.0, 3.0)):
+        books.report(worker, Report(blocked=[(1, blocked_s)]))
+    times = [(worker.wait_s, worker.communicate_s) for worker in books.result(status="finished").workers]
+    assert times == [pytest.approx(pair) for pair in ((0.4, 0.1), (0.0, 0.1), (0.0, 2.0), (1.0, 2.0))]
+
+
 def test_blocked_time_of_a_crashed_run_is_not_lost():
     books = ledger()
     books.report(0, Report(blocked=[(1, 0.5)]))

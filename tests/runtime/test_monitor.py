@@ -61,10 +61,13 @@ PIECES: dict[str, Cut] = {
 }
 
 
-def monitor_of(guard: GuardConfig | None) -> StepMonitor:
+def make_timeline() -> Timeline:
     clock = MonotonicClock()
-    timeline = Timeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
-    rounds = RoundBook(0, 4)
+    return Timeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
+
+
+def monitor_of(guard: GuardConfig | None, timeline: Timeline | None = None) -> StepMonitor:
+    timeline, rounds = timeline or make_timeline(), RoundBook(0, 4)
     return StepMonitor(0, config=ReviewConfig(), guard=guard, timeline=timeline, rounds=rounds, total_samples=None)
 
 
@@ -73,9 +76,11 @@ def gradients(num_steps: int, *, size: int = 1000) -> list[torch.Tensor]:
     return [torch.randn(size, generator=generator) for _ in range(num_steps)]
 
 
-def step(monitor: StepMonitor, clock: int, pieces: list[list[torch.Tensor]], *, loss: float | None = 1.0) -> bool:
+def step(
+    monitor: StepMonitor, clock: int, pieces: list[list[torch.Tensor]], *, loss: float | None = 1.0, rate: float = 0.1
+) -> bool:
     finite = all([monitor.measure(parts) for parts in pieces])  # noqa: C419 (every piece is to be measured)
-    monitor.step(Progress(clock, 4, None, loss, 0.0))
+    monitor.step(Progress(clock, 4, None, loss, 0.0), rate=rate)
     return finite
 
 
@@ -110,6 +115,27 @@ def test_while_the_loss_is_extraordinary_the_gradient_counts_as_if_it_were():
     assert clipped == [False, True, True, False]
 
 
+def test_a_review_has_the_sketch_of_the_parameters_and_the_rates_of_its_steps():
+    generator = torch.Generator().manual_seed(5)
+    before = [torch.randn(300, generator=generator, requires_grad=True), torch.randn(7, 10, generator=generator)]
+    way = [0.01 * torch.randn(part.shape, generator=generator) for part in before]
+    after = [part.detach() + more for part, more in zip(before, way, strict=True)]
+    before[1], after[1] = before[1].double(), after[1].double()
+    unspoilt = [part.clone() for part in after]
+    monitor = monitor_of(GuardConfig())
+    reviews = []
+    for clock, parameters in enumerate((before, after), start=1):
+        step(monitor, clock, [gradients(1)], rate=0.3 * clock)
+        monitor.forget()  # a change between two reviews is part of the way
+        reviews.append(monitor.take(clock, learning_rate=0.1, parameters=parameters))
+    assert [review.summed_rate for review in reviews] == [0.3, 0.6]
+    assert [len(review.gradients) for review in reviews] == [1, 1]
+    sketched = np.array(reviews[1].position) - np.array(reviews[0].position)
+    assert all(map(torch.equal, after, unspoilt))
+    np.testing.assert_allclose(sketched, sketch_of([torch.cat([part.flatten() for part in way])])[1:], atol=1e-5)
+    assert monitor_of(None).take(1, learning_rate=0.1, parameters=before).position == ()
+
+
 def test_without_a_guard_nothing_is_scaled_down():
     monitor = monitor_of(None)
     for clock, gradient in enumerate(gradients(101), start=1):
@@ -136,3 +162,15 @@ def test_any_floating_dtype_and_sparse_gradients_are_measured(dtype: torch.dtype
     assert step(monitor, 1, [[dense, sparse]])
     review = monitor.take(1, learning_rate=0.1)
     assert review.gradients[0][1] == pytest.approx(2 * 300.0**2 + 49.0)
+
+
+def test_what_a_change_took_is_no_steps_time():
+    timeline = make_timeline()
+    monitor = monitor_of(None, timeline)
+    timeline.blocked(0.0, 0.1, clock=1)
+    step(monitor, 1, [])
+    timeline.blocked(0.1, 0.7, clock=1)
+    monitor.forget()
+    timeline.blocked(0.7, 0.9, clock=2)
+    step(monitor, 2, [])
+    assert monitor.take(2, learning_rate=0.1).blocked_s == pytest.approx((0.2,))

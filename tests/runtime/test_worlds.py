@@ -1,6 +1,5 @@
 """The catalogue: every policy x exchange x number of servers, on real processes, against single-process PyTorch."""
 
-import importlib.util
 import itertools
 import math
 from collections.abc import Callable
@@ -16,19 +15,14 @@ from plesio.core.results import RunResult, read_results
 from plesio.core.trace import read_trace
 from plesio.policies import parse_policy, read_log, verify
 from plesio.testing import Ending, LocalJob
+from runtime import programs
 
 pytestmark = pytest.mark.timeout(180)
 
-PROGRAMS = Path(__file__).with_name("programs.py")
+PROGRAMS = Path(programs.__file__)
 LIMIT_S = 120.0
 NUM_WORKERS = 2
 EPOCHS = 2
-
-_spec = importlib.util.spec_from_file_location("programs", PROGRAMS)
-assert _spec is not None
-assert _spec.loader is not None
-programs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(programs)
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,14 @@ Without a bound, credit is the constant `UNLIMITED`, given once, and the floor o
 
 How an update counts. Its staleness is τ = (version now) - (version it was computed from), and its step is multiplied by
 
-    weighting(τ) · num_steps / N      for a gradient, which is the mean over its num_steps steps
-    weighting(τ) / N                  for a delta, which is the sum over them already
+    weighting(τ) · num_steps · m / N      for a gradient, which is the mean over its num_steps steps
+    weighting(τ) · m / N                  for a delta, which is the sum over them already
 
-where N counts the workers that share the samples, so that N workers which have made one step each have together moved
-the parameters by the weight of one synchronous step: the learning rate a user writes is that of the synchronous step,
-whatever the policy. A worker that rests, because there are no samples left for it, still counts: else the last
-workers of every epoch would make large steps with stale gradients, and undo what all had learned.
+where N counts the workers that share the samples and m those whose work the update is (1, or a rack's), so that N
+workers which have made one step each have together moved the parameters by the weight of one synchronous step: the
+learning rate a user writes is that of the synchronous step, whatever the policy. A worker that rests, because there are
+no samples left for it, still counts: else the last workers of every epoch would make large steps with stale gradients,
+and undo what all had learned.
 """
 
 import math
@@ -66,7 +67,7 @@ class AsynchronousMachine:
         clock: Where the workers begin.
     """
 
-    __slots__ = ("_bound", "_clocks", "_floor", "_resting", "_update", "_version", "_weighting")
+    __slots__ = ("_bound", "_clocks", "_floor", "_num_workers", "_resting", "_update", "_version", "_weighting")
 
     def __init__(self, *, bound: float, update: UpdateKind, weighting: Weighting, clock: int = 0) -> None:
         assert bound > 0, "a bound of 0 is a barrier"
@@ -76,14 +77,16 @@ class AsynchronousMachine:
         self._clocks: dict[int, int] = {}
         """Of each live worker, the clock it was last heard at."""
         self._resting: set[int] = set()
+        self._num_workers: dict[int, int] = {}
+        """Of each that is live or rests, how many workers' work its updates are."""
         self._floor = clock
         self._version = 0
 
     def handle(self, event: Event) -> tuple[Action, ...]:
         """Take one event; return what the world must do, in this order."""
         match event:
-            case Joined(worker=worker):
-                return self._join(worker)
+            case Joined():
+                return self._join(event)
             case Left():
                 return self._leave(event)
             case Arrived():
@@ -91,9 +94,11 @@ class AsynchronousMachine:
             case Reviewed() | Evaluated() | Ready():
                 raise AssertionError(f"{event} is for policies that change")
 
-    def _join(self, worker: int) -> tuple[Action, ...]:
+    def _join(self, event: Joined) -> tuple[Action, ...]:
+        worker = event.worker
         assert worker not in self._clocks, f"worker {worker} has joined already"
         self._resting.discard(worker)
+        self._num_workers[worker] = event.num_workers
         self._clocks[worker] = self._floor
         return (Admit(worker=worker, clock=self._floor), Grant(worker=worker, clock=self._credit))
 
@@ -101,10 +106,13 @@ class AsynchronousMachine:
         worker = event.worker
         if worker in self._resting:
             self._resting.remove(worker)
+            del self._num_workers[worker]
             return ()
         assert worker in self._clocks, f"worker {worker} has not joined"
         if event.reason is LeaveReason.RESTING:
             self._resting.add(worker)
+        else:
+            del self._num_workers[worker]
         del self._clocks[worker]
         return self._raise_floor()
 
@@ -125,7 +133,7 @@ class AsynchronousMachine:
             return Refuse(worker=worker, clock=clock, reason=RefuseReason.TOO_STALE)
         self._version += 1
         steps = event.num_steps if self._update == "gradient" else 1
-        weight = self._weighting(tau) * steps / (len(self._clocks) + len(self._resting))
+        weight = self._weighting(tau) * steps * self._num_workers[worker] / sum(self._num_workers.values())
         return Apply(updates=((worker, clock),), weight=weight, version=self._version, staleness=(tau,))
 
     @property
@@ -144,5 +152,6 @@ class AsynchronousMachine:
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the module's head does not hold."""
         assert not self._resting & self._clocks.keys(), (self._resting, self._clocks)
+        assert self._num_workers.keys() == self._resting | self._clocks.keys(), (self._num_workers, self._clocks)
         assert self._floor == min(self._clocks.values(), default=self._floor), (self._floor, self._clocks)
         assert max(self._clocks.values(), default=self._floor) <= self._credit, (self._credit, self._clocks)

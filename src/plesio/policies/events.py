@@ -11,10 +11,11 @@ after it left (late messages are the world's to refuse); its clock grows from on
 its credit. Machines assert this.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 __all__ = [
+    "OMITTED_BY_DEFAULT",
     "Action",
     "Admit",
     "Apply",
@@ -33,6 +34,10 @@ __all__ = [
     "Stay",
     "Steer",
 ]
+
+
+OMITTED_BY_DEFAULT = {"omitted_by_default": True}
+"""Metadata of a field that the text form of an event leaves out where it has its default."""
 
 
 class LeaveReason(StrEnum):
@@ -57,9 +62,17 @@ class RefuseReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A worker asks to take part. It may run once it is admitted, which can be later than at once."""
+    """A worker asks to take part. It may run once it is admitted, which can be later than at once.
+
+    Attributes:
+        worker: Who.
+        num_workers: How many workers' work its updates are: that of its whole rack, where racks are what exchanges.
+        normalises: Whether its optimizer divides by the gradients' size, as Adam does.
+    """
 
     worker: int
+    num_workers: int = field(default=1, metadata=OMITTED_BY_DEFAULT)
+    normalises: bool = field(default=False, metadata=OMITTED_BY_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +126,10 @@ class Reviewed:
         exchanges: Of each exchange that ran behind or between the steps: the clock of the step after which the worker
             began it, and the seconds from there until it was complete.
         progress: Share of all samples that are done; below 0 where nobody knows how many there will be.
+        can_push: Whether the store's servers could step for this worker: they are there, and run its optimizer.
+        rack: Number of the rack that the worker is in; left out of logs where it is 0, as in those of before racks.
+        position: Sketch of the worker's parameters; empty, and left out of logs, where no guard asks for it.
+        summed_rate: The learning rates of the first parameter group, over all steps since the last review.
     """
 
     worker: int
@@ -129,6 +146,10 @@ class Reviewed:
     gradients: tuple[tuple[float, ...], ...] = ()
     exchanges: tuple[tuple[float, ...], ...] = ()
     progress: float = -1.0
+    rack: int = field(default=0, metadata=OMITTED_BY_DEFAULT)
+    can_push: bool = field(default=True, metadata=OMITTED_BY_DEFAULT)
+    position: tuple[float, ...] = field(default=(), metadata=OMITTED_BY_DEFAULT)
+    summed_rate: float = field(default=0.0, metadata=OMITTED_BY_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +201,8 @@ class Grant:
 class Apply:
     """The mean of these updates, times ``weight``, becomes ``version`` of the shared parameters.
 
+    In the mean an update counts by the workers whose work it is (`Joined.num_workers`).
+
     Attributes:
         updates: (worker, clock) of each update, in the order of arrival.
         weight: Multiplies the step: the learning rate of a gradient (the mean over the steps it covers), or the delta
@@ -216,6 +239,7 @@ class Steer:
         next_clock: Clock at which its answer holds.
         keep: The workers keep a copy of their state as it is then.
         restore: The workers go back to the state that they kept, the older one where they kept two.
+        alarm: Training diverged, and this is what is done about it.
         reason: A sentence: why.
         inputs: The figures that it was decided from, by name.
     """
@@ -228,6 +252,7 @@ class Steer:
     next_clock: int
     keep: bool = False
     restore: bool = False
+    alarm: bool = field(default=False, metadata=OMITTED_BY_DEFAULT)
     reason: str = ""
     inputs: tuple[tuple[str, float], ...] = ()
 

@@ -15,29 +15,44 @@ at each step, with ``2 (n-1)/n S`` bytes each. Here a mean is taken among the R 
 With a delay of d steps the exchange between racks runs behind the next d steps, as in `plesio.policies.local_sgd`;
 within the rack all go on waiting for each other at every step.
 
-Racks need not be equally large: their parameters count by their number of workers, as every sample would in BSP.
+With a compression (`plesio.policies.compression`) less than S goes between racks; within them everything goes in full,
+where it costs little. What is compressed is a rack's delta, and what it leaves out is kept for each rack. It multiplies
+with the period: a quarter of an H-th with ``qsgd:8``.
+
+BSP in the rack and SSP between racks makes the rack the client of the parameter store: to the machine it is one worker,
+whose clock, lead, credit and staleness are those that its members have in common. So every law of
+`plesio.policies.ssp` holds between any two workers, and in a rack the lead is 0. A slow step, or a slow rack, holds up
+the others only when they have used up the bound; a slow worker always holds up its own rack. Between racks goes one
+push and one pull for each rack and exchange: ``2 (R-1) S / p`` bytes a step with a period of p, wherever servers are.
+
+Racks need not be equally large: their parameters, or updates, count by their number of workers, as every sample would
+in BSP.
 """
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from plesio.core.errors import PolicySpecError
+from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
+from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
-from plesio.policies.weighting import UNWEIGHTED, Weighting
+from plesio.policies.ssp import SSP
+from plesio.policies.weighting import Weighting
 
 __all__ = ["Hierarchical"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hierarchical(PeriodicSchedule):
-    """Workers of a rack step together; racks average their parameters every ``outer.period`` steps.
+    """Workers of a rack step together; racks average their parameters now and then, or share a parameter store.
 
     Args:
         inner: Within a rack: `BSP`.
-        outer: Between racks: `LocalSGD` with a period and a delay.
+        outer: Between racks: `LocalSGD` with a period, a delay and a compression of what goes between racks; or `SSP`
+            or `ASP`, to which a rack is one worker.
 
     Raises:
         PolicySpecError: Another policy at a level, or one with other options.
@@ -45,13 +60,12 @@ class Hierarchical(PeriodicSchedule):
     >>> policy = Hierarchical(outer=LocalSGD(period=8, delay=4))
     >>> policy.spec, policy.bound, policy.exchanges_at(8), policy.merges_at(12)
     ('hier:bsp/local_sgd:8,delay=4', 11, True, 8)
+    >>> policy = Hierarchical(outer=SSP(bound=4))
+    >>> policy.spec, policy.exchange, policy.bound, policy.period
+    ('hier:bsp/ssp:4', 'store', 4, 3)
     """
 
     name: ClassVar[str] = "hier"
-    exchange: ClassVar[ExchangeKind] = "collective"
-    update: ClassVar[UpdateKind] = "delta"
-    weighting: ClassVar[Weighting] = UNWEIGHTED
-    synchronous: ClassVar[bool] = True
 
     inner: Policy = field(default_factory=BSP)
     outer: Policy = field(default_factory=LocalSGD)
@@ -62,11 +76,34 @@ class Hierarchical(PeriodicSchedule):
                 f'hier: "{self.inner.spec}" cannot be run within a rack; write "bsp", as in "hier:bsp/local_sgd:8"'
             )
         outer = self.outer
-        if not isinstance(outer, LocalSGD) or outer != LocalSGD(period=outer.period, delay=outer.delay):
+        plain = isinstance(outer, LocalSGD) and outer == LocalSGD(
+            period=outer.period, delay=outer.delay, compression=outer.compression
+        )
+        if not plain and not isinstance(outer, SSP | ASP):
             raise PolicySpecError(
                 f'hier: "{outer.spec}" cannot be run between racks; write a local_sgd with a period and perhaps a '
-                'delay, as in "hier:bsp/local_sgd:8,delay=4"'
+                'delay and a compress, as in "hier:bsp/local_sgd:8,delay=4", or ssp or asp, as in "hier:bsp/ssp:4"'
             )
+
+    @property
+    def exchange(self) -> ExchangeKind:
+        """How racks share updates; within a rack it is always a collective."""
+        return self.outer.exchange
+
+    @property
+    def update(self) -> UpdateKind:
+        """What a rack contributes."""
+        return self.outer.update
+
+    @property
+    def weighting(self) -> Weighting:
+        """Weight of a rack's update by its staleness."""
+        return self.outer.weighting
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether every exchange between racks waits for all racks."""
+        return self.outer.synchronous
 
     @property
     def period(self) -> int:
@@ -79,8 +116,13 @@ class Hierarchical(PeriodicSchedule):
         return self.outer.delay
 
     @property
+    def compression(self) -> Compression:
+        """What is sent of a rack's delta; within a rack, and to the store, everything is."""
+        return self.outer.compression if isinstance(self.outer, LocalSGD) else NO_COMPRESSION
+
+    @property
     def bound(self) -> float:
-        """The largest lead that rounds of this length allow, between workers of different racks; in a rack it is 0."""
+        """The largest lead between workers of different racks; in a rack it is 0."""
         return self.outer.bound
 
     @property

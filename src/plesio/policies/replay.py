@@ -8,13 +8,13 @@ or a later version. The file is JSON lines: a header, then one line for each eve
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from plesio.core.errors import DataError, PolicySpecError, nearest
+from plesio.core.files import write_whole
 from plesio.policies.events import Action, Event, LeaveReason, RefuseReason
 from plesio.policies.policy import Machine, Policy
 from plesio.policies.spec import parse_policy
@@ -159,9 +159,7 @@ def write_log(path: Path, log: EventLog) -> None:
     """Write ``log`` to ``path`` so that a reader sees the old file or the new one, never half of one."""
     header = {"schema": LOG_SCHEMA_VERSION, "policy": log.policy.spec}
     lines = [header, *(_encode_entry(entry) for entry in log.entries)]
-    partial = path.with_name(path.name + ".part")
-    partial.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def read_log(path: Path) -> EventLog:
@@ -211,7 +209,9 @@ def _decode_entry(data: object) -> Entry:
 
 
 def _encode(value: Event | Action) -> dict[str, Any]:
-    return {"kind": type(value).__name__.lower(), **{field.name: getattr(value, field.name) for field in fields(value)}}
+    values = {field.name: getattr(value, field.name) for field in fields(value)}
+    omitted = {field.name for field in fields(value) if _is_optional(field) and values[field.name] == field.default}
+    return {"kind": type(value).__name__.lower(), **{name: values[name] for name in values if name not in omitted}}
 
 
 def _decode(data: object, *, kinds: Mapping[str, type], what: str) -> Any:
@@ -222,12 +222,17 @@ def _decode(data: object, *, kinds: Mapping[str, type], what: str) -> Any:
     if kind is None:
         raise DataError(f'unknown {what} "{data["kind"]}"; {nearest(data["kind"], kinds)}')
     hints = get_type_hints(kind)
-    if values.keys() != hints.keys():
+    needed = {field.name for field in fields(kind) if not _is_optional(field)}
+    if not needed <= values.keys() <= hints.keys():
         raise DataError(f"{what} {data['kind']} has fields {', '.join(values)}; expected {', '.join(hints)}")
     try:
-        return kind(**{name: _READERS[hint](values[name]) for name, hint in hints.items()})
+        return kind(**{name: _READERS[hints[name]](value) for name, value in values.items()})
     except (TypeError, ValueError) as error:
         raise DataError(f"{what} {data['kind']}: {error}") from error
+
+
+def _is_optional(field: Field[Any]) -> bool:
+    return "omitted_by_default" in field.metadata
 
 
 def _exactly(kind: type) -> Callable[[Any], Any]:

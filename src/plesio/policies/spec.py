@@ -3,8 +3,8 @@
 ``hier:INNER/OUTER`` and ``switch:FIRST/SECOND@CLOCK/...`` have policies in them, each written as it is by itself.
 
 ``bsp`` · ``ssp:4`` · ``ssp:inf`` · ``ssp:4,period=2,weight=inverse+cap:8`` · ``asp,weight=exp:0.1`` ·
-``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store`` · ``delayed:1`` · ``bsp,compress=topk:0.01``. Case and spaces
-around the parts do not matter.
+``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store`` · ``delayed:1`` · ``bsp,compress=topk:0.01`` ·
+``hier:bsp/local_sgd:8,compress=qsgd:8``. Case and spaces around the parts do not matter.
 """
 
 import math
@@ -96,7 +96,8 @@ _FORMS = {
     ),
     "hier": _Form(
         make=Hierarchical,
-        help="workers of a rack act by one policy, and racks among each other by another",
+        help="workers of a rack act by one policy (bsp), and racks among each other by another (local_sgd, which may "
+        "compress what goes between racks, ssp, asp)",
         example="hier:bsp/local_sgd:8,delay=4",
         keys={},
     ),
@@ -108,7 +109,7 @@ _FORMS = {
     ),
     "adaptive": _Form(
         make=lambda **options: Adaptive.from_options(options),
-        help="finds period, delay and each worker's share of the batch while training",
+        help="finds the policy, its period, delay or bound, and each worker's share of the batch while training",
         example="adaptive,phase=off,system.gain=0.1",
         keys={key: (key, str) for key in Adaptive.option_keys()},
     ),
@@ -151,6 +152,12 @@ def _levels(text: str, *, example: str) -> Policy:
 
 def _stages(text: str, *, example: str) -> Policy:
     first, *later = text.split("/")
+    names = [part.partition(":")[0].strip().lower() for part in (first, *later)]
+    if composed := next((name for name in names if name in (Hierarchical.name, Switch.name)), None):
+        raise PolicySpecError(
+            f'"{composed}" cannot be switched to, because its own text has a "/"; write bsp, local_sgd, ssp or asp, '
+            f'as in "{example}" (adaptive goes to hier by itself)'
+        )
     if not later or any("@" not in stage for stage in later):
         raise PolicySpecError(
             f'switch needs policies and, after each but the first, the step at which it begins, as in "{example}"'
@@ -225,11 +232,8 @@ def describe(policy: Policy) -> str:
                 f"{_made_of_a_mean(policy)}."
             )
         case Hierarchical():
-            behind = f", while they train on for {_steps(policy.delay)}" if policy.delay else ""
-            return (
-                "Workers of a rack wait for each other at every step and apply the mean of their gradients; "
-                f"racks average their parameters every {_every(policy.period)}{behind}."
-            )
+            within = "Workers of a rack wait for each other at every step and apply the mean of their gradients"
+            return f"{within}; {_describe_between_racks(policy)}."
         case Switch():
             return " ".join(_describe_stages(policy))
         case Adaptive():
@@ -243,11 +247,22 @@ def describe(policy: Policy) -> str:
     raise PolicySpecError(f"no description of {policy!r}; known: {', '.join(_FORMS)}")
 
 
-def _describe_asynchronous(policy: SSP | ASP) -> str:
+def _describe_between_racks(policy: Hierarchical) -> str:
+    outer = policy.outer
+    if isinstance(outer, SSP) and outer.synchronous:
+        return f"racks do the same among each other with their {outer.update}s, on the store"
+    if isinstance(outer, SSP | ASP):
+        sentence = _describe_asynchronous(outer, who="rack").removesuffix(".")
+        return sentence[0].lower() + sentence[1:].replace("; each", ", and each")
+    behind = f", while they train on for {_steps(policy.delay)}" if policy.delay else ""
+    return f"racks average their parameters every {_every(policy.period)}{behind}{_sent_as(policy.compression)}"
+
+
+def _describe_asynchronous(policy: SSP | ASP, *, who: str = "worker") -> str:
     wait = (
-        "No worker ever waits for another"
+        f"No {who} ever waits for another"
         if math.isinf(policy.bound)
-        else f"No worker begins a step more than {_steps(int(policy.bound))} ahead of the slowest"
+        else f"No {who} begins a step more than {_steps(int(policy.bound))} ahead of the slowest"
     )
     send = f"each sends its {policy.update} every {_every(policy.period)} and it is applied as it arrives"
     weight = "" if policy.weighting == UNWEIGHTED else f", weighted by its staleness ({policy.weighting.spec})"

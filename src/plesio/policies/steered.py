@@ -63,6 +63,7 @@ class Course:
         shares: By rank, of each round's samples; empty is equal shares. On the store there are none.
         keep: The state is worth keeping.
         restore: The workers go back to the state that they kept last.
+        alarm: Training diverged, and this is what is done about it.
         reason: A sentence.
         inputs: The figures behind it, by name.
     """
@@ -71,12 +72,17 @@ class Course:
     shares: tuple[float, ...] = ()
     keep: bool = False
     restore: bool = False
+    alarm: bool = False
     reason: str = ""
     inputs: tuple[tuple[str, float], ...] = ()
 
 
 class Director(Protocol):
     """Says what comes next."""
+
+    def first(self, *, normalises: bool) -> Policy:
+        """The policy to begin with, where the workers' optimizer divides by the gradients' size or does not."""
+        ...
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
         """The answer to the reviews of all workers; the policy in force if nothing changes."""
@@ -96,7 +102,6 @@ class SteeredMachine:
 
     Args:
         director: Says what comes next.
-        first: The policy to begin with.
     """
 
     __slots__ = (
@@ -115,9 +120,9 @@ class SteeredMachine:
         "_short",
     )
 
-    def __init__(self, director: Director, *, first: Policy) -> None:
+    def __init__(self, director: Director) -> None:
         self._director = director
-        self._policy = first
+        self._policy = first = director.first(normalises=False)
         self._inner: Machine | None = None
         """Of the stage on the store that is at work."""
         self._entering = first.exchange == "store"
@@ -160,6 +165,8 @@ class SteeredMachine:
             self._resting.discard(worker)
             return self._inner.handle(event)
         assert worker not in self._live, f"worker {worker} has joined already"
+        if event.normalises and not self._live:
+            self._policy = self._director.first(normalises=True)
         self._live.add(worker)
         return (Admit(worker=worker, clock=0), Grant(worker=worker, clock=UNLIMITED))
 
@@ -182,17 +189,22 @@ class SteeredMachine:
         """The stage goes on without the worker, and no collective follows."""
         first, self._short = not self._short, True
         called_off = self._coming is not None and self._coming.policy.exchange == "collective"
+        reasons = []
         if called_off:
+            assert self._coming is not None
+            if self._coming.alarm:
+                reasons.append(f"{self._coming.reason}; that was called off, for worker {event.worker} was gone")
             self._coming = None
             self._ready.clear()
         lost = event.reason is LeaveReason.LOST
         if not called_off and not (lost and first):
             return ()
-        reason = (
-            f"worker {event.worker} was lost under {self._policy.spec}: the others go on, "
-            "and not to a collective exchange any more"
-        )
-        return (Stay(reason=reason if lost else ""),)
+        if lost:
+            reasons.append(
+                f"worker {event.worker} was lost under {self._policy.spec}: the others go on, "
+                "and not to a collective exchange any more"
+            )
+        return (Stay(reason="; ".join(reasons)),)
 
     def _arrive(self, event: Arrived) -> tuple[Action, ...]:
         assert self._inner is not None, "no update arrives anywhere: the exchange is collective"
@@ -243,6 +255,7 @@ class SteeredMachine:
             next_clock=self._holds,
             keep=course.keep,
             restore=course.restore,
+            alarm=course.alarm,
             reason=course.reason,
             inputs=course.inputs,
         )

@@ -116,7 +116,7 @@ class Switch(PeriodicSchedule):
 
     def start(self) -> Machine:
         """The schedule, from its beginning."""
-        return SteeredMachine(_Schedule(self), first=self.first)
+        return SteeredMachine(_Schedule(self))
 
 
 class _Schedule:
@@ -130,6 +130,10 @@ class _Schedule:
     def _ends(self) -> int:
         clocks = self._policy.clocks
         return clocks[self._stage] if self._stage < len(clocks) else NEVER
+
+    def first(self, *, normalises: bool) -> Policy:
+        """The first stage's."""
+        return self._policy.first
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
         """The next stage: a collective one is only reviewed where it ends."""

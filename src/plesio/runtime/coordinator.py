@@ -19,6 +19,9 @@ join again when it is given a block. Without this, a bound would deadlock at the
 policy all who rest join again when the plan is done, before anybody can be given a block of the next one: otherwise the
 first to ask would make rounds on its own, and the result would depend on who is quick.
 
+Where racks share a store, one worker speaks for its rack (`plesio.runtime.members`). A rack without one of its workers
+cannot make a step: its others end with an error, and the rest of the run goes on as without any lost worker.
+
 Under a policy that changes, workers stand still between two exchanges (`ready`); how they go on is told when all do
 (`plesio.runtime.stage`). One that stands still at the end of a stage on the store rests.
 """
@@ -38,6 +41,7 @@ from plesio.policies import (
     Event,
     Grant,
     Halt,
+    Hierarchical,
     Joined,
     LeaveReason,
     Left,
@@ -50,8 +54,10 @@ from plesio.policies import (
     Stay,
     Steer,
 )
+from plesio.runtime.effects import Effect, Order, Snapshot, Tell
 from plesio.runtime.leases import Block
 from plesio.runtime.ledger import Ledger, Report, RunInfo, World
+from plesio.runtime.members import Member, Members
 from plesio.runtime.remainder import PlanFigures
 from plesio.runtime.stage import Stage, Standing
 
@@ -61,10 +67,6 @@ __all__ = [
     "MAX_LEASE_S",
     "MIN_LEASE_S",
     "Coordinator",
-    "Effect",
-    "Order",
-    "Snapshot",
-    "Tell",
 ]
 
 FIRST_LEASE_S = 15.0
@@ -74,51 +76,7 @@ MAX_LEASE_S = 60.0
 LEASE_STEPS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What every server must do to its shard, in this order everywhere.
-
-    Attributes:
-        kind: ``admit``, ``credit``, ``apply``, ``drop``, ``snapshot``, ``halt`` or ``stay``.
-        body: JSON values.
-    """
-
-    kind: Literal["admit", "credit", "apply", "drop", "snapshot", "halt", "stay"]
-    body: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """A control message for one worker."""
-
-    worker: int
-    kind: str
-    body: dict[str, Any]
-
-
-Effect = Order | Tell
 Status = Literal["finished", "interrupted", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The shared parameters at a fixed number of samples."""
-
-    number: int
-    samples: int
-    at_s: float
-
-
-@dataclass(slots=True)
-class _Member:
-    heard_s: float
-    clock: int = 0
-    live: bool = True
-    resting: bool = False
-    left: bool = False
-    """The policy knows that it is gone for good."""
-    leaving: bool = False
-    answered: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -171,10 +129,11 @@ class Coordinator:
         )
         self._num_servers = num_servers
         self._snapshot_every = snapshot_every
-        self._members: dict[int, _Member] = {}
+        self._members = Members()
         self._arriving: dict[tuple[int, int], _Arriving] = {}
         self._samples_of: dict[tuple[int, int], int] = {}
         self._asking: dict[int, int] = {}
+        self._by_racks = isinstance(policy, Hierarchical) and policy.exchange == "store"
         self._start_failed = False
         self._steered: Steer | None = None
         self._stage = Stage(policy)
@@ -182,11 +141,11 @@ class Coordinator:
     @property
     def live(self) -> list[int]:
         """Workers that take part, in order of rank."""
-        return sorted(worker for worker, member in self._members.items() if member.live)
+        return self._members.live
 
     def is_live(self, worker: int) -> bool:
         """Whether messages of this worker count."""
-        return worker in self._members and self._members[worker].live
+        return self._members.is_live(worker)
 
     @property
     def lease_s(self) -> float:
@@ -194,9 +153,16 @@ class Coordinator:
         step_s = self.ledger.recent_step_s()
         return FIRST_LEASE_S if step_s == 0.0 else min(MAX_LEASE_S, max(MIN_LEASE_S, LEASE_STEPS * step_s))
 
-    def join(self, worker: int, *, now_s: float) -> list[Effect]:
-        """A worker asks to take part; it is told ``start`` when the run starts, or at once when it runs already."""
-        self._members[worker] = _Member(heard_s=now_s)
+    def join(self, worker: int, *, now_s: float, rack: int = 0, normalises: bool = False) -> list[Effect]:
+        """A worker asks to take part; it is told ``start`` when the run starts, or at once when it runs already.
+
+        Args:
+            worker: Who.
+            now_s: The time.
+            rack: Where it is.
+            normalises: Whether its optimizer divides by the gradients' size.
+        """
+        self._members[worker] = Member(heard_s=now_s, rack=rack, normalises=normalises)
         if self._start_failed:
             return [Tell(worker, "failed", {"message": self.error})]
         if self.state == "running":
@@ -204,6 +170,8 @@ class Coordinator:
         if self.state == "gathering" and all(rank in self._members for rank in self.expected):
             self.state = "running"
             self.started_s = now_s
+            if self._by_racks:
+                self.ledger.racks = self._members.form_racks(self.expected)
             return self._admit(self.expected, now_s=now_s)
         return []
 
@@ -211,7 +179,7 @@ class Coordinator:
         """A worker asks to take part that disagrees with the others; before the start that fails the run."""
         if self.state == "running":
             return [Tell(worker, "failed", {"message": message})]
-        self._members[worker] = _Member(heard_s=now_s)
+        self._members[worker] = Member(heard_s=now_s)
         return self._fail_start(message)
 
     def _fail_start(self, message: str) -> list[Effect]:
@@ -224,7 +192,8 @@ class Coordinator:
     def _admit(self, workers: Sequence[int], *, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
         for worker in workers:
-            effects += self._decide(Joined(worker=worker), now_s=now_s)
+            if not self._members[worker].left:
+                effects += self._decide(self._joined(worker), now_s=now_s)
         for worker in workers:
             body = {
                 "clock": self._members[worker].clock,
@@ -233,6 +202,10 @@ class Coordinator:
             }
             effects.append(Tell(worker, "start", body))
         return effects
+
+    def _joined(self, worker: int) -> Joined:
+        member = self._members[worker]
+        return Joined(worker=worker, num_workers=member.num_workers, normalises=member.normalises)
 
     def leave(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker has trained all it will. It is told ``left``.
@@ -250,7 +223,7 @@ class Coordinator:
         """A worker's session is closed."""
         if not self.is_live(worker):
             return []
-        if self.status == "finished":
+        if self.status == "finished" and not self._members[worker].doomed:
             self.status, self.error = status, error
         effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
         return effects + self._remove(worker)
@@ -259,7 +232,8 @@ class Coordinator:
         """A worker is known to be gone."""
         if not self.is_live(worker):
             return []
-        fatal = self._stage.exchange == "collective"
+        mates = self._members.mates(worker)
+        fatal = self._stage.exchange == "collective" or bool(mates and self._members.all_doomed_but(worker, *mates))
         self.ledger.lost.append(worker)
         self.trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
         if fatal and not self._members[worker].leaving:
@@ -267,9 +241,13 @@ class Coordinator:
             self.error = f"worker {worker} was lost, and a collective exchange cannot go on without it"
         effects = self._retire(worker, LeaveReason.LOST, now_s=now_s)
         effects += self._remove(worker)
+        for mate in mates:
+            effects += self._retire(mate, LeaveReason.LOST, now_s=now_s)
+            self._members[mate].doomed = True
         if self.state == "ended" and self.status == "finished" and not any(m.leaving for m in self._members.values()):
             self.status, self.error = "failed", "all workers were lost"
-        return effects + [Tell(other, "lost", {"workers": [worker], "fatal": fatal}) for other in self.live]
+        ends = {*self.live} if fatal else {*mates}
+        return effects + [Tell(other, "lost", {"workers": [worker], "fatal": other in ends}) for other in self.live]
 
     def _retire(self, worker: int, reason: LeaveReason, *, now_s: float) -> list[Effect]:
         """Take a worker out of the policy and give back what it had leased; nothing that it pushed whole is dropped."""
@@ -297,16 +275,8 @@ class Coordinator:
         return self._answer_leaving()
 
     def _answer_leaving(self) -> list[Effect]:
-        live = self.live
-        all_left = all(self._members[worker].leaving for worker in live)
-        effects: list[Effect] = []
-        for worker in live:
-            member = self._members[worker]
-            evaluates = worker == live[0]
-            if member.leaving and not member.answered and (all_left or not evaluates):
-                member.answered = True
-                effects.append(Tell(worker, "left", {"evaluates": evaluates}))
-        return effects
+        told = self._members.told_left()
+        return [Tell(worker, "left", {"evaluates": evaluates}) for worker, evaluates in told.items()]
 
     def excuse(self, busy_s: float) -> None:
         """The server did not listen for so long (it loaded torch, applied an update): that is nobody's silence."""
@@ -316,9 +286,8 @@ class Coordinator:
     def tick(self, *, now_s: float) -> list[Effect]:
         """Lose every worker that has been silent for a lease. Call it several times a lease."""
         effects: list[Effect] = []
-        for worker in self.live:
-            if now_s - self._members[worker].heard_s > self.lease_s:
-                effects += self.lose(worker, now_s=now_s)
+        for worker in self._members.silent_since(now_s - self.lease_s):
+            effects += self.lose(worker, now_s=now_s)
         return effects
 
     def heard(self, worker: int, *, now_s: float, report: Report | None = None) -> list[Effect]:
@@ -332,13 +301,13 @@ class Coordinator:
         return []
 
     def arrived(
-        self, event: Arrived, *, num_samples: int, finished: Iterable[Sequence[int]] = (), server: int, now_s: float
+        self, event: Arrived, *, num_samples: int, finished: Sequence[Sequence[int]] = (), server: int, now_s: float
     ) -> list[Effect]:
         """One server holds its part of an update; when all do, the policy decides.
 
         Args:
             event: The update.
-            num_samples: Samples in it.
+            num_samples: Samples of the worker's own in it.
             finished: (plan, block, number) of the leased ones among them: what never arrives is leased again.
             server: Who holds it.
             now_s: The time.
@@ -358,7 +327,8 @@ class Coordinator:
         slowest = min(other.clock for other in self._members.values() if other.live and not other.resting)
         # the lead is taken when a step begins: one step before the clock that it ends with
         self.ledger.max_lead = max(self.ledger.max_lead, event.clock - 1 - slowest)
-        self._samples_of[key] = num_samples
+        # of a rack's samples its speaker knows its own share, and the leases of all
+        self._samples_of[key] = sum(number for *_, number in finished) if self._by_racks else num_samples
         if event.finite:
             self.ledger.arrived(event.worker, num_steps=event.num_steps, num_samples=num_samples)
         effects = self._decide(event, now_s=now_s)
@@ -383,7 +353,7 @@ class Coordinator:
 
     def _steer(self, action: Steer, *, now_s: float) -> list[Effect]:
         reshared = self._steered is not None and self._steered.shares != action.shares
-        if self._steered is None or action.policy != action.before or reshared or action.restore:
+        if self._steered is None or action.policy != action.before or reshared or action.alarm:
             self.ledger.steered(action, at_s=now_s - self.started_s)
             self.trace.event("steer", at_s=now_s, clock=action.clock, policy=action.policy, reason=action.reason)
         self._steered = action
@@ -453,7 +423,7 @@ class Coordinator:
 
     def _standing_events(self) -> list[Ready]:
         """Nothing if somebody is still under way."""
-        present = [worker for worker in self.live if not self._members[worker].left]
+        present = list(self._members.known())
         standing = self._stage.standing
         if not self._stage.all_stand(present):
             return []
@@ -499,13 +469,15 @@ class Coordinator:
         self.ledger.applied(action)
         before = self.ledger.applied_samples
         self.ledger.applied_samples += sum(self._samples_of.pop(update, 0) for update in action.updates)
-        body = {
+        body: dict[str, Any] = {
             "updates": [list(update) for update in action.updates],
             "weight": action.weight,
             "version": action.version,
             # as in the policy's weights, who rests counts
-            "num_live": max(1, sum(member.live and not member.left for member in self._members.values())),
+            "num_live": max(1, sum(self._members.known().values())),
         }
+        if self._by_racks:
+            body["num_workers"] = [self._members[worker].num_workers for worker, _ in action.updates]
         effects: list[Effect] = [Order("apply", body)]
         self.trace.event("apply", at_s=now_s, clock=action.version, **{key: body[key] for key in ("updates", "weight")})
         if (
@@ -524,9 +496,10 @@ class Coordinator:
         rests until then; another one is answered at once, with no block if there is none to be had now. The first to
         ask fixes the plan's figures; all workers of one program ask with the same.
         """
-        if not self.is_live(worker):
+        if not self.is_live(worker) or self._members[worker].left:
             return []
-        book = self._stage.book(plan, figures, workers=self.live)
+        # who has left would be dealt batches of rounds that nobody trains on
+        book = self._stage.book(plan, figures, workers=self._members.known())
         book.join(worker)
         if not idle:
             return self._give(worker, plan=plan, block=book.lease(worker), now_s=now_s)
@@ -573,7 +546,7 @@ class Coordinator:
         body: dict[str, Any] = {"plan": plan, "block": None if block is None else asdict(block)}
         if (block is not None or wakes) and member.resting:
             member.resting = False
-            effects += self._decide(Joined(worker=worker), now_s=now_s)
+            effects += self._decide(self._joined(worker), now_s=now_s)
             body["clock"] = member.clock
         elif wakes:
             body["clock"] = member.clock  # of the round that it handed in early

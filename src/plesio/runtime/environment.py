@@ -1,4 +1,8 @@
-"""Where a process stands in its job, as torchrun's variables say it (Slurm, Kubernetes and Ray Train set the same)."""
+"""Where a process stands in its job, as torchrun's variables say it (Slurm, Kubernetes and Ray Train set the same).
+
+They know of hosts and not of racks. So a host is taken for a rack, unless ``PLESIO_RACK`` has the rack's number: the
+same on all hosts of a rack, and on every host or none (`plesio probe` finds racks).
+"""
 
 import os
 import socket
@@ -25,6 +29,7 @@ class Place:
         port: Its port.
         agent_hosts_store: Whether the launcher runs that store (torchrun and ``plesio run`` do); else rank 0 does.
         restart: How often torchrun has started the job over.
+        rack: Number of its rack: the first rank of its host, unless the environment says another.
     """
 
     rank: int
@@ -35,13 +40,15 @@ class Place:
     port: int
     agent_hosts_store: bool
     restart: int = 0
+    rack: int = 0
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Place | None":
         """The place that the variables describe; None for a process on its own.
 
         Raises:
-            ConfigError: Some of torchrun's variables are there and others are missing or no numbers.
+            ConfigError: Some of torchrun's variables are there and others are missing or no numbers, or the rack is
+                none.
         """
         if "RANK" not in environ and "WORLD_SIZE" not in environ:
             return None
@@ -56,15 +63,17 @@ class Place:
         rank = _number(environ, "RANK")
         if num_workers == 1 and rank == 0:
             return None
+        local_rank = _number(environ, "LOCAL_RANK", default=rank)
         return cls(
             rank=rank,
             num_workers=num_workers,
-            local_rank=_number(environ, "LOCAL_RANK", default=rank),
+            local_rank=local_rank,
             local_workers=_number(environ, "LOCAL_WORLD_SIZE", default=num_workers),
             address=environ["MASTER_ADDR"],
             port=_number(environ, "MASTER_PORT"),
             agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             restart=_number(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
+            rack=_number(environ, "PLESIO_RACK", default=rank - local_rank),
         )
 
     @classmethod

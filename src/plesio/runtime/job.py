@@ -29,11 +29,11 @@ from plesio.core.errors import TransportError
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.group import TorchGroup
 from plesio.runtime.exchange.tcp_traffic import TcpTraffic
-from plesio.runtime.exchange.transport import ClientEndpoint, ControlClient, JobKeys, new_job_secret
+from plesio.runtime.exchange.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys, new_job_secret
 from plesio.runtime.heartbeat import Heartbeat
 from plesio.runtime.messages import heartbeat_identity, worker_identity
 from plesio.runtime.pacing import Pacer
-from plesio.runtime.server import CONNECT_S, MAX_BULK_BYTES, ServerConfig
+from plesio.runtime.server import MAX_BULK_BYTES, ServerConfig
 
 __all__ = ["Job"]
 
@@ -57,6 +57,7 @@ class Job:
 
     def __init__(self, place: Place, *, meet_s: float = MEET_S) -> None:
         self.place = place
+        self.rack = place.rack
         self.clock: Clock = MonotonicClock()
         self.meet_s = meet_s
         self.pacer: Pacer | None = None
@@ -214,9 +215,7 @@ class Job:
                 self._num_groups += 1
                 self._exit.callback(self._destroy_process_group)
             assert dist.group.WORLD is not None
-            # a host is a rack; its first rank is its number
-            rack = self.place.rank - self.place.local_rank
-            self._group = TorchGroup(dist.group.WORLD, rack=rack, connecting=self._connecting)
+            self._group = TorchGroup(dist.group.WORLD, rack=self.rack, connecting=self._connecting)
         return self._group
 
     def abort_collectives(self) -> None:
@@ -234,6 +233,14 @@ class Job:
     def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
         """A function that tells what was sent since ``before``."""
         return lambda: dict(self.bytes_sent() - before)
+
+    def let_servers_go_on(self) -> None:
+        """The others of the run go on without this process: the servers that it started end when nobody needs them."""
+        for process in self._servers:
+            for pipe in (process.stdin, process.stdout):  # to the server as if this process had died
+                assert pipe is not None
+                pipe.close()
+        self._servers.clear()
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""

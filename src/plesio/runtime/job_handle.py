@@ -43,6 +43,8 @@ class JobHandle(Protocol):
     """One worker's membership in a job."""
 
     place: Place
+    rack: int
+    """Where this worker is: equal for workers whose ways to each other are short."""
     clock: Clock
     meet_s: float
     pacer: Pacer | None
@@ -78,6 +80,10 @@ class JobHandle(Protocol):
 
     def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
         """A function that tells what was sent since ``before``."""
+        ...
+
+    def let_servers_go_on(self) -> None:
+        """The others of the run go on without this worker, and so must the servers that it started."""
         ...
 
     def next_run(self) -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from plesio.core.clock import Clock
+from plesio.core.errors import DataError
 from plesio.core.results import Environment, Evaluation, RunResult, write_results
 from plesio.policies import Arrived, Reviewed, decode_event, parse_policy, write_log
-from plesio.runtime.coordinator import Coordinator, Effect, Order, Tell
+from plesio.runtime.coordinator import Coordinator
+from plesio.runtime.effects import Effect, Order, Tell
 from plesio.runtime.exchange.connection import ControlConnection, WorkerConnections
 from plesio.runtime.exchange.shard_service import ShardService
 from plesio.runtime.exchange.transport import Bulk, Control, Gone, Incoming
@@ -85,6 +87,10 @@ class JobServer:
     def mean_staleness(self) -> float:
         """Of the run under way, in versions (server 0)."""
         return 0.0 if self._coordinator is None else self._coordinator.ledger.progress()["staleness"]
+
+    def load(self) -> None:
+        """Make ready to hold a shard, which takes seconds; done already, it takes no time."""
+        self._shard.load()
 
     def handle(self, arrived: Iterable[Incoming]) -> None:
         """Act on what has arrived."""
@@ -186,7 +192,6 @@ class JobServer:
                 self._act(coordinator.bye(worker, status=body["status"], error=body["error"], now_s=now_s))
 
     def _join(self, worker: int, body: Mapping[str, Any]) -> None:
-        now_s = self._clock.now_s()
         if self._coordinator is None:
             folder = None if body["folder"] is None else Path(body["folder"])
             policy = parse_policy(body["policy"])
@@ -204,13 +209,17 @@ class JobServer:
             self._folder = folder
             self._holders = [server_identity(index).encode() for index in range(1, self._num_servers)]
             self._layout = body["layout"]
+            if policy.pushes:  # at once or later in the run: then everybody would wait for it, and see no progress
+                self.load()
+        now_s = self._clock.now_s()
         problem = self._disagreement(self._coordinator, body)
         if problem is not None:
             self._act(self._coordinator.reject(worker, problem, now_s=now_s))
             return
         if worker == 0:
             self._coordinator.ledger.environment = Environment(**body["environment"])
-        self._act(self._coordinator.join(worker, now_s=now_s))
+        effects = self._coordinator.join(worker, now_s=now_s, rack=body["rack"], normalises=body["normalises"])
+        self._act(effects)
 
     def _disagreement(self, coordinator: Coordinator, body: Mapping[str, Any]) -> str | None:
         if body["policy"] != coordinator.policy.spec:
@@ -327,7 +336,7 @@ class JobServer:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 write_results(self._folder / "results.json", [result])
                 write_log(self._folder / "events.jsonl", coordinator.recorder.log)
-            except OSError as error:
+            except (OSError, DataError) as error:
                 print(f"plesio: the run's figures could not be written to {self._folder}: {error}", file=sys.stderr)
         self.results.append(result)
         for worker in self._closing:

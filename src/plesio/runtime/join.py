@@ -10,29 +10,37 @@ import torch
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError
 from plesio.core.trace import TraceWriter
-from plesio.policies import Adaptive, Policy, Switch, parse_policy
+from plesio.policies import Adaptive, Hierarchical, Policy, Switch, parse_policy
 from plesio.policies.adaptive.rate_limit import RateLimit
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.adaptive import AdaptiveExchange, Transition
 from plesio.runtime.exchange.collective import CollectiveExchanges
 from plesio.runtime.exchange.exchange import Exchange, LocalExchange, Refusal, SnapshotTaker
+from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.layout import Layout
+from plesio.runtime.exchange.rack_store import RackStoreExchange
+from plesio.runtime.exchange.racks import Racks
 from plesio.runtime.exchange.replica import Replica
-from plesio.runtime.exchange.shard import optimizer_spec
+from plesio.runtime.exchange.shard import optimizer_spec, runs_on_servers
 from plesio.runtime.exchange.store import StoreExchange
 from plesio.runtime.exchange.store_client import StoreClient
 from plesio.runtime.exchange.store_stage import StoreExchanges
+from plesio.runtime.exchange.synchronous import SynchronousExchange
 from plesio.runtime.job import Job
 from plesio.runtime.job_handle import JobHandle, ambient_job
 from plesio.runtime.ledger import Meter, RunInfo
 from plesio.runtime.monitor import StepMonitor
 from plesio.runtime.pacing import Pacer
+from plesio.runtime.rack_feed import Rack
 from plesio.runtime.session import Session
 from plesio.runtime.timeline import Timeline
 from plesio.runtime.worlds.alone import AloneWorld
 from plesio.runtime.worlds.distributed import DistributedWorld
 
 __all__ = ["join"]
+
+MOST_SERVERS_OF_ADAPTIVE = 4
+"""Server 0 hears of every update from every server: with 16 that takes longer than a step (docs/log.md, section 21)."""
 
 OnTransition = Callable[[Transition, torch.optim.Optimizer], None]
 
@@ -41,7 +49,7 @@ def join(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    policy: Policy | str = "bsp",
+    policy: Policy | str = "adaptive",
     trace: Path | str | None = None,
     num_servers: int | None = None,
     snapshot_every: int | None = None,
@@ -60,9 +68,9 @@ def join(
         model: Stays yours and is never wrapped; call it as before. Replicas must be alike on all workers.
         optimizer: Built from the model's parameters. Learning rates are those of the synchronous step under every
             policy, and schedulers go on working.
-        policy: A policy such as ``plesio.SSP(bound=4)``, or its text, ``"ssp:4"``.
+        policy: A policy such as ``plesio.SSP(bound=4)``, or its text, ``"ssp:4"``; found while training by default.
         trace: Folder for traces and ``results.json``; None for none.
-        num_servers: Servers of the store exchange; None is one per host.
+        num_servers: Servers of the store exchange; None is one per host, under ``adaptive`` at most four.
         snapshot_every: Keep the shared parameters at every so many samples, for `Session.finish` to evaluate.
         pacer: Makes steps take as long as another machine's would.
         info: Names for the results, and the seed of the sample order.
@@ -102,12 +110,12 @@ def join(
     folder = None if trace is None else Path(trace)
     meter = Meter()
     rank = 0 if place is None else place.rank
-    if place is not None and chosen.pushes == "gradient":
+    if place is not None and chosen.pushes == "gradient" and not isinstance(chosen, Adaptive):
         optimizer_spec(optimizer)  # every worker sees at once that the servers cannot run it
-    if place is not None and chosen.exchange == "collective" and place.late:
+    if place is not None and (chosen.exchange == "collective" or isinstance(chosen, Hierarchical)) and place.late:
         raise ConfigError(
-            "a collective exchange has a fixed membership, so no worker can join it while it runs; "
-            "use a policy on the store (ssp, asp, or exchange=store)"
+            f"no worker can join {chosen.spec} while it runs: the membership of its collectives is fixed; "
+            "use a policy that is all on the store (ssp, asp, or exchange=store)"
         )
 
     def give_up_tracing(sentence: str) -> None:
@@ -140,15 +148,18 @@ def join(
     )
     try:
         parts = _Parts(replica, world=world, timeline=timeline, refuse=refuse, rank=place.rank)
-        num_servers = num_servers or place.num_hosts if chosen.pushes else 1
+        num_servers = num_servers or _usual_servers(chosen, num_hosts=place.num_hosts) if chosen.pushes else 1
         client = world.connect(num_servers, on_refused=refuse)
-        if chosen.exchange == "store":
+        snapshots = SnapshotTaker(snapshot_every if place.rank == 0 else None)
+        if isinstance(chosen, Hierarchical) and chosen.pushes:
+            exchange = parts.racks_on_store(chosen, client, snapshots=snapshots)
+        elif chosen.exchange == "store":
             exchange = parts.store(chosen, client)
         else:
             exchange = parts.collective(
                 chosen,
                 client,
-                snapshots=SnapshotTaker(snapshot_every if place.rank == 0 else None),
+                snapshots=snapshots,
                 seed=names.seed,
                 total_samples=total_samples,
                 on_transition=on_transition,
@@ -158,6 +169,10 @@ def join(
         timeline.trace.close()
         world.close(status="failed", error=str(error))
         raise
+
+
+def _usual_servers(policy: Policy, *, num_hosts: int) -> int:
+    return min(num_hosts, MOST_SERVERS_OF_ADAPTIVE) if isinstance(policy, Adaptive) else num_hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +187,12 @@ class _Parts:
     rank: int
 
     def store(self, policy: Policy, client: StoreClient) -> Exchange:
+        store = self._join_store(policy, client)
+        store.begin(self.world.clock)
+        self.world.before_rest = store.flush
+        return store
+
+    def _join_store(self, policy: Policy, client: StoreClient) -> StoreExchange:
         layout = Layout.of(self.replica.tensors(), num_servers=len(client.endpoints))
         store = StoreExchange(
             self.replica,
@@ -183,10 +204,40 @@ class _Parts:
         )
         if self.rank == 0:
             store.offer_initial()
-        self.world.join(layout=layout.digest())
-        store.begin(self.world.clock)
-        self.world.before_rest = store.flush
+        self.world.join(layout=layout.digest(), normalises=self.replica.normalises)
         return store
+
+    def racks_on_store(self, policy: Hierarchical, client: StoreClient, *, snapshots: SnapshotTaker) -> Exchange:
+        store = self._join_store(policy, client)
+        group = self._group()
+        racks = Racks.among(group)
+        alone = len(racks.members) == 1
+        rack = group if alone else group.split(racks.members)
+        assert rack is not None, "every rank is in a rack"
+        [own] = [members for members in racks.members if group.rank in members]
+        self.world.rack = Rack(group=rack, sizes=tuple(map(len, racks.members)), evaluates=0 in own)
+        exchanges = CollectiveExchanges(
+            self.replica,
+            group=rack,
+            timeline=self.timeline,
+            refuse=self.refuse,
+            snapshots=snapshots if alone else SnapshotTaker(None),
+        )
+        if alone:
+            exchanges.make_equal()
+            if self.rank == 0:
+                line = f"all workers are in one rack, so {policy.spec} is {policy.inner.spec}"
+                self.timeline.meter.totals.fallbacks.append(line)
+            return exchanges.build(policy.inner)
+        inner = exchanges.build(policy.inner)
+        assert isinstance(inner, SynchronousExchange), inner
+        exchange = RackStoreExchange(inner, store, rack=rack, replica=self.replica, timeline=self.timeline)
+        exchange.begin(self.world.clock)
+        self.world.before_rest = exchange.flush
+        return exchange
+
+    def _group(self) -> Group:
+        return self.world.group(next(iter(self.replica.parameters.values())).device.type)
 
     def collective(
         self,
@@ -198,9 +249,11 @@ class _Parts:
         total_samples: int | None,
         on_transition: OnTransition | None,
     ) -> Exchange:
-        self.world.join(layout=self.replica.digest())  # first: nobody may wait in a collective for one who disagrees
-        group = self.world.group(next(iter(self.replica.parameters.values())).device.type)
+        # first: nobody may wait in a collective for one who disagrees
+        self.world.join(layout=self.replica.digest(), normalises=self.replica.normalises)
+        group = self._group()
         monitor = limit = None
+        can_push = bool(policy.pushes) and runs_on_servers(self.replica.optimizer)
         if isinstance(policy, Adaptive):
             limit = None if policy.guard is None else RateLimit(jump=policy.guard.rate_jump)
             monitor = StepMonitor(
@@ -210,6 +263,8 @@ class _Parts:
                 timeline=self.timeline,
                 rounds=self.world.rounds,
                 total_samples=total_samples,
+                rack=group.rack,
+                can_push=can_push,
             )
         exchanges = CollectiveExchanges(
             self.replica,
@@ -224,16 +279,19 @@ class _Parts:
         if not isinstance(policy, Adaptive | Switch):
             return exchanges.build(policy)
         stores = None
-        if policy.pushes:
+        if can_push:
             stores = StoreExchanges(
                 self.replica, client=client, timeline=self.timeline, refuse=self.refuse, gauge=monitor
             )
+        first = policy.first
+        if isinstance(policy, Adaptive):
+            first = policy.first_setting(normalises=self.replica.normalises).policy
         steered = AdaptiveExchange(
             self.replica,
             group=group,
             exchanges=exchanges,
             stores=stores,
-            first=policy.first,
+            first=first,
             first_review=policy.first_review,
             monitor=monitor,
             limit=limit,

@@ -15,31 +15,29 @@ would be if every batch went to whoever finished it first (weighted factoring: F
 numbers, laid out as `synchronous_batches` does. Who asks first changes nothing; only a loss or a join changes the
 rounds that nobody has begun.
 
+Where racks are what exchanges, one worker leases for its rack, and a batch is one of each of its workers together: it
+has at least as many samples as there are workers, so no block or rest is smaller than that. Only when racks of unequal
+size go can samples be left that are too few for those that stay; these are left out, as on a collective.
+
 A lease ends in one of two ways: the worker *finishes* its samples, in order, or it is *released* (closed, lost) and
 what it had not finished is leased again before anything else. The invariant (`LeaseBook.validate`):
 
     budget = finished + outstanding + dealt, not yet leased + returned + never dealt
 """
 
-import heapq
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol, Self
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plesio.core.errors import ConfigError, DataError
+from plesio.runtime.dealing import Dealer, Dealing, FixedDealer, GuidedDealer, Pool, next_round_sizes
 from plesio.runtime.remainder import Remainder, Span
 
-__all__ = ["MAX_BLOCK_BATCHES", "Block", "Dealing", "LeaseBook", "epoch_order", "round_sizes", "synchronous_batches"]
-
-MAX_BLOCK_BATCHES = 8
-REMEMBERED_STEPS = 32
-"""Of each worker, on average, for its pace."""
-
-Dealing = Literal["guided", "fixed"]
+__all__ = ["Block", "LeaseBook", "epoch_order", "round_sizes", "synchronous_batches"]
 
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -109,17 +107,9 @@ def round_sizes(num_samples: int, *, num_workers: int, batch_size: int) -> Itera
     [[3, 3], [2, 2]]
     """
     while num_samples > 0:
-        sizes = _round_sizes(num_samples, num_slots=num_workers, batch_size=batch_size)
+        sizes = next_round_sizes(num_samples, num_slots=num_workers, batch_size=batch_size)
         yield sizes
         num_samples -= sum(sizes)
-
-
-def _round_sizes(num_left: int, *, num_slots: int, batch_size: int) -> list[int]:
-    """Sizes of the next round's batches; never leaves behind less than one sample per slot."""
-    if num_left >= num_slots * (batch_size + 1):
-        return [batch_size] * num_slots
-    share, extra = divmod(num_left, num_slots)
-    return [share + (slot < extra) for slot in range(num_slots)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +122,7 @@ class Block:
         start: First position.
         stop: One past the last position.
         batch_size: Samples in each batch of the block; the last may have fewer.
+        num_workers: Workers that share each batch. The last batch takes in a rest that is too small for them.
     """
 
     id: int
@@ -139,6 +130,7 @@ class Block:
     start: int
     stop: int
     batch_size: int
+    num_workers: int = 1
 
     @property
     def num_samples(self) -> int:
@@ -150,185 +142,14 @@ class Block:
 
         >>> list(Block(id=0, epoch=0, start=4, stop=9, batch_size=3).batches())
         [slice(4, 7, None), slice(7, 9, None)]
+        >>> list(Block(id=0, epoch=0, start=4, stop=11, batch_size=6, num_workers=2).batches())
+        [slice(4, 11, None)]
         """
-        for start in range(self.start, self.stop, self.batch_size):
-            yield slice(start, min(start + self.batch_size, self.stop))
-
-
-class _Pool:
-    """What nobody holds: spans that came back, then the samples that were never dealt."""
-
-    def __init__(self, remainder: Remainder) -> None:
-        self.returned = deque(remainder.spans)
-        self.num_fresh = remainder.num_fresh
-        self._num_samples = remainder.num_samples
-        self._epoch = remainder.epoch
-        self._start = remainder.start
-
-    @property
-    def num_left_of_epoch(self) -> int:
-        """Samples of the current epoch that were never dealt and that the budget still pays for."""
-        return min(self._num_samples - self._start, self.num_fresh)
-
-    @property
-    def num_samples(self) -> int:
-        return self.num_fresh + sum(map(len, self.returned))
-
-    def take_fresh(self, num: int) -> Span:
-        span = Span(self._epoch, self._start, self._start + num)
-        self.num_fresh -= num
-        self._start += num
-        if self._start == self._num_samples:
-            self._epoch, self._start = self._epoch + 1, 0
-        return span
-
-    def remainder(self) -> Remainder:
-        """All of it, in order, what belongs together in one span."""
-        spans: list[Span] = []
-        for span in sorted(self.returned):
-            last = spans[-1] if spans else None
-            if last is not None and (last.epoch, last.stop) == (span.epoch, span.start):
-                spans[-1] = replace(last, stop=span.stop)
-            else:
-                spans.append(span)
-        return Remainder(
-            num_samples=self._num_samples,
-            spans=tuple(spans),
-            epoch=self._epoch,
-            start=self._start,
-            num_fresh=self.num_fresh,
-        )
-
-
-class _Dealer(Protocol):
-    """Takes spans from the pool for workers that ask."""
-
-    @property
-    def num_dealt(self) -> int:
-        """Samples set aside for workers that have not asked for them yet."""
-        ...
-
-    def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
-        """The worker's next span; ``held`` are the samples that each live worker has leased and not finished."""
-        ...
-
-    def finished(self, worker: int) -> None:
-        """The worker has finished a step on its samples."""
-        ...
-
-    def leave(self, worker: int) -> list[Span]:
-        """What was set aside for a worker that is gone."""
-        ...
-
-
-class _GuidedDealer:
-    """The next block goes to whoever asks, unless others will have finished it first; nothing is set aside."""
-
-    def __init__(self, pool: _Pool, *, batch_size: int) -> None:
-        self._pool = pool
-        self._batch_size = batch_size
-        self._recent: deque[int] = deque()
-        self._steps: Counter[int] = Counter()
-        """Of the recent steps, each worker's."""
-        self._refused: set[int] = set()
-
-    @property
-    def num_dealt(self) -> int:
-        return 0
-
-    def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
-        pool = self._pool
-        if not pool.num_samples:
-            return None
-        num_due = self._num_due(worker, rivals=held.keys(), held=held)
-        if num_due == 0:
-            # A rival that holds nothing and has not asked may never ask: it is not left anything.
-            engaged = {rival for rival in held if held[rival] > 0 or rival in self._refused}
-            if self._num_due(worker, rivals=engaged, held=held) == 0:
-                self._refused.add(worker)
-                return None
-        self._refused.discard(worker)
-        most = min(MAX_BLOCK_BATCHES, 1 + self._steps[worker])  # little while its pace is a guess
-        num = max(1, min(most, -(-num_due // 2))) * self._batch_size
-        if pool.returned:
-            span = pool.returned.popleft()
-            if len(span) > num:
-                pool.returned.appendleft(replace(span, start=span.start + num))
-                span = replace(span, stop=span.start + num)
-            return span
-        return pool.take_fresh(min(num, pool.num_left_of_epoch))
-
-    def _num_due(self, worker: int, *, rivals: Set[int], held: Mapping[int, int]) -> int:
-        """How many batches ``worker`` gets if each one left goes to whoever would finish it first (list scheduling).
-
-        Looks no further ahead than a full block each: beyond that the answer makes no difference.
-        """
-        batch_s = {rival: 1 / (1 + self._steps[rival]) for rival in {worker, *rivals}}  # in any unit of time
-        finishes = [
-            ((1 - -held[rival] // self._batch_size) * batch_s[rival], rival != worker, rival) for rival in batch_s
-        ]
-        heapq.heapify(finishes)
-        num_left = -(-self._pool.num_samples // self._batch_size)
-        num_due = 0
-        for _ in range(min(num_left, 2 * MAX_BLOCK_BATCHES * len(finishes))):
-            finish_s, is_rival, rival = finishes[0]
-            num_due += not is_rival
-            heapq.heapreplace(finishes, (finish_s + batch_s[rival], is_rival, rival))
-        return num_due
-
-    def finished(self, worker: int) -> None:
-        self._recent.append(worker)
-        self._steps[worker] += 1
-        while len(self._recent) > REMEMBERED_STEPS * len(self._steps):
-            self._steps[self._recent.popleft()] -= 1
-
-    def leave(self, worker: int) -> list[Span]:
-        self._refused.discard(worker)
-        self._recent = deque(other for other in self._recent if other != worker)
-        del self._steps[worker]
-        return []
-
-
-class _FixedDealer:
-    """Rounds of one batch per live worker; a round is dealt when the first worker asks for its batch of it."""
-
-    def __init__(self, pool: _Pool, *, batch_size: int) -> None:
-        self._pool = pool
-        self._batch_size = batch_size
-        # a span that comes back is a batch; what a plan left over that was begun otherwise may be longer
-        pool.returned = deque(
-            replace(span, start=start, stop=min(span.stop, start + batch_size))
-            for span in pool.returned
-            for start in range(span.start, span.stop, batch_size)
-        )
-        self._dealt: dict[int, deque[Span]] = {}
-
-    @property
-    def num_dealt(self) -> int:
-        return sum(len(span) for spans in self._dealt.values() for span in spans)
-
-    def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
-        while not self._dealt.get(worker):
-            if not self._pool.num_samples:
-                return None
-            self._deal_round(sorted(held))
-        return self._dealt[worker].popleft()
-
-    def finished(self, worker: int) -> None:
-        pass
-
-    def leave(self, worker: int) -> list[Span]:
-        return list(self._dealt.pop(worker, ()))
-
-    def _deal_round(self, live: list[int]) -> None:
-        pool = self._pool
-        spans = [pool.returned.popleft() for _ in range(min(len(live), len(pool.returned)))]
-        if pool.num_fresh and len(spans) < len(live):
-            num_slots = len(live) - len(spans)
-            sizes = _round_sizes(pool.num_left_of_epoch, num_slots=num_slots, batch_size=self._batch_size)
-            spans += [pool.take_fresh(size) for size in sizes if size]
-        for worker, span in zip(live, spans, strict=False):  # a short round leaves the last workers out
-            self._dealt.setdefault(worker, deque()).append(span)
+        starts = list(range(self.start, self.stop, self.batch_size))
+        if len(starts) > 1 and self.stop - starts[-1] < self.num_workers:
+            del starts[-1]
+        for start, stop in pairwise([*starts, self.stop]):
+            yield slice(start, stop)
 
 
 @dataclass(slots=True)
@@ -350,6 +171,8 @@ class LeaseBook:
         budget_samples: Samples to train on in all, over all workers: part of an epoch, or several epochs.
         workers: Who is there at the start.
         dealing: ``guided``: whoever asks gets the next block; ``fixed``: one batch per worker and round.
+        num_workers: Of each that leases for its whole rack, how many workers that is; 1 for all others. Then no epoch
+            of the budget may have fewer samples than the largest rack has workers (``fixed``: than all racks have).
 
     Raises:
         DataError: There are no samples.
@@ -368,7 +191,14 @@ class LeaseBook:
     """
 
     def __init__(
-        self, num_samples: int, *, batch_size: int, budget_samples: int, workers: Iterable[int] = (), dealing: Dealing
+        self,
+        num_samples: int,
+        *,
+        batch_size: int,
+        budget_samples: int,
+        workers: Iterable[int] = (),
+        dealing: Dealing,
+        num_workers: Mapping[int, int] | None = None,
     ) -> None:
         if num_samples < 1:
             raise DataError("the data set is empty: there is nothing to lease to the workers")
@@ -376,19 +206,28 @@ class LeaseBook:
             if value < 1:
                 raise ConfigError(f"the {what} is {value}; write 1 or more")
         whole = Remainder(num_samples=num_samples, num_fresh=budget_samples)
-        self._begin(whole, batch_size=batch_size, workers=workers, dealing=dealing)
+        self._begin(whole, batch_size=batch_size, workers=workers, dealing=dealing, num_workers=num_workers or {})
 
     @classmethod
     def of(cls, remainder: Remainder, *, batch_size: int, workers: Iterable[int], dealing: Dealing) -> Self:
         """Deals out what is left of a plan that was begun otherwise."""
         book = cls.__new__(cls)
-        book._begin(remainder, batch_size=batch_size, workers=workers, dealing=dealing)
+        book._begin(remainder, batch_size=batch_size, workers=workers, dealing=dealing, num_workers={})
         return book
 
-    def _begin(self, remainder: Remainder, *, batch_size: int, workers: Iterable[int], dealing: Dealing) -> None:
-        self._pool = _Pool(remainder)
-        dealer = _GuidedDealer if dealing == "guided" else _FixedDealer
-        self._dealer: _Dealer = dealer(self._pool, batch_size=batch_size)
+    def _begin(
+        self,
+        remainder: Remainder,
+        *,
+        batch_size: int,
+        workers: Iterable[int],
+        dealing: Dealing,
+        num_workers: Mapping[int, int],
+    ) -> None:
+        self._pool = Pool(remainder)
+        dealer = GuidedDealer if dealing == "guided" else FixedDealer
+        self._dealer: Dealer = dealer(self._pool, batch_size=batch_size, num_workers=num_workers)
+        self._num_workers = num_workers
         self._batch_size = batch_size
         self._dealing = dealing
         self._budget_samples = len(remainder)
@@ -426,10 +265,18 @@ class LeaseBook:
         """
         assert worker in self._held, f"worker {worker} asks for samples but has not joined"
         span = self._dealer.next_for(worker, held=self._held)
+        self._leave_out()
         if span is None:
             return None
-        batch_size = self._batch_size if self._dealing == "guided" else len(span)
-        block = Block(id=self._next_id, epoch=span.epoch, start=span.start, stop=span.stop, batch_size=batch_size)
+        num_workers = self._num_workers.get(worker, 1)
+        block = Block(
+            id=self._next_id,
+            epoch=span.epoch,
+            start=span.start,
+            stop=span.stop,
+            batch_size=self._batch_size * num_workers if self._dealing == "guided" else len(span),
+            num_workers=num_workers,
+        )
         self._next_id += 1
         self._leases[block.id] = _Lease(worker, block)
         self._held[worker] += block.num_samples
@@ -462,6 +309,12 @@ class LeaseBook:
                 block = lease.block
                 self._pool.returned.append(Span(block.epoch, block.start + lease.num_finished, block.stop))
         self._pool.returned.extend(self._dealer.leave(worker))
+        self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Take what came back and is too little for a batch of any rack that is there out of the budget."""
+        least = min((self._num_workers.get(worker, 1) for worker in self._held), default=1)
+        self._budget_samples -= self._pool.drop_returned(least)
 
     def remainder(self) -> Remainder:
         """What is left when all have given back what they held."""

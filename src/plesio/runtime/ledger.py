@@ -141,6 +141,8 @@ class Ledger:
         self.decisions: list[dict[str, Any]] = []
         self.applied_samples = 0
         self.version = 0
+        self.racks: Mapping[int, tuple[int, ...]] = {}
+        """Of each worker, who meets it in collectives where only those of its rack do; else all meet."""
         self._policy = policy
         self._num_workers = num_workers
         self._reports: dict[int, Report] = {}
@@ -149,7 +151,8 @@ class Ledger:
         """As known when the last stage on the store was entered."""
         self._staleness: Counter[int] = Counter()
         self._losses: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        self._blocked: dict[int, dict[int, float]] = defaultdict(dict)
+        self._blocked: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+        """By clock, and the first of those who meet."""
         self._wait_s: Counter[int] = Counter()
         self._communicate_s: Counter[int] = Counter()
         self.started_unix_s = time.time()
@@ -159,11 +162,13 @@ class Ledger:
         self._reports[worker] = report
         for clock, at_s, loss in report.losses:
             self._losses[clock].append((at_s, loss))
+        rack = self.racks.get(worker, range(self._num_workers))
         for clock, blocked_s in report.blocked:
             # a step may be blocked twice: its gradients, and then its parameters
-            self._blocked[clock][worker] = self._blocked[clock].get(worker, 0.0) + blocked_s
-            if len(self._blocked[clock]) == self._num_workers:
-                self._split(clock)
+            blocked = self._blocked[clock, rack[0]]
+            blocked[worker] = blocked.get(worker, 0.0) + blocked_s
+            if len(blocked) == len(rack):
+                self._split((clock, rack[0]))
         for line in report.fallbacks:
             if line not in self.fallbacks:
                 self.fallbacks.append(line)
@@ -184,7 +189,7 @@ class Ledger:
         self.version = action.version
 
     def steered(self, action: Steer, *, at_s: float) -> None:
-        """Take in that the workers go on otherwise than before; a way back is told plainly."""
+        """Take in how the workers go on where that is told; what is done about an alarm is told plainly."""
         decision = {
             "at_s": at_s,
             "clock": action.clock,
@@ -196,7 +201,7 @@ class Ledger:
             "inputs": dict(action.inputs),
         }
         self.decisions.append(decision)
-        if action.restore:
+        if action.alarm:
             self.fallbacks.append(f"at step {action.clock}: {action.reason}")
 
     def recent_step_s(self) -> float:
@@ -218,8 +223,8 @@ class Ledger:
 
     def result(self, *, status: Literal["finished", "interrupted", "failed"], error: str | None = None) -> RunResult:
         """The run's figures as they stand."""
-        for clock in list(self._blocked):
-            self._split(clock)
+        for met in list(self._blocked):
+            self._split(met)
         reports = {worker: self._report_of(worker) for worker in sorted({*self._reports, *self._arrived})}
         wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
         arrived = sum(samples for _, samples in self._arrived.values())
@@ -269,8 +274,8 @@ class Ledger:
         steps, samples = self._arrived.get(worker, (0, 0))
         return replace(report, steps=max(report.steps, steps), samples=max(report.samples, samples))
 
-    def _split(self, clock: int) -> None:
-        for worker, (wait_s, communicate_s) in split_blocked(self._blocked.pop(clock)).items():
+    def _split(self, met: tuple[int, int]) -> None:
+        for worker, (wait_s, communicate_s) in split_blocked(self._blocked.pop(met)).items():
             self._wait_s[worker] += wait_s  # type: ignore[assignment]
             self._communicate_s[worker] += communicate_s  # type: ignore[assignment]
 

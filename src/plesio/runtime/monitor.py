@@ -2,7 +2,8 @@
 
 A sampled gradient is read once, for its squared norm and its sketch: every number is multiplied by a random sign and
 added to one of m sums (a count sketch whose buckets are the positions modulo m). The signs are the same on all ranks
-and for the whole run, so differences and inner products of sketches estimate those of the gradients.
+and for the whole run, so differences and inner products of sketches estimate those of the gradients. A review also has
+the sketch of the parameters: from one to the next it says how far training has come.
 
 Every gradient's norm is taken, which also says whether it is finite, and an extraordinary one is scaled down before it
 is applied or sent (`plesio.policies.adaptive.spike`). What comes in several pieces (DDP's buckets) is judged piece by
@@ -47,16 +48,26 @@ class Sketch:
 
     @torch.no_grad()
     def add(self, part: torch.Tensor) -> None:
-        """The next part."""
-        flat = part.detach().reshape(-1).to(torch.float32)
-        signs = self._signs_for(self._position + flat.numel(), device=flat.device)
-        rows = -(-flat.numel() // self._size)
-        padded = torch.zeros(rows * self._size, device=flat.device)
-        torch.mul(flat, signs[self._position : self._position + flat.numel()], out=padded[: flat.numel()])
+        """The next part, which is flat."""
+        part = part.detach().to(torch.float32)
+        begin, end = self._position, self._position + part.numel()
+        signs = self._signs_for(end, device=part.device)
+        rows = -(-part.numel() // self._size)
+        padded = torch.empty(rows * self._size, device=part.device)
+        torch.mul(part, signs[begin:end], out=padded[: end - begin])
+        padded[end - begin :] = 0.0
         sums = padded.view(rows, self._size).sum(0)
         self._sums = sums if self._sums is None else self._sums + sums
-        self._norm_sq += float(torch.dot(flat, flat))
-        self._position += flat.numel()
+        self._norm_sq += float(torch.dot(part, part))
+        self._position = end
+
+    @torch.no_grad()
+    def of(self, parts: Sequence[torch.Tensor]) -> tuple[float, ...]:
+        """The sketch of what all the parts make together; what has been added is left alone."""
+        padding = torch.zeros(self._size - sum(part.numel() for part in parts) % self._size, device=parts[0].device)
+        signed = _flat([*parts, padding])  # never a part itself: there is always some padding
+        signed.mul_(self._signs_for(signed.numel(), device=signed.device)[: signed.numel()])
+        return tuple(signed.view(-1, self._size).sum(0).tolist())
 
     def _signs_for(self, count: int, *, device: torch.device) -> torch.Tensor:
         if self._signs is None or self._signs.numel() < count or self._signs.device != device:
@@ -79,6 +90,8 @@ class StepMonitor:
         timeline: Where the worker's time is taken down.
         rounds: Says how much of a round this worker has.
         total_samples: Samples of the whole training, over all workers; None if nobody knows.
+        rack: Number of the rack that the worker is in.
+        can_push: Whether the store's servers could step for it.
     """
 
     def __init__(
@@ -90,8 +103,12 @@ class StepMonitor:
         timeline: Timeline,
         rounds: RoundBook,
         total_samples: int | None,
+        rack: int = 0,
+        can_push: bool = False,
     ) -> None:
         self._worker = worker
+        self._rack = rack
+        self._can_push = can_push
         self._config = config
         self._timeline = timeline
         self._total_samples = total_samples
@@ -115,6 +132,7 @@ class StepMonitor:
         self._losses: list[float] = []
         self._gradients: list[tuple[float, ...]] = []
         self._exchanges: list[tuple[float, float]] = []
+        self._summed_rate = 0.0
         self._progress = -1.0
         self._computed_s = timeline.meter.totals.compute_s
         self._exchanged_s = timeline.exchanged_s
@@ -123,6 +141,10 @@ class StepMonitor:
     def weight(self) -> float:
         """What this rank's gradient is multiplied by before the mean over the ranks is taken."""
         return self._rounds.weight
+
+    def weight_among(self, ranks: Sequence[int]) -> float:
+        """The same before the mean over some of the ranks."""
+        return self._rounds.weight_among(ranks)
 
     def measure(self, parts: Sequence[torch.Tensor]) -> bool:
         """Look at some or all of this worker's own gradient of the step under way, and scale it down if it must be.
@@ -133,31 +155,33 @@ class StepMonitor:
         if not parts:
             return True
         flat = _flat(parts)
+        norm_sq = torch.dot(flat, flat).item()
         if self._config.samples_at(self._clock + 1):
             self._sketch.add(flat)
-        norm_sq = float(torch.dot(flat, flat))
-        if self._guard is not None and math.isfinite(norm_sq):
-            self._contain(parts, math.sqrt(norm_sq), size=flat.numel())
-        return math.isfinite(norm_sq)
+        if not math.isfinite(norm_sq):
+            return False
+        if self._guard is not None:
+            place = self._num_pieces, flat.numel()
+            self._num_pieces += 1
+            if place not in self._norms:
+                self._norms[place] = _detector(self._guard)
+            factor = self._norms[place].judge(math.sqrt(norm_sq), suspect=self._suspect)
+            if factor < 1.0:
+                self._scale_down(parts, factor)
+        return True
 
-    def _contain(self, parts: Sequence[torch.Tensor], norm: float, *, size: int) -> None:
-        assert self._guard is not None, "asked for"
-        place = self._num_pieces, size
-        self._num_pieces += 1
-        if place not in self._norms:
-            self._norms[place] = _detector(self._guard)
-        factor = self._norms[place].judge(norm, suspect=self._suspect)
-        if factor < 1.0:
-            for part in parts:
-                part.detach().mul_(factor)
-            self._factor = min(self._factor, factor)
+    def _scale_down(self, parts: Sequence[torch.Tensor], factor: float) -> None:
+        for part in parts:
+            part.detach().mul_(factor)
+        self._factor = min(self._factor, factor)
 
     def exchanged(self, clock: int, *, took_s: float) -> None:
         """The exchange that this worker began after step ``clock`` took so long."""
         self._exchanges.append((float(clock), took_s))
 
-    def step(self, progress: Progress) -> None:
-        """A step is over."""
+    def step(self, progress: Progress, *, rate: float = 0.0) -> None:
+        """A step with this learning rate is over."""
+        self._summed_rate += rate
         self._clock = progress.clock
         if row := self._sketch.take():
             self._gradients.append((float(progress.clock), *row))
@@ -193,10 +217,19 @@ class StepMonitor:
         )
 
     def forget(self) -> None:
-        """What was seen up to now was under another setting."""
+        """What was seen up to now was under another setting, and what the change itself took is no step's."""
         self._samples, self._compute_s, self._blocked_s = [], [], []
+        self._computed_s, self._exchanged_s = self._timeline.meter.totals.compute_s, self._timeline.exchanged_s
 
-    def take(self, clock: int, *, learning_rate: float, momentum: float = 0.0, normalises: bool = False) -> Reviewed:
+    def take(
+        self,
+        clock: int,
+        *,
+        learning_rate: float,
+        momentum: float = 0.0,
+        normalises: bool = False,
+        parameters: Sequence[torch.Tensor] = (),
+    ) -> Reviewed:
         """The review, and begin the next one."""
         losses = [loss for loss in self._losses if math.isfinite(loss)]
         review = Reviewed(
@@ -214,10 +247,15 @@ class StepMonitor:
             gradients=tuple(self._gradients),
             exchanges=tuple(self._exchanges),
             progress=self._progress,
+            rack=self._rack,
+            can_push=self._can_push,
+            position=() if self._guard is None or not parameters else self._sketch.of(parameters),
+            summed_rate=self._summed_rate,
         )
         self.forget()
         self._num_clipped_before = self._num_clipped
         self._losses, self._gradients, self._exchanges = [], [], []
+        self._summed_rate = 0.0
         return review
 
 
@@ -228,8 +266,11 @@ def _detector(guard: GuardConfig) -> SpikeDetector:
 def _flat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """One flat tensor, in which squares of single numbers do not overflow; a copy unless it is one already.
 
-    One product over it takes half the time of a norm for each of a model's many small tensors.
+    One product over it takes half the time of a norm for each of a model's many small tensors, and a bucket, which is
+    flat already, is looked at as it is: every call that a step makes once finds its code in no cache.
     """
-    dense = [(part.to_dense() if part.is_sparse else part).detach().reshape(-1) for part in parts]
-    flat = torch.cat(dense) if len(dense) > 1 else dense[0]
+    flat = parts[0]
+    if len(parts) > 1 or flat.is_sparse or flat.dim() != 1:
+        dense = [part.to_dense() if part.is_sparse else part for part in parts]
+        flat = torch._utils._flatten_dense_tensors(dense)  # type: ignore[no-untyped-call]
     return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()

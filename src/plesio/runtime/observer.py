@@ -7,12 +7,11 @@ from typing import Any
 import zmq
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-from plesio.runtime.exchange.transport import ControlClient, JobKeys
+from plesio.core.errors import TransportError
+from plesio.runtime.exchange.transport import CONNECT_S, ControlClient, JobKeys
 from plesio.runtime.messages import ControlKind
 
 __all__ = ["Observer", "RunFigures"]
-
-CONNECT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,20 +37,28 @@ class Observer:
         self._store = PrefixStore("plesio/0/0", store)  # the only job of its processes
         self._context: zmq.Context[Any] = zmq.Context()
         self._client: ControlClient | None = None
+        self._server_gone = False
 
     def figures(self, *, timeout_s: float) -> RunFigures | None:
-        """The figures of the run under way; None when there is none, or no answer in time."""
-        if self._client is None and not self._connect():
+        """The figures of the run under way; None when there is none, no answer in time, or no server any more."""
+        if self._server_gone:
             return None
-        assert self._client is not None
-        self._client.send(ControlKind.PROGRESS, {})
-        answers = [one for one in self._client.poll(timeout_s) if one.kind == ControlKind.PROGRESS]
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            if self._client is None:
+                return None
+            self._client.send(ControlKind.PROGRESS, {})
+            answers = [one for one in self._client.poll(timeout_s) if one.kind == ControlKind.PROGRESS]
+        except TransportError:  # workers that fail end the job; what they have to say does not come through here
+            self._server_gone = True
+            return None
         return RunFigures(**answers[-1].body) if answers and answers[-1].body else None
 
-    def _connect(self) -> bool:
+    def _connect(self) -> ControlClient | None:
         if not self._store.check(["server/0", "secret", "job"]):
-            return False
-        self._client = ControlClient(
+            return None
+        return ControlClient(
             json.loads(self._store.get("server/0")),
             identity=b"observer",
             job=self._store.get("job").decode(),
@@ -59,7 +66,6 @@ class Observer:
             context=self._context,
             timeout_s=CONNECT_S,
         )
-        return True
 
     def next_run(self) -> None:
         """A run has ended; questions are about the next from now on."""

@@ -39,6 +39,8 @@ class _Round:
     of_all: int
     equal: int
     """Samples that this rank would have with equal shares."""
+    sizes: tuple[int, ...]
+    """By rank."""
     in_shares: bool
 
 
@@ -76,7 +78,8 @@ class RoundBook:
         while self._changes and self._changes[0][0] <= self._num_drawn:
             _, self._shares = self._changes.popleft()
         sizes = divide(sum(equal_sizes), self._shares) if self._shares else list(equal_sizes)
-        self._drawn.append(_Round(sizes[self.rank], sum(sizes), equal_sizes[self.rank], bool(self._shares)))
+        own, equal = sizes[self.rank], equal_sizes[self.rank]
+        self._drawn.append(_Round(own, sum(sizes), equal, tuple(sizes), bool(self._shares)))
         self._num_drawn += 1
         return sizes
 
@@ -121,6 +124,14 @@ class RoundBook:
         if not any(one.in_shares for one in rounds):
             return 1.0
         return sum(one.own for one in rounds) * self.num_workers / sum(one.of_all for one in rounds)
+
+    def weight_among(self, ranks: Sequence[int]) -> float:
+        """The same before the mean over some of the ranks, of whom this is one."""
+        rounds = self._at_hand()
+        if not any(one.in_shares for one in rounds):
+            return 1.0
+        of_them = sum(one.sizes[rank] for one in rounds for rank in ranks)
+        return sum(one.own for one in rounds) * len(ranks) / of_them
 
     @property
     def relative_size(self) -> float:

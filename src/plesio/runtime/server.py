@@ -19,7 +19,7 @@ import zmq
 
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError, TransportError
-from plesio.runtime.exchange.transport import ControlClient, JobKeys, ServerEndpoint
+from plesio.runtime.exchange.transport import CONNECT_S, ControlClient, JobKeys, ServerEndpoint
 from plesio.runtime.job_server import JobServer
 from plesio.runtime.messages import server_identity, worker_of
 
@@ -27,7 +27,6 @@ __all__ = ["ServerConfig", "ServerProcess", "main"]
 
 MAX_BULK_BYTES = 2**36
 """Largest payload between a worker and one server; members of the job may send models of any size."""
-CONNECT_S = 30.0
 POLL_S = 0.1
 """Longest nap: leases are checked this often when nothing arrives."""
 ORPHAN_S = 5.0
@@ -90,6 +89,8 @@ class ServerProcess:
             starter: File descriptor on which the starter says that the job is over (any byte); it ends (end of file)
                 when the starter dies, and then the server goes on for the other workers.
         """
+        if self._first is not None:  # beside server 0 there is one only where parameters will be held
+            self._server.load()
         with selectors.DefaultSelector() as selector:
             selector.register(starter, selectors.EVENT_READ)
             alone_since_s: float | None = None

@@ -6,12 +6,13 @@ On the store a worker that stands still holds no samples, and nobody waits for i
 present stand still in one plan of which enough is left for a round; see `plesio.runtime.staged_feed` for why.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from plesio.policies import ExchangeKind, Policy, Steer, parse_policy
-from plesio.runtime.leases import Dealing, LeaseBook
+from plesio.runtime.dealing import Dealing
+from plesio.runtime.leases import LeaseBook
 from plesio.runtime.remainder import PlanFigures, Remainder
 
 __all__ = ["Stage", "Standing", "Turn"]
@@ -107,8 +108,14 @@ class Stage:
         """The workers have been told how to go on."""
         self.policy = parse_policy(steer.policy)
 
-    def book(self, plan: int, figures: PlanFigures, *, workers: Iterable[int]) -> LeaseBook:
-        """Who has which samples of a plan; the first to ask for one begins it."""
+    def book(self, plan: int, figures: PlanFigures, *, workers: Mapping[int, int]) -> LeaseBook:
+        """Who has which samples of a plan; the first to ask for one begins it.
+
+        Args:
+            plan: Which.
+            figures: What is dealt out.
+            workers: Those that lease, and for how many workers each.
+        """
         if plan not in self.plans:
             self.plans[plan] = LeaseBook(
                 figures.num_samples,
@@ -116,6 +123,7 @@ class Stage:
                 budget_samples=figures.budget_samples,
                 workers=workers,
                 dealing=self._dealing,
+                num_workers=workers,
             )
         return self.plans[plan]
 

@@ -24,7 +24,8 @@ from plesio.runtime.launcher import listen, serve_store, worker_environment
 
 __all__ = ["Ending", "LocalJob"]
 
-_PRELOADED = ["torch", "torch.utils.data", "plesio.runtime.join"]
+_PRELOADED = ["torch", "torch._dynamo", "torch.utils.data", "plesio.runtime.join"]
+"""The first optimizer of a process imports ``torch._dynamo``, which takes almost as long as torch itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ def reading(
     num_refused: int = 0,
     num_clipped: int = 0,
     rate: float = 0.1,
+    speed: float = math.nan,
 ) -> Reading:
     figures = None
     if norm_sq is not None:
@@ -37,12 +39,19 @@ def reading(
         gradient=figures,
         num_refused=num_refused,
         num_clipped=num_clipped,
+        speed=speed,
     )
 
 
 def healthy(num_reviews: int, *, level: float = 1.0, rate: float = 0.1) -> list[Reading]:
     return [
-        reading(level * (1 + NOISE[n % 5]), worst_loss=1.2 * level, norm_sq=2 * (1 + NOISE[n % 5]), rate=rate)
+        reading(
+            level * (1 + NOISE[n % 5]),
+            worst_loss=1.2 * level,
+            norm_sq=2 * (1 + NOISE[n % 5]),
+            rate=rate,
+            speed=1 + 2 * NOISE[n % 5],
+        )
         for n in range(num_reviews)
     ]
 
@@ -60,7 +69,8 @@ def trained(config: GuardConfig | None = None) -> Guard:
 BAD = {
     "the loss is 2": reading(2.0),
     "the worst loss": reading(1.0, worst_loss=4.0),
-    "the gradient's squared norm": reading(1.0, worst_loss=1.2, norm_sq=40.0),
+    "the parameters' speed": reading(1.0, worst_loss=1.2, speed=2.5),
+    "the gradient's squared norm": reading(1.08, worst_loss=1.2, norm_sq=40.0),
     "infinite": reading(math.inf),
 }
 
@@ -219,10 +229,52 @@ def test_without_any_figures_there_is_no_alarm():
     assert alarms(guard, [reading()] * 50) == [None] * 50
 
 
-def test_gradients_alone_are_enough():
+def test_without_losses_the_speed_is_enough():
     guard = Guard(GuardConfig())
-    assert not any(alarms(guard, [reading(norm_sq=2 + NOISE[n % 5]) for n in range(20)]))
-    assert guard.observe(reading(norm_sq=100.0)) is not None
+    assert not any(alarms(guard, [reading(speed=3.0 * (1 + NOISE[n % 5])) for n in range(20)]))
+    assert guard.observe(reading(speed=7.0)) is not None
+
+
+def test_a_norm_that_nothing_else_agrees_with_is_ordinary():
+    guard = trained()
+    for _ in range(12):
+        assert guard.observe(reading(1.0, worst_loss=1.2, norm_sq=40.0)) is None
+        assert guard.good
+
+
+def test_a_speed_that_rises_slowly_raises_an_alarm_at_three_times_the_lowest():
+    guard = trained()
+    speeds = [1.12**n for n in range(20)]
+    raised = [speed for speed in speeds if guard.observe(reading(1.0, worst_loss=1.2, speed=speed)) is not None]
+    assert 3 < raised[0] < 4
+
+
+def trained_with_stale_gradients(staleness: int, *, since_review: int, num_reviews: int) -> list[Reading]:
+    """SGD on a quadratic with a fixed rate, in reviews of 16 steps; the losses are those of mini-batches."""
+    random = np.random.default_rng(3)
+    curvature, rate = np.geomspace(0.01, 1.0, 30), 0.1
+    history, readings = [np.ones(30)], []
+    for review in range(num_reviews):
+        start, losses = history[-1], []
+        for _ in range(16):
+            stale = history[-1 - (staleness if review >= since_review else 0)]
+            losses.append(float(curvature @ stale**2) / 2 + 1 + 0.3 * random.standard_normal())
+            history.append(history[-1] - rate * (curvature * stale + 0.05 * random.standard_normal(30)))
+        speed = float(np.linalg.norm(history[-1] - start)) / (16 * rate)
+        readings.append(reading(float(np.mean(losses)), worst_loss=1.2, rate=rate, speed=speed))
+    return readings
+
+
+def test_too_stale_gradients_are_noticed_reviews_before_the_loss_shows_them():
+    readings = trained_with_stale_gradients(24, since_review=30, num_reviews=60)
+    [by_speed, by_loss] = [
+        next(number for number, one in enumerate(seen) if guard.observe(one))
+        for guard, seen in (
+            (Guard(GuardConfig()), readings),
+            (Guard(GuardConfig()), [replace(one, speed=math.nan) for one in readings]),
+        )
+    ]
+    assert 30 <= by_speed <= by_loss - 5
 
 
 def test_same_readings_same_alarms():
@@ -243,7 +295,12 @@ def test_any_numbers_are_taken_and_alarms_are_apart(losses: list[float], norms: 
     found = alarms(
         guard,
         [
-            reading(loss, norm_sq=norms[number % len(norms)], rate=rates[number % len(rates)])
+            reading(
+                loss,
+                norm_sq=norms[number % len(norms)],
+                rate=rates[number % len(rates)],
+                speed=norms[-1 - number % len(norms)],
+            )
             for number, loss in enumerate(losses)
         ],
     )
@@ -258,6 +315,7 @@ def test_any_numbers_are_taken_and_alarms_are_apart(losses: list[float], norms: 
         {"noise_factor": 0.0},
         {"loss_rise": 0.0},
         {"worst_rise": -1.0},
+        {"speed_jump": 1.0},
         {"norm_jump": 1.0},
         {"early_rise": math.nan},
         {"refused_share": 0.0},

@@ -29,10 +29,10 @@ def review(
 
 
 def drive(
-    machine: AdaptiveMachine, *, workers: int, reviews: int, blocked_s: float = 0.08
+    machine: AdaptiveMachine, *, workers: int, reviews: int, blocked_s: float = 0.08, normalises: bool = False
 ) -> tuple[list[Event], list[Steer]]:
     """Let workers join and report as they are told."""
-    events: list[Event] = [Joined(worker=worker) for worker in range(workers)]
+    events: list[Event] = [Joined(worker=worker, normalises=normalises) for worker in range(workers)]
     for event in events:
         machine.handle(event)
     clock, since, answers = FIRST_REVIEW, 0, []
@@ -72,6 +72,24 @@ def test_workers_are_steered_alike_when_all_have_reported():
     assert answers[0].clock == FIRST_CLOCK
     for before, after in itertools.pairwise(answers):
         assert after.clock == before.next_clock
+
+
+@pytest.mark.parametrize(
+    ("policy", "normalises", "first"),
+    [
+        ("adaptive", False, "local_sgd:4,delay=2"),
+        ("adaptive", True, "bsp"),
+        ("adaptive,noise=off", True, "local_sgd:4,delay=2"),
+        ("adaptive,phase.direction=first", False, "bsp"),
+    ],
+)
+def test_what_it_begins_with(policy: str, normalises: bool, first: str):
+    adaptive = parse_policy(policy)
+    assert isinstance(adaptive, Adaptive)
+    assert adaptive.first_setting(normalises=normalises).spec == first
+    events, [steer] = drive(AdaptiveMachine(adaptive), workers=2, reviews=1, normalises=normalises)
+    assert steer.before == first
+    assert replay(adaptive, events)[-1] == (steer,)
 
 
 def test_a_slow_network_ends_in_local_sgd_and_a_fast_one_in_bsp():
@@ -133,7 +151,7 @@ def test_the_text_form_reads_back(text: str):
         ("adaptive,system=off", 'system is "off"'),
         ("adaptive,phase=off,phase.direction=last", "phase is off and has parameters"),
         ("adaptive,system.gain=much", "write a number"),
-        ("adaptive,system.gain=2", "share between 0 and 1"),
+        ("adaptive,system.gain=2", "above 0 and below 1"),
         ("adaptive,phase.direction=lst", 'did you mean "last"'),
         ("adaptive,system.balance=yes", '"on" or "off"'),
         ("adaptive:4", "takes no"),

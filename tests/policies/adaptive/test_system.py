@@ -9,7 +9,7 @@ from hypothesis import given
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies import Reviewed
-from plesio.policies.adaptive.setting import SYNCHRONOUS, Setting, SystemConfig, ladder
+from plesio.policies.adaptive.setting import ON_THE_STORE, SYNCHRONOUS, Setting, SystemConfig, ladder
 from plesio.policies.adaptive.system import SystemMonitor
 from plesio.policies.adaptive.what_if import predict_step_s
 
@@ -265,3 +265,65 @@ def test_steps_are_as_short_as_the_optimizers_momentum_allows():
     assert spec(0.0) == "local_sgd:8,delay=4,inner_rate=0.25,momentum=0.5"
     assert spec(0.8) == "local_sgd:8,delay=4,inner_rate=0.5,momentum=0.4"
     assert spec(0.9) == "local_sgd:8,delay=4"
+
+
+def test_a_short_round_says_nothing_of_shares():
+    monitor = SystemMonitor(SystemConfig(store=False))
+    reviews = bsp_reviews([[0.02] * 8, [0.02] * 8], transfer_s=0.001)
+    for worker, last in ((0, 2), (1, 1)):
+        samples = (8, 8, 8, last) * 2
+        reviews[worker] = dataclasses.replace(reviews[worker], samples=samples)
+    monitor.observe(reviews, setting=SYNCHRONOUS)
+    choice = monitor.choose(slack=math.inf, current=SYNCHRONOUS, shares=())
+    assert choice.shares == ()
+    assert dict(choice.inputs)["system.bsp_step_s"] == pytest.approx(0.021, rel=0.03)
+
+
+def with_store(*, transfer_s: float, can_push: bool = True, slack: float = 3) -> Setting:
+    """Chosen where one step of any worker in twenty takes eight times as long."""
+    monitor = SystemMonitor(SystemConfig())
+    draw = random.Random(3)
+    compute_s = [[0.16 if draw.random() < 0.05 else 0.02 for _ in range(32)] for _ in range(8)]
+    reviews = bsp_reviews(compute_s, transfer_s=transfer_s)
+    reviews = {worker: dataclasses.replace(it, can_push=can_push) for worker, it in reviews.items()}
+    monitor.observe(reviews, setting=SYNCHRONOUS)
+    return monitor.choose(slack=slack, current=SYNCHRONOUS, shares=()).setting
+
+
+def test_the_store_is_for_stragglers_on_fast_links_where_its_servers_can_step():
+    chosen = with_store(transfer_s=0.0005)
+    assert chosen.on_store
+    assert chosen.slack == 1
+    assert not with_store(transfer_s=0.1).on_store
+    assert not with_store(transfer_s=0.0005, can_push=False).on_store
+    assert with_store(transfer_s=0.0005, slack=0) == SYNCHRONOUS
+
+
+def test_nobody_goes_to_the_store_before_an_exchange_has_been_measured():
+    monitor = SystemMonitor(SystemConfig())
+    start = Setting.of(period=4, delay=2)
+    draw = random.Random(3)
+    reviews = {
+        worker: review(worker, [0.16 if draw.random() < 0.3 else 0.02 for _ in range(3)], [0.0] * 3)
+        for worker in range(8)
+    }
+    monitor.observe(reviews, setting=start)
+    choice = monitor.choose(slack=3, current=start, shares=())
+    assert not choice.setting.on_store
+    assert choice.reason.endswith("(no exchange has been measured yet)")
+
+
+def test_a_worker_that_is_slow_for_good_is_waited_for_under_any_bound():
+    few = np.array([[0.02] * 3, [0.02] * 3, [0.06] * 3])
+    for setting in ON_THE_STORE:
+        assert predict_step_s(few, transfer_s=0.0, setting=setting) == pytest.approx(0.06, rel=0.05)
+
+
+def test_the_store_is_left_for_smaller_shares_of_a_slow_worker():
+    monitor = SystemMonitor(SystemConfig())
+    setting = ON_THE_STORE[1]
+    reviews = {worker: review(worker, [0.06 if worker == 3 else 0.02] * 16, [0.001] * 16) for worker in range(4)}
+    monitor.observe(reviews, setting=setting)
+    choice = monitor.choose(slack=3, current=setting, shares=())
+    assert not choice.setting.on_store
+    assert choice.shares[3] == pytest.approx(0.1, rel=0.05)

@@ -264,3 +264,15 @@ def test_only_what_has_payloads_has_a_codec():
         assert isinstance(compression, Compression)
         with pytest.raises(AssertionError, match="no codec"):
             make_codec(compression, num_elements=3, seed=0, rank=0)
+
+
+@pytest.mark.parametrize("text", ["qsgd:4", "qsgd:8"])
+def test_qsgd_rounds_parts_at_once_each_with_scales_of_its_own(text: str):
+    codec = make_codec(parse_compression(text), num_elements=501, seed=0, rank=0)
+    parts = torch.randn(3, 501) * torch.tensor([[1e-3], [1.0], [1e3]])
+    payloads = codec.encode(parts, clock=4)
+    decoded = torch.zeros_like(parts)
+    codec.add(payloads, to=decoded, clock=4)
+    torch.testing.assert_close(decoded, torch.stack([codec.decode(payload, clock=4) for payload in payloads]))
+    levels = 7 if text == "qsgd:4" else 127
+    assert ((decoded - parts).abs().amax(1) <= parts.abs().amax(1) / levels).all()

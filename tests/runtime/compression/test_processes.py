@@ -40,7 +40,7 @@ def virtual(text: str) -> tuple[list[torch.Tensor], int]:
 @pytest.fixture(scope="module")
 def found() -> list[dict[str, Any]]:
     with LocalJob(2) as job:
-        endings = job.run(PROGRAMS, "collect", timeout_s=60, texts=TEXTS)
+        endings = job.run(PROGRAMS, "collect", timeout_s=100, texts=TEXTS)
     for ending in endings.values():
         assert ending.error is None, ending.trace
     return [endings[rank].value for rank in range(2)]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from plesio.core.errors import ExchangeError
+from plesio.policies import UpdateKind
 from plesio.runtime.exchange.layout import Layout
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.exchange.shard import SUPPORTED_OPTIMIZERS, Shard, group_options, optimizer_spec
@@ -64,10 +65,17 @@ class Servers:
             payload = torch.cat([*parts, torch.empty(0, dtype=torch.uint8)])
             shard.push(worker, clock=clock, payload=payload, present=here, groups=groups)
 
-    def apply(self, updates: Sequence[tuple[int, int]], *, weight: float = 1.0, num_live: int = 1) -> None:
+    def apply(
+        self,
+        updates: Sequence[tuple[int, int]],
+        *,
+        weight: float = 1.0,
+        num_live: int = 1,
+        num_workers: Sequence[int] | None = None,
+    ) -> None:
         self.version += 1
         for shard in self.shards:
-            shard.apply(updates, weight=weight, version=self.version, num_live=num_live)
+            shard.apply(updates, weight=weight, version=self.version, num_live=num_live, num_workers=num_workers)
 
     def state(self, *, known: int | None = None) -> dict[str, torch.Tensor]:
         """Name to flat tensor; elements that were not sent are NaN."""
@@ -140,6 +148,27 @@ def test_mean_of_several_updates_is_one_step():
     optimizer.step()
     servers.apply([(worker, 1) for worker in range(3)])
     assert_same(servers, model)
+
+
+@pytest.mark.parametrize("update", ["gradient", "delta"])
+def test_in_a_mean_an_update_counts_by_the_workers_whose_work_it_is(update: UpdateKind):
+    model, optimizer = make("SGD")
+    replica = Replica(*make("SGD"))
+    servers = Servers(replica, count=2, update=update)
+    rack, alone = (set_gradients(model, seed=worker) for worker in range(2))
+    buffers = {name: torch.full_like(buffer, 3.0) for name, buffer in replica.buffers.items()}
+    servers.push(0, clock=1, tensors={**rack, **buffers})
+    servers.push(3, clock=1, tensors={**alone, **{name: -buffer for name, buffer in buffers.items()}})
+    for name, parameter in model.named_parameters():
+        parameter.grad = (3 * rack[name] + alone[name]) / 4
+        if update == "delta":
+            parameter.data.add_(parameter.grad)
+    if update == "gradient":
+        optimizer.step()
+    servers.apply([(0, 1), (3, 1)], num_live=8, num_workers=[3, 1])
+    assert_same(servers, model)
+    for name, buffer in replica.buffers.items():
+        torch.testing.assert_close(servers.state()[name], buffer + ((3 * 3.0 - 3.0) / 4 - buffer) * 4 / 8)
 
 
 def test_weight_multiplies_the_learning_rate_of_this_update_alone():

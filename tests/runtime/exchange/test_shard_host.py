@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from plesio.runtime.coordinator import Order
+from plesio.runtime.effects import Order
 from plesio.runtime.exchange.layout import Layout
 from plesio.runtime.exchange.shard_host import Answer, PullRequest, ShardHost
 from plesio.runtime.exchange.transport import Bulk, Header

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import gc
 import json
@@ -12,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -27,27 +24,13 @@ from plesio.runtime.exchange.transport import (
     ControlClient,
     Gone,
     Header,
-    JobKeys,
     ServerEndpoint,
     wait_readable,
 )
 from plesio.runtime.exchange.transport.sockets import CHUNK_BYTES, WHOLE_BYTES
+from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer, header_of, random_bytes
 
-if TYPE_CHECKING:
-    from tests.runtime.transport.conftest import Connect, EchoServer, StartServer
-
-JOB = "test job"
-KEYS = JobKeys.derive("the job's secret")
-PATIENCE_S = 20.0
 MIB = 2**20
-
-
-def random_bytes(num_bytes: int, *, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, num_bytes, dtype=np.uint8)
-
-
-def header_of(client: ClientEndpoint, **fields: int) -> Header:
-    return Header(kind=7, generation=client.generation, request=client.new_request(), **fields)
 
 
 @pytest.mark.parametrize("link", ["ipc", "tcp"])

@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import dataclasses
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,14 +10,9 @@ from plesio.core.errors import TransportError
 from plesio.runtime.exchange.transport import ClientEndpoint, ControlClient, Header, JobKeys, Refusal
 from plesio.runtime.exchange.transport.sockets import CHUNK_BYTES
 from plesio.runtime.exchange.transport.wire import encode_chunk, encode_control, job_digest
+from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer
 
-if TYPE_CHECKING:
-    from tests.runtime.transport.conftest import Connect, EchoServer, StartServer
-
-JOB = "test job"
-KEYS = JobKeys.derive("the job's secret")
 STRANGER = JobKeys.derive("another secret")
-PATIENCE_S = 20.0
 
 
 def still_serves(client: ClientEndpoint) -> bool:

@@ -1,7 +1,6 @@
 """A run whose policy changes while it trains, held against the same run written out by hand in plain PyTorch."""
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,22 +9,24 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import plesio
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
-from plesio.cost.step_time import Constant, LogNormal, StepTime
+from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.policies import LocalSGD, Reviewed, parse_policy, read_log, verify
-from plesio.policies.adaptive import machine as machine_module
-from plesio.policies.adaptive.controller import Controller, Decision
-from plesio.policies.adaptive.setting import MODERATE, Setting
+from plesio.policies.adaptive.controller import Decision
+from plesio.policies.adaptive.setting import MODERATE, ON_THE_STORE, Setting
 from plesio.runtime.environment import Place
 from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob
 from plesio.testing import LocalJob
+from support.decisions import script, to
+from support.problems import Problem, perceptron
+from support.workers import workers_of
 
 NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, NUM_WORKERS = 240, 5, 4, 3
 EPOCHS = 8
@@ -35,27 +36,8 @@ BSP = Setting.of(period=1, delay=0)
 UNEQUAL = (0.5, 0.25, 0.25)
 
 
-class Problem(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
-    """Samples that carry their number."""
-
-    def __init__(self) -> None:
-        generator = torch.Generator().manual_seed(1)
-        self.x = torch.randn(NUM_SAMPLES, NUM_FEATURES, generator=generator, dtype=torch.float64)
-        self.y = self.x.sum(1, keepdim=True).tanh()
-
-    def __len__(self) -> int:
-        return NUM_SAMPLES
-
-    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
-        return index, self.x[index], self.y[index]
-
-
 def build() -> tuple[nn.Module, torch.optim.Optimizer]:
-    generator = torch.Generator().manual_seed(3)
-    model = nn.Sequential(nn.Linear(NUM_FEATURES, 6), nn.Tanh(), nn.Linear(6, 1)).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    model = perceptron(NUM_FEATURES, 6)
     return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
@@ -94,7 +76,7 @@ def run(
             on_transition=lambda transition, _: saw.transitions.append(transition),
         )
         with session:
-            loader = DataLoader(Problem(), batch_size=BATCH_SIZE, num_workers=loader_workers)
+            loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, num_workers=loader_workers)
             for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
                 saw.batches.append(index.tolist())
                 loss = (model(x) - y).square().mean()
@@ -117,9 +99,11 @@ def train_on_process(*, rank_s: list[float]) -> dict[str, Any]:
     model, optimizer = build()
     batches: list[list[int]] = []
     pacer = Pacer(step_time=Constant(mean_s=rank_s[place.rank]), seed=5, worker=place.rank)
-    session = plesio.join(model, optimizer, policy="adaptive,feedback=off", pacer=pacer, info=RunInfo(seed=7))
+    # without what the test's own hand cannot do: rounding, the store, what the guard does
+    policy = "adaptive,feedback=off,guard=off,system.compress=off,system.store=off"
+    session = plesio.join(model, optimizer, policy=policy, pacer=pacer, info=RunInfo(seed=7))
     with session:
-        loader = DataLoader(Problem(), batch_size=BATCH_SIZE)
+        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
         for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
             batches.append(index.tolist())
             loss = (model(x) - y).square().mean()
@@ -132,38 +116,12 @@ def train_on_process(*, rank_s: list[float]) -> dict[str, Any]:
     }
 
 
-def script(monkeypatch: pytest.MonkeyPatch, *decisions: Decision) -> None:
-    """Have the controller take these decisions, one a review, and stay with the last."""
-    coming = itertools.chain(decisions, itertools.repeat(replace(decisions[-1], restore=False)))
-
-    def decide(self: Controller, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
-        decision = next(coming)
-        self.setting, self.shares = decision.setting, decision.shares
-        return decision
-
-    monkeypatch.setattr(machine_module.Controller, "decide", decide)
-
-
-def to(
-    period: int, delay: int = 0, *, shares: tuple[float, ...] = (), memory: float = math.inf, **flags: bool
-) -> Decision:
-    setting = Setting.of(period=period, delay=delay, memory=memory)
-    return Decision(
-        setting=setting,
-        shares=shares,
-        keep=flags.get("keep", False),
-        restore=flags.get("restore", False),
-        reason="as scripted",
-        inputs=(),
-    )
-
-
 class ByHand:
     """The same training without Plesio: a model for each worker, and sums in plain sight."""
 
     def __init__(self) -> None:
         self.models, self.optimizers = zip(*(build() for _ in range(NUM_WORKERS)), strict=True)
-        self.data = Problem()
+        self.data = Problem(NUM_SAMPLES, NUM_FEATURES)
         self.pending: tuple[int, list[list[torch.Tensor]], list[torch.Tensor]] | None = None
         self.averaged = 0
         self.num_steps = 0
@@ -267,11 +225,6 @@ def changes_of(result: RunResult) -> dict[int, tuple[str, tuple[float, ...]]]:
     return {one["clock"]: (one["policy"], tuple(one["shares"])) for one in result.decisions}
 
 
-def workers_of(simulation: Simulation[Worker]) -> list[Worker]:
-    values = simulation.values()
-    return [value for value in values if value is not None]
-
-
 @pytest.mark.parametrize(
     "decisions",
     [
@@ -350,12 +303,60 @@ def test_the_log_of_an_adaptive_run_replays(tmp_path: Path) -> None:
 
 
 def test_back_to_the_last_good_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    script(monkeypatch, to(4, 2, keep=True), to(4, 2), to(1, restore=True))
+    script(monkeypatch, to(4, 2, keep=True), to(4, 2), to(1, restore=True, alarm=True))
     simulation = run("adaptive", poison={1: 30})
     [result] = simulation.runs
     assert [(one["policy"], one["restore"]) for one in result.decisions][-1] == ("bsp", True)
-    assert [line for line in result.fallbacks if "as scripted" in line]
+    assert len([line for line in result.fallbacks if "as scripted" in line]) == 1
     assert workers_of(simulation)[0].transitions[-1].restored
+
+
+def test_a_good_state_is_kept_on_the_store_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_store = replace(to(1), setting=ON_THE_STORE[1])
+    script(monkeypatch, on_store, replace(on_store, keep=True), on_store, to(1, restore=True, alarm=True))
+    simulation = run("adaptive")
+    workers, [result] = workers_of(simulation), simulation.runs
+    assert [one["policy"] for one in result.decisions][-2:] == ["ssp:7,period=1", "bsp"]
+    assert all(worker.transitions[-1].restored for worker in workers)  # nothing was kept before the store
+    for worker in workers[1:]:
+        torch.testing.assert_close(worker.parameters, workers[0].parameters, rtol=0, atol=0)
+
+
+def test_without_samples_to_deal_out_or_an_optimizer_of_the_servers_it_stays_off_the_store() -> None:
+    class Own(torch.optim.SGD):
+        """No server knows it."""
+
+    stalls = Stalls(steps=LogNormal(mean_s=0.04, cv=0.1), probability=0.05, factor=5.0)
+
+    def work(job: VirtualJob, *, own: bool) -> int:
+        model, _ = build()
+        optimizer = (Own if own else torch.optim.SGD)(model.parameters(), lr=0.05)
+        data = Problem(NUM_SAMPLES, NUM_FEATURES)
+        pacer = Pacer(step_time=stalls, seed=5, worker=job.place.rank, clock=job.clock)
+        with plesio.join(model, optimizer, policy="adaptive", pacer=pacer) as session:
+            batches = session.shard(DataLoader(data, batch_size=BATCH_SIZE), samples=20 * NUM_SAMPLES) if own else None
+            for _, x, y in itertools.repeat(data[:BATCH_SIZE], 60) if batches is None else batches:
+                loss = (model(x) - y).square().mean()
+                loss.backward()
+                session.step(loss)
+        return session.clock
+
+    for own in (False, True):
+        simulation = simulate(
+            lambda job, own=own: work(job, own=own), num_workers=NUM_WORKERS, cluster=Cluster.one_host(NUM_WORKERS)
+        )
+        assert min(simulation.values()) >= 60
+        policies = {one["policy"] for one in simulation.runs[0].decisions}
+        assert policies
+        assert not any(policy.startswith("ssp") for policy in policies)
+
+
+def test_an_alarm_is_told_once_even_where_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, to(1), to(1, alarm=True))
+    [result] = run("adaptive,phase.direction=first").runs
+    clock = result.decisions[-1]["clock"]
+    assert (result.decisions[-1]["policy"], result.decisions[-1]["restore"]) == ("bsp", False)
+    assert result.fallbacks == (f"at step {clock}: as scripted",)
 
 
 def test_divergence_ends_in_bsp_and_the_last_good_state() -> None:
@@ -371,7 +372,7 @@ def final_loss(simulation: Simulation[Worker]) -> float:
     model, _ = build()
     for parameter, trained in zip(model.parameters(), workers_of(simulation)[0].parameters, strict=True):
         parameter.data.copy_(trained)
-    data = Problem()
+    data = Problem(NUM_SAMPLES, NUM_FEATURES)
     with torch.no_grad():
         return float((model(data.x) - data.y).square().mean())
 
@@ -387,7 +388,7 @@ def test_what_one_worker_spoils_is_scaled_down_at_once_and_told(tmp_path: Path) 
     assert not final_loss(run("adaptive,guard=off", poison={1: 100})) < 1000  # perhaps it is no number
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "adaptive,phase.direction=first"])
+@pytest.mark.parametrize("policy", ["adaptive", pytest.param("adaptive,phase.direction=first", marks=pytest.mark.slow)])
 def test_a_rate_that_leaps_is_held_and_told(policy: str) -> None:
     simulation = run(policy, leap=100)
     [result] = simulation.runs
@@ -400,7 +401,7 @@ def test_a_rate_that_leaps_is_held_and_told(policy: str) -> None:
 def test_on_processes_a_changing_run_is_the_one_written_out_by_hand() -> None:
     """DDP with a hook, Gloo, reviews over sockets; what it changes to is decided by the time that steps really take."""
     with LocalJob(NUM_WORKERS) as job:
-        endings = job.run(Path(__file__), "train_on_process", timeout_s=90, rank_s=[0.004, 0.004, 0.012])
+        endings = job.run(Path(__file__), "train_on_process", timeout_s=90, rank_s=[0.01, 0.01, 0.03])
     for ending in endings.values():
         assert ending.error is None, ending.trace
     found = [endings[rank].value for rank in range(NUM_WORKERS)]

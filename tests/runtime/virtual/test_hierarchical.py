@@ -1,6 +1,5 @@
 """Hierarchical runs: held against training written out by hand, what crosses racks, and how long that takes."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import plesio
 from plesio.core.errors import WorkerLostError
-from plesio.cost.cluster import Cluster, LinkKind
 from plesio.cost.collectives import all_gather_s
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import LogNormal
@@ -24,6 +22,8 @@ from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob
 from plesio.testing import LocalJob
+from support.problems import Problem, perceptron
+from support.workers import cluster_of_racks, pretend_hosts, racks_of, workers_of
 
 NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE = 240, 5, 4
 TOLERANCE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
@@ -32,41 +32,8 @@ EQUAL, UNEQUAL = (2, 2), (3, 2)
 """Workers of each rack."""
 
 
-def cluster(sizes: Sequence[int], *, workers_per_host: int = 1) -> Cluster:
-    """Racks of as many hosts as the largest has workers; the last may be half empty, as it comes last."""
-    return Cluster(
-        name="racks",
-        hosts=len(sizes) * max(sizes) // workers_per_host,
-        racks=len(sizes),
-        workers_per_host=workers_per_host,
-        cores_per_host=workers_per_host,
-        nic=LinkKind(latency_s=50e-6, bytes_per_s=1e8),
-        uplink=LinkKind(latency_s=100e-6, bytes_per_s=2e7),
-    )
-
-
-class Problem(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
-    """Samples that carry their number."""
-
-    def __init__(self) -> None:
-        generator = torch.Generator().manual_seed(1)
-        self.x = torch.randn(NUM_SAMPLES, NUM_FEATURES, generator=generator, dtype=torch.float64)
-        self.y = self.x.sum(1, keepdim=True).tanh()
-
-    def __len__(self) -> int:
-        return NUM_SAMPLES
-
-    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
-        return index, self.x[index], self.y[index]
-
-
 def build(*, momentum: float = 0.9, batch_norm: bool = False) -> tuple[nn.Module, torch.optim.Optimizer]:
-    generator = torch.Generator().manual_seed(3)
-    norm = [nn.BatchNorm1d(7)] if batch_norm else []
-    model = nn.Sequential(nn.Linear(NUM_FEATURES, 7), *norm, nn.Tanh(), nn.Linear(7, 1)).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    model = perceptron(NUM_FEATURES, 7, batch_norm=batch_norm)
     return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
 
 
@@ -91,7 +58,7 @@ def train(
     model, optimizer = build(momentum=momentum, batch_norm=batch_norm)
     saw = Worker()
     with plesio.join(model, optimizer, policy=policy, info=RunInfo(seed=7), pacer=pacer) as session:
-        loader = DataLoader(Problem(), batch_size=BATCH_SIZE)
+        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
         for index, x, y in session.shard(loader, samples=epochs * NUM_SAMPLES):
             saw.batches.append(index.tolist())
             loss = (model(x) - y).square().mean()
@@ -119,21 +86,12 @@ def run(
         pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=rank, clock=job.clock)
         return train(policy, rank=rank, pacer=pacer, **options)
 
-    return simulate(work, num_workers=sum(sizes), cluster=cluster(sizes), faults=faults)
-
-
-def workers_of(simulation: Simulation[Worker]) -> list[Worker]:
-    return [value for value in simulation.values() if value is not None]
-
-
-def racks_of(sizes: Sequence[int]) -> list[list[int]]:
-    firsts = [sum(sizes[:rack]) for rack in range(len(sizes))]
-    return [list(range(first, first + size)) for first, size in zip(firsts, sizes, strict=True)]
+    return simulate(work, num_workers=sum(sizes), cluster=cluster_of_racks(sizes), faults=faults)
 
 
 def by_hand(workers: Sequence[Worker], policy: Policy, *, sizes: Sequence[int]) -> list[torch.Tensor]:
     """The same training without Plesio, on the batches that the workers saw: a model for each rack."""
-    racks, data, total = racks_of(sizes), Problem(), sum(sizes)
+    racks, data, total = racks_of(sizes), Problem(NUM_SAMPLES, NUM_FEATURES), sum(sizes)
     models, optimizers = zip(*(build() for _ in racks), strict=True)
     parameters = [list(model.parameters()) for model in models]
     pending: tuple[int, list[list[torch.Tensor]], list[torch.Tensor]] | None = None
@@ -263,7 +221,7 @@ def measure(
             between_s += summed.took_s()
         return tensor, between_s, job.clock.now_s() - begun_s
 
-    place = cluster(sizes, workers_per_host=workers_per_host)
+    place = cluster_of_racks(sizes, workers_per_host=workers_per_host)
     simulation = simulate(work, num_workers=sum(sizes), cluster=place)
     return simulation.values(), simulation.cross_rack_bytes
 
@@ -303,9 +261,7 @@ def test_rails_share_the_uplink(workers_per_host: int) -> None:
 
 def pretend_two_hosts(policy: str) -> dict[str, Any]:
     """This file's program on a process: what it saw and made, as plain values."""
-    rank = int(os.environ["RANK"])
-    os.environ.update(LOCAL_WORLD_SIZE="2", LOCAL_RANK=str(rank % 2))
-    saw = train(policy, rank=rank)
+    saw = train(policy, rank=pretend_hosts(2))
     tensors = [tensor.tolist() for tensor in saw.tensors]
     return {"batches": saw.batches, "tensors": tensors, "sent_bytes": saw.sent_bytes}
 

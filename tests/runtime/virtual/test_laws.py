@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import plesio
 from plesio.cost.cluster import Cluster
@@ -34,6 +34,8 @@ from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob
 from plesio.testing import LocalJob
+from support.problems import Problem
+from support.workers import workers_of
 
 NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, EPOCHS = 96, 6, 4, 2
 TOLERANCE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
@@ -47,23 +49,6 @@ FAMILIES = ["bsp", "bsp,exchange=store", "ssp:2", "asp", "asp,weight=inverse", "
 
 State = dict[str, torch.Tensor]
 Draw = tuple[float, float, float]
-
-
-class Problem(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
-    """Samples that carry their number; ``noise`` is an augmentation, drawn by whoever loads the sample."""
-
-    def __init__(self, *, noise: float = 0.0) -> None:
-        generator = torch.Generator().manual_seed(1)
-        self.x = torch.randn(NUM_SAMPLES, NUM_FEATURES, generator=generator, dtype=torch.float64)
-        self.y = self.x.sum(1, keepdim=True).tanh()
-        self.noise = noise
-
-    def __len__(self) -> int:
-        return NUM_SAMPLES
-
-    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
-        x = self.x[index]
-        return index, x + self.noise * torch.randn(x.shape, dtype=x.dtype) if self.noise else x, self.y[index]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +121,7 @@ def train(training: Training, *, pacer: Pacer | None = None, job: plesio.Job | N
             # with a generator of its own the loader takes nothing from torch's stream
             own = torch.Generator().manual_seed(session.rank) if training.own_seeds else None
             loader = DataLoader(
-                Problem(noise=training.noise),
+                Problem(NUM_SAMPLES, NUM_FEATURES, noise=training.noise),
                 batch_size=BATCH_SIZE,
                 num_workers=training.loader_workers,
                 generator=own,
@@ -158,10 +143,6 @@ def virtual(training: Training, *, num_workers: int, seed: int = 0) -> Simulatio
         return train(training, pacer=Pacer(step_time=step_time, seed=0, worker=job.place.rank, clock=job.clock))
 
     return simulate(main, num_workers=num_workers, cluster=Cluster.one_host(num_workers), seed=seed)
-
-
-def workers(simulation: Simulation[Trained]) -> list[Trained]:
-    return [trained for trained in simulation.values() if trained is not None]
 
 
 def train_on_processes(*, policies: list[str], **options: Any) -> list[dict[str, Any]]:
@@ -196,7 +177,7 @@ def merged_batches(num_workers: int) -> Iterator[torch.Tensor]:
 def one_process(training: Training, batches: Iterator[torch.Tensor]) -> State:
     """Stock PyTorch on these batches."""
     model, optimizer = build(training)
-    data = Problem()
+    data = Problem(NUM_SAMPLES, NUM_FEATURES)
     for batch in batches:
         loss_of(model, data.x[batch], data.y[batch]).backward()
         optimizer.step()
@@ -211,7 +192,7 @@ def test_synchronous_policies_train_what_one_process_does_with_the_merged_batch(
     policy: str, optimizer: str, num_workers: int
 ):
     reference = one_process(Training(optimizer=optimizer), merged_batches(num_workers))
-    for worker in workers(virtual(Training(policy=policy, optimizer=optimizer), num_workers=num_workers)):
+    for worker in workers_of(virtual(Training(policy=policy, optimizer=optimizer), num_workers=num_workers)):
         torch.testing.assert_close(worker.state, reference, **TOLERANCE)
 
 
@@ -221,7 +202,7 @@ def test_averaging_after_every_step_is_bsp_where_the_optimizer_is_linear_in_the_
     """Momentum buffers are the workers' own, but their mean is that of one process; AdamW's moments are not linear."""
     reference = one_process(Training(optimizer=optimizer), merged_batches(3))
     policy = "local_sgd:1" if exchange == "collective" else "local_sgd:1,exchange=store"
-    state = workers(virtual(Training(policy=policy, optimizer=optimizer), num_workers=3))[0].state
+    state = workers_of(virtual(Training(policy=policy, optimizer=optimizer), num_workers=3))[0].state
     if optimizer == "adamw":
         assert distance(state, reference) > 1e-4
     else:
@@ -231,7 +212,7 @@ def test_averaging_after_every_step_is_bsp_where_the_optimizer_is_linear_in_the_
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("policy", ["asp", "asp,update=delta", "ssp:2,period=1", "asp,weight=inverse"])
 def test_one_asynchronous_worker_is_a_plain_loop(policy: str, optimizer: str):
-    [worker] = workers(virtual(Training(policy=policy, optimizer=optimizer), num_workers=1))
+    [worker] = workers_of(virtual(Training(policy=policy, optimizer=optimizer), num_workers=1))
     per_epoch = NUM_SAMPLES // BATCH_SIZE
     for epoch in range(EPOCHS):
         numbers = itertools.chain.from_iterable(worker.batches[epoch * per_epoch : (epoch + 1) * per_epoch])
@@ -242,19 +223,19 @@ def test_one_asynchronous_worker_is_a_plain_loop(policy: str, optimizer: str):
 
 def test_relaxed_policies_are_not_bsp():
     """Or the laws above would say nothing."""
-    bsp = workers(virtual(Training(), num_workers=4))[0].state
+    bsp = workers_of(virtual(Training(), num_workers=4))[0].state
     for policy in ("ssp:2", "asp", "local_sgd:4", "local_sgd:4,delay=2"):
-        assert distance(workers(virtual(Training(policy=policy), num_workers=4))[0].state, bsp) > 1e-4, policy
+        assert distance(workers_of(virtual(Training(policy=policy), num_workers=4))[0].state, bsp) > 1e-4, policy
 
 
 @pytest.mark.parametrize("policy", FAMILIES)
 def test_seeds_and_numbers_of_workers_that_differ_give_other_parameters(policy: str):
     random_training = Training(policy=policy, dropout=0.2)
     states = [
-        workers(virtual(random_training, num_workers=4))[0].state,
-        workers(virtual(random_training, num_workers=4, seed=1))[0].state,
-        workers(virtual(random_training, num_workers=3))[0].state,
-        workers(virtual(Training(policy=policy, dropout=0.2, order_seed=1), num_workers=4))[0].state,
+        workers_of(virtual(random_training, num_workers=4))[0].state,
+        workers_of(virtual(random_training, num_workers=4, seed=1))[0].state,
+        workers_of(virtual(random_training, num_workers=3))[0].state,
+        workers_of(virtual(Training(policy=policy, dropout=0.2, order_seed=1), num_workers=4))[0].state,
     ]
     for one, other in itertools.combinations(states, 2):
         assert distance(one, other) > 1e-4
@@ -270,7 +251,7 @@ def test_what_a_worker_draws_is_its_own_stream_whoever_runs_between(policy: str,
     with streams_kept():
         simulation = virtual(training, num_workers=4)
         assert draw(training) == before
-    for rank, worker in enumerate(workers(simulation)):
+    for rank, worker in enumerate(workers_of(simulation)):
         assert worker.draws == draws_alone(rank, training, worker.batches)
 
 
@@ -285,7 +266,7 @@ def streams_kept() -> Iterator[None]:
 
 def draws_alone(rank: int, training: Training, batches: list[list[int]]) -> list[Draw]:
     model, _ = build(training)
-    data = Problem()
+    data = Problem(NUM_SAMPLES, NUM_FEATURES)
     drawn = []
     with streams_kept():
         seed_streams(50 + rank)
@@ -304,7 +285,7 @@ TIMELESS = ["bsp", "bsp,exchange=store", "local_sgd:4", "local_sgd:4,delay=2"]
 def on_processes() -> dict[str, list[dict[str, Any]]]:
     """What two real processes train, by policy and rank."""
     with LocalJob(2) as job:
-        endings = job.run(Path(__file__), "train_on_processes", timeout_s=60, policies=TIMELESS, **RANDOM_OPTIONS)
+        endings = job.run(Path(__file__), "train_on_processes", timeout_s=100, policies=TIMELESS, **RANDOM_OPTIONS)
     for ending in endings.values():
         assert ending.error is None, ending.trace
     return {policy: [endings[rank].value[number] for rank in range(2)] for number, policy in enumerate(TIMELESS)}
@@ -313,7 +294,7 @@ def on_processes() -> dict[str, list[dict[str, Any]]]:
 @pytest.mark.parametrize("policy", TIMELESS)
 def test_dropout_noise_and_batch_norm_are_as_on_processes_of_their_own(policy: str, on_processes: Any):
     """The same program in two worlds: the same draws, and parameters and buffers that agree to rounding."""
-    ours = workers(virtual(Training(policy=policy, **RANDOM_OPTIONS), num_workers=2))
+    ours = workers_of(virtual(Training(policy=policy, **RANDOM_OPTIONS), num_workers=2))
     for mine, theirs in zip(ours, on_processes[policy], strict=True):
         assert mine.draws == theirs["draws"]
     for name, tensor in ours[0].state.items():
@@ -324,13 +305,13 @@ def test_dropout_noise_and_batch_norm_are_as_on_processes_of_their_own(policy: s
 @pytest.mark.parametrize("policy", ["asp", "bsp"])
 def test_loader_processes_visit_every_sample_and_repeat_their_augmentation(policy: str):
     training = Training(policy=policy, noise=0.1, loader_workers=2)
-    once, again = (workers(virtual(training, num_workers=3, seed=5)) for _ in range(2))
+    once, again = (workers_of(virtual(training, num_workers=3, seed=5)) for _ in range(2))
     visited = sorted(number for worker in once for batch in worker.batches for number in batch)
     assert visited == sorted(list(range(NUM_SAMPLES)) * EPOCHS)
     for mine, theirs in zip(once, again, strict=True):
         assert mine.batches == theirs.batches
         assert distance(mine.state, theirs.state) == 0
-    other = workers(virtual(training, num_workers=3, seed=6))
+    other = workers_of(virtual(training, num_workers=3, seed=6))
     assert distance(once[0].state, other[0].state) > 1e-4
 
 
@@ -355,10 +336,10 @@ def test_simulations_do_not_depend_on_the_process_or_the_order_of_its_hashes(tmp
     )
     done = subprocess.run(
         [sys.executable, "-c", program, __file__, str(tmp_path / "there")],
-        env=os.environ | {"PYTHONHASHSEED": "1"},
+        env=os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=True,
     )
     assert done.stdout.strip() == digest_of_all_families(tmp_path / "here")

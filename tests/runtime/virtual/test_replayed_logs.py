@@ -87,7 +87,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Logs:
     }
     with LocalJob(NUM_WORKERS) as job:
         on_processes = {policy: folders[policy, "process"] for policy in POLICIES}
-        for ending in job.run(Path(__file__), "train_on_processes", timeout_s=60, folders=on_processes).values():
+        for ending in job.run(Path(__file__), "train_on_processes", timeout_s=100, folders=on_processes).values():
             assert ending.error is None, ending.trace
     for policy in POLICIES:
         train_on_virtual_workers(policy, folders[policy, "virtual"])

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import plesio
 from plesio.core.errors import ConfigError
@@ -27,6 +26,8 @@ from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob
 from plesio.testing import LocalJob
+from support.problems import Problem, perceptron
+from support.workers import workers_of
 
 NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, NUM_WORKERS = 100, 4, 4, 3
 TOLERANCE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-11}
@@ -36,30 +37,6 @@ OPTIMIZERS: dict[str, Factory] = {
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
 }
-
-
-class Problem(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
-    """Samples that carry their number."""
-
-    def __init__(self) -> None:
-        generator = torch.Generator().manual_seed(1)
-        self.x = torch.randn(NUM_SAMPLES, NUM_FEATURES, generator=generator, dtype=torch.float64)
-        self.y = self.x.sum(1, keepdim=True).tanh()
-
-    def __len__(self) -> int:
-        return NUM_SAMPLES
-
-    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
-        return index, self.x[index], self.y[index]
-
-
-def build() -> nn.Module:
-    generator = torch.Generator().manual_seed(3)
-    model = nn.Sequential(nn.Linear(NUM_FEATURES, 6), nn.Tanh(), nn.Linear(6, 1)).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-    return model
 
 
 @dataclass(kw_only=True)
@@ -78,9 +55,9 @@ def train(
 ) -> Worker:
     """One worker's program."""
     loader_workers = options.pop("loader_workers", 0)
-    model = build()
+    model = perceptron(NUM_FEATURES, 6)
     saw = Worker()
-    data = Problem()
+    data = Problem(NUM_SAMPLES, NUM_FEATURES)
     session = plesio.join(
         model,
         OPTIMIZERS[optimizer](model.parameters()),
@@ -128,10 +105,6 @@ def run(
 
     cluster = Cluster.one_host(NUM_WORKERS)
     return simulate(work, num_workers=NUM_WORKERS, cluster=cluster, faults=faults)
-
-
-def workers_of(simulation: Simulation[Worker]) -> list[Worker]:
-    return [value for value in simulation.values() if value is not None]
 
 
 def stages_of(result: RunResult) -> list[tuple[int, str]]:
@@ -249,7 +222,7 @@ def test_a_worker_that_ends_on_the_store_holds_nobody_up(end: type[BaseException
     """Ctrl-C on one worker, or an error in its loop: the others finish on the store, what it held included."""
 
     def work(job: VirtualJob) -> list[int]:
-        model, data = build(), Problem()
+        model, data = perceptron(NUM_FEATURES, 6), Problem(NUM_SAMPLES, NUM_FEATURES)
         pacer = Pacer(step_time=Constant(mean_s=0.02), seed=5, worker=job.place.rank, clock=job.clock)
         seen: list[int] = []
         optimizer = OPTIMIZERS["momentum"](model.parameters())
@@ -289,8 +262,8 @@ def test_snapshots_are_taken_at_the_same_samples_whatever_the_exchange() -> None
 
 def test_the_store_needs_samples_that_it_can_deal_out() -> None:
     def work(job: VirtualJob) -> None:
-        model = build()
-        data = Problem()
+        model = perceptron(NUM_FEATURES, 6)
+        data = Problem(NUM_SAMPLES, NUM_FEATURES)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         with plesio.join(model, optimizer, policy="switch:bsp/asp@3") as session:
             for _ in range(6):
@@ -305,14 +278,14 @@ STALLS = Stalls(steps=LogNormal(mean_s=0.04, cv=0.1), probability=0.05, factor=5
 
 
 def test_adaptive_goes_to_the_store_where_rare_stalls_are_all_that_is_waited_for(tmp_path: Path) -> None:
-    policy = "adaptive,phase=off,gradient=off,guard=off,system.store=on"
+    policy = "adaptive,phase=off,gradient=off,guard=off"
     steps = [STALLS] * NUM_WORKERS
     simulation = run(policy, steps=steps, loops=1, samples=12 * NUM_SAMPLES, trace=tmp_path)
     workers, [result] = workers_of(simulation), simulation.runs
     assert any(spec.startswith("ssp:") for _, spec in stages_of(result)), stages_of(result)
     assert set(map(seen_in(workers, 0).count, range(NUM_SAMPLES))) == {12}
     assert verify(read_log(tmp_path / "events.jsonl")) is None
-    collective = run("adaptive,phase=off,gradient=off,guard=off", steps=steps, loops=1, samples=12 * NUM_SAMPLES)
+    collective = run(f"{policy},system.store=off", steps=steps, loops=1, samples=12 * NUM_SAMPLES)
     assert result.wall_s < collective.runs[0].wall_s
 
 

@@ -10,6 +10,7 @@ review      when workers report, and how their reports become one reading
 setting     period and delay, and the ladder of them
 system      the least slack that hides waiting and communicating; shares of the batch for slow workers
 what_if     how long a step would take under another setting
+topology    settings under which the workers of a rack step together
 gradient    less slack when gradients are noisy or jump
 noise       no slack where noisy batches would lead an optimizer that normalises astray
 phase       less slack in critical phases

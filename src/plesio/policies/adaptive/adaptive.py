@@ -27,7 +27,7 @@ from plesio.policies.adaptive.guard import GuardConfig
 from plesio.policies.adaptive.noise import NoiseConfig
 from plesio.policies.adaptive.phase import PhaseConfig
 from plesio.policies.adaptive.review import FIRST_CLOCK, FIRST_REVIEW, ReviewConfig
-from plesio.policies.adaptive.setting import MODERATE, SYNCHRONOUS, Setting, SystemConfig
+from plesio.policies.adaptive.setting import MODERATE, SYNCHRONOUS, Setting, SystemConfig, TopologyConfig
 from plesio.policies.fields import write_spec
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
@@ -38,13 +38,14 @@ __all__ = ["Adaptive"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive(PeriodicSchedule):
-    """Moves between BSP and local SGD, live and both ways, and with it period, delay and each worker's share.
+    """Moves between BSP, local SGD by workers or racks, and SSP on the store, with all that they can be set to.
 
     Every component but the reviews and the system side can be left out (None, in text ``off``).
 
     Args:
         review: When workers report, and which steps are sampled.
         system: What hides waiting and communicating.
+        topology: Where there are racks, their workers may step together, and have slack between racks alone.
         gradient: Less slack when gradients are noisy or jump.
         noise: No slack where noisy batches would lead an optimizer that normalises astray.
         phase: Less slack in critical phases.
@@ -71,22 +72,27 @@ class Adaptive(PeriodicSchedule):
 
     review: ReviewConfig = field(default_factory=ReviewConfig)
     system: SystemConfig = field(default_factory=SystemConfig)
+    topology: TopologyConfig | None = field(default_factory=TopologyConfig)
     gradient: GradientMonitorConfig | None = field(default_factory=GradientMonitorConfig)
     noise: NoiseConfig | None = field(default_factory=NoiseConfig)
     phase: PhaseConfig | None = field(default_factory=PhaseConfig)
     feedback: BoundTunerConfig | None = field(default_factory=BoundTunerConfig)
     guard: GuardConfig | None = field(default_factory=GuardConfig)
 
-    @property
-    def first_setting(self) -> Setting:
-        """Period and delay to begin with: BSP where the phases ask for strict beginnings."""
-        strict = self.phase is not None and self.phase.direction != "last"
-        return SYNCHRONOUS if strict else MODERATE
+    def first_setting(self, *, normalises: bool = False) -> Setting:
+        """Period and delay to begin with: BSP where the phases ask for it, or the noise component.
+
+        Args:
+            normalises: Whether the optimizer divides by the gradients' size. Then even a few first steps on single
+                workers' gradients are felt at the end of training (docs/log.md, section 19).
+        """
+        early = self.phase is not None and self.phase.direction != "last"
+        return SYNCHRONOUS if early or (normalises and self.noise is not None) else MODERATE
 
     @property
     def first(self) -> Policy:
-        """The first setting's."""
-        return self.first_setting.policy
+        """The first setting's, where the optimizer does not normalise."""
+        return self.first_setting().policy
 
     @property
     def first_review(self) -> tuple[int, int]:

@@ -1,4 +1,9 @@
-"""Decides a review: what training can afford, what the system wants, and the smaller of the two."""
+"""Decides a review: what training can afford, what the system wants, and the smaller of the two.
+
+An alarm of the guard overrules both: the run goes on under plain BSP, in full and not rounded, so neither staleness nor
+rounding can be what is wrong. Whatever makes steps shorter comes back by the ordinary decision of a later
+review.
+"""
 
 import math
 from collections.abc import Mapping
@@ -11,9 +16,9 @@ from plesio.policies.adaptive.guard import Guard
 from plesio.policies.adaptive.noise import NoiseMonitor
 from plesio.policies.adaptive.phase import PhaseDetector
 from plesio.policies.adaptive.reading import Advice, Reading
-from plesio.policies.adaptive.review import GradientPairs, put_together
-from plesio.policies.adaptive.setting import Setting
-from plesio.policies.adaptive.system import SystemMonitor
+from plesio.policies.adaptive.review import GradientPairs, Movement, put_together
+from plesio.policies.adaptive.setting import SYNCHRONOUS, Setting
+from plesio.policies.adaptive.system import Choice, SystemMonitor
 from plesio.policies.events import Reviewed
 
 if TYPE_CHECKING:  # the policy's description starts the machine that holds this
@@ -38,6 +43,7 @@ class Decision:
         shares: By rank; empty is equal shares.
         keep: The state is worth keeping.
         restore: The workers go back to the state that they kept last.
+        alarm: Training diverged, and this is what is done about it.
         reason: A sentence.
         inputs: The figures behind it, by name.
     """
@@ -48,6 +54,7 @@ class Decision:
     restore: bool
     reason: str
     inputs: tuple[tuple[str, float], ...]
+    alarm: bool = False
 
 
 class Controller:
@@ -60,6 +67,8 @@ class Controller:
     __slots__ = (
         "_components",
         "_guard",
+        "_has_kept",
+        "_movement",
         "_num_restores",
         "_pairs",
         "_system",
@@ -68,11 +77,11 @@ class Controller:
     )
 
     def __init__(self, policy: "Adaptive") -> None:
-        self.setting: Setting = policy.first_setting
+        self.setting: Setting = policy.first_setting()
         """In force."""
         self.shares: tuple[float, ...] = ()
         """In force; empty is equal shares."""
-        self._system = SystemMonitor(policy.system)
+        self._system = SystemMonitor(policy.system, topology=policy.topology)
         self._components: dict[str, _Component] = {}
         if policy.gradient is not None:
             self._components["gradient"] = GradientMonitor(policy.gradient)
@@ -84,6 +93,9 @@ class Controller:
             self._components["feedback"] = BoundTuner(policy.feedback)
         self._guard = None if policy.guard is None else Guard(policy.guard)
         self._pairs = GradientPairs()
+        self._movement = Movement()
+        self._has_kept = False
+        """The workers have a state to go back to; on the ways to the store and from it they keep none."""
         self._num_restores = 0
 
     @property
@@ -93,34 +105,78 @@ class Controller:
 
     def decide(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
         """Answer the reviews of all workers at one clock."""
-        reading = put_together(reviews, gradient=self._pairs.take(reviews), metric=metric)
+        reading = put_together(
+            reviews, gradient=self._pairs.take(reviews), metric=metric, speed=self._movement.take(reviews)
+        )
         self._system.observe(reviews, setting=self.setting)
         advices = {name: component.observe(reading) for name, component in self._components.items()}
-        strictest = min(advices, key=lambda name: advices[name].slack, default="")
-        slack = advices[strictest].slack if strictest else math.inf
+        slack = min((advice.slack for advice in advices.values()), default=math.inf)
+        drift = min((advice.drift for advice in advices.values()), default=math.inf)
         alarm = None if self._guard is None else self._guard.observe(reading)
-        if alarm is not None:
-            slack = 0
-        choice = self._system.choose(slack=slack, current=self.setting, shares=self.shares)
+        choice = self._system.choose(
+            slack=slack,
+            drift=drift,
+            current=self.setting,
+            shares=self.shares,
+            only=None if alarm is None else SYNCHRONOUS,
+        )
         inputs = dict(choice.inputs)
         inputs |= {f"{name}.slack": float(advice.slack) for name, advice in advices.items()}
+        if self._system.has_racks:
+            inputs |= {f"{name}.drift": float(advice.drift) for name, advice in advices.items()}
         inputs |= {f"{name}.{key}": float(v) for name, advice in advices.items() for key, v in advice.inputs.items()}
         restore = False
         if alarm is not None:
             inputs |= {f"guard.{key}": float(value) for key, value in alarm.inputs.items()}
-            restore = not alarm.averted and self._num_restores < MAX_RESTORES
+            restore = not alarm.averted and self._has_kept and self._num_restores < MAX_RESTORES
             self._num_restores += restore
-            reason = f"{alarm.reason}: back to bsp" + (" and to the last good state" if restore else "")
-        elif strictest and choice.setting.slack < choice.least.slack:
-            reason = f"{choice.reason}; {advices[strictest].reason}, so {strictest} allows a slack of {slack:g} steps"
+            reason = f"{alarm.reason}: {self._fall_back_text(restore=restore)}"
         else:
-            reason = choice.reason
+            reason = choice.reason + self._objection(choice, advices)
+        keep = alarm is None and self._guard is not None and self._guard.good
+        on_the_way = self.setting != choice.setting and (self.setting.on_store or choice.setting.on_store)
+        self._has_kept |= keep and not on_the_way
+        tightens = self._tightens(choice.setting)
+        if restore or tightens:
+            self._movement.forget()
+        if tightens and alarm is None and self._guard is not None:
+            self._guard.tightened()
         self.setting, self.shares = choice.setting, choice.shares
         return Decision(
             setting=choice.setting,
             shares=choice.shares,
-            keep=alarm is None and self._guard is not None and self._guard.good,
+            keep=keep,
             restore=restore,
+            alarm=alarm is not None,
             reason=reason,
             inputs=tuple((name, value) for name, value in sorted(inputs.items()) if math.isfinite(value)),
         )
+
+    def _tightens(self, setting: Setting) -> bool:
+        """Whether the next setting has less slack, or is on the way to the store or from it.
+
+        Then what is under way is merged at once, or the servers' optimizer takes over; and with less slack speeds are
+        higher, because averages of many local steps have less noise.
+        """
+        if setting == self.setting:
+            return False
+        return setting.slack < self.setting.slack or setting.on_store or self.setting.on_store
+
+    def _fall_back_text(self, *, restore: bool) -> str:
+        """What is done about an alarm, from the setting in force."""
+        if self.setting != SYNCHRONOUS:
+            return "back to bsp" + (" and to the last good state" if restore else "")
+        return "back to the last good state" if restore else "the run stays with bsp"
+
+    def _objection(self, choice: Choice, advices: Mapping[str, Advice]) -> str:
+        """Who keeps training from what the system side wants, as the rest of a sentence; empty where nobody does."""
+        if not advices or self._system.drift(choice.setting) >= self._system.drift(choice.least):
+            return ""
+        of_racks = min(advices, key=lambda name: advices[name].drift)
+        if (choice.setting.by_racks or choice.least.by_racks) and advices[of_racks].drift < math.inf:
+            strictest, slack = of_racks, self._system.slack_by_racks(advices[of_racks].drift)
+            whose = " between racks" if slack else ""
+        else:
+            strictest = min(advices, key=lambda name: advices[name].slack)
+            slack, whose = advices[strictest].slack, " of single workers" if choice.setting.by_racks else ""
+        return f"; {advices[strictest].reason}, so {strictest} allows a slack of {slack:g} steps{whose}"

@@ -35,6 +35,7 @@ trigger's value: one outlier moves it little, a new level becomes the ordinary o
 
 import itertools
 import math
+import operator
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,7 @@ class GradientSample:
     @property
     def is_finite(self) -> bool:
         """Whether it is of use: a gradient with NaN or infinity is refused and tells nothing of the others."""
-        return math.isfinite(self.norm_sq) and all(map(math.isfinite, self.sketch))
+        return math.isfinite(sum(self.sketch, self.norm_sq))  # a sum is finite only if every term is
 
 
 def gradient_figures(
@@ -95,8 +96,8 @@ def gradient_figures(
     pairs = {worker: pair for worker, pair in samples.items() if pair[0].is_finite and pair[1].is_finite}
     if not pairs:
         return None
-    norm_sq = statistics.fmean(sample.norm_sq for pair in pairs.values() for sample in pair)
-    within = statistics.fmean(_distance_sq(first.sketch, second.sketch) / 2 for first, second in pairs.values())
+    norm_sq = statistics.fmean([sample.norm_sq for pair in pairs.values() for sample in pair])
+    within = statistics.fmean([_distance_sq(first.sketch, second.sketch) / 2 for first, second in pairs.values()])
     if len(pairs) > 1:
         between, mean_norm_sq = _over_workers([[pair[step].sketch for pair in pairs.values()] for step in range(2)])
         variance = between
@@ -119,7 +120,7 @@ def _over_workers(steps: Sequence[Sequence[tuple[float, ...]]]) -> tuple[float, 
     variances, products = [], []
     for sketches in steps:
         count = len(sketches)
-        mean = [math.fsum(column) / count for column in zip(*sketches, strict=True)]
+        mean = [total / count for total in map(math.fsum, zip(*sketches, strict=True))]
         # the sums over pairs, without going through them: of ‖s_i - s_j‖² it is N sum ‖s_i - mean‖²
         variance = math.fsum(_distance_sq(sketch, mean) for sketch in sketches) / (count - 1)
         variances.append(variance)
@@ -132,7 +133,7 @@ def _inner(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _distance_sq(first: Sequence[float], second: Sequence[float]) -> float:
-    return math.fsum((a - b) * (a - b) for a, b in zip(first, second, strict=True))
+    return math.fsum([difference * difference for difference in map(operator.sub, first, second)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,20 @@ level; both must be exceeded. A *severity* above 1 is an alarm:
     loss        min(noises / noise_factor, share / loss_rise), of the newest value over its level, and of the median of
                 the last three over the lowest level of the window (a rise slow enough for the level to follow)
     worst loss  the same with ``worst_rise``: one bad worker among many shows here first
-    norm        the same with ``norm_jump`` and two thirds of the factor, for the gradient's norm
+    speed       the same with ``speed_jump`` and two thirds of the factor, for how far the shared parameters have come
+                since the last review over the sum of the learning rates; 1.5 times the jump where it rises slowly
+    norm        the same with ``norm_jump`` and two thirds of the factor, for the gradient's norm, if something else is
+                half-way to an alarm: the norm of a few sampled batches is often extraordinary and does no harm alone
     refused     share of steps without a finite gradient / refused_share, in two reviews in succession (a single one is
                 what mixed precision does when it lowers its scale; refused gradients do no harm meanwhile)
     infinite    a loss that is infinite: at once
     clipped     share of a worker's steps whose gradient was extraordinary and scaled down / clipped_share
+
+The *speed* sees first what is too loose. Where gradients are stale, or steps too long for the sharpest directions,
+parameters swing in these with an amplitude a that grows from step to step. The loss rises by λa²/2, which its noise
+hides for long, and with stale gradients it is that of parameters from before the swing; the norm of one worker's
+gradient is mostly noise. But the parameters go by a, and otherwise go little: over the learning rate, the length of the
+mean gradient of all steps and workers of a review, in which the noise averages out.
 
 *Averted* is what shows in no more than some workers: their gradients were extraordinary and scaled down in a
 ``clipped_share`` of the steps (`spike`), and the median worker's loss is where it was. Then there is nothing to go back
@@ -20,7 +29,7 @@ While a level is not known (the first reviews, and after a restart), a loss coun
 highest value that was ordinary.
 
 A *restart* of the learning rate is a rise by more than a third to a rate that the run has had before (warm restarts,
-Loshchilov & Hutter 2017): losses will rise and that is meant, so their levels are learned anew; the norm's is kept. A
+Loshchilov & Hutter 2017): losses will rise and that is meant, so their levels are learned anew; the others are kept. A
 rate above all earlier ones excuses nothing.
 
 After an alarm the guard is silent for ``rearm_reviews`` reviews, in which the runtime goes back to a good state and the
@@ -46,8 +55,12 @@ __all__ = ["Alarm", "Guard", "GuardConfig"]
 
 _RECENT = 4
 """Values whose median is the level."""
-_NORM = 2 / 3
-"""Share of the noise factor that the norm must reach: it has to be a multiple of its level besides."""
+_MULTIPLE = 2 / 3
+"""Share of the noise factor that speed and norm must reach: they have to be multiples of their levels besides."""
+_CREEP = 1.5
+"""Times its jump that the speed must reach where it rises slowly, as it may in healthy training."""
+_AGREES = 0.5
+"""Severity of something else that the norm needs for an alarm."""
 _RESTART = 4 / 3
 """Times the last learning rate at which it has been raised on purpose."""
 
@@ -76,6 +89,7 @@ class GuardConfig:
         noise_factor: Standard deviations of its noise by which a figure must be above its level.
         loss_rise: Share of its level by which the loss must be above it as well.
         worst_rise: The same for the worst worker's loss.
+        speed_jump: Times its level that the parameters' speed must reach as well.
         norm_jump: Times its level that the gradient's norm must reach as well.
         early_rise: Share by which a loss must be above the highest one so far while no level is known.
         refused_share: Refused gradients a step, of all workers together, in two reviews in succession.
@@ -93,6 +107,7 @@ class GuardConfig:
     noise_factor: float = 6.0
     loss_rise: float = 0.1
     worst_rise: float = 0.5
+    speed_jump: float = 2.0
     norm_jump: float = 3.0
     early_rise: float = 2.0
     refused_share: float = 0.25
@@ -108,6 +123,7 @@ class GuardConfig:
         require_number(owner, "noise_factor", self.noise_factor, above=0.0)
         require_number(owner, "loss_rise", self.loss_rise, above=0.0)
         require_number(owner, "worst_rise", self.worst_rise, above=0.0)
+        require_number(owner, "speed_jump", self.speed_jump, above=1.0)
         require_number(owner, "norm_jump", self.norm_jump, above=1.0)
         require_number(owner, "early_rise", self.early_rise, above=0.0)
         require_number(owner, "refused_share", self.refused_share, above=0.0)
@@ -141,6 +157,7 @@ class Guard:
         "_quiet",
         "_rate",
         "_refused_before",
+        "_speed",
         "_typical",
         "_worst",
     )
@@ -150,6 +167,7 @@ class Guard:
         every = Level(window=config.window, recent=_RECENT, known_after=2 * _RECENT)
         every_worst = Level(window=config.window, recent=_RECENT, known_after=2 * _RECENT)
         every_typical = Level(window=config.window, recent=_RECENT, known_after=2 * _RECENT)
+        every_speed = Level(window=config.window, recent=_RECENT, known_after=2 * _RECENT)
         every_other = Level(window=config.window // 2, recent=_RECENT, known_after=_RECENT + 1)
         factor, norm_rise = config.noise_factor, config.norm_jump**2 - 1.0
         self._loss = _Watched(
@@ -164,7 +182,14 @@ class Guard:
             early_rise=config.early_rise,
         )
         self._norm_sq = _Watched(
-            "the gradient's squared norm", every_other, noise_factor=_NORM * factor, rise=norm_rise
+            "the gradient's squared norm", every_other, noise_factor=_MULTIPLE * factor, rise=norm_rise
+        )
+        self._speed = _Watched(
+            "the parameters' speed",
+            every_speed,
+            noise_factor=_MULTIPLE * factor,
+            rise=config.speed_jump - 1.0,
+            creep_rise=_CREEP * config.speed_jump - 1.0,
         )
         self._rate = math.inf
         self._highest_rate = 0.0
@@ -187,10 +212,12 @@ class Guard:
         """Take what a review saw; an alarm if training diverges."""
         self._look_for_restart(reading.learning_rate)
         found = [self._judge_refused(reading), self._judge_clipped(reading)]
-        norm_sq = math.nan if reading.gradient is None else reading.gradient.norm_sq
-        for watched, value in ((self._loss, reading.loss), (self._worst, reading.worst_loss), (self._norm_sq, norm_sq)):
+        figures = ((self._loss, reading.loss), (self._worst, reading.worst_loss), (self._speed, reading.speed))
+        for watched, value in figures:
             if not math.isnan(value):
                 found.append(watched.judge(value))
+        if reading.gradient is not None:
+            found.append(self._judge_norm(reading.gradient.norm_sq, others=max(one[0] for one in found)))
         severity, alarm = max(found, key=lambda one: one[0])
         averted = self._averts(reading)
         self._good = severity < 0.5 and not reading.num_refused and not reading.num_clipped
@@ -206,6 +233,10 @@ class Guard:
         self._quiet, self._averted = self._config.rearm_reviews, averted
         return replace(alarm, averted=averted)
 
+    def tightened(self) -> None:
+        """The run gets less slack or another optimizer's steps: what the speed was before says nothing of them."""
+        self._speed.level.clear()
+
     def _averts(self, reading: Reading) -> bool:
         """Whether no more than some workers are affected, whose gradients were scaled down."""
         unhurt = math.isfinite(reading.typical_loss) and self._typical.judge(reading.typical_loss)[0] < 0.5
@@ -220,9 +251,17 @@ class Guard:
         self._highest_rate = max(self._highest_rate, rate)
 
     def _learn_anew(self) -> None:
-        for watched in (self._loss, self._worst, self._typical, self._norm_sq):
+        for watched in (self._loss, self._worst, self._typical, self._speed, self._norm_sq):
             watched.level.clear()
             watched.highest = -math.inf
+
+    def _judge_norm(self, norm_sq: float, *, others: float) -> tuple[float, Alarm]:
+        """Counts if the most severe of the ``others`` is half-way to an alarm; else it is ordinary, whatever it is."""
+        severity, alarm = self._norm_sq.judge(norm_sq)
+        if severity > 1.0 and others < _AGREES:
+            self._norm_sq.level.add(norm_sq)
+            severity = 0.0
+        return severity, alarm
 
     def _judge_refused(self, reading: Reading) -> tuple[float, Alarm]:
         share = reading.num_refused / max(1, reading.num_steps)
@@ -239,14 +278,22 @@ class Guard:
 class _Watched:
     """A figure, its level and the highest value that was ordinary."""
 
-    __slots__ = ("_early_rise", "_name", "_noise_factor", "_rise", "highest", "level")
+    __slots__ = ("_creep_rise", "_early_rise", "_name", "_noise_factor", "_rise", "highest", "level")
 
     def __init__(
-        self, name: str, level: Level, *, noise_factor: float, rise: float, early_rise: float = math.inf
+        self,
+        name: str,
+        level: Level,
+        *,
+        noise_factor: float,
+        rise: float,
+        creep_rise: float | None = None,
+        early_rise: float = math.inf,
     ) -> None:
         self._name = name
         self._noise_factor = noise_factor
         self._rise = rise
+        self._creep_rise = rise if creep_rise is None else creep_rise
         self._early_rise = early_rise
         self.highest = -math.inf
         self.level = level
@@ -256,9 +303,9 @@ class _Watched:
         if math.isinf(value) and value > 0:
             return math.inf, Alarm(reason=f"{self._name} is infinite", inputs={})
         if self.level.is_known:
-            severity, alarm = max(
-                self._weigh(self.level.excess(value)), self._weigh(self.level.creep(value)), key=lambda one: one[0]
-            )
+            jumped = self._weigh(self.level.excess(value), rise=self._rise)
+            crept = self._weigh(self.level.creep(value), rise=self._creep_rise)
+            severity, alarm = max(jumped, crept, key=lambda one: one[0])
         else:
             share = (value - self.highest) / abs(self.highest) if self.highest else 0.0
             severity = share / self._early_rise if math.isfinite(share) else 0.0
@@ -269,8 +316,8 @@ class _Watched:
             self.highest = max(self.highest, value)
         return severity, alarm
 
-    def _weigh(self, excess: Excess) -> tuple[float, Alarm]:
-        severity = min(excess.noises / self._noise_factor, excess.share / self._rise)
+    def _weigh(self, excess: Excess, *, rise: float) -> tuple[float, Alarm]:
+        severity = min(excess.noises / self._noise_factor, excess.share / rise)
         reason = f"{self._name} is {excess.value:.4g}, {excess.noises:.3g} times its noise above {excess.level:.4g}"
         inputs = {"value": excess.value, "level": excess.level, "noises": excess.noises}
         return severity, Alarm(reason=reason, inputs=inputs)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from plesio.policies.adaptive.controller import Controller
 from plesio.policies.adaptive.review import next_review
 from plesio.policies.events import Reviewed
+from plesio.policies.policy import Policy
 from plesio.policies.steered import Course, SteeredMachine
 
 if TYPE_CHECKING:
@@ -24,14 +25,20 @@ class AdaptiveMachine(SteeredMachine):
     __slots__ = ()
 
     def __init__(self, policy: "Adaptive") -> None:
-        super().__init__(_Reviewing(policy), first=policy.first)
+        super().__init__(_Reviewing(policy))
 
 
 class _Reviewing:
     def __init__(self, policy: "Adaptive") -> None:
+        self._policy = policy
         self._controller = Controller(policy)
         self._every = policy.review.every
         self._first_review = policy.first_review
+
+    def first(self, *, normalises: bool) -> Policy:
+        """Its own first setting's."""
+        self._controller.setting = self._policy.first_setting(normalises=normalises)
+        return self._controller.setting.policy
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
         """What the controller decides."""
@@ -41,6 +48,7 @@ class _Reviewing:
             shares=decision.shares,
             keep=decision.keep,
             restore=decision.restore,
+            alarm=decision.alarm,
             reason=decision.reason,
             inputs=decision.inputs,
         )

@@ -405,11 +405,13 @@ class _Start:
 class _Fall:
     """What a figure has done since a start."""
 
-    __slots__ = ("values",)
+    __slots__ = ("highest", "recent", "values")
 
     def __init__(self) -> None:
         self.values: list[tuple[int, float]] = []
         """Each with the steps since the start."""
+        self.highest = self.recent = math.nan
+        """The highest value, and the mean over the last third of the steps."""
 
     def add(self, value: float, *, at: int) -> None:
         """Take the newest value."""
@@ -417,17 +419,10 @@ class _Fall:
         if len(self.values) == _MOST_VALUES:
             pairs = zip(self.values[::2], self.values[1::2], strict=True)
             self.values = [(step, (before + after) / 2) for (_, before), (step, after) in pairs]
-
-    @property
-    def highest(self) -> float:
-        """The highest value."""
-        return max(value for _, value in self.values)
-
-    @property
-    def recent(self) -> float:
-        """Mean over the last third of the steps."""
-        begin = (1 - _RECENT_SHARE) * self.values[-1][0]
-        return statistics.fmean(value for step, value in self.values if step > begin)
+        last = self.values[-1][0]  # 0 while no worker has made a step
+        first = (1 - _RECENT_SHARE) * last
+        self.highest = max([each for _, each in self.values])
+        self.recent = statistics.fmean([each for step, each in self.values if step > first or step == last])
 
     @property
     def depth(self) -> float:
@@ -437,17 +432,17 @@ class _Fall:
     @property
     def way(self) -> float:
         """All ups and downs together."""
-        return math.fsum(abs(after - before) for (_, before), (_, after) in itertools.pairwise(self.values))
+        return math.fsum([abs(after - before) for (_, before), (_, after) in itertools.pairwise(self.values)])
 
     @property
     def newer_share(self) -> float:
         """Share of the depth that was made in the newer half of the steps."""
         if self.depth <= 0:
             return 0.0
-        steps = self.values[-1][0]
-        nearest = min(abs(step - steps / 2) for step, _ in self.values)
-        width = max(nearest, _MIDDLE_WIDTH * steps)
-        middle = statistics.fmean(value for step, value in self.values if abs(step - steps / 2) <= width)
+        half = self.values[-1][0] / 2
+        nearest = min([abs(step - half) for step, _ in self.values])
+        width = max(nearest, _MIDDLE_WIDTH * self.values[-1][0])
+        middle = statistics.fmean([value for step, value in self.values if abs(step - half) <= width])
         return (middle - self.recent) / self.depth
 
 

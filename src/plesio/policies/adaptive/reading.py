@@ -38,10 +38,14 @@ class Reading:
         worst_loss: Mean of the worker with the highest; NaN if the user gives none.
         typical_loss: Median over the workers of their means; NaN if the user gives none.
         num_workers: Whose gradients a mean is of.
+        num_racks: That they are in.
         normalises: Whether the optimizer divides by the gradients' size, as Adam does.
         num_refused: Steps, of all workers, whose gradient was not finite.
         num_clipped: Steps whose gradient was extraordinary and scaled down, of the worker that had most of them.
         gradient: None when no step was sampled.
+        speed: How far the parameters, the mean over workers, have come since the last review, over the sum of the
+            learning rates of the steps between, as far as reviews of 16 steps go (`review.Movement`); NaN if it is not
+            known.
         metric: The newest validation metric, turned so that higher is better; None if there is no news.
         progress: Share of the samples that are done, 0 to 1; None where nobody knows how many there will be.
     """
@@ -53,10 +57,12 @@ class Reading:
     worst_loss: float = math.nan
     typical_loss: float = math.nan
     num_workers: int = 1
+    num_racks: int = 1
     normalises: bool = False
     num_refused: int = 0
     num_clipped: int = 0
     gradient: GradientFigures | None = None
+    speed: float = math.nan
     metric: float | None = None
     progress: float | None = None
 
@@ -70,11 +76,19 @@ class Advice:
             delay of d it is H + d - 1; a bound of s is s). 0 asks for BSP, inf objects to nothing.
         reason: One clause for people, such as ``gradient variance is 3.1 times its average``.
         inputs: The numbers that it follows from, by name.
+        by_racks: The same as ``slack`` where the workers of a rack step together, counted as the slack of single
+            workers whose replicas would drift as far apart (`topology`); None is ``slack`` too.
     """
 
     slack: float
     reason: str
     inputs: Mapping[str, float] = field(default_factory=dict)
+    by_racks: float | None = None
+
+    @property
+    def drift(self) -> float:
+        """The most that replicas of racks may drift."""
+        return self.slack if self.by_racks is None else self.by_racks
 
 
 NO_OBJECTION = Advice(slack=math.inf, reason="no objection")

@@ -1,5 +1,7 @@
 """Period and delay, or a bound: what the adaptive policy sets, what there is to choose from, and its parameters.
 
+With these, workers step by themselves, or by racks (`plesio.policies.adaptive.topology`).
+
 Local steps are short and their mean is taken long where that is stable (`LocalSGD.inner_rate`): a rate that was tuned
 for the mean of all batches is too high for that of one worker, and a mean may be gone along farther than a single
 worker dares (docs/log.md, section 17).
@@ -7,20 +9,32 @@ worker dares (docs/log.md, section 17).
 Stable it is when the momentum of the user's optimizer has died away within a period: else the two momenta swing up. So
 how short depends on the period in units of the optimizer's memory, 1/(1 - β) steps (`step_sizes`). With these, training
 on a quadratic stands the rate that it stands under BSP, which the tests try for all settings. For the same reason a
-delay is at most half a period.
+delay is at most half a period. A rack's step is whole: its batch is that of many workers, and racks are few.
 """
 
+import functools
 import math
 from dataclasses import dataclass, field
 
-from plesio.core.errors import PolicySpecError
+from plesio.policies.adaptive.numbers import require_number
 from plesio.policies.bsp import BSP
 from plesio.policies.compression import NO_COMPRESSION, Qsgd
 from plesio.policies.fields import require_whole
+from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.ssp import SSP
 
-__all__ = ["MODERATE", "ON_THE_STORE", "ROUNDED", "SYNCHRONOUS", "Setting", "SystemConfig", "ladder"]
+__all__ = [
+    "MODERATE",
+    "ON_THE_STORE",
+    "ROUNDED",
+    "SYNCHRONOUS",
+    "Setting",
+    "SystemConfig",
+    "TopologyConfig",
+    "ladder",
+    "settings_by_racks",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +48,8 @@ class SystemConfig:
         largest_period: Longest period to consider.
         balance: Whether slow workers are given smaller shares of the samples.
         compress: Whether to round what is sent (`ROUNDED`) where that saves more than slack does.
-        store: Whether stages under SSP are considered too; a server then runs on every host from the beginning.
+        store: Whether stages under SSP are considered too; up to four servers then run from the beginning. Only
+            where the servers can run the optimizer, and `Session.shard` deals the samples.
 
     Raises:
         PolicySpecError: A value out of its range.
@@ -46,15 +61,35 @@ class SystemConfig:
     largest_period: int = 32
     balance: bool = True
     compress: bool = True
-    store: bool = False
+    store: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("gain", "tolerance"):
-            value = getattr(self, name)
-            if not 0 < value < 1:
-                raise PolicySpecError(f"adaptive: system.{name} is {value}; write a share between 0 and 1")
+        require_number("adaptive", "system.gain", self.gain, above=0.0, below=1.0)
+        require_number("adaptive", "system.tolerance", self.tolerance, above=0.0, below=1.0)
         require_whole("adaptive", "system.memory", self.memory, minimum=8)
         require_whole("adaptive", "system.largest_period", self.largest_period, minimum=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyConfig:
+    """How racks are used.
+
+    Args:
+        tolerance: Settings by racks this much slower than the best setting count as equally good. It is more than among
+            single workers, whose replicas drift farther: on the digits a slack of 7 to 23 of 16 workers took 13 to 57 %
+            more epochs than BSP to the same accuracy (docs/log.md, section 17).
+        largest_period: Longest period between racks to consider.
+
+    Raises:
+        PolicySpecError: A value out of its range.
+    """
+
+    tolerance: float = 0.1
+    largest_period: int = 32
+
+    def __post_init__(self) -> None:
+        require_number("adaptive", "topology.tolerance", self.tolerance, above=0.0, below=1.0)
+        require_whole("adaptive", "topology.largest_period", self.largest_period, minimum=2)
 
 
 def step_sizes(period: int, *, memory: float) -> tuple[float, float]:
@@ -76,29 +111,38 @@ def step_sizes(period: int, *, memory: float) -> tuple[float, float]:
 class Setting:
     """A period and a delay, in the order of their slack; how long the steps are is no difference.
 
-    On the store the slack is the bound of SSP, and the period follows from it. ``compressed`` sends as `ROUNDED` says.
+    On the store it is SSP with a ``bound``, 0 elsewhere, and an exchange a step. The slack is then 1: a worker sees the
+    others' steps one step late, but for those of a straggler, which may come s + 1 steps late and are few.
+    ``compressed`` sends as `ROUNDED` says.
+    ``by_racks`` the workers of a rack step together, and the slack is between racks.
 
     >>> Setting(slack=0, period=1, delay=0).spec, Setting.of(period=8, delay=4).spec, Setting.on_the_store(7).spec
-    ('bsp', 'local_sgd:8,delay=4', 'ssp:7')
+    ('bsp', 'local_sgd:8,delay=4', 'ssp:7,period=1')
+    >>> Setting.of(period=8, delay=4, by_racks=True).spec
+    'hier:bsp/local_sgd:8,delay=4'
     """
 
     slack: int
     period: int
     delay: int
-    on_store: bool = False
+    bound: int = 0
     compressed: bool = False
+    by_racks: bool = False
     inner_rate: float = field(default=1.0, compare=False)
     momentum: float = field(default=0.0, compare=False)
 
     @classmethod
-    def of(cls, *, period: int, delay: int, memory: float = math.inf, compressed: bool = False) -> "Setting":
+    def of(
+        cls, *, period: int, delay: int, memory: float = math.inf, compressed: bool = False, by_racks: bool = False
+    ) -> "Setting":
         """The setting with its slack, H + d - 1, and its `step_sizes`: by default those of plain averaging."""
-        inner_rate, momentum = step_sizes(period, memory=memory)
+        inner_rate, momentum = step_sizes(period, memory=math.inf if by_racks else memory)
         return cls(
             slack=period + delay - 1,
             period=period,
             delay=delay,
             compressed=compressed,
+            by_racks=by_racks,
             inner_rate=inner_rate,
             momentum=momentum,
         )
@@ -106,13 +150,20 @@ class Setting:
     @classmethod
     def on_the_store(cls, bound: int) -> "Setting":
         """SSP with this bound."""
-        return cls(slack=bound, period=SSP(bound=bound).period, delay=0, on_store=True)
+        return cls(slack=1, period=1, delay=0, bound=bound)
 
     @property
-    def policy(self) -> BSP | LocalSGD | SSP:
+    def on_store(self) -> bool:
+        """Whether updates go through the store."""
+        return self.bound > 0
+
+    @property
+    def policy(self) -> BSP | Hierarchical | LocalSGD | SSP:
         """The policy that runs it."""
         if self.on_store:
-            return SSP(bound=self.slack)
+            return SSP(bound=self.bound, period=self.period)
+        if self.by_racks:
+            return Hierarchical(outer=LocalSGD(period=self.period, delay=self.delay))
         compression = ROUNDED if self.compressed else NO_COMPRESSION
         if self.slack == 0:
             return BSP(compression=compression)
@@ -145,8 +196,11 @@ MODERATE = Setting.of(period=4, delay=2)
 """To begin with where training may begin with slack: a transfer is felt once in four steps, and measured by then."""
 
 ON_THE_STORE = tuple(Setting.on_the_store(bound) for bound in (3, 7, 15))
+"""An exchange a step: with longer periods SSP learns later, and local SGD with a delay hides slow links better
+(docs/log.md, section 16; docs/evidence.md)."""
 
 
+@functools.lru_cache(maxsize=4)
 def ladder(largest_period: int, *, memory: float, compress: bool = False) -> tuple[Setting, ...]:
     """The settings on the collective, least slack first, and what is sent in full before what is compressed.
 
@@ -158,3 +212,13 @@ def ladder(largest_period: int, *, memory: float, compress: bool = False) -> tup
     if compress:
         settings |= {Setting.of(period=h, delay=0, memory=memory, compressed=True) for h in periods}
     return tuple(sorted(settings))
+
+
+@functools.cache
+def settings_by_racks(largest_period: int) -> tuple[Setting, ...]:
+    """The settings by racks, least slack first: each period of 2 and more, without and with half of it as delay.
+
+    Not with 1: between two merges there must be a step that shows what an exchange within the rack takes.
+    """
+    periods = [2**k for k in range(1, int(math.log2(largest_period)) + 1)]
+    return tuple(sorted(Setting.of(period=h, delay=d, by_racks=True) for h in periods for d in (0, h // 2)))

@@ -18,12 +18,19 @@ but is made when two reviews running agree, so the setting does not swing betwee
 *Compressed*, every setting without delay is there a second time, with numbers rounded to 8 bits (`ROUNDED`). Until such
 an exchange has been measured it is taken to last as much less as it has fewer bytes. What is sent in full comes first.
 
-Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps late at most, under SSP the bound.
+Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps late at most; on the store 1
+(`Setting`).
+
+*Racks*, if there are several, bring a second ladder (`topology`). What counts as least is then the drift, which is the
+slack where workers step by themselves; so of two settings of one slack that by racks comes first, and it is chosen
+where it takes no more than `TopologyConfig.tolerance` longer than the best of all. Once chosen it is kept up to
+``gain`` more.
 
 The *store* (`SystemConfig.store`) is considered where samples can be leased. Until it has been measured, an exchange
 with it is taken to last as long as an all-reduce, since as many bytes go up to the shards and down from them; from then
 on, what the lower quarter of its exchanges lasted, in which nobody was waited for. It must promise ``gain`` over the
-best setting on the collective that can be afforded, and is left when that is as fast. There are no shares on it.
+best setting on the collective that can be afforded, and is left when that is as fast. There are no shares on it, but
+the collective is compared with the shares that it would have.
 
 *Shares.* Slack cannot hide persistent slowness: sooner or later everyone waits for the slowest. So workers whose pace
 differs significantly from the median (by `SIGNIFICANCE` standard errors, of logarithms) take shares of each round in
@@ -40,14 +47,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.policies.adaptive.setting import ON_THE_STORE, ROUNDED, SYNCHRONOUS, Setting, SystemConfig, ladder
-from plesio.policies.adaptive.what_if import predict_step_s, predict_steps_s
+from plesio.policies.adaptive.setting import (
+    MODERATE,
+    ON_THE_STORE,
+    ROUNDED,
+    SYNCHRONOUS,
+    Setting,
+    SystemConfig,
+    TopologyConfig,
+    ladder,
+    settings_by_racks,
+)
+from plesio.policies.adaptive.topology import RackTransfers, WorkerRacks, begun_under_this_setting
+from plesio.policies.adaptive.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
 
 __all__ = ["Choice", "SystemMonitor"]
 
 SIGNIFICANCE = 4.0
 """Standard errors from the median that make a worker's pace its own."""
+NOT_MEASURED = " (no exchange has been measured yet)"
 SHORTEST_S = 1e-9
 """Of a step: clocks have a resolution, and a step that took no time has a pace all the same."""
 SENT_SHARE = ROUNDED.payload_bits(2**20) / (32 * 2**20)
@@ -80,13 +99,34 @@ class SystemMonitor:
 
     Args:
         config: Its parameters.
+        topology: How racks are used; None for not at all.
     """
 
-    __slots__ = ("_config", "_counts_samples", "_ladder", "_less_wanted", "_pace_s", "_transfer_s")
+    __slots__ = (
+        "_before",
+        "_by_racks",
+        "_can_push",
+        "_config",
+        "_counts_samples",
+        "_ladder",
+        "_less_wanted",
+        "_pace_s",
+        "_rack_transfers",
+        "_racks",
+        "_topology",
+        "_transfer_s",
+    )
 
-    def __init__(self, config: SystemConfig) -> None:
+    def __init__(self, config: SystemConfig, *, topology: TopologyConfig | None = None) -> None:
         self._config = config
+        self._topology = topology
         self._ladder = ladder(config.largest_period, memory=math.inf, compress=config.compress)
+        self._by_racks: tuple[Setting, ...] = ()
+        """The ladder of settings by racks; empty until an exchange of all has been measured that they improve on."""
+        self._racks: WorkerRacks | None = None
+        self._rack_transfers = RackTransfers()
+        self._before: Setting | None = None
+        """In force when the last reviews were taken in."""
         self._pace_s: dict[int, deque[float]] = {}
         """Of each worker, the seconds of its last steps, brought to equal shares."""
         self._transfer_s: dict[tuple[str, bool], float] = {}
@@ -94,12 +134,14 @@ class SystemMonitor:
         self._less_wanted: Setting | None = None
         self._counts_samples = False
         """Whether samples are dealt in rounds; else there are no shares to change."""
+        self._can_push = False
 
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
         """Take in what the workers saw while ``setting`` was in force."""
         memory = max(1 / (1 - min(review.momentum, 0.999)) for review in reviews.values())
         self._ladder = ladder(self._config.largest_period, memory=memory, compress=self._config.compress)
         self._counts_samples = all(sum(review.samples) > 0 for review in reviews.values())
+        self._can_push = all(review.can_push for review in reviews.values())
         if setting.on_store:  # steps have nothing to do with each other there, but for their size
             usual = statistics.median(size for review in reviews.values() for size in review.samples)
             means = [usual] * max(len(review.samples) for review in reviews.values())
@@ -107,18 +149,30 @@ class SystemMonitor:
             means = [sum(sizes) / len(sizes) for sizes in zip(*(it.samples for it in reviews.values()), strict=True)]
         for worker, review in reviews.items():
             pace = self._pace_s.setdefault(worker, deque(maxlen=self._config.memory))
-            steps = zip(review.compute_s, review.samples, means, strict=not setting.on_store)
-            pace.extend(max(SHORTEST_S, s * mean / own if own else s) for s, own, mean in steps)
+            ratios = _to_equal_shares(review.samples, means)
+            pace.extend([max(SHORTEST_S, s * r) for s, r in zip(review.compute_s, ratios, strict=True)])
         for worker in self._pace_s.keys() - reviews.keys():
             del self._pace_s[worker]
-        kind = _kind(setting)
-        seen = {"store": _with_store, "gradients": _every_step, "parameters": _now_and_then}[kind](reviews)
-        if seen:
-            self._transfer_s[kind, setting.compressed] = statistics.fmean(seen)
+        if self._topology is not None:
+            self._racks = WorkerRacks.of(reviews)
+        if self._before is not None and self._before.by_racks != setting.by_racks:
+            reviews = begun_under_this_setting(reviews)
+        self._before = setting
+        if setting.by_racks:
+            assert self._racks is not None, f"{setting.spec} without racks"
+            self._rack_transfers.observe(reviews, racks=self._racks, setting=setting)
+        else:
+            kind = _kind(setting)
+            seen = {"store": _with_store, "gradients": _every_step, "parameters": _now_and_then}[kind](reviews)
+            if seen:
+                self._transfer_s[kind, setting.compressed] = statistics.fmean(seen)
+        self._by_racks = ()
+        if self._topology is not None and self._racks is not None and self.knows_transfer:
+            self._by_racks = settings_by_racks(self._topology.largest_period)
 
     @property
     def knows_transfer(self) -> bool:
-        """Whether an exchange has been measured yet."""
+        """Whether an exchange of all workers has been measured yet."""
         return bool(self._transfer_s)
 
     def transfer_s(self, setting: Setting) -> float:
@@ -129,16 +183,26 @@ class SystemMonitor:
                     return self._transfer_s[kind, compressed] * SENT_SHARE ** (setting.compressed - compressed)
         return 0.0
 
-    def choose(self, *, slack: float, current: Setting, shares: Sequence[float]) -> Choice:
+    def choose(
+        self,
+        *,
+        slack: float,
+        current: Setting,
+        shares: Sequence[float],
+        drift: float = math.inf,
+        only: Setting | None = None,
+    ) -> Choice:
         """Period, delay and shares for the next steps.
 
         Args:
             slack: Most that training can afford, in steps.
+            drift: The same where workers step by racks (`topology`).
             current: What is in force.
             shares: In force; empty is equal shares.
+            only: The setting on the collective to go on with, whatever it saves; None lets all be compared.
         """
         pace_s = self._remembered_s()
-        balances = self._config.balance and self._counts_samples and not current.on_store
+        balances = self._config.balance and self._counts_samples
         new_shares = self._shares(pace_s, shares) if balances else tuple(shares)
         if not pace_s.size:
             return Choice(
@@ -148,39 +212,114 @@ class SystemMonitor:
                 reason="nothing is measured yet",
                 inputs=(),
             )
-        if new_shares != tuple(shares) and not self._worth(pace_s, shares, new_shares, current):
+        rounds = SYNCHRONOUS if current.on_store else current
+        if new_shares != tuple(shares) and not self._worth(pace_s, shares, new_shares, rounds):
             new_shares = tuple(shares)
         compute_s = _with_shares(pace_s, new_shares)
-        predicted = predict_steps_s(compute_s, transfer_s=self.transfer_s, settings=self._ladder)
-        affordable = [setting for setting in self._ladder if setting.slack <= slack]
-        wanted, least = self._cheapest(affordable, predicted), self._cheapest(self._ladder, predicted)
-        if current.on_store or (self._config.store and self._counts_samples):
+        settings = sorted((*self._ladder, *self._by_racks), key=self._rung) if self._by_racks else self._ladder
+        predicted = self._predict(compute_s, settings)
+        affordable = [one for one in settings if self.drift(one) <= (drift if one.by_racks else slack)]
+        if only is not None:
+            affordable, slack = [only], only.slack
+        wanted = self._cheapest(affordable, predicted, current=current)
+        if current.on_store or self._store_may_gain(pace_s, best_s=predicted[wanted]):
             predicted |= predict_steps_s(pace_s, transfer_s=self.transfer_s, settings=ON_THE_STORE)
             wanted = self._on_store(predicted, slack=slack, current=current, best_s=predicted[wanted]) or wanted
         # with the step sizes that fit the optimizer; what a run begins with may be none of the ladder's
-        setting = current if current.on_store else next((one for one in self._ladder if one == current), wanted)
+        setting = current if current.on_store else next((one for one in settings if one == current), wanted)
         gains = predicted[wanted] <= predicted[setting] * (1 - self._config.gain)
-        gives_back = wanted.slack < current.slack and self._less_wanted == wanted
-        if current.slack > slack or (self.knows_transfer and (gains or gives_back)):
+        less = self.drift(wanted) < self.drift(current)
+        too_much = self.drift(current) > (drift if current.by_racks else slack)
+        if only is not None or too_much or (self.knows_transfer and (gains or (less and self._less_wanted == wanted))):
             setting = wanted
-        self._less_wanted = wanted if setting == current and wanted.slack < current.slack else None
-        if setting.on_store:
-            new_shares = ()
+        self._less_wanted = wanted if setting == current and less else None
+        return Choice(
+            setting=setting,
+            least=self._cheapest(settings, predicted, current=current),
+            shares=() if setting.on_store else new_shares,
+            reason=_reason(setting, predicted, affordable=affordable) + ("" if self.knows_transfer else NOT_MEASURED),
+            inputs=tuple(self._inputs(setting, predicted, before=current, compute_s=compute_s).items()),
+        )
+
+    def _inputs(
+        self,
+        setting: Setting,
+        predicted: Mapping[Setting, float],
+        *,
+        before: Setting,
+        compute_s: NDArray[np.float64],
+    ) -> dict[str, float]:
+        """The figures behind a choice, by name."""
         inputs = {
             "system.bsp_step_s": predicted[SYNCHRONOUS],
             "system.step_s": predicted[setting],
-            "system.before_step_s": predicted.get(current, predicted[SYNCHRONOUS]),
+            "system.before_step_s": predicted.get(before, predicted[SYNCHRONOUS]),
             "system.least_step_s": min(predicted.values()),
             "system.transfer_s": self.transfer_s(setting),
             "system.compute_s": float(compute_s.mean(axis=1).max()),
         }
-        reason = _reason(setting, predicted[setting], predicted[SYNCHRONOUS])
-        return Choice(setting=setting, least=least, shares=new_shares, reason=reason, inputs=tuple(inputs.items()))
+        if self._racks is not None:
+            inputs["topology.workers_a_rack"] = self._racks.slack(1)
+            inputs |= {"topology.step_s": min(predicted[it] for it in self._by_racks)} if self._by_racks else {}
+            inputs["topology.drift"] = float(self.drift(setting))
+            inputs |= self._rack_transfers.inputs
+        return inputs
 
-    def _cheapest(self, settings: Sequence[Setting], predicted: Mapping[Setting, float]) -> Setting:
-        """Of the settings that are about as fast as the fastest of them, the one of least slack."""
+    def _predict(self, compute_s: NDArray[np.float64], settings: Sequence[Setting]) -> dict[Setting, float]:
+        """Seconds of a step under each of the settings on the collective."""
+        flat = [setting for setting in settings if not setting.by_racks]
+        predicted = predict_steps_s(compute_s, transfer_s=self.transfer_s, settings=flat)
+        if self._racks is not None and len(flat) < len(settings):
+            predicted |= self._rack_transfers.predict_steps_s(
+                compute_s,
+                racks=self._racks,
+                settings=[setting for setting in settings if setting.by_racks],
+                flat_s=self.transfer_s(MODERATE),
+            )
+        return predicted
+
+    def drift(self, setting: Setting) -> float:
+        """The slack of single workers that lets replicas drift as far apart as under ``setting``."""
+        return setting.slack if self._racks is None else self._racks.drift(setting)
+
+    @property
+    def has_racks(self) -> bool:
+        """Whether settings by racks are considered."""
+        return self._racks is not None
+
+    def slack_by_racks(self, drift: float) -> float:
+        """The slack between racks that comes to so much drift; there must be racks."""
+        assert self._racks is not None, "no racks"
+        return self._racks.slack(drift)
+
+    def _rung(self, setting: Setting) -> tuple[float, bool, int, Setting]:
+        """Sorts settings: the least drift first; of equal drift those by racks, and of these that which sends least."""
+        return self.drift(setting), not setting.by_racks, -setting.slack * setting.by_racks, setting
+
+    def _cheapest(
+        self, settings: Sequence[Setting], predicted: Mapping[Setting, float], *, current: Setting
+    ) -> Setting:
+        """Of the settings that are about as fast as the fastest of them, the first.
+
+        Of settings by racks that drift alike, the first that is about as fast as the fastest of these.
+        """
         best_s = min(predicted[setting] for setting in settings)
-        return next(setting for setting in settings if predicted[setting] <= best_s * (1 + self._config.tolerance))
+        most_s = by_racks_s = best_s * (1 + self._config.tolerance)
+        if self._topology is not None:
+            by_racks_s = best_s * (1 + self._topology.tolerance + current.by_racks * self._config.gain)
+        first = next(it for it in settings if predicted[it] <= (by_racks_s if it.by_racks else most_s))
+        if not first.by_racks:
+            return first
+        alike = [it for it in settings if it.by_racks and self.drift(it) == self.drift(first)]
+        most_s = min(predicted[it] for it in alike) * (1 + self._config.tolerance)
+        return next(it for it in alike if predicted[it] <= most_s)
+
+    def _store_may_gain(self, pace_s: NDArray[np.float64], *, best_s: float) -> bool:
+        """Whether the store would gain enough over the best on the collective if nobody ever waited there."""
+        if not (self._config.store and self._counts_samples and self._can_push and self.knows_transfer):
+            return False
+        least_s = float(pace_s.mean()) + self.transfer_s(ON_THE_STORE[0])
+        return least_s <= best_s * (1 - self._config.gain)
 
     def _on_store(
         self, predicted: Mapping[Setting, float], *, slack: float, current: Setting, best_s: float
@@ -189,16 +328,13 @@ class SystemMonitor:
         affordable = [setting for setting in ON_THE_STORE if setting.slack <= slack]
         if not affordable:
             return None
-        cheapest = self._cheapest(affordable, predicted)
+        cheapest = self._cheapest(affordable, predicted, current=current)
         return cheapest if predicted[cheapest] <= best_s * (1 if current.on_store else 1 - self._config.gain) else None
 
     def _worth(
         self, pace_s: NDArray[np.float64], before: Sequence[float], after: Sequence[float], setting: Setting
     ) -> bool:
-        times = [
-            predict_step_s(_with_shares(pace_s, shares), transfer_s=self.transfer_s(setting), setting=setting)
-            for shares in (before, after)
-        ]
+        times = [self._predict(_with_shares(pace_s, shares), [setting])[setting] for shares in (before, after)]
         return times[1] <= times[0] * (1 - self._config.gain)
 
     def _remembered_s(self) -> NDArray[np.float64]:
@@ -211,12 +347,26 @@ class SystemMonitor:
         num_workers, num_steps = pace_s.shape
         if num_steps < 3:
             return tuple(before)
-        means, levels = pace_s.mean(axis=1), np.log(pace_s)
-        own = np.abs(levels.mean(axis=1) - np.median(levels.mean(axis=1))) > _chance(levels)
-        differs = np.abs(means - np.median(means)) > self._config.gain * np.median(means)
-        rates = 1 / np.where(own & differs, means, np.median(means))
+        means, logarithms = pace_s.mean(axis=1), np.log(pace_s)
+        levels = logarithms.mean(axis=1)
+        usual, usual_level = statistics.median(means.tolist()), statistics.median(levels.tolist())
+        own = np.abs(levels - usual_level) > _chance(logarithms)
+        differs = np.abs(means - usual) > self._config.gain * usual
+        rates = 1 / np.where(own & differs, means, usual)
         shares = np.maximum(rates / rates.sum(), SMALLEST_SHARE / num_workers)
         return () if np.ptp(shares) < 1e-9 else tuple((shares / shares.sum()).tolist())
+
+
+def _to_equal_shares(samples: Sequence[int], means: Sequence[float]) -> list[float]:
+    """By step, what its seconds are multiplied by to be those of an equal share: the mean over the workers by the own.
+
+    In a short round, an epoch's last, one sample more or less says nothing of a share: there it is that of all steps.
+    """
+    means = means[: len(samples)]
+    num_samples = sum(samples)
+    in_all = sum(means) / num_samples if num_samples else 1.0
+    full = max(means, default=0.0) / 2
+    return [mean / own if own and mean > full else in_all for own, mean in zip(samples, means, strict=True)]
 
 
 def _with_shares(pace_s: NDArray[np.float64], shares: Sequence[float]) -> NDArray[np.float64]:
@@ -254,7 +404,15 @@ def _now_and_then(reviews: Mapping[int, Reviewed]) -> list[float]:
     return [min(table[clock] for table in tables) for clock in sorted(clocks)]
 
 
-def _reason(setting: Setting, step_s: float, bsp_s: float) -> str:
+def _reason(setting: Setting, predicted: Mapping[Setting, float], *, affordable: Sequence[Setting]) -> str:
+    step_s, bsp_s = predicted[setting], predicted[SYNCHRONOUS]
     if setting == SYNCHRONOUS:
         return f"no slack saves enough: bsp takes {bsp_s * 1e3:.3g} ms a step"
-    return f"a step takes {step_s * 1e3:.3g} ms and would take {bsp_s * 1e3:.3g} ms under bsp"
+    others_s = [predicted[one] for one in affordable if one.by_racks != setting.by_racks]
+    if not others_s:
+        return f"a step takes {step_s * 1e3:.3g} ms and would take {bsp_s * 1e3:.3g} ms under bsp"
+    whose = "single workers" if setting.by_racks else "racks"
+    return (
+        f"a step takes {step_s * 1e3:.3g} ms and would take {bsp_s * 1e3:.3g} ms under bsp, and at best "
+        f"{min(others_s) * 1e3:.3g} ms by {whose}"
+    )

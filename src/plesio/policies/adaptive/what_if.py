@@ -2,14 +2,18 @@
 
 A worker's step k ends ``compute`` after its last, an exchange ends ``transfer`` after the last worker has come to it,
 and a worker stops where the exchange that it should merge is not complete. Persistent slowness, chance and heavy tails
-count as they were measured; no distribution is assumed. All delays of one period are run at once.
+count as they were measured; no distribution is assumed.
+
+All settings are run at once, an exchange of each at a time: what a review costs is its number of array operations, most
+of which are small. Those of the longest periods have the fewest exchanges and are through first.
 
 On the store (SSP) a worker exchanges after every p steps, for half a transfer up and half a transfer down, and begins
 the step at clock k when all have been heard of at clock k - s: those that are behind, at their next exchange.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,19 +38,16 @@ def predict_steps_s(
     >>> [round(step_s, 9) for step_s in found.values()]
     [0.04]
     """
-    predicted = {
-        setting: _run_on_store(compute_s, setting=setting, transfer_s=transfer_s(setting))
-        for setting in settings
-        if setting.on_store
-    }
-    collective = sorted((it for it in settings if not it.on_store), key=lambda it: it.period)
-    for period, group in itertools.groupby(collective, key=lambda it: it.period):
-        equal_periods = list(group)
-        delays = np.array([setting.delay for setting in equal_periods])
-        transfers_s = np.array([transfer_s(setting) for setting in equal_periods])
-        times_s = _run(compute_s, period=period, delays=delays, transfers_s=transfers_s)
-        predicted |= zip(equal_periods, times_s.tolist(), strict=True)
-    return {setting: predicted[setting] for setting in settings}
+    store = [setting for setting in settings if setting.on_store]
+    collective = sorted((setting for setting in settings if not setting.on_store), key=lambda it: it.period)
+    synchronous = [setting for setting in collective if setting.delay == 0]
+    delayed = [setting for setting in collective if setting.delay > 0]
+    predicted: dict[Setting, float] = {}
+    for alike, run in ((synchronous, _run), (delayed, _run), (store, _run_on_store)):
+        if alike:
+            transfers_s = np.array([transfer_s(setting) for setting in alike])
+            predicted |= zip(alike, run(compute_s, alike, transfers_s).tolist(), strict=True)
+    return predicted
 
 
 def predict_step_s(compute_s: NDArray[np.float64], *, transfer_s: float, setting: Setting) -> float:
@@ -54,54 +55,125 @@ def predict_step_s(compute_s: NDArray[np.float64], *, transfer_s: float, setting
     return predict_steps_s(compute_s, transfer_s=lambda _: transfer_s, settings=[setting])[setting]
 
 
+@dataclass(frozen=True, slots=True)
+class _Exchanges:
+    """Those that are run of some settings: all first ones, then all second ones, and so on.
+
+    Attributes:
+        rounds: By setting, exchanges in one run through the recorded steps. The first run fills the pipeline, the
+            second one counts.
+        numbers: Of each exchange, how many of its setting come before it.
+        owners: Which setting's it is.
+        starts: Clock at which it starts.
+        merges: Clock at which it is merged.
+        merges_before: Clock at which the one before it is.
+    """
+
+    rounds: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    owners: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    merges: NDArray[np.int64]
+    merges_before: NDArray[np.int64]
+
+    @staticmethod
+    @lru_cache(maxsize=16)  # settings and the number of recorded steps seldom change from review to review
+    def of(settings: tuple[Setting, ...], recorded: int) -> "_Exchanges":
+        """Those of settings that come with their periods rising: who has fewer exchanges comes later."""
+        periods = np.array([setting.period for setting in settings])
+        rounds = np.maximum(2, -(-recorded // periods))
+        numbers, owners = np.nonzero(np.arange(2 * rounds[0])[:, None] < 2 * rounds)
+        starts = periods[owners] * (numbers + 1)
+        merges = starts + np.array([setting.delay for setting in settings])[owners]
+        merges_before = np.where(numbers, merges - periods[owners], 0)
+        return _Exchanges(rounds, numbers, owners, starts, merges, merges_before)
+
+
 def _run(
-    compute_s: NDArray[np.float64], *, period: int, delays: NDArray[np.int64], transfers_s: NDArray[np.float64]
+    compute_s: NDArray[np.float64], settings: Sequence[Setting], transfers_s: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Seconds of a step by delay."""
-    num_workers, recorded = compute_s.shape
-    sums_s = np.concatenate([np.zeros((num_workers, 1)), np.cumsum(compute_s, axis=1)], axis=1)
-
-    def computed_s(clocks: NDArray[np.int64]) -> NDArray[np.float64]:
-        """``[num_workers, *clocks.shape]``: the seconds that all steps up to a clock compute."""
-        cycles, column = np.divmod(clocks, recorded)
-        seconds: NDArray[np.float64] = sums_s[:, column] + cycles * sums_s[:, -1].reshape(-1, *[1] * clocks.ndim)
-        return seconds
-
-    # the first run through the recorded steps fills the pipeline, the second one counts
-    rounds = max(2, -(-recorded // period))
-    clocks = period * np.arange(1, 2 * rounds + 1)
-    starts_s = computed_s(clocks)[:, :, None]
-    merges_s = computed_s(clocks[:, None] + delays)
-    to_merge_s = np.moveaxis(merges_s - starts_s, 1, 0)  # [exchange, worker, delay], from its start to where it merges
-    to_start_s = starts_s - np.concatenate([np.zeros((num_workers, 1, len(delays))), merges_s[:, :-1]], axis=1)
-    to_start_s = np.moveaxis(to_start_s, 1, 0)  # from the merge before
-    merged_s = np.zeros((num_workers, len(delays)))
-    end_s = half_s = np.zeros(len(delays))
-    for number, (start_s, merge_s) in enumerate(zip(to_start_s, to_merge_s, strict=True)):
-        if number == rounds:
-            half_s = end_s
-        came_s = merged_s + start_s
-        end_s = np.maximum(came_s.max(axis=0), end_s) + transfers_s
-        merged_s = np.maximum(came_s + merge_s, end_s)
-    step_s: NDArray[np.float64] = (end_s - half_s) / (rounds * period)
+    """Seconds of a step under each of the settings on the collective, whose periods rise; none has a delay, or all."""
+    recorded = compute_s.shape[1]
+    exchanges = _Exchanges.of(tuple(settings), recorded)
+    computed_s = _computed_s(compute_s, until=int(exchanges.merges.max()))
+    run = _in_turns if settings[0].delay else _one_after_another
+    ends_s = run(computed_s, exchanges, transfers_s)
+    rounds, each = exchanges.rounds, np.arange(len(settings))
+    run_s = ends_s[2 * rounds - 1, each] - ends_s[rounds - 1, each]
+    step_s: NDArray[np.float64] = run_s / (rounds * [setting.period for setting in settings])
     return step_s
 
 
-def _run_on_store(compute_s: NDArray[np.float64], *, setting: Setting, transfer_s: float) -> float:
-    """Seconds of a step under SSP."""
+def _one_after_another(
+    computed_s: NDArray[np.float64], exchanges: _Exchanges, transfers_s: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """``[exchange, setting]``: when each ends if all workers go on together from there."""
+    spans_s = np.zeros((2 * exchanges.rounds[0], 2, len(transfers_s)))
+    slowest_s = (computed_s[exchanges.starts] - computed_s[exchanges.merges_before]).max(axis=1)
+    spans_s[exchanges.numbers, 0, exchanges.owners] = slowest_s
+    spans_s[:, 1] = transfers_s
+    ends_s: NDArray[np.float64] = np.cumsum(spans_s.reshape(-1, len(transfers_s)), axis=0)[1::2]
+    return ends_s
+
+
+def _in_turns(
+    computed_s: NDArray[np.float64], exchanges: _Exchanges, transfers_s: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """``[exchange, setting]``: when each ends if workers make the steps of the delay before they wait for it."""
+    # one more worker computes nothing: it comes to an exchange when the one before has ended
+    computed_s = np.concatenate([computed_s, np.zeros((len(computed_s), 1))], axis=1)
+    to_start_s = computed_s[exchanges.starts] - computed_s[exchanges.merges_before]
+    to_merge_s = computed_s[exchanges.merges] - computed_s[exchanges.starts]
+    transfers_s = transfers_s[:, None]
+    merged_s = np.zeros((len(transfers_s), computed_s.shape[1]))
+    each_end_s = []
+    first = 0
+    for count in np.bincount(exchanges.numbers).tolist():
+        here = slice(first, first := first + count)
+        came_s = merged_s[:count] + to_start_s[here]
+        end_s = np.maximum.reduce(came_s, axis=1, keepdims=True)
+        end_s += transfers_s[:count]
+        came_s += to_merge_s[here]
+        merged_s = np.maximum(came_s, end_s, out=came_s)
+        each_end_s.append(end_s)
+    ends_s = np.empty((2 * exchanges.rounds[0], len(transfers_s)))
+    ends_s[exchanges.numbers, exchanges.owners] = np.concatenate(each_end_s)[:, 0]
+    return ends_s
+
+
+def _computed_s(compute_s: NDArray[np.float64], *, until: int) -> NDArray[np.float64]:
+    """``[until + 1, num_workers]``: by clock, the seconds that all steps up to it compute, over and over."""
     num_workers, recorded = compute_s.shape
-    bound, period = setting.slack, setting.period
-    end_s = np.zeros(num_workers)
-    all_heard_s = np.zeros(2 * recorded + 1)
-    """By clock, when the last worker was heard of at it."""
-    half_s = 0.0
-    for clock in range(2 * recorded):
-        if clock == recorded:
-            half_s = float(end_s.mean())
-        start_s = end_s + transfer_s if clock and clock % period == 0 else end_s
-        if clock > bound:
-            awaited = -(-(clock - bound) // period) * period
-            start_s = np.maximum(start_s, all_heard_s[awaited] + transfer_s / 2)
-        end_s = start_s + compute_s[:, clock % recorded]
-        all_heard_s[clock + 1] = end_s.max() + transfer_s / 2
-    return (float(end_s.mean()) - half_s) / float(recorded)
+    sums_s = np.concatenate([np.zeros((1, num_workers)), np.cumsum(compute_s.T, axis=0)])
+    cycles, column = np.divmod(np.arange(until + 1), recorded)
+    seconds: NDArray[np.float64] = sums_s[column] + cycles[:, None] * sums_s[-1]
+    return seconds
+
+
+def _run_on_store(
+    compute_s: NDArray[np.float64], settings: Sequence[Setting], transfers_s: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Seconds of a step under each of the settings on the store."""
+    num_workers, recorded = compute_s.shape
+    bounds = np.array([setting.bound for setting in settings])
+    periods = np.array([setting.period for setting in settings])
+    counted = max(recorded, 2 * int(bounds.max()))  # as many before: a slow worker holds up nobody at once
+    clocks = np.arange(2 * counted)[:, None]
+    awaited = np.where(clocks > bounds, -((bounds - clocks) // periods) * periods, 0)
+    """By clock and setting, the clock at which all must have been heard of; at 0 all have."""
+    own_s = np.where((clocks > 0) & (clocks % periods == 0), transfers_s, 0.0)[:, :, None]
+    """By clock and setting, what a worker's own exchange takes before it begins its step."""
+    half_transfers_s = transfers_s[:, None] / 2
+    steps_s = compute_s.T[np.arange(2 * counted) % recorded]
+    heard_s = np.zeros((2 * counted + 1, len(settings), 1))
+    """By clock and setting, when all have heard of the last worker at it."""
+    each = np.arange(len(settings))
+    end_s = half_s = np.zeros((len(settings), num_workers))
+    for clock in range(2 * counted):
+        if clock == counted:
+            half_s = end_s
+        end_s = np.maximum(end_s + own_s[clock], heard_s[awaited[clock], each]) + steps_s[clock]
+        last_s = np.maximum.reduce(end_s, axis=1, keepdims=True)
+        heard_s[clock + 1] = last_s + half_transfers_s + half_transfers_s
+    step_s: NDArray[np.float64] = (end_s.mean(axis=1) - half_s.mean(axis=1)) / counted
+    return step_s

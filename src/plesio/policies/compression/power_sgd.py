@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from plesio.policies.compression.stage import FLOAT_BITS, FLOAT_BYTES, Collective, Lossy, Shapes
 from plesio.policies.fields import require_whole
@@ -25,6 +26,9 @@ class PowerSgd(Lossy):
     Raises:
         PolicySpecError: A value it cannot have.
     """
+
+    cuts: ClassVar[bool] = False
+    """A slice is no matrix."""
 
     rank: int
 

@@ -56,9 +56,15 @@ def num_elements(shapes: Shapes) -> int:
 
 
 class Compression(ABC):
-    """A stage of an exchange: what is sent of an update. Frozen; closed forms are for float32 tensors."""
+    """A stage of an exchange: what is sent of an update. Frozen; closed forms are for float32 tensors.
+
+    Attributes:
+        cuts: Whether slices of an update can be compressed one by one, with as much gain as the whole.
+    """
 
     __slots__ = ()
+
+    cuts: ClassVar[bool] = True
 
     @property
     @abstractmethod

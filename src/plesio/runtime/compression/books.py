@@ -2,12 +2,33 @@
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 from plesio.policies.compression import Compression
-from plesio.runtime.compression.reducer import CompressedReducer
+from plesio.runtime.compression.reducer import CompressionFigures, Flush
 from plesio.runtime.timeline import Timeline
 
-__all__ = ["CompressionBooks"]
+__all__ = ["Booked", "CompressionBooks"]
+
+
+class Booked(Protocol):
+    """A reducer whose doings are taken down."""
+
+    compression: Compression
+
+    @property
+    def exchanges(self) -> str:
+        """What its exchanges are called, so that ranks with the same numbers say the same."""
+        ...
+
+    @property
+    def flushes(self) -> Sequence[Flush]:
+        """Exchanges that were sent in full because a guard had asked for it."""
+        ...
+
+    def figures(self) -> CompressionFigures:
+        """What has been done so far."""
+        ...
 
 
 class CompressionBooks:
@@ -18,13 +39,12 @@ class CompressionBooks:
     one reducer when its exchange ends.
 
     Args:
-        compression: What the reducers do.
-        reducers: Of one exchange; all make their means at the same clocks.
+        reducers: Of one exchange, at least one; all do the same, at the same clocks.
         timeline: Where it goes.
     """
 
-    def __init__(self, compression: Compression, reducers: Sequence[CompressedReducer], *, timeline: Timeline) -> None:
-        self._compression = compression
+    def __init__(self, reducers: Sequence[Booked], *, timeline: Timeline) -> None:
+        self._compression = reducers[0].compression
         self._reducers = reducers
         self._timeline = timeline
         self._num_told = [0] * len(reducers)
@@ -58,10 +78,11 @@ class CompressionBooks:
                 uncompressed_bytes=each.uncompressed_bytes,
             )
         if num_flushes := sum(len(each.flushes) for each in figures):
-            # the same numbers on all ranks, so one line for all
+            # the same numbers on all ranks of a group, so one line for all
+            num_exchanges = sum(each.num_exchanges for each in figures)
             self._timeline.meter.totals.fallbacks.append(
-                f"{self._compression.spec}: {num_flushes} of {sum(each.num_exchanges for each in figures)} exchanges "
-                "were sent in full, because what had been kept back outgrew its limit"
+                f"{self._compression.spec}: {num_flushes} of {num_exchanges} {self._reducers[0].exchanges} were sent "
+                "in full, because what had been kept back outgrew its limit"
             )
 
     def _event(self, kind: str, clock: int, **fields: object) -> None:

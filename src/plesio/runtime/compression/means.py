@@ -15,6 +15,7 @@ from torch import Tensor
 from plesio.policies.compression import Collective
 from plesio.runtime.compression.codec import Codec
 from plesio.runtime.compression.power_sgd import Factoring
+from plesio.runtime.compression.qsgd import QsgdCodec
 from plesio.runtime.exchange.group import Gathering, Group, Work
 
 __all__ = [
@@ -214,13 +215,13 @@ class ScatteredMean:
 
     Args:
         wire: To the other ranks.
-        codec: Of an n-th, rounded up, and of 8-bit payloads.
+        codec: Of an n-th, rounded up; rounds and adds up all parts at once.
         num_elements: Of all.
         feedback: Whether residuals are kept.
     """
 
     wire: Wire
-    codec: Codec
+    codec: QsgdCodec
     num_elements: int
     feedback: bool
 
@@ -228,9 +229,9 @@ class ScatteredMean:
         """Begin an exchange; ``share`` is given away."""
         size = self.wire.group.size
         parts = torch.nn.functional.pad(share, (0, size * self.codec.num_elements - self.num_elements)).view(size, -1)
-        # a stream of random numbers for each of the 2 n encodings of an exchange
-        rows = [self.codec.encode(part, clock=2 * (clock * size + number)) for number, part in enumerate(parts)]
-        payloads = torch.stack([torch.cat([row, row.new_full((1,), asks)]) if self.feedback else row for row in rows])
+        payloads = self.codec.encode(parts, clock=2 * clock)  # a stream of random numbers for each of two encodings
+        if self.feedback:
+            payloads = torch.cat([payloads, payloads.new_full((size, 1), asks)], 1)
         return _Scattered(self, parts, payloads, clock, self.wire.all_to_all(payloads))
 
 
@@ -244,29 +245,28 @@ class _Scattered:
 
     def finish(self) -> Outcome:
         way, codec, feedback = self.way, self.way.codec, self.way.feedback
-        group = way.wire.group
         length = self.payloads.shape[1] - feedback
-        own = torch.zeros_like(self.parts[0])
-        asked = False
-        for row in self.scattering.wait():
-            codec.add(row[:length].clone(), to=own, clock=0)  # a float32 may not begin anywhere in a row
-            asked = asked or (feedback and bool(row[-1]))
-        payload = codec.encode(own, clock=2 * (self.clock * group.size + group.rank) + 1)
+        rows = torch.stack(list(self.scattering.wait()))
+        asked = feedback and bool(rows[:, -1].any())
+        payload = codec.encode(own := self._decoded(rows[:, :length]).sum(0), clock=2 * self.clock + 1)
         if feedback:
             payload = torch.cat([payload, payload.new_full((1,), asked)])
-        means = torch.zeros_like(self.parts)
-        for mean, gathered in zip(means, way.wire.all_gather(payload).wait(), strict=True):
-            codec.add(gathered[:length].clone(), to=mean, clock=0)
-            asked = asked or (feedback and bool(gathered[-1]))
+        rows = torch.stack(list(way.wire.all_gather(payload).wait()))
+        asked = feedback and bool(rows[:, -1].any())
+        means = self._decoded(rows[:, :length])
         mean = means.view(-1)[: way.num_elements].clone()
-        return Outcome(mean, self._residual(own, means[group.rank]) if feedback else None, asked)
+        return Outcome(mean, self._residual(own, means[way.wire.group.rank]) if feedback else None, asked)
+
+    def _decoded(self, payloads: Tensor) -> Tensor:
+        parts = torch.zeros_like(self.parts)
+        self.way.codec.add(payloads, to=parts, clock=self.clock)
+        return parts
 
     def _residual(self, own: Tensor, sent: Tensor) -> Tensor:
         """What the two encodings have left out of what this rank had."""
         codec, length = self.way.codec, self.payloads.shape[1] - 1
         left = self.parts.clone()
-        for part, row in zip(left, self.payloads, strict=True):
-            codec.add(row[:length].clone(), to=part, clock=0, scale=-1.0)
+        codec.add(self.payloads[:, :length], to=left, clock=self.clock, scale=-1.0)
         left[self.way.wire.group.rank] += own - sent
         return left.view(-1)[: self.way.num_elements].clone()
 

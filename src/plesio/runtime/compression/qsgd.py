@@ -34,38 +34,41 @@ class QsgdCodec(Codec):
         self._num_buckets = -(-num_elements // compression.bucket)
 
     def encode(self, update: Tensor, *, clock: int) -> Tensor:
-        """Round at random."""
+        """Round at random: ``[..., num_elements]`` to ``[..., bytes]``."""
+        parts = update.shape[:-1]
         padding = self._num_buckets * self._bucket - self.num_elements
-        buckets = torch.nn.functional.pad(update.float(), (0, padding)).view(self._num_buckets, self._bucket)
-        scales = buckets.abs().amax(1)
+        buckets = torch.nn.functional.pad(update.float(), (0, padding)).view(*parts, self._num_buckets, self._bucket)
+        scales = buckets.abs().amax(-1)
         steps = torch.where(scales > _ZERO, self._num_levels / scales, 0.0)
         generator = generator_of(_STREAM, self._seed, self._rank, clock, device=update.device)
         levels = torch.rand(buckets.shape, generator=generator, device=update.device)
         # clamped, as 127 + 0.99999997 is 128 in float32
-        levels.addcmul_(buckets, steps.unsqueeze(1)).floor_().clamp_(-self._num_levels, self._num_levels)
-        packed = levels.view(-1)[: self.num_elements].to(torch.int8).view(torch.uint8)
-        return torch.cat([scales.view(torch.uint8), packed if self._bits == 8 else _pack_nibbles(packed)])
+        levels.addcmul_(buckets, steps.unsqueeze(-1)).floor_().clamp_(-self._num_levels, self._num_levels)
+        packed = levels.view(*parts, -1)[..., : self.num_elements].to(torch.int8).view(torch.uint8)
+        return torch.cat([scales.view(torch.uint8), packed if self._bits == 8 else _pack_nibbles(packed)], -1)
 
     def add(self, payload: Tensor, *, to: Tensor, clock: int, scale: float = 1.0) -> None:
-        """Add ``scale`` times what ``payload`` says to ``to``."""
+        """Add ``scale`` times what ``payload [..., bytes]`` says to ``to [..., num_elements]``."""
         num_bytes = 4 * self._num_buckets
-        scales = payload[:num_bytes].view(torch.float32)
-        packed = payload[num_bytes:]
+        # copied, as a float32 may not begin anywhere
+        scales = payload[..., :num_bytes].clone(memory_format=torch.contiguous_format).view(torch.float32)
+        packed = payload[..., num_bytes:]
         if self._bits == 4:
             packed = _unpack_nibbles(packed, number=self.num_elements)
-        levels = torch.zeros(self._num_buckets, self._bucket, device=payload.device)
-        levels.view(-1)[: self.num_elements] = packed.view(torch.int8)
-        levels.mul_((scales / self._num_levels).unsqueeze(1))
-        to.add_(levels.view(-1)[: self.num_elements], alpha=scale)
+        parts = payload.shape[:-1]
+        levels = torch.zeros(*parts, self._num_buckets, self._bucket, device=payload.device)
+        levels.view(*parts, -1)[..., : self.num_elements] = packed.view(torch.int8)
+        levels.mul_((scales / self._num_levels).unsqueeze(-1))
+        to.add_(levels.view(*parts, -1)[..., : self.num_elements], alpha=scale)
 
 
 def _pack_nibbles(levels: Tensor) -> Tensor:
-    """The low halves of bytes [n], two to a byte [⌈n/2⌉]."""
-    pairs = torch.nn.functional.pad(levels, (0, len(levels) % 2)).view(-1, 2)
-    return (pairs[:, 0] & 0xF) | (pairs[:, 1] << 4)
+    """The low halves of bytes ``[..., n]``, two to a byte ``[..., ⌈n/2⌉]``."""
+    pairs = torch.nn.functional.pad(levels, (0, levels.shape[-1] % 2)).view(*levels.shape[:-1], -1, 2)
+    return (pairs[..., 0] & 0xF) | (pairs[..., 1] << 4)
 
 
 def _unpack_nibbles(packed: Tensor, *, number: int) -> Tensor:
-    """The bytes [number] that were packed, their sign restored."""
+    """The bytes ``[..., number]`` that were packed, their sign restored."""
     signed = packed.view(torch.int8)
-    return torch.stack([(signed << 4) >> 4, signed >> 4], 1).view(-1)[:number]
+    return torch.stack([(signed << 4) >> 4, signed >> 4], -1).flatten(-2)[..., :number]

@@ -109,10 +109,25 @@ class CompressedReducer:
         compression: What is sent; equal on all ranks.
         shapes: Of the tensors that lie one after the other in the flat one.
         seed: Of the run; equal on all ranks.
+        spread: Makes the whole mean of this group's, which is a slice of it; called once for each exchange. None: it is
+            all of it. The whole is refused or taken, so groups that share one do the same.
     """
 
-    def __init__(self, group: Group, compression: Compression, *, shapes: Sequence[Sequence[int]], seed: int) -> None:
+    exchanges = "exchanges"
+    """What they are called where they are counted."""
+
+    def __init__(
+        self,
+        group: Group,
+        compression: Compression,
+        *,
+        shapes: Sequence[Sequence[int]],
+        seed: int,
+        spread: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.compression = compression
         self._group = group
+        self._spread = spread
         self._num_elements = num_elements(shapes)
         self._wire = Wire(group)
         self._full = FullMean(self._wire)
@@ -125,6 +140,11 @@ class CompressedReducer:
         self._uncompressed_bytes = 0
         self._worst_ratio = 0.0
         self._flushes: list[Flush] = []
+
+    @property
+    def keeps_residual(self) -> bool:
+        """Whether what is not sent is added to the next update."""
+        return self.compression.keeps_residual
 
     @property
     def residual(self) -> Tensor | None:
@@ -160,23 +180,26 @@ class CompressedReducer:
         self._uncompressed_bytes += NO_COMPRESSION.sent_bytes(self._num_elements, num_ranks=self._group.size)
         transfer = way.begin(share, clock=clock, asks=asks)
         dtype = flat.dtype  # and not flat, which nobody needs meanwhile
-        self._pending = PendingMean(lambda: self._take(transfer.finish(), clock=clock).to(dtype))
+        self._pending = PendingMean(lambda: self._take(transfer.finish(), clock=clock, dtype=dtype))
         return self._pending
 
-    def _take(self, outcome: Outcome, *, clock: int) -> Tensor:
+    def _take(self, outcome: Outcome, *, clock: int, dtype: torch.dtype) -> Tensor:
         self._pending = None
         self._num_exchanges += 1
-        if not all_finite([outcome.mean]):  # the same on all ranks, so all decide alike
+        mean = outcome.mean.to(dtype)
+        if self._spread is not None:
+            mean = self._spread(mean)
+        if not all_finite([mean]):  # the same on all ranks, so all decide alike
             self._num_refused += 1
             self._flush_next = self._flush_next or outcome.asked
-            return outcome.mean
+            return mean
         if self._feedback is not None:
             if self._flush_next:
                 self._flushes.append(Flush(clock=clock, ratio=self._feedback.ratio, limit=self._feedback.limit))
             self._feedback.keep(outcome.residual)
             self._worst_ratio = max(self._worst_ratio, self._feedback.ratio)
         self._flush_next = outcome.asked
-        return outcome.mean
+        return mean
 
     def figures(self) -> CompressionFigures:
         """What has been done so far."""
@@ -243,8 +266,8 @@ def _mean_of(compression: Compression, *, shapes: Sequence[Sequence[int]], seed:
         case Qsgd():
             number = num_elements(shapes)
             part = -(-number // wire.group.size)
-            codec = make_codec(compression, num_elements=part, seed=seed, rank=wire.group.rank)
+            codec = QsgdCodec(compression, num_elements=part, seed=seed, rank=wire.group.rank)
             return ScatteredMean(wire, codec, number, compression.keeps_residual)
-    codec = make_codec(compression, num_elements=num_elements(shapes), seed=seed, rank=wire.group.rank)
-    make = SummedMean if codec.summable else GatheredMean
-    return make(wire, codec, compression.keeps_residual)
+    whole = make_codec(compression, num_elements=num_elements(shapes), seed=seed, rank=wire.group.rank)
+    make = SummedMean if whole.summable else GatheredMean
+    return make(wire, whole, compression.keeps_residual)

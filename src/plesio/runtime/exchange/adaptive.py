@@ -5,7 +5,8 @@ answer says after the step from which it holds (`plesio.policies.adaptive.review
 alike:
 
 1. *settle*: what is under way is merged and all replicas become their mean; no step of anybody is lost;
-2. where the next exchange needs it (gradients after deltas) the optimizer's state becomes the mean over the ranks;
+2. where workers that stepped by themselves step together from now on, all of them or those of a rack, the optimizer's
+   state becomes the mean over the ranks;
 3. the next exchange is built, and `on_transition` is called. On the way to the store one worker first gives the servers
    its state, the optimizer's with it where they step it, and all say that they are there; then the store admits them.
 
@@ -24,7 +25,8 @@ mean gradient, which is what BSP would have had; the servers' is that of all upd
 Going back (the guard's alarm): a state is known to be good one review after it was kept, so two are kept, and every
 rank loads the older one. It was kept at one clock by all, perhaps between two averagings, so parameters and optimizer
 state are then averaged. The copies take twice the memory of the parameters and the optimizer's state. On the store
-nothing is kept: from there a run goes back to what it kept before.
+each keeps the parameters that it pulled last, of versions about as old; the optimizer's state is the servers', so who
+goes back to such a copy begins without.
 """
 
 from collections import deque
@@ -35,7 +37,7 @@ from typing import Protocol
 
 import torch
 
-from plesio.policies import Policy, Reviewed, Steer, parse_policy
+from plesio.policies import Hierarchical, Policy, Reviewed, Steer, parse_policy
 from plesio.policies.adaptive.rate_limit import RateLimit
 from plesio.policies.steered import NEVER
 from plesio.runtime.exchange.collective import CollectiveExchange, CollectiveExchanges
@@ -155,7 +157,7 @@ class AdaptiveExchange:
         """The exchange of ``policy``, in force at this worker's clock."""
         if policy.exchange == "collective":
             current = self._exchanges.build(policy)
-            current.share = self._share
+            current.share = self._exchanges.share(policy, self._shares)
             return current
         assert self._stores is not None, f"{policy.spec} without a store"
         return self._stores.begin(
@@ -192,13 +194,13 @@ class AdaptiveExchange:
         with self._replica.scaled_rate(share):
             self._current.step(progress)
         if self._monitor is not None:
-            self._monitor.step(progress)
+            self._monitor.step(progress, rate=share * self._rate)
         if progress.clock >= self._review:
             self._review = NEVER
             self._helm.review(self._seen(progress.clock, rate=share * self._rate))
         if self.on_store:
             if (news := self._helm.news()) is not None:
-                self._review = news.next_review
+                self._heed(news)
         elif progress.clock == self._holds:
             begun_s = self._timeline.now_s()
             steer = self._helm.steer()
@@ -228,7 +230,19 @@ class AdaptiveExchange:
         if self._monitor is None:
             return Reviewed(worker=self._group.rank, clock=clock, samples=(), compute_s=(), blocked_s=())
         replica = self._replica
-        return self._monitor.take(clock, learning_rate=rate, momentum=replica.momentum, normalises=replica.normalises)
+        return self._monitor.take(
+            clock,
+            learning_rate=rate,
+            momentum=replica.momentum,
+            normalises=replica.normalises,
+            parameters=list(replica.parameters.values()),
+        )
+
+    def _heed(self, news: Steer) -> None:
+        """Go on on the store."""
+        self._review = news.next_review
+        if news.keep:
+            self._kept.append(StateCopy(self._replica, optimizer_state=False))
 
     def _follow(self, steer: Steer) -> None:
         """Go on from a collective."""
@@ -247,7 +261,7 @@ class AdaptiveExchange:
             self._rounds.change(steer.shares)
             self._shares = steer.shares
             if not isinstance(self._current, StoreExchange):
-                self._current.share = self._share
+                self._current.share = self._exchanges.share(self._policy, self._shares)
 
     def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:
         """Stand still at the end of a stage on the store until it is known how to go on, and begin that.
@@ -264,8 +278,8 @@ class AdaptiveExchange:
             assert isinstance(self._current, StoreExchange)
             self._current.halted = turn.to_the_end
             return turn
-        while self._helm.news() is not None:
-            pass  # answers to reviews that made no change, which nothing depends on any more
+        while (news := self._helm.news()) is not None:
+            self._heed(news)
         self._exchanges.passed(turn.samples)
         self._clock = steer.clock
         self._review, self._holds = steer.next_review, steer.next_clock
@@ -291,9 +305,7 @@ class AdaptiveExchange:
                 self._limit.returned()
             self._kept[0].restore()
             self._kept = deque([self._kept[0]], maxlen=2)
-        own_states = before.update == "delta" and self._policy.update == "gradient"
-        between_stores = before.exchange == self._policy.exchange == "store"
-        if restored or (own_states and not between_stores):
+        if restored or _own_states_meet(before, self._policy):
             self._average_state(steer.clock, parameters=restored)
         self._current = self._begin(self._policy, turn=turn)
         if self._monitor is not None:
@@ -310,11 +322,6 @@ class AdaptiveExchange:
                 f"at step {clock} the optimizer's state was dropped: not all workers had one"
             )
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=clock)
-
-    @property
-    def _share(self) -> float:
-        """What this rank's parameters count in a mean; 1 where all count alike."""
-        return self._shares[self._group.rank] * self._group.size if self._shares else 1.0
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Backward passes in this context only add to the gradient."""
@@ -350,3 +357,10 @@ class AdaptiveExchange:
         """Let go of the model."""
         self._current.close()
         self._kept.clear()
+
+
+def _own_states_meet(before: Policy, after: Policy) -> bool:
+    """Whether workers that had an optimizer's state of their own step alike from now on, and so need the same one."""
+    if before.update != "delta" or before.exchange == after.exchange == "store":
+        return False
+    return after.update == "gradient" or (isinstance(after, Hierarchical) and not isinstance(before, Hierarchical))

@@ -11,24 +11,27 @@ up overshoots what it averages. At the end, or when another policy follows, ever
 is kept back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
 
 from plesio.policies import Policy
-from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.runtime.compression import CompressedReducer
 from plesio.runtime.compression.books import CompressionBooks
 from plesio.runtime.exchange.blame import takes_blame
 from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.outer_step import FullReducer, OuterStep
+from plesio.runtime.exchange.rack_reducer import RackReducer
 from plesio.runtime.exchange.replica import Replica, State
 from plesio.runtime.exchange.replica_mean import DeltaMean, Named, ParameterMean, Reducer, ReplicaMean, parts
 from plesio.runtime.timeline import Timeline
 
-__all__ = ["AveragingExchange"]
+__all__ = ["AveragingExchange", "ReducerMaker"]
+
+ReducerMaker = Callable[[Sequence[torch.Size]], CompressedReducer | RackReducer]
+"""Makes what compresses flat deltas of tensors of these shapes."""
 
 
 class AveragingExchange:
@@ -42,10 +45,10 @@ class AveragingExchange:
         refuse: Called when this rank's gradient is not finite; its local step is left out, nobody else is touched.
         snapshots: Kept on rank 0, each at the next averaging.
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
-        compression: What is sent of the parameters' deltas.
+        make_reducer: Makes what compresses the parameters' deltas, for each dtype; None sends everything.
         inner_rate: Share of the learning rate that local steps take.
-        outer: What becomes of a mean of deltas, by dtype; None averages the parameters themselves.
-        seed: Of the run; equal on all ranks.
+        outer: What becomes of a mean of deltas, by dtype. None: nothing but the mean itself; and where nothing is
+            compressed either, the parameters themselves are averaged.
     """
 
     ready_s: float | None = None
@@ -60,10 +63,9 @@ class AveragingExchange:
         refuse: Refusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
-        compression: Compression = NO_COMPRESSION,
+        make_reducer: ReducerMaker | None = None,
         inner_rate: float = 1.0,
         outer: Mapping[torch.dtype, OuterStep] | None = None,
-        seed: int = 0,
     ) -> None:
         self._replica = replica
         self._policy = policy
@@ -85,23 +87,21 @@ class AveragingExchange:
         self._inner_rate = inner_rate
         self._books: CompressionBooks | None = None
         self._means: list[ReplicaMean] = []
-        if compression == NO_COMPRESSION and outer is None:
+        if make_reducer is None and outer is None:
             self._average([(name, tensor) for name, tensor, _, _ in replica.tensors()])
         else:
-            self._average_deltas(compression, outer=outer or {}, seed=seed)
+            self._average_deltas(make_reducer, outer=outer or {})
             self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors() if kind == "buffer"])
 
     def _average(self, tensors: Sequence[Named]) -> None:
         self._means += [ParameterMean(named, group=self._group) for named in _by_dtype(tensors)]
 
-    def _average_deltas(self, compression: Compression, *, outer: Mapping[torch.dtype, OuterStep], seed: int) -> None:
-        compressed: list[CompressedReducer] = []
+    def _average_deltas(self, make_reducer: ReducerMaker | None, *, outer: Mapping[torch.dtype, OuterStep]) -> None:
+        compressed: list[CompressedReducer | RackReducer] = []
         for named in _by_dtype([(name, p) for name, p, kind, _ in self._replica.tensors() if kind == "parameter"]):
             reducer: Reducer = FullReducer(self._group)
-            if compression != NO_COMPRESSION:
-                shapes = [tensor.shape for _, tensor in named]
-                reducer = CompressedReducer(self._group, compression, shapes=shapes, seed=seed)
-                compressed.append(reducer)
+            if make_reducer is not None:
+                compressed.append(reducer := make_reducer([tensor.shape for _, tensor in named]))
             dtype = named[0][1].dtype
             self._means.append(
                 DeltaMean(
@@ -109,11 +109,10 @@ class AveragingExchange:
                     reducer=reducer,
                     outer=outer[dtype] if dtype in outer else OuterStep(inner_rate=1.0, momentum=0.0),
                     group=self._group,
-                    keeps_residual=compression.keeps_residual,
                 )
             )
         if compressed:
-            self._books = CompressionBooks(compression, compressed, timeline=self._timeline)
+            self._books = CompressionBooks(compressed, timeline=self._timeline)
 
     def step(self, progress: Progress) -> None:
         """Step locally, then merge and start the averagings that are due."""

@@ -1,20 +1,23 @@
 """Builds the collective exchange of a policy, on a replica that is equal on all ranks."""
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
 
 from plesio.policies import BSP, Delayed, Hierarchical, LocalSGD, Policy
 from plesio.policies.compression import NO_COMPRESSION
+from plesio.runtime.compression import CompressedReducer
 from plesio.runtime.compression.comm_hooks import ddp_comm_hook
-from plesio.runtime.exchange.averaging import AveragingExchange
+from plesio.runtime.exchange.averaging import AveragingExchange, ReducerMaker
 from plesio.runtime.exchange.ddp import DdpExchange
 from plesio.runtime.exchange.exchange import Exchange, Gauge, Refusal, SnapshotTaker
 from plesio.runtime.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.exchange.group import Group, TorchGroup
 from plesio.runtime.exchange.hierarchical import HierarchicalExchange
 from plesio.runtime.exchange.outer_step import OuterStep
+from plesio.runtime.exchange.rack_reducer import RackReducer
 from plesio.runtime.exchange.racks import BetweenRacks, Racks
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.exchange.synchronous import ReducingExchange
@@ -71,6 +74,8 @@ class CollectiveExchanges:
         self._seed = seed
         self._outer: dict[torch.dtype, OuterStep] = {}
         self._outer_made_as: tuple[float, float] | None = None
+        self._racks: Racks | None = None
+        """Known when it is first needed: all ranks take part in that."""
 
     @torch.no_grad()
     def make_equal(self) -> None:
@@ -82,6 +87,23 @@ class CollectiveExchanges:
         """So many samples have been trained on by way of another exchange, which has kept its own snapshots."""
         self._outer_made_as = None  # nor has it moved on by the steps that were made here
         self._snapshots.passed(samples)
+
+    def share(self, policy: Policy, shares: Sequence[float]) -> float:
+        """What this rank's parameters count in a mean under ``policy``, relative to an equal share.
+
+        Args:
+            policy: One that has been built here.
+            shares: By rank, of each round's samples; empty is equal shares. A rack has those of its ranks together.
+        """
+        if not shares:
+            return 1.0
+        ranks = self._rack_mates() if isinstance(policy, Hierarchical) else [self._group.rank]
+        return statistics.fmean(shares[rank] for rank in ranks) * self._group.size
+
+    def _rack_mates(self) -> Sequence[int]:
+        """The ranks of this rank's rack; known since the first policy by racks."""
+        assert self._racks is not None, "no policy by racks has been built"
+        return next(ranks for ranks in self._racks.members if self._group.rank in ranks)
 
     def build(self, policy: Policy) -> CollectiveExchange:
         """The exchange of ``policy``."""
@@ -99,10 +121,9 @@ class CollectiveExchanges:
                     refuse=self._refuse,
                     snapshots=self._snapshots,
                     gauge=self._gauge,
-                    compression=policy.compression,
+                    make_reducer=_reducers_of(self._group, policy, seed=self._seed),
                     inner_rate=policy.inner_rate,
                     outer=self._outer_steps(policy),
-                    seed=self._seed,
                 )
             case BSP() if isinstance(self._group, TorchGroup) and (
                 policy.compression == NO_COMPRESSION or ddp_comm_hook(policy.compression) is not None
@@ -148,20 +169,22 @@ class CollectiveExchanges:
         return self._outer if policy.has_outer_step else None
 
     def _build_levels(self, policy: Hierarchical) -> CollectiveExchange:
-        racks = Racks.among(self._group)
-        if len(racks.members) == 1:
+        if self._racks is None:
+            self._racks = Racks.among(self._group)
+        if len(self._racks.members) == 1:
             if self._group.rank == 0:
                 self._timeline.meter.totals.fallbacks.append(
                     f"all workers are in one rack, so {policy.spec} is {policy.inner.spec}"
                 )
             return self.build(policy.inner)
-        between = BetweenRacks(self._group, racks)
+        between = BetweenRacks(self._group, self._racks, rails=policy.compression.cuts)
         inner = CollectiveExchanges(
             self._replica,
             group=between.inside,
             timeline=self._timeline,
             refuse=self._refuse,
             snapshots=SnapshotTaker(None),
+            gauge=None if self._gauge is None else _RackGauge(self._gauge, self._rack_mates()),
         )
         outer = AveragingExchange(
             self._replica,
@@ -170,5 +193,38 @@ class CollectiveExchanges:
             timeline=self._timeline,
             refuse=self._refuse,
             snapshots=self._snapshots,
+            gauge=self._gauge,
+            make_reducer=_reducers_of(between, policy, seed=self._seed),
         )
         return HierarchicalExchange(inner.build(policy.inner), outer)
+
+
+def _reducers_of(group: Group | BetweenRacks, policy: LocalSGD | Hierarchical, *, seed: int) -> ReducerMaker | None:
+    """None where everything is sent in full."""
+    compression = policy.compression
+    if compression == NO_COMPRESSION:
+        return None
+    if isinstance(group, BetweenRacks):
+        return lambda shapes: RackReducer(group, compression, shapes=shapes, seed=seed)
+    return lambda shapes: CompressedReducer(group, compression, shapes=shapes, seed=seed)
+
+
+class _RackGauge:
+    """A worker's gauge where its gradient is one of its rack's."""
+
+    def __init__(self, gauge: Gauge, ranks: Sequence[int]) -> None:
+        self._gauge = gauge
+        self._ranks = ranks
+
+    @property
+    def weight(self) -> float:
+        return self._gauge.weight_among(self._ranks)
+
+    def weight_among(self, ranks: Sequence[int]) -> float:
+        return self._gauge.weight_among(ranks)
+
+    def measure(self, parts: Sequence[torch.Tensor]) -> bool:
+        return self._gauge.measure(parts)
+
+    def exchanged(self, clock: int, *, took_s: float) -> None:
+        self._gauge.exchanged(clock, took_s=took_s)

@@ -138,6 +138,10 @@ class Gauge(Protocol):
         """What this rank's gradient is multiplied by before the mean over the ranks is taken."""
         ...
 
+    def weight_among(self, ranks: Sequence[int]) -> float:
+        """The same before the mean over some of the ranks."""
+        ...
+
     def measure(self, parts: Sequence[torch.Tensor]) -> bool:
         """Some or all of the gradient of the step under way; always the same parts in the same order.
 

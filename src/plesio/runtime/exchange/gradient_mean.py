@@ -83,7 +83,7 @@ class GradientMeanExchange(SynchronousExchange):
             for _ in range(max(1, policy.delay))
         ]
         reducers = [reducer for turn in self._turns for reducer in turn]
-        self._books = CompressionBooks(policy.compression, reducers, timeline=timeline)
+        self._books = CompressionBooks(reducers, timeline=timeline)
         self._keeps_residual = policy.compression.keeps_residual
         self._kept_back = False
         """Whether something has been sent in part since everything was sent in full."""

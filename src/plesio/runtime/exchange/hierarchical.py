@@ -5,8 +5,9 @@
     d steps after that      what the averaging found, mean - own, is added (at once without a delay)
 
 Both levels are the exchanges that there are: the inner one is that of BSP on the rack's group (DDP itself where DDP can
-be), the outer one local SGD's on `BetweenRacks`. Optimizer state of different racks differs, as it does between the
-workers of local SGD. A gradient that is not finite costs its rack the step, and no other.
+be), the outer one local SGD's on `BetweenRacks`, with a `RackReducer` where what goes between racks is compressed.
+Optimizer state of different racks differs, as it does between the workers of local SGD. A gradient that is not finite
+costs its rack the step, and no other.
 """
 
 from contextlib import AbstractContextManager
@@ -29,8 +30,15 @@ class HierarchicalExchange:
     def __init__(self, inner: Exchange, outer: AveragingExchange) -> None:
         self._inner = inner
         self._outer = outer
-        self.share = 1.0
-        """Of a mean of parameters; racks count by their workers, and this policy never adapts."""
+
+    @property
+    def share(self) -> float:
+        """What this rank's parameters count in a mean over all ranks, relative to an equal share; equal in a rack."""
+        return self._outer.share
+
+    @share.setter
+    def share(self, share: float) -> None:
+        self._outer.share = share
 
     @property
     def ready_s(self) -> float | None:

@@ -50,6 +50,8 @@ class FullReducer:
         group: The ranks.
     """
 
+    keeps_residual = False
+
     def __init__(self, group: Group) -> None:
         self._group = group
 

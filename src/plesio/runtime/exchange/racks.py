@@ -6,7 +6,8 @@ racks, each counted by its number of ranks. It is taken in two stages:
 1. between racks, at once: each rank sums its own slice of the tensor with its peers, one of each rack (a *rail*);
 2. within the rack, when somebody waits for the sum: the ranks gather each other's slices.
 
-Racks that are not equally large have one rail, of their first ranks (the *leaders*), which broadcast what they have.
+Racks that are not equally large have one rail, of their first ranks (the *leaders*), which broadcast what they have. So
+has what cannot be cut into slices.
 
 Either way ``2 (R-1) S`` bytes of S go between R racks in all. With m rails, m interfaces send an m-th each, so only a
 shared uplink limits them and no rank's own traffic is held up by all of it; and the second stage takes
@@ -51,7 +52,12 @@ class Racks:
     def rails(self) -> tuple[tuple[int, ...], ...]:
         """Groups of one rank of each rack; one group alone, the leaders, if racks are not equally large."""
         equal = len({len(ranks) for ranks in self.members}) == 1
-        return tuple(zip(*self.members, strict=True)) if equal else (tuple(ranks[0] for ranks in self.members),)
+        return tuple(zip(*self.members, strict=True)) if equal else (self.leaders,)
+
+    @property
+    def leaders(self) -> tuple[int, ...]:
+        """The first rank of each rack."""
+        return tuple(ranks[0] for ranks in self.members)
 
 
 class BetweenRacks:
@@ -60,15 +66,19 @@ class BetweenRacks:
     Args:
         group: All ranks.
         racks: Where they are.
+        rails: Whether all ranks of racks that are equally large take part between racks, or the leaders alone.
     """
 
-    def __init__(self, group: Group, racks: Racks) -> None:
+    def __init__(self, group: Group, racks: Racks, *, rails: bool = True) -> None:
         self.rank = group.rank
         self.size = group.size
         self.rack = group.rack
         self._group = group
-        self._num_rails = len(racks.rails)
-        self._rail = group.split(racks.rails)
+        between = racks.rails if rails else (racks.leaders,)
+        self.num_rails = len(between)
+        """Slices that a tensor is cut into."""
+        self.rail = group.split(between)
+        """This rank's peers in other racks; None for who is on no rail."""
         inside = group.split(racks.members)
         assert inside is not None, "every rank is in a rack"
         self.inside = inside
@@ -96,39 +106,46 @@ class BetweenRacks:
         It must stay as it is until the sum is there.
         """
         flat = tensor.view(-1)
-        width = -(-flat.numel() // self._num_rails)
-        own = flat.new_zeros(width)
-        work = None
-        if self._rail is not None:
-            begin = width * self.inside.rank if self._num_rails > 1 else 0
-            mine = flat[begin : begin + width]
-            own[: mine.numel()] = mine * self.inside.size
-            work = self._rail.all_reduce(own)
-        return _Sum(flat, own, work, inside=self.inside, gathers=self._num_rails > 1)
+        own = self.slice_of(flat) * self.inside.size
+        return _Sum(flat, own, None if self.rail is None else self.rail.all_reduce(own), between=self)
+
+    def slice_elements(self, num_elements: int) -> int:
+        """Numbers in a slice of a tensor of ``num_elements``; the last slice is padded with zeros."""
+        return -(-num_elements // self.num_rails)
+
+    def slice_of(self, flat: torch.Tensor) -> torch.Tensor:
+        """This rank's slice ``[slice_elements]`` of ``flat``, whose memory it may share."""
+        if self.num_rails == 1:
+            return flat
+        width = self.slice_elements(flat.numel())
+        mine = flat[width * self.inside.rank : width * (self.inside.rank + 1)]
+        return torch.nn.functional.pad(mine, (0, width - mine.numel()))
+
+    def spread(self, own: torch.Tensor, *, num_elements: int) -> torch.Tensor:
+        """All ``num_elements`` numbers, of which this rank brings the slice ``own``; all ranks of the rack call it.
+
+        Of a rack with one rail the leader's ``own`` is all of them, and the others' is overwritten with it.
+        """
+        if self.num_rails > 1:
+            return torch.cat(self.inside.all_gather(own).wait())[:num_elements]
+        self.inside.broadcast(own)
+        return own
 
 
 class _Sum:
     """A sum under way between racks, and spread in this one when it is waited for."""
 
-    def __init__(
-        self, flat: torch.Tensor, own: torch.Tensor, work: Work | None, *, inside: Group, gathers: bool
-    ) -> None:
+    def __init__(self, flat: torch.Tensor, own: torch.Tensor, work: Work | None, *, between: BetweenRacks) -> None:
         self._flat = flat
         self._own = own
         self._work = work
-        self._inside = inside
-        self._gathers = gathers
+        self._between = between
 
     def wait(self) -> None:
         """Return when the sum is there."""
         if self._work is not None:
             self._work.wait()
-        if self._gathers:
-            parts = self._inside.all_gather(self._own).wait()
-            self._flat.copy_(torch.cat(list(parts))[: self._flat.numel()])
-        else:
-            self._inside.broadcast(self._own)
-            self._flat.copy_(self._own)
+        self._flat.copy_(self._between.spread(self._own, num_elements=self._flat.numel()))
 
     def took_s(self) -> float:
         """Seconds between racks; in the rack the sum is spread only when somebody waits. 0 for who is on no rail."""

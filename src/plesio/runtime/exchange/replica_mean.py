@@ -80,6 +80,11 @@ class ReplicaMean(Protocol):
 class Reducer(Protocol):
     """Makes means of the ranks' deltas."""
 
+    @property
+    def keeps_residual(self) -> bool:
+        """Whether it keeps back what it does not send."""
+        ...
+
     def begin(self, flat: Tensor, clock: int, *, weight: float, in_full: bool) -> "PendingDelta":
         """Begin the sum of the ranks' ``flat`` tensors times their weights, which add up to 1."""
         ...
@@ -151,12 +156,9 @@ class DeltaMean:
         reducer: Of their shapes.
         outer: What becomes of the mean.
         group: The ranks.
-        keeps_residual: Whether the reducer keeps back what it does not send.
     """
 
-    def __init__(
-        self, named: Sequence[Named], *, reducer: Reducer, outer: OuterStep, group: Group, keeps_residual: bool
-    ) -> None:
+    def __init__(self, named: Sequence[Named], *, reducer: Reducer, outer: OuterStep, group: Group) -> None:
         self.named = named
         self.kept_back = False
         self.refused = False
@@ -166,7 +168,6 @@ class DeltaMean:
         self._outer = outer
         self._num_steps = 0
         self._group = group
-        self._keeps_residual = keeps_residual
         self._own = self._mean = torch.empty(0)
         self._pending: PendingDelta | None = None
 
@@ -175,7 +176,7 @@ class DeltaMean:
         self._num_steps = num_steps
         self._own = _flat(self.named).sub_(self._base)
         self._pending = self._reducer.begin(self._own, clock, weight=share / self._group.size, in_full=in_full)
-        self.kept_back = self._keeps_residual and not in_full
+        self.kept_back = self._reducer.keeps_residual and not in_full
 
     def wait(self) -> float | None:
         """Return when the mean is there: the seconds that it took, if that is known."""

@@ -26,7 +26,16 @@ from plesio.policies import UpdateKind
 from plesio.runtime.exchange.layout import Slice, view_packed
 from plesio.runtime.exchange.optimizer_state import Piece, Table, read_state, write_state
 
-__all__ = ["SUPPORTED_OPTIMIZERS", "Allocate", "OptimizerSpec", "Pulled", "Shard", "empty_payload", "optimizer_spec"]
+__all__ = [
+    "SUPPORTED_OPTIMIZERS",
+    "Allocate",
+    "OptimizerSpec",
+    "Pulled",
+    "Shard",
+    "empty_payload",
+    "optimizer_spec",
+    "runs_on_servers",
+]
 
 SUPPORTED_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     optimizer.__name__: optimizer
@@ -57,6 +66,11 @@ class OptimizerSpec:
     groups: tuple[dict[str, Any], ...]
 
 
+def runs_on_servers(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the servers can run this class."""
+    return SUPPORTED_OPTIMIZERS.get(type(optimizer).__name__) is type(optimizer)
+
+
 def optimizer_spec(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
     """Describe ``optimizer`` so that a server can build its like.
 
@@ -64,7 +78,7 @@ def optimizer_spec(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
         ExchangeError: The servers cannot run this class.
     """
     name = type(optimizer).__name__
-    if SUPPORTED_OPTIMIZERS.get(name) is not type(optimizer):
+    if not runs_on_servers(optimizer):
         raise ExchangeError(
             f"the store's servers cannot run {name} on gradients; they can run {', '.join(SUPPORTED_OPTIMIZERS)}. "
             "Use one of these, or push deltas (policy option update=delta), which works with any optimizer"
@@ -208,22 +222,40 @@ class Shard:
         self._pending[worker, clock] = _Pending(values, groups)
 
     @torch.no_grad()
-    def apply(self, updates: Sequence[tuple[int, int]], *, weight: float, version: int, num_live: int) -> None:
-        """Make the mean of these pending updates, times ``weight``, the given version."""
+    def apply(
+        self,
+        updates: Sequence[tuple[int, int]],
+        *,
+        weight: float,
+        version: int,
+        num_live: int,
+        num_workers: Sequence[int] | None = None,
+    ) -> None:
+        """Make the mean of these pending updates, times ``weight``, the given version.
+
+        Args:
+            updates: (worker, clock) of each.
+            weight: Multiplies the step.
+            version: What results.
+            num_live: Workers in all.
+            num_workers: Of each update, how many workers' work it is, which it counts for in the mean; None: 1 each.
+        """
         pending = [self._pending.pop(update) for update in updates]
+        counts = [1] * len(pending) if num_workers is None else num_workers
         for one in pending:
             if one.groups is not None:
                 self._set_options(one.groups)
         touched = sorted({index for one in pending for index in one.values})
         for index in touched:
-            values = [one.values[index] for one in pending if index in one.values]
+            values = [(one.values[index], n) for one, n in zip(pending, counts, strict=True) if index in one.values]
             tensor = self._tensors[index]
             if self._slices[index].kind == "buffer":
-                tensor.lerp_(_mean(values, len(values)), min(1.0, len(values) / num_live))
+                count = sum(n for _, n in values)
+                tensor.lerp_(_mean(values, count), min(1.0, count / num_live))
             elif self._update == "delta":
-                tensor.add_(_mean(values, len(pending)), alpha=weight)
+                tensor.add_(_mean(values, sum(counts)), alpha=weight)
             else:
-                tensor.grad = _mean(values, len(pending))
+                tensor.grad = _mean(values, sum(counts))
             self._changed_at[index] = version
         if self._optimizer is not None:
             self._step(weight)
@@ -297,11 +329,12 @@ class Shard:
         return payload
 
 
-def _mean(values: Sequence[torch.Tensor], count: int) -> torch.Tensor:
-    """Sum, then divide by ``count``: an update without this slice counts as zero, as in an all-reduce."""
-    if count == 1:
-        return values[0]
-    total = values[0].clone()
-    for value in values[1:]:
-        total.add_(value)
+def _mean(values: Sequence[tuple[torch.Tensor, int]], count: int) -> torch.Tensor:
+    """Sum of value times number, over ``count``: an update without this slice counts as zero, as in an all-reduce."""
+    first, times = values[0]
+    if times == count:
+        return first
+    total = first * times if times > 1 else first.clone()
+    for value, number in values[1:]:
+        total.add_(value, alpha=number)
     return total.div_(count)

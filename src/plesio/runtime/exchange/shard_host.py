@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from plesio.policies import UpdateKind
-from plesio.runtime.coordinator import Order
+from plesio.runtime.effects import Order
 from plesio.runtime.exchange.layout import Slice
 from plesio.runtime.exchange.optimizer_state import Table
 from plesio.runtime.exchange.shard import Allocate, OptimizerSpec, Pulled, Shard, empty_payload
@@ -135,7 +135,13 @@ class ShardHost:
         match order.kind:
             case "apply":
                 updates = [(worker, clock) for worker, clock in body["updates"]]
-                self._shard.apply(updates, weight=body["weight"], version=body["version"], num_live=body["num_live"])
+                self._shard.apply(
+                    updates,
+                    weight=body["weight"],
+                    version=body["version"],
+                    num_live=body["num_live"],
+                    num_workers=body.get("num_workers"),
+                )
                 for worker, clock in updates:
                     self._decide(worker, clock=clock)
             case "drop":

@@ -1,7 +1,7 @@
 """A server's parameter part: tensors arrive and leave here, and what the run's decisions say is done to them.
 
-It decides nothing. torch is imported when the first parameters arrive; a server that only accompanies collectives never
-pays for it.
+It decides nothing. torch takes seconds to import, in which a server answers nobody: it is loaded before a run begins
+that will need it (`ShardService.load`), and a server that only accompanies collectives never pays for it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plesio.core.clock import Clock
 from plesio.policies import Arrived
-from plesio.runtime.coordinator import Order, Snapshot
+from plesio.runtime.effects import Order, Snapshot
 from plesio.runtime.exchange.connection import WorkerConnections
 from plesio.runtime.exchange.transport import Bulk, Header
 from plesio.runtime.messages import BulkKind, worker_identity
@@ -45,6 +45,14 @@ class ShardService:
         self._endpoint = endpoint
         self._clock = clock
         self._host: ShardHost | None = None
+
+    def load(self) -> None:
+        """Import what a shard is made of, so that no run stands still for it later."""
+        import torch
+
+        import plesio.runtime.exchange.shard_host  # noqa: F401
+
+        torch.optim.SGD([torch.zeros(1)], lr=0.1)  # the first optimizer of a process imports torch's compiler
 
     def take(self, message: Bulk, *, snapshots: Sequence[Snapshot]) -> Arrival | None:
         """Act on a worker's message; what has to be decided on is returned.

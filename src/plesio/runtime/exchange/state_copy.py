@@ -17,17 +17,18 @@ class StateCopy:
 
     Args:
         replica: Whose.
+        optimizer_state: Whether the replica's optimizer has the state; if not, who goes back begins with none.
     """
 
     @torch.no_grad()
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, *, optimizer_state: bool = True) -> None:
         self._replica = replica
         self._tensors = [(tensor, tensor.detach().clone()) for tensor in _tensors(replica)]
         self._state = {
             parameter: {
                 key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in state.items()
             }
-            for parameter, state in replica.optimizer.state.items()
+            for parameter, state in (replica.optimizer.state.items() if optimizer_state else ())
         }
 
     @torch.no_grad()

@@ -74,7 +74,10 @@ class StoreExchange:
         self._clock = 0
         self._pushed_clock = 0
         self._version = 0
-        self._credit = 0
+        self.credit = 0
+        """The clock up to which this worker may run."""
+        self.waited_s = 0.0
+        """Seconds of the last exchange that it waited for others."""
         self._fetched_snapshots = len(client.snapshots())
         # Where the servers step, the replica's own optimizer may never do; a scheduler would take that for a mistake.
         replica.optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -131,23 +134,46 @@ class StoreExchange:
 
     def step(self, progress: Progress) -> None:
         """Add this step to the update under way; exchange if it is time."""
-        self._clock = progress.clock
-        self._num_samples += progress.samples
         if self._gauge is not None:
             self._gauge.measure(list(self._replica.gradients()))
-        exchange = self._policy.exchanges_at(progress.clock) or progress.clock + 1 > self._credit
-        if not self._replica.gradients_finite():
+        finite = self._replica.gradients_finite()
+        if not finite:
             self._refuse(progress.clock, "not_finite")
-        else:
+        due = self.due(progress.clock)
+        self.add(progress, finite=finite, due=due)
+        if due:
+            self.exchange()
+        self._replica.optimizer.zero_grad(set_to_none=True)
+
+    def due(self, clock: int) -> bool:
+        """Whether an exchange follows step ``clock``: the period is over, or the credit is used up."""
+        return self._policy.exchanges_at(clock) or clock + 1 > self.credit
+
+    def add(self, progress: Progress, *, finite: bool, due: bool) -> None:
+        """Make the step that is in the gradients a part of the update under way, if it is finite.
+
+        Args:
+            progress: The step.
+            finite: Whether the gradients are.
+            due: Whether an exchange follows.
+        """
+        self._clock = progress.clock
+        self._num_samples += progress.samples
+        if finite:
             self._num_steps += 1
             if self._policy.update == "gradient":
                 self._accumulate()
-            if self._policy.update == "delta" or not exchange:
-                self._replica.optimizer.step()
-        if exchange:
-            self._push()
-            self._pull(clock=progress.clock)
-        self._replica.optimizer.zero_grad(set_to_none=True)
+            self.step_alone(due=due)
+
+    def step_alone(self, *, due: bool) -> None:
+        """Step the replica's own optimizer, where what it does is not replaced at once by what is pulled."""
+        if self._policy.update == "delta" or not due:
+            self._replica.optimizer.step()
+
+    def exchange(self) -> None:
+        """Push the update under way and pull the parameters."""
+        self._push()
+        self._pull(clock=self._clock)
 
     def _accumulate(self) -> None:
         for name, parameter in self._replica.parameters.items():
@@ -229,9 +255,9 @@ class StoreExchange:
         self._merge(replies)
         ended_s = self._timeline.now_s()
         # the server says how long it held the answer back for others; the rest was the transfer
-        waited_s = min(max(reply.held_s for reply in replies), ended_s - begun_s)
-        self._timeline.wait(begun_s, begun_s + waited_s, clock=self._clock)
-        self._timeline.communicate(begun_s + waited_s, ended_s, clock=self._clock)
+        self.waited_s = min(max(reply.held_s for reply in replies), ended_s - begun_s)
+        self._timeline.wait(begun_s, begun_s + self.waited_s, clock=self._clock)
+        self._timeline.communicate(begun_s + self.waited_s, ended_s, clock=self._clock)
         self._timeline.event("pull", at_s=ended_s, clock=self._clock, version=self._version)
 
     @torch.no_grad()
@@ -243,13 +269,14 @@ class StoreExchange:
                 write_slice(self._by_name[piece.name], piece, _part(reply.payload, piece, position))
                 position += piece.num_bytes
         self._version = min(reply.version for reply in replies)
-        self._credit = min(reply.credit for reply in replies)
+        self.credit = min(reply.credit for reply in replies)
         self.halted = any(reply.halted for reply in replies)
         if self._policy.update == "delta":
             self._base = {name: p.detach().clone() for name, p in self._replica.parameters.items()}
 
     def flush(self) -> None:
         """Hand in what is held back, and wait until it has been decided on."""
+        self.waited_s = 0.0
         if self._num_steps:
             self._push()
             self._pull(clock=0)  # credit for a first step is always there

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError, TransportError
 from plesio.policies import Arrived
-from plesio.runtime.coordinator import Snapshot
+from plesio.runtime.effects import Snapshot
 from plesio.runtime.exchange.connection import ServerConnection
 from plesio.runtime.exchange.optimizer_state import Table
 from plesio.runtime.exchange.transport import Bulk, Control, Header

@@ -50,13 +50,22 @@ class SynchronousExchange:
 
     def step(self, progress: Progress) -> None:
         """Step the optimizer with the averaged gradient, the same on every rank."""
-        self.ready_s = None
-        if self._finite():  # the mean is the same on all ranks, so all decide alike
+        if self.reduce(progress):
             self._replica.optimizer.step()
-        else:
-            self._blame(progress)
         self._replica.optimizer.zero_grad(set_to_none=True)
         self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
+
+    def reduce(self, progress: Progress) -> bool:
+        """Complete the mean gradient of a step, which is then in the replica, the same on every rank.
+
+        Returns:
+            Whether it is finite; if not, somebody has taken the blame.
+        """
+        self.ready_s = None
+        if self._finite():  # the mean is the same on all ranks, so all decide alike
+            return True
+        self._blame(progress)
+        return False
 
     def _finite(self) -> bool:
         return self._replica.gradients_finite()
@@ -110,8 +119,8 @@ class ReducingExchange(SynchronousExchange):
         self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
 
     @torch.no_grad()
-    def step(self, progress: Progress) -> None:
-        """Average the gradients, then step; buffers become rank 0's, as DDP makes them before each forward pass."""
+    def reduce(self, progress: Progress) -> bool:
+        """Average the gradients; buffers become rank 0's, as DDP makes them before each forward pass."""
         begun_s = self._timeline.now_s()
         gradients = [p.grad for p in self._replica.parameters.values() if p.grad is not None]
         weight = 1.0
@@ -128,5 +137,4 @@ class ReducingExchange(SynchronousExchange):
         for buffer in self._buffers:
             self._group.broadcast(buffer)
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=progress.clock)
-        with torch.enable_grad():  # an optimizer may need it for a closure
-            super().step(progress)
+        return super().reduce(progress)

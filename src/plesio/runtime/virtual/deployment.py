@@ -95,10 +95,10 @@ class Deployment:
             )
         return self._meetings[key]
 
-    def abort_collectives(self) -> None:
-        """Whoever waits in a collective fails at its next turn."""
-        for meeting in self._meetings.values():
-            meeting.broken = True
+    def abort_collectives(self, rank: int) -> None:
+        """Whoever waits in a collective that ``rank`` takes part in fails at its next turn."""
+        for (ranks, _), meeting in self._meetings.items():
+            meeting.broken |= rank in ranks
 
     @property
     def num_hosts(self) -> int:

@@ -124,6 +124,7 @@ class VirtualJob:
         self._deployment = deployment
         self._turn = turn
         self._host = deployment.host_of(place.rank)
+        self.rack = deployment.cluster.rack_of_host(self._host)
         self.clock: Clock = VirtualClock(deployment, turn, host=self._host)
         self.pacer: Pacer | None = None
         self.policy: str | None = None
@@ -171,7 +172,7 @@ class VirtualJob:
             meeting=self._deployment.meeting(ranks, beside=beside),
             turn=self._turn,
             count_bytes=partial(self._count, ranks),
-            rack=self._deployment.cluster.rack_of(self.place.rank),
+            rack=self.rack,
             part=self._group_of,
         )
 
@@ -179,8 +180,8 @@ class VirtualJob:
         self._collective_bytes += self._deployment.count_collective(ranks, self.place.rank, operation, num_bytes)
 
     def abort_collectives(self) -> None:
-        """Wake whoever is blocked in a collective, with an error."""
-        self._deployment.abort_collectives()
+        """Wake whoever is blocked in a collective with this worker, with an error."""
+        self._deployment.abort_collectives(self.place.rank)
 
     def missing(self) -> list[int]:
         """All come."""
@@ -196,6 +197,9 @@ class VirtualJob:
     def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
         """A function that tells what was sent since ``before``."""
         return lambda: dict(self.bytes_sent() - before)
+
+    def let_servers_go_on(self) -> None:
+        """No worker has started them."""
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""

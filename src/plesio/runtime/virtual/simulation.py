@@ -163,7 +163,7 @@ def simulate(
         costs: What exchanging costs processors; None for a typical machine's.
         faults: Who is lost or joins, in the order of time; may be without end. Who joins has the next free rank.
         seed: Of the workers' random streams.
-        on_progress: Called a few times a second (of real time), by any thread.
+        on_progress: Called a few times a second (of real time), by any thread, and once at the end.
 
     Raises:
         ConfigError: The cluster has no room for so many workers.
@@ -184,6 +184,8 @@ def simulate(
         raise _first_error(stage.outcomes) or stall from stall
     finally:
         torch.set_num_threads(num_threads)
+    if on_progress is not None:
+        on_progress(_progress(deployment))
     return Simulation(
         outcomes=stage.outcomes,
         runs=tuple(deployment.server(0).proper.results),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from plesio.core.errors import ConfigError, PlesioError, TransportError
+from plesio.core.errors import ConfigError, PlesioError, TransportError, WorkerLostError
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy, Reviewed, Steer, encode_event
 from plesio.runtime.exchange.group import Group
@@ -19,6 +19,7 @@ from plesio.runtime.ledger import Meter, RunInfo
 from plesio.runtime.loading import Feed, LeasedFeed, SynchronousFeed
 from plesio.runtime.machine import environment
 from plesio.runtime.messages import ControlKind
+from plesio.runtime.rack_feed import Rack, RackBlocks, RackFeed, figures_for_racks
 from plesio.runtime.remainder import PlanFigures, Remainder
 from plesio.runtime.rounds import RoundBook
 from plesio.runtime.stage import Standing, Turn
@@ -65,6 +66,8 @@ class DistributedWorld:
         self.stages: Stages | None = None
         """The exchanges of a policy that changes; set before the first loop."""
         self.rounds = RoundBook(self.rank, self.num_workers)
+        self.rack: Rack | None = None
+        """Where racks share a store, this worker's; set before the first loop."""
         self._job = job
         self._owns_job = owns_job
         self._policy = policy
@@ -91,11 +94,12 @@ class DistributedWorld:
         self._group = self._job.group(device_type)
         return self._group
 
-    def join(self, *, layout: str) -> None:
+    def join(self, *, layout: str, normalises: bool) -> None:
         """Take part: returns when the run has started.
 
         Args:
             layout: Digest of the replica's tensors, which must be alike on all workers.
+            normalises: Whether the replica's optimizer divides by the gradients' size.
 
         Raises:
             TransportError: Not all workers came, or they disagree.
@@ -109,6 +113,8 @@ class DistributedWorld:
             "snapshot_every": self._snapshot_every,
             "folder": None if self._folder is None else str(self._folder.absolute()),
             "layout": layout,
+            "rack": self._job.rack,
+            "normalises": normalises,
             "environment": asdict(environment()),
         }
         self._heartbeat = self._job.heartbeat()
@@ -123,12 +129,12 @@ class DistributedWorld:
         return f"; of the job's workers {missing} have not come" if missing else ""
 
     def _abort(self) -> None:
-        if self._policy.exchange == "collective":
+        if self._policy.exchange == "collective" or self._group is not None:
             self._job.abort_collectives()
 
     def feed(self, figures: PlanFigures, *, plan: int) -> Feed:
         """Fixed batches for a collective, leased blocks for the store."""
-        if not self._policy.pushes:
+        if not self._policy.pushes or (self.rack is not None and len(self.rack.sizes) == 1):
             return SynchronousFeed(
                 figures.whole(),
                 batch_size=figures.batch_size,
@@ -136,21 +142,37 @@ class DistributedWorld:
                 seed=self._info.seed,
                 rounds=self.rounds,
             )
-        assert self.client is not None
-        leases = Leases(
-            self.client,
-            plan=plan,
-            figures=figures,
-            on_admitted=self._admitted,
-            before_rest=lambda: self.before_rest(),
-            on_halt=lambda: self.on_halt(),
-        )
+        if self.rack is not None:
+            return self._rack_feed(figures, plan=plan, rack=self.rack)
+        leases = self._leases(figures, plan=plan, on_admitted=self._admitted)
         if self.stages is None:
             return LeasedFeed(leases, num_samples=figures.num_samples, first_epoch=plan, seed=self._info.seed)
         self._feed = StagedFeed(
             figures, plan=plan, seed=self._info.seed, rounds=self.rounds, source=leases, stages=self.stages
         )
         return self._feed
+
+    def _leases(self, figures: PlanFigures, *, plan: int, on_admitted: Callable[[int], None]) -> Leases:
+        assert self.client is not None
+        return Leases(
+            self.client,
+            plan=plan,
+            figures=figures,
+            on_admitted=on_admitted,
+            before_rest=lambda: self.before_rest(),
+            on_halt=lambda: self.on_halt(),
+        )
+
+    def _rack_feed(self, figures: PlanFigures, *, plan: int, rack: Rack) -> Feed:
+        figures = figures_for_racks(figures, sizes=rack.sizes, together=self._policy.synchronous)
+        blocks = RackBlocks(
+            rack.group,
+            lease=lambda on_admitted: self._leases(figures, plan=plan, on_admitted=on_admitted),
+            before_rest=lambda: self.before_rest(),
+            on_admitted=self._admitted,
+        )
+        whole = LeasedFeed(blocks, num_samples=figures.num_samples, first_epoch=plan, seed=self._info.seed)
+        return RackFeed(whole, rack=rack.group)
 
     def review(self, review: Reviewed) -> None:
         """Report what this worker saw."""
@@ -237,12 +259,16 @@ class DistributedWorld:
         self.client.tell(ControlKind.EVALUATED, {"evaluations": points, "parameters_sha256": parameters_sha256})
 
     def share_metric(self, metric: float | None) -> float | None:
-        """Rank 0's metric, on all ranks of a collective; of a store run everyone's own."""
-        if self._policy.exchange == "store" or (self.stages is not None and self.stages.on_store):
+        """Rank 0's metric, on all ranks of a collective and of rank 0's rack; else everyone's own, on the store."""
+        group = self._group
+        if self.rack is not None:
+            group = self.rack.group if self.rack.evaluates else None
+        elif self._policy.exchange == "store" or (self.stages is not None and self.stages.on_store):
+            group = None
+        if group is None:
             return metric
         value = torch.tensor([float("nan") if metric is None else metric], dtype=torch.float64)
-        assert self._group is not None
-        self._group.broadcast(value)
+        group.broadcast(value)
         return float(value.item())
 
     def leave(self) -> None:
@@ -276,6 +302,8 @@ class DistributedWorld:
         finally:
             if self._heartbeat is not None:
                 self._heartbeat.quiet()
+            if self.rack is not None and isinstance(self._failure(), WorkerLostError):
+                self._job.let_servers_go_on()  # this rack is at its end, others are not
             if self._owns_job:
                 self._job.close()
 

@@ -30,7 +30,7 @@ as the one that sends heartbeats, a connection of its own. ZeroMQ's own thread s
 """
 
 from plesio.runtime.exchange.transport.client import ClientEndpoint, wait_readable
-from plesio.runtime.exchange.transport.control_client import ControlClient
+from plesio.runtime.exchange.transport.control_client import CONNECT_S, ControlClient
 from plesio.runtime.exchange.transport.outbox import Sending
 from plesio.runtime.exchange.transport.security import JobKeys, new_job_secret
 from plesio.runtime.exchange.transport.server import ServerEndpoint
@@ -38,6 +38,7 @@ from plesio.runtime.exchange.transport.sockets import LinkBytes, Traffic
 from plesio.runtime.exchange.transport.wire import Bulk, Control, Gone, Header, Incoming, Refusal
 
 __all__ = [
+    "CONNECT_S",
     "Bulk",
     "ClientEndpoint",
     "Control",

@@ -16,7 +16,10 @@ from plesio.runtime.exchange.transport.sockets import Context, Socket, Traffic, 
 from plesio.runtime.exchange.transport.watch import ClientWatch
 from plesio.runtime.exchange.transport.wire import Control, Refusal, job_digest
 
-__all__ = ["ControlClient", "connect"]
+__all__ = ["CONNECT_S", "ControlClient", "connect"]
+
+CONNECT_S = 30.0
+"""How long to wait for a server that should be there: on a busy machine it may be long in answering."""
 
 
 def connect(socket: Socket, address: str, *, watch: ClientWatch, timeout_s: float) -> None:

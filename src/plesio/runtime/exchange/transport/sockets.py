@@ -54,7 +54,8 @@ _HEARTBEAT_MS = 5_000
 _HEARTBEAT_TIMEOUT_MS = 30_000
 """Far above a lease: this clears away dead connections; whether a worker is alive is for its lease to say."""
 
-_HANDSHAKE_MS = 10_000
+_HANDSHAKE_MS = 60_000
+"""Longer than any client waits: a server that loads torch on a busy host answers late, which is no refusal."""
 
 _HEAD_BYTES = 1024
 

@@ -1,0 +1,164 @@
+"""Racks: settings under which the workers of a rack step together, and replicas of racks drift apart.
+
+Where a job has several racks, and not all of one worker, every period and delay is there a second time *by racks*
+(`Setting.by_racks`, the policy ``hier:bsp/local_sgd:H,delay=d``): the rack's mean gradient at every step, local SGD
+between racks. Racks are what the workers say of themselves in their reviews, so a recorded log replays.
+
+*Drift.* Between two averagings that are s steps apart, replicas that begin alike and draw their samples alike are off
+their mean by at most ``s η² σ²`` (η the learning rate, σ² the variance of one replica's gradient: Khaled, Mishchenko &
+Richtárik 2020, "Tighter Theory for Local SGD on Identical and Heterogeneous Data", lemma 1). A rack of m workers steps
+with a batch m times as large, so σ² is an m-th. Averaged over workers, and so over racks by their size, with R racks of
+n workers in all, it is ``R/n``, whether racks are equally large or not (their sum of m/n · 1/m). So
+
+    drift = slack · R/n
+
+is the slack of single workers that makes replicas drift as far: what training affords is asked of that. Two racks of
+eight may go on for 8 steps where single workers may for one. (Two replicas also are nearer to their mean than sixteen
+are, by 1 - 1/R over 1 - 1/n; that is not counted.) A drift below 1 counts as 1, the least that single workers can have:
+what is still less is not told apart, and of such settings that which sends least between racks comes first.
+
+*What if.* The workers of a rack end a step together, one exchange within the rack after the slowest of them. So a rack
+is a worker whose steps take ``max over its workers + inside``, and what follows is `what_if` with R workers. When racks
+have averaged, each spreads the mean among its workers, which nothing hides: half an all-reduce, once a period
+(`plesio.runtime.exchange.racks`; an all-gather is half of one, Thakur et al. 2005).
+
+*Transfers.* Within the rack: the shortest time that any worker of the rack stood still in a step in which nothing was
+merged, in the slowest rack. Between racks: as of any averaging, the time it took whoever began it last. Until they have
+been measured, an exchange between racks counts as long as one among all workers, since no more bytes go that way; and
+one within the rack as nothing, so that it is tried where slack between racks could be all that is needed. After one
+review it is known. Before an exchange among all workers has been measured, nothing is tried.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.policies.adaptive.setting import Setting
+from plesio.policies.adaptive.what_if import predict_steps_s
+from plesio.policies.events import Reviewed
+
+__all__ = ["RackTransfers", "WorkerRacks", "begun_under_this_setting"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRacks:
+    """Which workers are in a rack with each other: their places among all, in ascending order, by rack.
+
+    >>> racks = WorkerRacks(((0, 1, 2, 3), (4, 5, 6, 7)))
+    >>> racks.drift(Setting.of(period=8, delay=1, by_racks=True)), racks.drift(Setting.of(period=8, delay=1))
+    (2.0, 8)
+    >>> racks.drift(Setting.of(period=2, delay=0, by_racks=True)), racks.slack(3)
+    (1.0, 12.0)
+    """
+
+    members: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, reviews: Mapping[int, Reviewed]) -> "WorkerRacks | None":
+        """Those of the workers that report; None where stepping by racks is nothing of its own."""
+        numbers = [review.rack for _, review in sorted(reviews.items())]
+        racks = dict.fromkeys(numbers)
+        if not 1 < len(racks) < len(numbers):
+            return None
+        return cls(tuple(tuple(place for place, number in enumerate(numbers) if number == rack) for rack in racks))
+
+    @property
+    def num_workers(self) -> int:
+        """Over all racks."""
+        return sum(map(len, self.members))
+
+    def drift(self, setting: Setting) -> float:
+        """The slack of single workers that lets replicas drift as far apart; the module's head has the formula."""
+        return max(1.0, setting.slack / self.slack(1)) if setting.by_racks else setting.slack
+
+    def slack(self, drift: float) -> float:
+        """The slack between racks that comes to so much drift."""
+        return drift * self.num_workers / len(self.members)
+
+    def steps_s(self, compute_s: NDArray[np.float64], *, inside_s: float) -> NDArray[np.float64]:
+        """``[num_racks, num_steps]`` seconds of the racks' steps.
+
+        Args:
+            compute_s: ``[num_workers, num_steps]`` seconds of computing.
+            inside_s: Of an exchange within a rack.
+        """
+        return np.stack([compute_s[list(places)].max(axis=0) for places in self.members]) + inside_s
+
+
+class RackTransfers:
+    """What exchanges within racks and between them take, as far as it has been seen."""
+
+    __slots__ = ("between_s", "inside_s")
+
+    def __init__(self) -> None:
+        self.inside_s: float | None = None
+        """Seconds from when all of a rack have come until they have their mean."""
+        self.between_s: float | None = None
+        """The same of all racks, without spreading the mean within them."""
+
+    def observe(self, reviews: Mapping[int, Reviewed], *, racks: WorkerRacks, setting: Setting) -> None:
+        """Take in what the workers saw under ``setting``, which is one by racks."""
+        blocked_s = _between_merges([review for _, review in sorted(reviews.items())], setting=setting)
+        if blocked_s.size:
+            self.inside_s = max(float(blocked_s[list(places)].min(axis=0).mean()) for places in racks.members)
+        if took_s := _exchanges_s(list(reviews.values())):
+            spread_s = self.spread_s if setting.delay == 0 else 0.0  # else it is in what the merge took
+            self.between_s = max(0.0, sum(took_s) / len(took_s) - spread_s)
+
+    @property
+    def inputs(self) -> dict[str, float]:
+        """What is known, by name."""
+        known = {"topology.inside_s": self.inside_s, "topology.between_s": self.between_s}
+        return {name: took_s for name, took_s in known.items() if took_s is not None}
+
+    @property
+    def spread_s(self) -> float:
+        """Seconds for the workers of a rack to get the mean of all racks once it is there."""
+        return (self.inside_s or 0.0) / 2
+
+    def predict_steps_s(
+        self, compute_s: NDArray[np.float64], *, racks: WorkerRacks, settings: Sequence[Setting], flat_s: float
+    ) -> dict[Setting, float]:
+        """Seconds that a step takes on average under each of the settings, which are by racks.
+
+        Args:
+            compute_s: ``[num_workers, num_steps]`` seconds of computing.
+            racks: Where the workers are.
+            settings: Periods and delays.
+            flat_s: Of an exchange among all workers, which stands for one between racks until that is known.
+        """
+        between_s = flat_s if self.between_s is None else self.between_s
+        steps_s = racks.steps_s(compute_s, inside_s=self.inside_s or 0.0)
+        found = predict_steps_s(steps_s, transfer_s=lambda _: between_s, settings=settings)
+        return {setting: step_s + self.spread_s / setting.period for setting, step_s in found.items()}
+
+
+def begun_under_this_setting(reviews: Mapping[int, Reviewed]) -> dict[int, Reviewed]:
+    """The reviews without the exchanges that were begun before their first step: those were among others."""
+    kept = {}
+    for worker, review in reviews.items():
+        since = review.clock - len(review.compute_s)
+        kept[worker] = replace(review, exchanges=tuple(row for row in review.exchanges if row[0] > since))
+    return kept
+
+
+def _between_merges(reviews: Sequence[Reviewed], *, setting: Setting) -> NDArray[np.float64]:
+    """``[num_workers, num_steps]`` seconds that workers stood still in the steps after which nothing was merged."""
+    num_steps = min(len(review.blocked_s) for review in reviews)
+    first = reviews[0].clock - num_steps + 1
+    alone = [place for place in range(num_steps) if (first + place - setting.delay) % setting.period]
+    blocked_s = np.array([review.blocked_s[len(review.blocked_s) - num_steps :] for review in reviews])
+    found: NDArray[np.float64] = blocked_s[:, alone] if num_steps else blocked_s
+    return found
+
+
+def _exchanges_s(reviews: Sequence[Reviewed]) -> list[float]:
+    """Of each exchange, the time it took whoever began it last; workers that only hear of it report none."""
+    found: dict[float, float] = {}
+    for review in reviews:
+        for clock, took_s in review.exchanges:
+            if took_s > 0:
+                found[clock] = min(took_s, found.get(clock, took_s))
+    return list(found.values())

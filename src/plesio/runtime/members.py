@@ -1,0 +1,95 @@
+"""Who takes part in a run: who lives, whom the policy knows, and who speaks for whom.
+
+Where racks share a store, the lowest rank of a rack speaks for it: the policy knows no other worker of the rack, and
+counts that one's updates as the work of all of them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["Member", "Members"]
+
+
+@dataclass(slots=True)
+class Member:
+    """One worker, as the coordinator keeps it."""
+
+    heard_s: float
+    rack: int = 0
+    num_workers: int = 1
+    """How many workers' work its updates are."""
+    normalises: bool = False
+    clock: int = 0
+    live: bool = True
+    resting: bool = False
+    left: bool = False
+    """The policy knows that it is gone for good, or has never known it: another speaks for its rack."""
+    doomed: bool = False
+    """Another of its rack is lost."""
+    leaving: bool = False
+    answered: bool = False
+
+
+class Members(dict[int, Member]):
+    """The workers that have come, by rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_racks = False
+        """Whether one worker speaks for its rack."""
+
+    @property
+    def live(self) -> list[int]:
+        """Workers that take part, in order of rank."""
+        return sorted(worker for worker, member in self.items() if member.live)
+
+    def is_live(self, worker: int) -> bool:
+        """Whether messages of this worker count."""
+        return worker in self and self[worker].live
+
+    def known(self) -> dict[int, int]:
+        """The live workers that have not left, as the policy knows them, and how many workers' work each one's is."""
+        return {worker: self[worker].num_workers for worker in self.live if not self[worker].left}
+
+    def form_racks(self, workers: Iterable[int]) -> dict[int, tuple[int, ...]]:
+        """From now on one worker speaks for its rack; returns of each worker all those of its rack."""
+        self.by_racks = True
+        racks: dict[int, list[int]] = defaultdict(list)
+        for worker in workers:
+            racks[self[worker].rack].append(worker)
+        for leader, *others in racks.values():
+            self[leader].num_workers += len(others)
+            for other in others:
+                self[other].resting = self[other].left = True
+        return {worker: tuple(rack) for rack in racks.values() for worker in rack}
+
+    def mates(self, worker: int) -> list[int]:
+        """The live others of a worker's rack, which cannot go on without it; nobody once its training is over."""
+        member = self[worker]
+        if not self.by_racks or member.leaving:
+            return []
+        return [other for other in self.live if other != worker and self[other].rack == member.rack]
+
+    def all_doomed_but(self, *workers: int) -> bool:
+        """Whether nobody else goes on."""
+        return all(other in workers or self[other].doomed for other in self.live)
+
+    def told_left(self) -> dict[int, bool]:
+        """Who is to be told now that its training is over, and whether it evaluates.
+
+        The one that evaluates is the lowest rank that is there, and is told when all are leaving; the rest at once.
+        """
+        live = self.live
+        all_left = all(self[worker].leaving for worker in live)
+        told = {}
+        for worker in live:
+            member, evaluates = self[worker], worker == live[0]
+            if member.leaving and not member.answered and (all_left or not evaluates):
+                member.answered = True
+                told[worker] = evaluates
+        return told
+
+    def silent_since(self, moment_s: float) -> list[int]:
+        """The live workers of whom nothing was heard since then."""
+        return [worker for worker in self.live if self[worker].heard_s < moment_s]

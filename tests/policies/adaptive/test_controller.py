@@ -1,0 +1,132 @@
+"""What the controller decides when the guard gives alarm; reviews are made up."""
+
+from dataclasses import replace
+
+import pytest
+
+from plesio.policies import Adaptive, Reviewed, parse_policy
+from plesio.policies.adaptive.controller import MAX_RESTORES, Controller, Decision
+from plesio.policies.adaptive.setting import ON_THE_STORE, ROUNDED, SYNCHRONOUS, Setting
+
+NUM_WORKERS, NUM_STEPS = 4, 16
+ROUNDED_BSP = f"bsp,compress={ROUNDED.spec}"
+NO_SLACK = "adaptive,gradient=off,noise=off,feedback=off,phase.direction=both,phase.slack=0"
+"""Training is critical from the beginning while the rate rises, so compression is all that can hide a slow network."""
+
+
+class Run:
+    """Reviews of equal workers, one after another."""
+
+    def __init__(self, policy: str) -> None:
+        adaptive = parse_policy(policy)
+        assert isinstance(adaptive, Adaptive)
+        self.controller = Controller(adaptive)
+        self.clock = 0
+
+    def review(
+        self, loss: float = 1.0, *, typical: bool = True, num_clipped: int = 0, position: tuple[float, ...] = ()
+    ) -> Decision:
+        """All workers' losses are ``loss``; only the last one's, and only its gradients clipped, if not ``typical``."""
+        self.clock += NUM_STEPS
+        setting = self.controller.setting
+        blocked_s = 0.0005 if setting.on_store else 0.015 if setting.compressed else 0.06
+        every = Reviewed(
+            worker=0,
+            clock=self.clock,
+            samples=(8,) * NUM_STEPS,
+            compute_s=(0.02,) * NUM_STEPS,
+            blocked_s=(blocked_s,) * NUM_STEPS,
+            loss=1.0 + 0.01 * (self.clock // NUM_STEPS % 3),
+            learning_rate=1e-4 * self.clock,
+            position=position,
+            summed_rate=1.0,
+        )
+        reviews = {worker: replace(every, worker=worker) for worker in range(NUM_WORKERS)}
+        for worker in range(NUM_WORKERS) if typical else [NUM_WORKERS - 1]:
+            if loss != 1.0:
+                reviews[worker] = replace(reviews[worker], loss=loss, num_clipped=num_clipped)
+        return self.controller.decide(reviews, metric=None)
+
+    def settle(self) -> Decision:
+        """Reviews until levels are known and a setting is found."""
+        for _ in range(12):
+            decision = self.review()
+        return decision
+
+
+def test_an_alarm_ends_compression_and_a_later_review_brings_it_back():
+    run = Run(NO_SLACK)
+    assert run.settle().setting.spec == ROUNDED_BSP
+    alarm = run.review(50.0)
+    assert (alarm.setting, alarm.alarm, alarm.restore) == (SYNCHRONOUS, True, True)
+    assert alarm.reason.endswith(": back to bsp and to the last good state")
+    assert dict(alarm.inputs)["system.step_s"] == dict(alarm.inputs)["system.bsp_step_s"]
+    later = run.review()
+    assert (later.setting.spec, later.alarm) == (ROUNDED_BSP, False)
+
+
+@pytest.mark.parametrize("policy", [NO_SLACK, "adaptive", "adaptive,topology=off,system.compress=off"])
+def test_averted_harm_is_an_alarm_that_restores_nothing(policy: str):
+    run = Run(policy)
+    run.settle()
+    alarm = run.review(50.0, typical=False, num_clipped=NUM_STEPS)
+    assert (alarm.setting, alarm.alarm, alarm.restore) == (SYNCHRONOUS, True, False)
+    assert alarm.reason.endswith(": back to bsp")
+
+
+def test_under_bsp_an_alarm_says_that_it_stays():
+    run = Run("adaptive,system.compress=off,phase.direction=both,phase.slack=0")
+    assert run.settle().setting == SYNCHRONOUS
+    assert run.review(50.0, typical=False, num_clipped=NUM_STEPS).reason.endswith(": the run stays with bsp")
+
+
+def test_where_nothing_was_kept_the_run_goes_back_to_nothing():
+    run = Run(NO_SLACK)
+    alarm = run.review(float("inf"))
+    assert (alarm.alarm, alarm.restore) == (True, False)
+    assert "last good state" not in alarm.reason
+
+
+def test_after_so_many_restores_an_alarm_only_falls_back():
+    run = Run(NO_SLACK)
+    restores = []
+    for _ in range(MAX_RESTORES + 1):
+        run.settle()
+        alarm = run.review(50.0)
+        assert alarm.alarm
+        restores.append(alarm.restore)
+    assert restores == [True] * MAX_RESTORES + [False]
+
+
+def test_a_state_kept_on_the_store_is_one_to_go_back_to():
+    run = Run("adaptive,gradient=off,phase=off")
+    run.controller.setting = ON_THE_STORE[0]
+    assert run.settle().setting == ON_THE_STORE[0]
+    alarm = run.review(50.0)
+    assert (alarm.setting, alarm.restore) == (SYNCHRONOUS, True)
+
+
+def test_a_leap_of_the_parameters_is_an_alarm_and_the_way_back_from_it_is_none():
+    run = Run("adaptive,system.compress=off,phase.direction=both,phase.slack=0")
+    for place in range(12):
+        assert not run.review(position=(float(place), 1.0)).alarm
+    alarm = run.review(position=(21.0, 1.0))
+    assert (alarm.alarm, alarm.restore) == (True, True)
+    assert alarm.reason.startswith("the parameters' speed is 10, ")
+    assert dict(alarm.inputs)["guard.value"] == 10.0
+    for place in range(11, 23):
+        decision = run.review(position=(float(place), 1.0))
+        assert (decision.alarm, decision.keep) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("before", "alarmed"), [(SYNCHRONOUS, True), (Setting.of(period=32, delay=16), False), (ON_THE_STORE[0], False)]
+)
+def test_with_less_slack_or_from_the_store_the_speed_is_learned_anew(before: Setting, alarmed: bool):
+    run = Run("adaptive,system.compress=off,system.store=off,phase.direction=both,phase.slack=0")
+    for place in range(12):
+        run.controller.setting = before
+        decision = run.review(position=(float(place), 1.0))
+    assert decision.setting == SYNCHRONOUS
+    found = [run.review(position=(3.0 * place, 1.0)) for place in range(12, 24)]
+    assert any(decision.alarm for decision in found) == alarmed

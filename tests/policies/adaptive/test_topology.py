@@ -1,0 +1,276 @@
+"""Settings by racks: what they are predicted to take, when they are chosen, and what training must afford for them."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies import Adaptive, Hierarchical, Reviewed, decode_event, encode_event, parse_policy
+from plesio.policies.adaptive.controller import Controller
+from plesio.policies.adaptive.noise import NoiseConfig, NoiseMonitor
+from plesio.policies.adaptive.reading import GradientFigures, Reading
+from plesio.policies.adaptive.setting import (
+    MODERATE,
+    SYNCHRONOUS,
+    Setting,
+    SystemConfig,
+    TopologyConfig,
+    settings_by_racks,
+)
+from plesio.policies.adaptive.system import Choice, SystemMonitor
+from plesio.policies.adaptive.topology import RackTransfers, WorkerRacks
+
+TWO_OF_EIGHT = (0,) * 8 + (8,) * 8
+STEP_S = 0.02
+
+
+def by_racks(period: int, delay: int = 0) -> Setting:
+    return Setting.of(period=period, delay=delay, by_racks=True)
+
+
+def reviews(
+    rack_of: Sequence[int],
+    *,
+    blocked_s: float,
+    clock: int = 8,
+    num_steps: int = 8,
+    exchanges: tuple[tuple[float, float], ...] = (),
+) -> dict[int, Reviewed]:
+    """What workers report whose steps all take as long."""
+    return {
+        worker: Reviewed(
+            worker=worker,
+            clock=clock,
+            samples=(8,) * num_steps,
+            compute_s=(STEP_S,) * num_steps,
+            blocked_s=(blocked_s,) * num_steps,
+            exchanges=exchanges,
+            rack=rack,
+        )
+        for worker, rack in enumerate(rack_of)
+    }
+
+
+def monitor(*, topology: TopologyConfig | None = None) -> SystemMonitor:
+    return SystemMonitor(SystemConfig(), topology=TopologyConfig() if topology is None else topology)
+
+
+def choose(system: SystemMonitor, current: Setting, *, slack: float = math.inf, drift: float = math.inf) -> Choice:
+    return system.choose(slack=slack, drift=drift, current=current, shares=())
+
+
+@pytest.mark.parametrize("rack_of", [(0, 0, 0, 0), (0, 1, 2, 3), (0,)], ids=str)
+def test_one_rack_and_racks_of_one_worker_are_none(rack_of: Sequence[int]):
+    assert WorkerRacks.of(reviews(rack_of, blocked_s=0.0)) is None
+
+
+def test_racks_are_those_that_the_workers_name():
+    racks = WorkerRacks.of(reviews((5, 2, 5, 2, 2), blocked_s=0.0))
+    assert racks is not None
+    assert racks.members == ((0, 2), (1, 3, 4))
+
+
+def test_drift_is_slack_by_the_replicas_there_are():
+    racks = WorkerRacks.of(reviews(TWO_OF_EIGHT, blocked_s=0.0))
+    assert racks is not None
+    assert racks.drift(by_racks(16, 8)) == 23 / 8
+    assert racks.drift(Setting.of(period=16, delay=8)) == 23
+    assert racks.drift(by_racks(2)) == 1
+    assert racks.slack(racks.drift(by_racks(16, 8))) == 23
+
+
+@given(
+    st.sampled_from(settings_by_racks(16)),
+    st.integers(1, 4),
+    st.floats(1e-3, 1.0),
+    st.floats(0.0, 0.5),
+    st.floats(0.0, 5.0),
+)
+def test_equal_workers_take_what_the_closed_form_says(
+    setting: Setting, workers: int, step_s: float, inside_s: float, between_s: float
+):
+    """A round is bound by its steps, or by its exchange and the steps that nothing hides; then the mean is spread."""
+    transfers = RackTransfers()
+    transfers.inside_s, transfers.between_s = inside_s, between_s
+    racks = WorkerRacks((tuple(range(workers)), tuple(range(workers, 2 * workers))))
+    [found_s] = transfers.predict_steps_s(
+        np.full((2 * workers, 1), step_s), racks=racks, settings=[setting], flat_s=99.0
+    ).values()
+    h, d, own_s = setting.period, setting.delay, step_s + inside_s
+    assert found_s == pytest.approx((max(h * own_s, between_s + (h - d) * own_s) + inside_s / 2) / h)
+
+
+def test_a_rack_takes_its_slowest_worker_at_every_step():
+    compute_s = np.array([[0.01, 0.03], [0.03, 0.01], [0.02, 0.02], [0.02, 0.02]])
+    steps_s = WorkerRacks(((0, 1), (2, 3))).steps_s(compute_s, inside_s=0.001)
+    np.testing.assert_allclose(steps_s, [[0.031, 0.031], [0.021, 0.021]])
+
+
+def test_within_the_rack_the_transfer_is_that_of_steps_without_a_merge():
+    """Period 4, delay 1: steps 5 and 9 merge, and wait for that too."""
+    setting, blocked = by_racks(4, 1), (0.5, 0.002, 0.002, 0.002, 0.5, 0.002, 0.002, 0.002)
+    seen = {
+        worker: dataclasses.replace(review, blocked_s=tuple(s + worker * 1e-4 for s in blocked), clock=12)
+        for worker, review in reviews((0, 0, 1, 1), blocked_s=0.0).items()
+    }
+    system = monitor()
+    system.observe(seen, setting=setting)
+    inputs = dict(choose(system, setting).inputs)
+    assert inputs["topology.inside_s"] == pytest.approx(0.0022)  # the slower rack's, whose quickest is worker 2
+
+
+@pytest.mark.parametrize(("delay", "between_s"), [(4, 0.03), (0, 0.03 - 0.002 / 2)])
+def test_between_racks_it_is_what_it_took_whoever_began_it_last(delay: int, between_s: float):
+    """Without a delay the time until the mean has been spread within the rack is in it; only leaders know of it."""
+    setting = by_racks(8, delay)
+    seen = reviews((0, 0, 1, 1, 1), blocked_s=0.002, clock=16)
+    took_s = {0: 0.03, 1: 0.0, 2: 0.05, 3: 0.0, 4: 0.0}
+    seen = {w: dataclasses.replace(it, exchanges=((16.0, took_s[w]),)) for w, it in seen.items()}
+    system = monitor()
+    system.observe(seen, setting=setting)
+    assert dict(choose(system, setting).inputs)["topology.between_s"] == pytest.approx(between_s)
+
+
+def test_exchanges_of_the_setting_before_are_not_taken_for_those_of_this_one():
+    system, slow = monitor(), ((8.0, 9.0),)
+    system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.08), setting=SYNCHRONOUS)
+    system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.0, clock=16, exchanges=slow), setting=by_racks(8, 4))
+    assert "topology.between_s" not in dict(choose(system, by_racks(8, 4)).inputs)
+    system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.0, clock=24, exchanges=((16.0, 0.03),)), setting=by_racks(8, 4))
+    assert dict(choose(system, by_racks(8, 4)).inputs)["topology.between_s"] == pytest.approx(0.03)
+    system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.0, clock=32, exchanges=((24.0, 9.0),)), setting=MODERATE)
+    assert system.transfer_s(MODERATE) == pytest.approx(0.08)
+
+
+def settle_down(system: SystemMonitor, *, flat_s: float, inside_s: float, between_s: float) -> list[Setting]:
+    """Answer reviews of 16 workers in two racks, whose exchanges take so long, until nothing changes."""
+    current, found = SYNCHRONOUS, []
+    for number in range(1, 9):
+        if current.by_racks:
+            took = ((16.0 * number, between_s + (inside_s / 2 if current.delay == 0 else 0.0)),)
+            seen = reviews(TWO_OF_EIGHT, blocked_s=inside_s, clock=16 * number + 1, exchanges=took)
+        else:
+            took = ((16.0 * number, flat_s),)
+            seen = reviews(TWO_OF_EIGHT, blocked_s=flat_s, clock=16 * number + 1, exchanges=took)
+        system.observe(seen, setting=current)
+        current = choose(system, current, slack=7, drift=7).setting
+        found.append(current)
+    assert found[-1] == found[-3], "it settles"
+    return found
+
+
+def test_with_a_slow_way_between_racks_it_steps_by_racks():
+    last = settle_down(monitor(), flat_s=0.08, inside_s=0.0005, between_s=0.04)[-1]
+    assert last.by_racks
+    assert isinstance(last.policy, Hierarchical)
+
+
+def test_with_equal_links_it_tries_once_and_goes_back():
+    found = settle_down(monitor(), flat_s=0.08, inside_s=0.075, between_s=0.08)
+    assert [setting.by_racks for setting in found] == [True] + [False] * 7
+
+
+def test_the_reason_says_what_the_other_way_would_take():
+    system = monitor()
+    system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.08), setting=SYNCHRONOUS)
+    assert choose(system, SYNCHRONOUS).reason == (
+        "a step takes 20 ms and would take 100 ms under bsp, and at best 20 ms by single workers"
+    )
+    assert choose(system, SYNCHRONOUS, slack=7, drift=0).reason.endswith("under bsp")
+
+
+def test_where_the_network_is_no_limit_it_is_bsp_and_nothing_is_tried():
+    assert set(settle_down(monitor(), flat_s=0.0002, inside_s=0.0001, between_s=0.0002)) == {SYNCHRONOUS}
+
+
+def test_before_an_exchange_of_all_is_measured_nothing_is_tried():
+    system = monitor()
+    system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.0), setting=MODERATE)
+    assert not choose(system, MODERATE, slack=3, drift=3).setting.by_racks
+
+
+def test_of_settings_that_drift_alike_it_takes_a_fast_one():
+    """Of periods 2 to 8, whose drift is 1 at most, not the longest, which hides nothing of its exchange."""
+    system = monitor()
+    system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.04), setting=SYNCHRONOUS)
+    assert choose(system, SYNCHRONOUS, slack=0, drift=1).setting == by_racks(4, 2)
+
+
+def test_left_out_it_is_as_if_there_were_no_racks():
+    off, alone = SystemMonitor(SystemConfig()), monitor()
+    off.observe(reviews(TWO_OF_EIGHT, blocked_s=0.08), setting=SYNCHRONOUS)
+    alone.observe(reviews((0,) * 16, blocked_s=0.08), setting=SYNCHRONOUS)
+    assert choose(off, SYNCHRONOUS) == choose(alone, SYNCHRONOUS)
+    assert not choose(off, SYNCHRONOUS).setting.by_racks
+
+
+@pytest.mark.parametrize(("drift", "most"), [(0.0, 0), (1.0, 8), (3.0, 24)])
+def test_training_must_afford_the_drift(drift: float, most: int):
+    system = monitor()
+    system.observe(reviews(TWO_OF_EIGHT, blocked_s=2.0), setting=SYNCHRONOUS)
+    setting = choose(system, SYNCHRONOUS, slack=0, drift=drift).setting
+    assert setting.by_racks == (most > 0)
+    assert setting.slack <= most
+    assert choose(system, by_racks(32, 16), slack=0, drift=drift).setting.slack <= most
+
+
+def test_a_setting_by_racks_is_kept_at_the_edge_of_what_it_may_take():
+    """Else a little noise would move a run to and fro."""
+    for excess, kept in ((0.12, True), (0.18, False)):
+        system, current = monitor(), by_racks(8, 4)
+        system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.02), setting=SYNCHRONOUS)
+        inside_s = STEP_S * excess
+        seen = reviews(TWO_OF_EIGHT, blocked_s=inside_s, clock=25, exchanges=((24.0, 0.001),))
+        system.observe(seen, setting=current)
+        setting = choose(system, current).setting
+        assert setting.by_racks == kept
+        assert not choose(system, Setting.of(period=8, delay=4)).setting.by_racks
+
+
+def test_an_optimizer_that_normalises_may_have_slack_between_racks_alone():
+    figures = GradientFigures(norm_sq=2.0, mean_norm_sq=1.0, within=1.0, between=1.0, noise_scale=8.0)
+    noise = NoiseMonitor(NoiseConfig(window=1))
+
+    def advise(num_racks: int) -> tuple[float, float]:
+        reading = Reading(
+            clock=16, num_steps=16, learning_rate=0.1, gradient=figures, normalises=True,
+            num_workers=16, num_racks=num_racks,
+        )  # fmt: skip
+        advice = noise.observe(reading)
+        return advice.slack, advice.drift
+
+    assert advise(2) == (0, math.inf)  # sqrt((1 + 1/16) / (1 + 2/16)) = 0.97
+    assert advise(8) == (0, 0)  # sqrt((1 + 1/16) / (1 + 8/16)) = 0.84
+    assert advise(1) == advise(16) == (0, 0)
+
+
+def test_a_controller_says_whose_slack_is_held_back():
+    controller = Controller(Adaptive(gradient=None, noise=None, phase=None, guard=None))
+    decision = controller.decide(reviews(TWO_OF_EIGHT, blocked_s=0.0, exchanges=((4.0, 3.0),)), metric=None)
+    assert decision.setting.by_racks
+    assert "so feedback allows a slack of 24 steps between racks" in decision.reason
+
+
+def test_without_racks_a_review_is_written_as_before_there_were_racks():
+    plain, placed = (reviews(rack_of, blocked_s=0.0)[1] for rack_of in ((0, 0), (0, 3)))
+    assert "rack" not in encode_event(plain)
+    assert encode_event(placed)["rack"] == 3
+    assert [decode_event(encode_event(event)) for event in (plain, placed)] == [plain, placed]
+
+
+@pytest.mark.parametrize("text", ["adaptive,topology=off", "adaptive,topology.tolerance=0.2,topology.largest_period=8"])
+def test_the_text_form_reads_back(text: str):
+    policy = parse_policy(text)
+    assert policy.spec == text
+    assert parse_policy(policy.spec) == policy
+
+
+@pytest.mark.parametrize("wrong", [{"tolerance": 0.0}, {"tolerance": 1.0}, {"largest_period": 1}])
+def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
+    with pytest.raises(PolicySpecError, match=next(iter(wrong))):
+        TopologyConfig(**wrong)  # type: ignore[arg-type]
