@@ -7,7 +7,10 @@ In the Hockney model (`plesio.cost.hockney`). Throughout, S is the size of the w
 all-gather, before a reduce-scatter, and before an all-to-all; as nccl-tests count it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from plesio.core.errors import ConfigError, nearest
 from plesio.cost.all_reduce import (
@@ -50,6 +53,7 @@ __all__ = [
     "select_all_reduce",
     "select_all_reduce_on",
     "tree_all_reduce_s",
+    "unequal_all_to_all_s",
 ]
 
 
@@ -97,7 +101,7 @@ def all_to_all_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_pe
     """Seconds until every rank has its part of every other's tensor: in round k, rank r sends to r+k.
 
     ``(n-1)(α + S/(nB))`` (Thakur et al. 2005, pairwise exchange). Not ``n²``: ranks send side by side. For
-    equal parts; with unequal ones, as in a mixture of experts, the largest part of each round decides.
+    equal parts; for others see `unequal_all_to_all_s`.
 
     >>> all_to_all_s(4e6, num_ranks=4, latency_s=0, bytes_per_s=1e9)
     0.003
@@ -112,6 +116,43 @@ def all_to_all_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_pe
         ConfigError: An argument that is out of range.
     """
     return all_gather_s(num_bytes, num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=bytes_per_s)
+
+
+def unequal_all_to_all_s(
+    sent_bytes: Sequence[Sequence[float]] | NDArray[np.float64],
+    *,
+    latency_s: float,
+    bytes_per_s: float,
+    duplex: float = 1.0,
+) -> float:
+    """Seconds for an all-to-all with parts of any sizes, as a mixture of experts sends them: the busiest rank decides.
+
+    ``(n-1) α + max(what a rank sends, what one receives)/B``: messages of any sizes can be put into rounds in which
+    the busiest port never waits (König 1916; Birkhoff 1946). With equal parts it is `all_to_all_s`. Where a port cannot
+    send all the time that it receives, the smaller of the two counts in part as well.
+
+    >>> unequal_all_to_all_s([[0, 1e6], [3e6, 0]], latency_s=0, bytes_per_s=1e9)
+    0.003
+
+    Args:
+        sent_bytes: From each rank (rows) to each; what a rank has for itself counts for nothing.
+        latency_s: α, seconds a message.
+        bytes_per_s: B, bytes per second.
+        duplex: Share of the smaller of what a port sends and receives that the other hides; 1 is full duplex.
+
+    Raises:
+        ConfigError: Something that is no square of numbers of 0 or more, or an argument that is out of range.
+    """
+    sent = np.array(sent_bytes, dtype=np.float64)
+    if sent.ndim != 2 or sent.shape[0] != sent.shape[1] or not (sent >= 0).all():
+        raise ConfigError(f"bytes of shape {sent.shape}; write a row and a column of 0 or more for each rank")
+    np.fill_diagonal(sent, 0.0)
+    if not 0 <= duplex <= 1:
+        raise ConfigError(f"duplex is {duplex:g}; write 0 (one way at a time) to 1 (both at once)")
+    out, into = sent.sum(axis=1), sent.sum(axis=0)
+    busiest = float((np.maximum(out, into) + (1 - duplex) * np.minimum(out, into)).max())
+    check_message(busiest, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    return (len(sent) - 1) * latency_s + busiest / bytes_per_s
 
 
 def broadcast_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:

@@ -1,0 +1,143 @@
+"""Runs that fail and go back to their last saved state, many at a time.
+
+A run computes for I and writes its state for C, again and again. It fails by chance; then it needs R to be back at the
+newest state that was whole, and what it had done since is lost. It can fail at any time, also while it writes or comes
+back. Where states are written while the run goes on, a state counts from a lag w after the run went on.
+
+The times between failures are drawn anew after each (a renewal process): exponential ones have no memory, Weibull's of
+a shape below 1 come in bursts. What is between two failures has a closed form, so a run takes as many rounds as it has
+failures, and all runs take them together.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Phase", "Runs", "simulate_runs", "trace_run"]
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Runs:
+    """What became of some runs.
+
+    Attributes:
+        elapsed_s: Seconds that each took.
+        num_failures: How often each failed.
+        work_s: Seconds of useful work, the same of all.
+    """
+
+    elapsed_s: Times
+    num_failures: NDArray[np.int64]
+    work_s: float
+
+    @property
+    def slowdown(self) -> float:
+        """Seconds that a second of work took, on average."""
+        return float(self.elapsed_s.mean()) / self.work_s
+
+    @property
+    def slowdown_ci95(self) -> tuple[float, float]:
+        """Ends of its 95 % confidence interval, from the spread between runs."""
+        half = 1.96 * float(self.elapsed_s.std(ddof=1)) / math.sqrt(len(self.elapsed_s)) / self.work_s
+        return self.slowdown - half, self.slowdown + half
+
+
+def simulate_runs(
+    *,
+    num_segments: int,
+    interval_s: float,
+    checkpoint_s: float,
+    mtbf_s: float,
+    restart_s: float = 0.0,
+    lag_s: float = 0.0,
+    shape: float = 1.0,
+    num_runs: int = 1000,
+    seed: int = 0,
+) -> Runs:
+    """Runs of ``num_segments`` intervals of work each, to the end.
+
+    >>> runs = simulate_runs(num_segments=10, interval_s=60.0, checkpoint_s=1.0, mtbf_s=1e12, num_runs=2)
+    >>> runs.elapsed_s.tolist(), runs.work_s
+    ([610.0, 610.0], 600.0)
+
+    Args:
+        num_segments: Intervals of work.
+        interval_s: I, seconds of work between two states.
+        checkpoint_s: C, seconds that the run stands still for each.
+        mtbf_s: M, mean seconds between two failures.
+        restart_s: R, seconds from a failure until the run goes on.
+        lag_s: w, seconds from then on until the state can be gone back to.
+        shape: Weibull's; 1 is the exponential distribution.
+        num_runs: How many, two or more.
+        seed: Of chance.
+    """
+    random = np.random.default_rng(seed)
+    scale_s = mtbf_s / math.gamma(1 + 1 / shape)
+    segment_s = interval_s + checkpoint_s
+    elapsed_s, left = np.zeros(num_runs), np.full(num_runs, num_segments, dtype=np.int64)
+    num_failures = np.zeros(num_runs, dtype=np.int64)
+    back_s = np.zeros(num_runs)  # until a run goes on: nothing at first, then R
+    ongoing = np.arange(num_runs)
+    while ongoing.size:
+        until_failure_s = scale_s * random.weibull(shape, ongoing.size)
+        needed_s = back_s[ongoing] + left[ongoing] * segment_s + lag_s
+        ends = until_failure_s >= needed_s
+        done = ongoing[ends]
+        elapsed_s[done] += needed_s[ends]
+        failed, survived_s = ongoing[~ends], until_failure_s[~ends]
+        saved = np.floor((survived_s - back_s[failed] - lag_s) / segment_s)
+        left[failed] -= np.maximum(saved, 0).astype(np.int64)
+        elapsed_s[failed] += survived_s
+        num_failures[failed] += 1
+        back_s[failed] = restart_s
+        ongoing = failed
+    return Runs(elapsed_s=elapsed_s, num_failures=num_failures, work_s=num_segments * interval_s)
+
+
+class Phase(NamedTuple):
+    """What a run does for a while."""
+
+    kind: Literal["work", "writing", "lost", "restart"]
+    start_s: float
+    end_s: float
+
+
+def trace_run(
+    until_failures_s: Iterator[float], *, until_s: float, interval_s: float, checkpoint_s: float, restart_s: float
+) -> list[Phase]:
+    """What one run does in turn; work and writing that a failure undoes are lost.
+
+    >>> [phase.kind for phase in trace_run(iter([25.0, 99.0]), until_s=45, interval_s=9, checkpoint_s=1, restart_s=5)]
+    ['work', 'writing', 'work', 'writing', 'lost', 'restart', 'work', 'writing']
+
+    Args:
+        until_failures_s: Seconds from a start or a failure to the next failure; enough of them for ``until_s``.
+        until_s: When to look away.
+        interval_s: I.
+        checkpoint_s: C.
+        restart_s: R.
+    """
+    phases: list[Phase] = []
+    now_s, back_s = 0.0, 0.0
+    while now_s < until_s:
+        fails_s = now_s + next(until_failures_s)
+        if back_s:
+            phases.append(Phase("restart", now_s, min(fails_s, now_s + back_s)))
+            now_s = phases[-1].end_s
+        while now_s + interval_s + checkpoint_s <= min(fails_s, until_s):
+            written_s = now_s + interval_s
+            phases.append(Phase("work", now_s, written_s))
+            now_s = written_s + checkpoint_s
+            phases.append(Phase("writing", written_s, now_s))
+        if fails_s > until_s:
+            break
+        if fails_s > now_s:
+            phases.append(Phase("lost", now_s, fails_s))
+        now_s, back_s = fails_s, restart_s
+    return phases
