@@ -1,0 +1,127 @@
+"""How long work takes on devices that fail, if its state is written now and then.
+
+Failures, writing and coming back are those of `plesio.theory.reliability` (Daly 2006). Its expected total
+
+    T = W M e^(R/M) (e^((I+C)/M) - 1) / I
+
+for work W, an interval I, C to write a state, R to come back and M between failures has four parts: the work, its
+``W/I`` writings, coming back, and what was lost. Failures come at rate 1/M all the time, so there are ``T/M`` of them,
+and after each one ``M (1 - e^(-R/M))`` pass on average until the state is back or the next failure comes: coming back
+takes ``T (1 - e^(-R/M))``. What remains is ``W (M (e^((I+C)/M) - 1) - (I+C)) / I``, lost.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from plesio.core.errors import ConfigError
+from plesio.core.units import format_seconds
+from plesio.theory.checks import check_not_negative, check_positive
+from plesio.theory.reliability import best_interval_s
+
+__all__ = ["Goodput", "expected_goodput"]
+
+_LONGEST_STRETCH = 10.0
+"""Without a failure, in mean times between two; e^10 attempts are no plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """Expected seconds of a run, and what they go into.
+
+    Attributes:
+        work_s: What the run would take without failures and without states.
+        checkpoints_s: Writing states.
+        lost_s: Work, and unfinished states, that failures undid.
+        restarts_s: Coming back after failures.
+        interval_s: Work between two states.
+        checkpoint_s: Writing one state.
+        restart_s: Coming back once.
+        mtbf_s: Mean time between two failures of the whole machine.
+    """
+
+    work_s: float
+    checkpoints_s: float
+    lost_s: float
+    restarts_s: float
+    interval_s: float
+    checkpoint_s: float
+    restart_s: float
+    mtbf_s: float
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """What is not work."""
+        return {"checkpoints": self.checkpoints_s, "lost work": self.lost_s, "restarts": self.restarts_s}
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.work_s + sum(self.parts.values())
+
+    @property
+    def share(self) -> float:
+        """Of the time that is work which counts: the goodput."""
+        return self.work_s / self.total_s
+
+    @property
+    def num_failures(self) -> float:
+        """Expected."""
+        return self.total_s / self.mtbf_s
+
+    @property
+    def deviation_s(self) -> float:
+        """Standard deviation of the total, as failures come by chance.
+
+        A failure costs R and, as it finds a segment anywhere, a uniform share of ``I + C``; they are a compound Poisson
+        process, whose variance is their number times the mean square of one. (Exact for ``I + C`` far below M.)
+        """
+        segment_s = self.interval_s + self.checkpoint_s
+        mean_square = (self.restart_s + segment_s / 2) ** 2 + segment_s**2 / 12
+        return math.sqrt(self.num_failures * mean_square)
+
+
+def expected_goodput(
+    work_s: float, *, checkpoint_s: float, restart_s: float, mtbf_s: float, interval_s: float | None = None
+) -> Goodput:
+    """Expected total of ``work_s``, with the best interval between states if none is given.
+
+    >>> run = expected_goodput(30 * 86400, checkpoint_s=60, restart_s=600, mtbf_s=3 * 3600)
+    >>> round(run.interval_s / 60), round(run.share, 3), round(run.num_failures)
+    (18, 0.85, 282)
+
+    Args:
+        work_s: W, seconds without failures.
+        checkpoint_s: C, seconds to write a state.
+        restart_s: R, seconds from a failure until the run goes on.
+        mtbf_s: M, mean seconds between two failures.
+        interval_s: I, seconds of work between two states.
+
+    Raises:
+        ConfigError: An argument that is out of range, or a run that would hardly ever end.
+    """
+    check_positive(work_s=work_s, mtbf_s=mtbf_s, checkpoint_s=checkpoint_s)
+    check_not_negative(restart_s=restart_s)
+    interval_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s) if interval_s is None else interval_s
+    check_positive(interval_s=interval_s)
+    interval_s = min(interval_s, work_s)  # a short run writes its result
+    segment_s = interval_s + checkpoint_s
+    if max(segment_s, restart_s) > _LONGEST_STRETCH * mtbf_s:
+        raise ConfigError(
+            f"failures are {format_seconds(mtbf_s)} apart, and to write a state takes {format_seconds(checkpoint_s)}, "
+            f"to come back {format_seconds(restart_s)}, so the run would hardly ever end; write a longer MTBF, "
+            "a higher storage bandwidth, or a shorter restart"
+        )
+    segments = work_s / interval_s
+    lost_s = segments * (mtbf_s * math.expm1(segment_s / mtbf_s) - segment_s)
+    coming_back = math.expm1(restart_s / mtbf_s)
+    return Goodput(
+        work_s=work_s,
+        checkpoints_s=segments * checkpoint_s,
+        lost_s=lost_s,
+        restarts_s=coming_back * (segments * segment_s + lost_s),
+        interval_s=interval_s,
+        checkpoint_s=checkpoint_s,
+        restart_s=restart_s,
+        mtbf_s=mtbf_s,
+    )

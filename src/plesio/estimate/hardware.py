@@ -1,0 +1,235 @@
+"""Accelerators, and machines made of them.
+
+Peaks are a data sheet's, dense and without sparsity. Prices are round numbers for an accelerator and hour on demand, an
+assumption to be replaced by one's own. Links inside a host are bus bandwidths that nccl-tests measured
+(`plesio.cost.named_clusters`); those between hosts are a data sheet's, of one host with all its adapters.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from plesio.core.errors import ConfigError, nearest
+from plesio.cost.cluster import NAMED_CLUSTERS, LinkKind
+
+__all__ = ["ACCELERATORS", "Accelerator", "Machine", "Precision", "find_accelerator", "parse_machine"]
+
+Precision = str
+"""``fp32``, ``tf32``, ``fp16``, ``bf16`` or ``fp8``: what matrices are multiplied in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """One device.
+
+    Attributes:
+        name: As in `find_accelerator`.
+        architecture: What shares its efficiency: ``volta``, ``ampere``, ``hopper``, ``blackwell``.
+        flops_per_s: Peak by precision.
+        memory_bytes: Its memory.
+        memory_bytes_per_s: That memory's bandwidth.
+        power_w: Most that it draws, watts.
+        price_per_h: US dollars an hour.
+        local: Between the devices of a host, each to one other.
+        nic: Of a host to the others, all adapters together.
+    """
+
+    name: str
+    architecture: str
+    flops_per_s: Mapping[str, float]
+    memory_bytes: int
+    memory_bytes_per_s: float
+    power_w: float
+    price_per_h: float
+    local: LinkKind
+    nic: LinkKind
+
+    def peak(self, precision: Precision) -> float:
+        """FLOPs per second in a precision.
+
+        Raises:
+            ConfigError: It does not compute in this precision.
+        """
+        if precision not in self.flops_per_s:
+            raise ConfigError(f'{self.name} does not multiply in "{precision}"; {nearest(precision, self.flops_per_s)}')
+        return self.flops_per_s[precision]
+
+
+_GIB = 2**30
+_A100_PEAKS = {"fp32": 19.5e12, "tf32": 156e12, "fp16": 312e12, "bf16": 312e12}
+_HOPPER_PEAKS = {"fp32": 67e12, "tf32": 494.7e12, "fp16": 989.4e12, "bf16": 989.4e12, "fp8": 1978.9e12}
+_BLACKWELL_PEAKS = {"fp32": 80e12, "tf32": 1125e12, "fp16": 2250e12, "bf16": 2250e12, "fp8": 4500e12}
+_HDR = LinkKind(latency_s=10e-6, bytes_per_s=200e9)  # DGX A100 data sheet: eight adapters of 200 Gbit/s
+_NDR = NAMED_CLUSTERS["16x8h100"].nic
+_EDR = LinkKind(latency_s=10e-6, bytes_per_s=50e9)  # DGX-1 data sheet: four adapters of 100 Gbit/s
+_B200_NVLINK = LinkKind(latency_s=5.61e-6, bytes_per_s=723e9, shared=False)  # nccl-tests, all-reduce of 1 GiB
+
+ACCELERATORS: Mapping[str, Accelerator] = {
+    accelerator.name: accelerator
+    for accelerator in (
+        Accelerator(
+            name="v100",  # NVIDIA V100 data sheet, SXM2 32 GB
+            architecture="volta",
+            flops_per_s={"fp32": 15.7e12, "fp16": 125e12},
+            memory_bytes=32 * _GIB,
+            memory_bytes_per_s=900e9,
+            power_w=300,
+            price_per_h=1.0,  # assumption
+            local=NAMED_CLUSTERS["8xv100"].local,
+            nic=_EDR,
+        ),
+        Accelerator(
+            name="a100-40gb",  # NVIDIA A100 data sheet, SXM
+            architecture="ampere",
+            flops_per_s=_A100_PEAKS,
+            memory_bytes=40 * _GIB,
+            memory_bytes_per_s=1555e9,
+            power_w=400,
+            price_per_h=1.5,  # assumption
+            local=NAMED_CLUSTERS["8xa100"].local,
+            nic=_HDR,
+        ),
+        Accelerator(
+            name="a100",  # NVIDIA A100 data sheet, SXM 80 GB
+            architecture="ampere",
+            flops_per_s=_A100_PEAKS,
+            memory_bytes=80 * _GIB,
+            memory_bytes_per_s=2039e9,
+            power_w=400,
+            price_per_h=2.0,  # assumption
+            local=NAMED_CLUSTERS["8xa100"].local,
+            nic=_HDR,
+        ),
+        Accelerator(
+            name="h100",  # NVIDIA H100 data sheet, SXM5 80 GB
+            architecture="hopper",
+            flops_per_s=_HOPPER_PEAKS,
+            memory_bytes=80 * _GIB,
+            memory_bytes_per_s=3350e9,
+            power_w=700,
+            price_per_h=3.0,  # assumption
+            local=NAMED_CLUSTERS["16x8h100"].local,
+            nic=_NDR,
+        ),
+        Accelerator(
+            name="h200",  # NVIDIA H200 data sheet, SXM 141 GB
+            architecture="hopper",
+            flops_per_s=_HOPPER_PEAKS,
+            memory_bytes=141 * 10**9,
+            memory_bytes_per_s=4800e9,
+            power_w=700,
+            price_per_h=3.5,  # assumption
+            local=NAMED_CLUSTERS["8xh200"].local,
+            nic=_NDR,
+        ),
+        Accelerator(
+            name="b200",  # NVIDIA DGX B200 data sheet, an eighth of it
+            architecture="blackwell",
+            flops_per_s=_BLACKWELL_PEAKS,
+            memory_bytes=180 * 10**9,
+            memory_bytes_per_s=8000e9,
+            power_w=1000,
+            price_per_h=5.0,  # assumption
+            local=_B200_NVLINK,
+            nic=_NDR,  # DGX B200 data sheet: eight adapters of 400 Gbit/s
+        ),
+    )
+}
+"""By name."""
+
+_SYNONYMS = {"a100-80gb": "a100", "a100-80g": "a100", "a100-40g": "a100-40gb", "h100-sxm": "h100"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Hosts alike, full of accelerators alike.
+
+    Attributes:
+        accelerator: Each of them.
+        num_devices: All of them.
+        devices_per_host: Of one host.
+        local: Between the devices of a host.
+        nic: Of a host to the others, all adapters together, which its devices share.
+    """
+
+    accelerator: Accelerator
+    num_devices: int
+    devices_per_host: int
+    local: LinkKind
+    nic: LinkKind
+
+    def __post_init__(self) -> None:
+        if self.num_devices < 1 or self.devices_per_host < 1:
+            raise ConfigError(
+                f"a machine of {self.num_devices} devices, {self.devices_per_host} a host; write 1 or more of both"
+            )
+        if self.num_devices % self.devices_per_host:
+            whole = max(self.num_devices // self.devices_per_host, 1) * self.devices_per_host
+            raise ConfigError(
+                f"{self.num_devices} devices do not fill hosts of {self.devices_per_host}; write {whole} or "
+                f"{whole + self.devices_per_host}"
+            )
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts."""
+        return self.num_devices // self.devices_per_host
+
+    @property
+    def name(self) -> str:
+        """As `parse_machine` reads it.
+
+        >>> parse_machine("2048xh100").name
+        '2048xh100'
+        """
+        return f"{self.num_devices}x{self.accelerator.name}"
+
+
+def find_accelerator(name: str) -> Accelerator:
+    """The accelerator of that name.
+
+    >>> find_accelerator("A100-80GB").name
+    'a100'
+
+    Raises:
+        ConfigError: There is none.
+    """
+    key = name.strip().lower().replace("_", "-")
+    key = _SYNONYMS.get(key, key)
+    if key not in ACCELERATORS:
+        raise ConfigError(f'unknown accelerator "{name}"; {nearest(key, ACCELERATORS)}')
+    return ACCELERATORS[key]
+
+
+def parse_machine(text: str) -> Machine:
+    """Devices by number and name, in hosts of eight, or hosts of another size as in ``16x4a100``.
+
+    >>> machine = parse_machine("2048xh100")
+    >>> machine.num_hosts, machine.devices_per_host
+    (256, 8)
+    >>> parse_machine("16x4a100").num_devices, parse_machine("4xa100").num_hosts
+    (64, 1)
+
+    Raises:
+        ConfigError: Not of this form, no such accelerator, or hosts that are not full.
+    """
+    match = re.fullmatch(r"\s*(\d+)x(\d*)([A-Za-z][\w-]*)\s*", text)
+    if match is None:
+        raise ConfigError(f'"{text}" is no machine; write a number and an accelerator, as in "2048xh100"')
+    accelerator = find_accelerator(match[3])
+    if match[2]:
+        devices_per_host = int(match[2])
+        num_devices = int(match[1]) * devices_per_host
+    else:
+        num_devices = int(match[1])
+        devices_per_host = min(num_devices, _DEVICES_PER_HOST)
+    return Machine(
+        accelerator=accelerator,
+        num_devices=num_devices,
+        devices_per_host=devices_per_host,
+        local=accelerator.local,
+        nic=accelerator.nic,
+    )
+
+
+_DEVICES_PER_HOST = 8
