@@ -1,0 +1,612 @@
+"""How often a run should save its state, and how.
+
+Failures come M seconds apart on average. A run computes for I, writes its state for C, and so on; a failure costs what
+was done since the last state, about half an interval, and R to be back. Then a second of work takes
+``M e^(R/M) (e^((I+C)/M) - 1) / I`` seconds (Daly 2006, eq. 13; `plesio.theory.reliability`). Young's interval
+``√(2CM)`` and Daly's are close to the best. The answer divides that time: of any second, ``1 - e^(-R/M)`` is
+restarting, since failures come at all times alike; writing is ``C/I`` of the work; the rest is lost.
+
+Four ways to write. *Full*: one writer, C. *Sharded* over n writers: C/n, and no less than the storage takes. *Partial*:
+only what has changed, a share c of the state, and all of it every k-th time; a restart also reads the parts since. And
+*asynchronous* (with shards): the run stands still for a copy to the host's memory, and the state counts when it is
+written, w later; a failure costs w more, so R + w stands for R, exactly, as long as w is no more than an interval.
+
+Keeping g generations: if a state is unreadable with probability q, a failure goes back j intervals more with
+probability ``q^j (1-q)``, and none of them is good with ``q^g``.
+
+Where it stops being true: failures with a memory (Weibull's are simulated, for the closed form has none), failures that
+are noticed late, failures during which nodes wait for repair, writing that slows down what goes on.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import ClassVar
+
+from plesio.core.errors import ConfigError
+from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Span, Table, Timeline
+from plesio.core.units import format_seconds
+from plesio.cost.faults import Failures
+from plesio.sim.checkpoints import Runs, simulate_runs, trace_run
+from plesio.studies.study import Answer
+from plesio.theory.reliability import (
+    best_interval_s,
+    cluster_mtbf_s,
+    daly_interval_s,
+    expected_slowdown,
+    young_interval_s,
+)
+
+__all__ = ["Checkpointing", "SimulatedInterval", "Way", "checkpointing", "most_checkpoint_s"]
+
+_FACTORS = tuple(2 ** (power / 2) for power in range(-4, 5))
+"""Of the best interval, for what others cost."""
+_NODES = (1, 10, 100, 1000, 10_000)
+_GENERATIONS = (1, 2, 3, 4)
+_DRAWN_SEGMENTS = 4.5
+"""Before and after the first failure."""
+_MOST_SEGMENT = 8.0
+"""Mean times between failures that a segment may take; longer ones hardly ever end."""
+_MOST_SLOWDOWN = 100.0
+"""Seconds that a second of useful work may take; a run that takes longer is no plan."""
+_MOST_FAILURES = 1000.0
+"""Of a simulated run; a part of a run that has more is as slow as all of it."""
+_DAY_S = 86400.0
+_WEEK_S = 7 * _DAY_S
+_LLAMA_NODES, _LLAMA_FAILURES, _LLAMA_S, _LLAMA_EFFECTIVE = 16384 // 8, 419, 54 * _DAY_S, 0.9
+"""Llama 3 405B on 16 384 H100 (Grattafiori et al. 2024, section 3.3.4); eight devices a node, as with BLOOM."""
+_BLOOM_NODES, _BLOOM_MTBF_S, _BLOOM_CHECKPOINT_S = 384 // 8, _WEEK_S, 40.0
+"""BLOOM on 384 A100 (Scao et al. 2022): 2.3 TB in 40 s, about a failure a week."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A way to save the state.
+
+    Attributes:
+        name: Of the way.
+        checkpoint_s: C, seconds that the run stands still for a state.
+        restart_s: R, seconds from a failure until it goes on.
+        lag_s: w, seconds from then until the state counts.
+        interval_s: I, the best.
+        slowdown: Seconds that a second of work takes.
+        parts: Of these, what the time above 1 goes into.
+    """
+
+    name: str
+    checkpoint_s: float
+    restart_s: float
+    lag_s: float
+    interval_s: float
+    slowdown: float
+    parts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedInterval:
+    """An interval between states: what it costs by formula and by simulation.
+
+    Attributes:
+        factor: Of the best interval.
+        interval_s: I.
+        exact: Seconds that a second of work takes, by formula.
+        poisson: The same of simulated runs with failures that have no memory.
+        poisson_ci95: Ends of its 95 % confidence interval.
+        weibull: The same with failures in bursts.
+        weibull_ci95: Likewise.
+    """
+
+    factor: float
+    interval_s: float
+    exact: float
+    poisson: float
+    poisson_ci95: tuple[float, float]
+    weibull: float
+    weibull_ci95: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointing(Answer):
+    """When to save a run's state, and what failures cost.
+
+    Attributes:
+        work_s: Seconds of useful work of the run.
+        mtbf_s: M.
+        checkpoint_s: C.
+        interval_s: I, as asked for, or the best.
+        best_s: The best interval.
+        young_s: Young's.
+        daly_s: Daly's.
+        slowdown: Seconds that a second of work takes at I.
+        shares: Of these, what they go into.
+        lost_s: Seconds that a failure undoes, on average.
+        num_failures: Expected, of the whole run.
+        shape: Weibull's, of failures in bursts.
+        simulated: Some intervals around the best.
+        ways: Ways to save the state, each with its best interval.
+        by_nodes: Mean seconds between failures, and each way's slow-down, by number of nodes; NaN where no run ends.
+        generations: For each number of generations kept, the expected intervals lost beside the first at a failure, and
+            the probability that a run finds none of them good.
+        drawn: What a simulated run does around its first failure.
+    """
+
+    unit: ClassVar[str] = "s"
+    work_s: float
+    mtbf_s: float
+    checkpoint_s: float
+    interval_s: float
+    best_s: float
+    young_s: float
+    daly_s: float
+    slowdown: float
+    shares: Mapping[str, float]
+    lost_s: float
+    num_failures: float
+    shape: float
+    simulated: tuple[SimulatedInterval, ...]
+    ways: tuple[Way, ...]
+    by_nodes: Mapping[int, tuple[float, Mapping[str, float]]]
+    generations: Mapping[int, tuple[float, float]]
+    drawn: tuple[Span, ...]
+
+    @property
+    def finding(self) -> str:
+        """The interval, what it costs, whose rule is how close, and the best way."""
+        best = min(self.ways, key=lambda way: way.slowdown)
+        return (
+            f"Saving every {format_seconds(self.interval_s)} costs {_percent(self.slowdown - 1)} of the useful time; "
+            f"best is {format_seconds(self.best_s)}, Young says {format_seconds(self.young_s)}, Daly "
+            f"{format_seconds(self.daly_s)}, and a failure undoes {format_seconds(self.lost_s)}. "
+            f"{best.name.capitalize()} every {format_seconds(best.interval_s)}, it costs {_percent(best.slowdown - 1)}."
+        )
+
+    @property
+    def total(self) -> float:
+        """Seconds that the run is expected to take."""
+        return self.slowdown * self.work_s
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Work, writing, what is done again, and restarts."""
+        return {"work": self.work_s, **{name: share * self.work_s for name, share in self.shares.items()}}
+
+    def tables(self) -> Sequence[Table]:
+        """Intervals, ways, nodes, generations, and what others have published."""
+        return [self._intervals(), self._ways(), self._nodes(), self._kept(), _published()]
+
+    def _intervals(self) -> Table:
+        least = min(one.exact for one in self.simulated)
+        rows = [
+            (
+                f"{one.factor:.3g}",
+                format_seconds(one.interval_s),
+                _percent(one.exact - 1),
+                _percent(one.exact / least - 1),
+                _with_interval(one.poisson, one.poisson_ci95),
+                "yes" if one.poisson_ci95[0] <= one.exact <= one.poisson_ci95[1] else "no",
+                _with_interval(one.weibull, one.weibull_ci95),
+            )
+            for one in self.simulated
+        ]
+        headers = (
+            "by the best",
+            "interval",
+            "overhead",
+            "longer than at best",
+            "simulated (95 % interval)",
+            "agree",
+            f"Weibull {self.shape:g}",
+        )
+        return Table(title="What other intervals cost:", headers=headers, rows=rows)
+
+    def _ways(self) -> Table:
+        rows = [
+            (
+                way.name,
+                format_seconds(way.checkpoint_s),
+                format_seconds(way.lag_s),
+                format_seconds(way.restart_s),
+                format_seconds(way.interval_s),
+                _percent(way.slowdown - 1),
+                *(_percent(way.parts[name]) for name in way.parts),
+            )
+            for way in self.ways
+        ]
+        headers = ("state", "stands still", "counts after", "restart", "interval", "overhead", *self.ways[0].parts)
+        return Table(title="Ways to save the state:", headers=headers, rows=rows)
+
+    def _nodes(self) -> Table:
+        rows = [
+            (
+                str(nodes),
+                format_seconds(mtbf_s),
+                *("–" if math.isnan(one) else _percent(one - 1) for one in by.values()),
+            )
+            for nodes, (mtbf_s, by) in self.by_nodes.items()
+        ]
+        headers = ("nodes", "a failure every", *(way.name for way in self.ways))
+        return Table(title="Overhead by number of nodes:", headers=headers, rows=rows)
+
+    def _kept(self) -> Table:
+        rows = [
+            (str(kept), format_seconds(intervals * self.interval_s), f"{100 * lost:.3g} %")
+            for kept, (intervals, lost) in self.generations.items()
+        ]
+        headers = ("generations", "lost more at a failure", "the run finds none good")
+        return Table(title="Generations of states that are kept:", headers=headers, rows=rows)
+
+    def charts(self) -> Sequence[Chart]:
+        """Overhead by interval; ways; nodes; a run's failures."""
+        return [self._by_interval(), self._by_way(), self._by_node(), self._timeline()]
+
+    def _by_interval(self) -> LineChart:
+        factors = [2 ** (power / 8) for power in range(-20, 21)]
+        exact = [100 * (self._slowdown_at(factor * self.best_s) - 1) for factor in factors]
+        points = [
+            Series(
+                name=name,
+                x=[one.interval_s / 60 for one in self.simulated],
+                y=[100 * (getattr(one, field) - 1) for one in self.simulated],
+                low=[100 * (getattr(one, f"{field}_ci95")[0] - 1) for one in self.simulated],
+                high=[100 * (getattr(one, f"{field}_ci95")[1] - 1) for one in self.simulated],
+                style="points",
+            )
+            for name, field in (("simulated", "poisson"), (f"simulated, Weibull {self.shape:g}", "weibull"))
+        ]
+        worst = max(self.simulated, key=lambda one: one.exact)
+        return LineChart(
+            slug="interval",
+            title=f"{worst.factor:.3g} times the best interval costs {_percent(worst.exact - 1)}",
+            caption="Time above the useful one by the interval between states, with 95 % confidence intervals.",
+            x=Axis(title="interval (min)", log=True),
+            y=Axis(title="overhead (%)"),
+            series=[Series(name="exact", x=[factor * self.best_s / 60 for factor in factors], y=exact), *points],
+            marks={"best": self.best_s / 60},
+        )
+
+    def _slowdown_at(self, interval_s: float) -> float:
+        first = self.ways[0]
+        return expected_slowdown(
+            interval_s=interval_s, checkpoint_s=self.checkpoint_s, mtbf_s=self.mtbf_s, restart_s=first.restart_s
+        )
+
+    def _by_way(self) -> BarChart:
+        best = min(self.ways, key=lambda way: way.slowdown)
+        return BarChart(
+            slug="ways",
+            title=f"{best.name.capitalize()} costs least: {_percent(best.slowdown - 1)}",
+            caption="Time above the useful one, each with its best interval.",
+            axis=Axis(title="overhead (%)"),
+            rows=[way.name for way in self.ways],
+            parts={name: [100 * way.parts[name] for way in self.ways] for name in self.ways[0].parts},
+        )
+
+    def _by_node(self) -> LineChart:
+        most = max(self.by_nodes)
+        mtbf_s, _ = self.by_nodes[most]
+        return LineChart(
+            slug="nodes",
+            title=f"{most} nodes fail every {format_seconds(mtbf_s)}",
+            caption="Share of the time that is useful, by number of nodes, each with its best interval.",
+            x=Axis(title="nodes", log=True),
+            y=Axis(title="useful (%)"),
+            series=[
+                Series(
+                    name=way.name,
+                    x=list(self.by_nodes),
+                    y=[100 / by[way.name] for _, by in self.by_nodes.values()],
+                )
+                for way in self.ways
+            ],
+        )
+
+    def _timeline(self) -> Timeline:
+        return Timeline(
+            slug="timeline",
+            title=f"A failure undoes {format_seconds(self.lost_s)} on average",
+            caption="Around the first failure of a simulated run; what is lost was work, and writing.",
+            axis=Axis(title="time (h)"),
+            rows=["computing", "state"],
+            spans=self.drawn,
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _with_interval(slowdown: float, ci95: tuple[float, float]) -> str:
+    low, high = ci95
+    return f"{_percent(slowdown - 1)} ({100 * (low - 1):.2f} to {100 * (high - 1):.2f})"
+
+
+def most_checkpoint_s(*, overhead: float, mtbf_s: float, restart_s: float = 0.0) -> float:
+    """The longest C that costs no more than ``overhead`` at its best interval; 0 if none does.
+
+    >>> round(most_checkpoint_s(overhead=0.09464, mtbf_s=21 * 3600) / 60, 1)
+    5.0
+    """
+
+    def costs(checkpoint_s: float) -> float:
+        best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
+        return expected_slowdown(interval_s=best_s, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, restart_s=restart_s) - 1
+
+    low_s, high_s = 0.0, mtbf_s
+    for _ in range(50):
+        middle_s = (low_s + high_s) / 2
+        low_s, high_s = (middle_s, high_s) if costs(middle_s) <= overhead else (low_s, middle_s)
+    return low_s
+
+
+def _published() -> Table:
+    """Two runs that were described: whether a node fails as often in both, and what they could afford."""
+    llama_mtbf_s = _LLAMA_S / _LLAMA_FAILURES
+    bloom_node_s, llama_node_s = _BLOOM_MTBF_S * _BLOOM_NODES, llama_mtbf_s * _LLAMA_NODES
+    scaled_s = cluster_mtbf_s(node_mtbf_s=bloom_node_s, num_nodes=_LLAMA_NODES)
+    bloom = {"checkpoint_s": _BLOOM_CHECKPOINT_S, "mtbf_s": _BLOOM_MTBF_S}
+    bloom_best_s = best_interval_s(**bloom)
+    bloom_slowdown = expected_slowdown(interval_s=bloom_best_s, **bloom)
+    error = 100 * (scaled_s / llama_mtbf_s - 1)
+    budget = 1 / _LLAMA_EFFECTIVE - 1
+    afford = [
+        f"{format_seconds(most_checkpoint_s(overhead=budget, mtbf_s=llama_mtbf_s, restart_s=restart_s))}"
+        for restart_s in (0.0, 300.0, 600.0)
+    ]
+    rows = [
+        ("BLOOM: a node fails every", f"{bloom_node_s / _DAY_S:.0f} days"),
+        ("Llama 3: a node fails every", f"{llama_node_s / _DAY_S:.0f} days"),
+        (
+            "Llama 3's time between failures from BLOOM's nodes",
+            f"{scaled_s / 3600:.2f} h, published {llama_mtbf_s / 3600:.2f} h ({error:+.0f} %)",
+        ),
+        (
+            f"BLOOM's {_BLOOM_CHECKPOINT_S:g} s are best every",
+            f"{format_seconds(bloom_best_s)}, overhead {_percent(bloom_slowdown - 1)}",
+        ),
+        (
+            f"Llama 3's over {100 * _LLAMA_EFFECTIVE:g} % useful leave for a state",
+            f"{afford[0]}; {afford[1]} with restarts of 5 min; {afford[2]} with 10 min",
+        ),
+    ]
+    return Table(title="Against published runs:", headers=("what", "model"), rows=rows)
+
+
+def checkpointing(
+    *,
+    checkpoint_s: float = 300.0,
+    mtbf_s: float = 75600.0,
+    restart_s: float = 0.0,
+    interval_s: float | None = None,
+    work_s: float = 2_592_000.0,
+    num_writers: int = 8,
+    storage_writers: float = 4.0,
+    changed_share: float = 0.25,
+    full_every: int = 8,
+    snapshot_s: float = 5.0,
+    unreadable: float = 0.01,
+    node_mtbf_s: float = 157_680_000.0,
+    shape: float = 0.7,
+    num_runs: int = 1000,
+    seed: int = 0,
+) -> Checkpointing:
+    """The best interval, what failures cost there and elsewhere, and ways to save the state.
+
+    >>> answer = checkpointing()
+    >>> round(answer.best_s / 60, 2), round(100 * (answer.slowdown - 1), 3)
+    (108.94, 9.464)
+
+    Args:
+        checkpoint_s: One writer's time for the whole state.
+        mtbf_s: Mean time between failures of the whole cluster.
+        restart_s: From a failure until the run goes on from its last state.
+        interval_s: Work between two states; the best without.
+        work_s: Useful work of the run.
+        num_writers: Of shards, at once.
+        storage_writers: How many of them the storage keeps up with.
+        changed_share: Share of the state that a partial one writes.
+        full_every: Every so many partial states one is whole.
+        snapshot_s: Copying the shards to the host's memory.
+        unreadable: Probability that a state cannot be read.
+        node_mtbf_s: Mean time between failures of one node.
+        shape: Weibull's, of failures in bursts.
+        num_runs: Simulated for each interval.
+        seed: Of the simulation.
+
+    Raises:
+        ConfigError: An input that is out of range.
+    """
+    _check(
+        work_s=work_s,
+        restart_s=restart_s,
+        num_writers=num_writers,
+        storage_writers=storage_writers,
+        changed_share=changed_share,
+        full_every=full_every,
+        snapshot_s=snapshot_s,
+        unreadable=unreadable,
+        num_runs=num_runs,
+    )
+    failures = Failures(mtbf_s=mtbf_s, shape=shape)
+    best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
+    at_s = best_s if interval_s is None else interval_s
+    if not 0 < at_s <= _MOST_SEGMENT * mtbf_s:
+        most = format_seconds(_MOST_SEGMENT * mtbf_s)
+        raise ConfigError(f"an interval of {at_s:g} s; longer ones hardly ever end: write more than 0, at most {most}")
+    written_s = checkpoint_s / min(num_writers, storage_writers)
+    partial_s = checkpoint_s * (changed_share + (1 - changed_share) / full_every)
+    several = 1 + changed_share * (full_every - 1) / 2  # a whole state, and half of the parts until the next
+    ways = {
+        "full": (checkpoint_s, restart_s, 0.0),
+        "partial": (partial_s, restart_s * several, 0.0),
+        "sharded": (written_s, restart_s, 0.0),
+        "asynchronous": (min(snapshot_s, written_s), restart_s, written_s),
+    }
+    slowdown = expected_slowdown(interval_s=at_s, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, restart_s=restart_s)
+    if slowdown > _MOST_SLOWDOWN:
+        raise ConfigError(
+            f"failures are {format_seconds(mtbf_s)} apart, an interval takes {format_seconds(at_s)}, its state "
+            f"{format_seconds(checkpoint_s)}, to come back {format_seconds(restart_s)}, so the run would take "
+            f"{slowdown:.3g} times its work; write a longer MTBF, a faster state, or a shorter interval or restart"
+        )
+    num_failures = slowdown * work_s / mtbf_s
+    segment_s = at_s + checkpoint_s
+    return Checkpointing(
+        work_s=work_s,
+        mtbf_s=mtbf_s,
+        checkpoint_s=checkpoint_s,
+        interval_s=at_s,
+        best_s=best_s,
+        young_s=young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
+        daly_s=daly_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
+        slowdown=slowdown,
+        shares=_shares(slowdown, interval_s=at_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s),
+        lost_s=mtbf_s - segment_s / math.expm1(segment_s / mtbf_s),
+        num_failures=num_failures,
+        shape=shape,
+        simulated=tuple(
+            _simulated(
+                factor,
+                factor * best_s,
+                checkpoint_s=checkpoint_s,
+                restart_s=restart_s,
+                failures=failures,
+                work_s=work_s,
+                num_runs=num_runs,
+                seed=seed,
+            )
+            for factor in _FACTORS
+        ),
+        ways=tuple(_way(name, *costs, mtbf_s=mtbf_s) for name, costs in ways.items()),
+        by_nodes=_by_nodes(ways, node_mtbf_s=node_mtbf_s),
+        generations={
+            kept: (
+                math.fsum(j * unreadable**j * (1 - unreadable) for j in range(1, kept)),
+                -math.expm1(num_failures * math.log1p(-(unreadable**kept))),
+            )
+            for kept in _GENERATIONS
+        },
+        drawn=_drawn(at_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s, seed=seed),
+    )
+
+
+def _check(**inputs: float) -> None:
+    at_least = {"num_writers": 1, "storage_writers": 1, "full_every": 1, "num_runs": 2}
+    for name, value in inputs.items():
+        least = at_least.get(name, 0)
+        if not least <= value < math.inf:
+            raise ConfigError(f"{name} is {value:g}; write {least} or more")
+    for name in ("changed_share", "unreadable"):
+        if inputs[name] >= 1:
+            raise ConfigError(f"{name} is {inputs[name]:g}; write a share below 1")
+    if inputs["work_s"] == 0:
+        raise ConfigError("a run without work; write a duration of more than 0")
+
+
+def _shares(
+    slowdown: float, *, interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float
+) -> dict[str, float]:
+    """What the time above the useful one goes into, as shares of the useful one."""
+    writing = checkpoint_s / interval_s
+    restarting = -math.expm1(-restart_s / mtbf_s) * slowdown
+    return {"writing": writing, "lost work": slowdown - 1 - writing - restarting, "restarts": restarting}
+
+
+def _way(name: str, checkpoint_s: float, restart_s: float, lag_s: float, *, mtbf_s: float) -> Way:
+    """Its best interval, which is no shorter than a state takes to be written."""
+    interval_s = max(best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s), lag_s)
+    slowdown = expected_slowdown(
+        interval_s=interval_s, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, restart_s=restart_s + lag_s
+    )
+    return Way(
+        name=name,
+        checkpoint_s=checkpoint_s,
+        restart_s=restart_s,
+        lag_s=lag_s,
+        interval_s=interval_s,
+        slowdown=slowdown,
+        parts=_shares(slowdown, interval_s=interval_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s),
+    )
+
+
+def _simulated(
+    factor: float,
+    interval_s: float,
+    *,
+    checkpoint_s: float,
+    restart_s: float,
+    failures: Failures,
+    work_s: float,
+    num_runs: int,
+    seed: int,
+) -> SimulatedInterval:
+    interval_s = min(interval_s, _MOST_SEGMENT * failures.mtbf_s)
+    exact = expected_slowdown(
+        interval_s=interval_s, checkpoint_s=checkpoint_s, mtbf_s=failures.mtbf_s, restart_s=restart_s
+    )
+    simulated_s = min(work_s, _MOST_FAILURES * failures.mtbf_s / exact)
+
+    def runs(shape: float) -> Runs:
+        return simulate_runs(
+            num_segments=max(1, round(simulated_s / interval_s)),
+            interval_s=interval_s,
+            checkpoint_s=checkpoint_s,
+            mtbf_s=failures.mtbf_s,
+            restart_s=restart_s,
+            shape=shape,
+            num_runs=num_runs,
+            seed=seed,
+        )
+
+    poisson, weibull = runs(1.0), runs(failures.shape)
+    return SimulatedInterval(
+        factor=factor,
+        interval_s=interval_s,
+        exact=exact,
+        poisson=poisson.slowdown,
+        poisson_ci95=poisson.slowdown_ci95,
+        weibull=weibull.slowdown,
+        weibull_ci95=weibull.slowdown_ci95,
+    )
+
+
+def _by_nodes(
+    ways: Mapping[str, tuple[float, float, float]], *, node_mtbf_s: float
+) -> dict[int, tuple[float, dict[str, float]]]:
+    found = {}
+    for nodes in _NODES:
+        mtbf_s = cluster_mtbf_s(node_mtbf_s=node_mtbf_s, num_nodes=nodes)
+        by = {
+            name: _way(name, *costs, mtbf_s=mtbf_s).slowdown if sum(costs) < _MOST_SEGMENT * mtbf_s else math.nan
+            for name, costs in ways.items()
+        }
+        found[nodes] = (mtbf_s, by)
+    return found
+
+
+def _drawn(interval_s: float, *, checkpoint_s: float, restart_s: float, mtbf_s: float, seed: int) -> tuple[Span, ...]:
+    failures = Failures(mtbf_s=mtbf_s)
+    lifetimes_s = (failures.lifetime_s(worker, seed=seed) for worker in count())
+    first_s = next(lifetimes_s)
+    segment_s = interval_s + checkpoint_s
+    around_s = _DRAWN_SEGMENTS * segment_s
+    skipped_s = max(0.0, (first_s - around_s) // segment_s) * segment_s  # all segments until the failure are alike
+    first_s -= skipped_s
+    phases = trace_run(
+        chain([first_s], lifetimes_s),
+        until_s=first_s + restart_s + around_s,
+        interval_s=interval_s,
+        checkpoint_s=checkpoint_s,
+        restart_s=restart_s,
+    )
+    phases = [phase for phase in phases if phase.end_s > first_s - around_s]
+    order = ("work", "lost", "writing", "restart")
+    return tuple(
+        Span(
+            int(phase.kind == "writing"),
+            (skipped_s + phase.start_s) / 3600,
+            (skipped_s + phase.end_s) / 3600,
+            phase.kind,
+        )
+        for phase in sorted(phases, key=lambda phase: (order.index(phase.kind), phase.start_s))
+    )
