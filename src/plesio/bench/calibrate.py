@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from plesio.bench.gang import Gang
+from plesio.bench.gang import FOR_TRAINING, Gang
 from plesio.bench.measurements import serve_measurements
 from plesio.bench.recipe import TaskSection
 from plesio.core.errors import ConfigError, PlesioError
@@ -39,7 +39,7 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
         ConfigError: The task cannot be trained, or has too few samples for its batch size.
         PlesioError: A measurement failed.
     """
-    with Gang(1, serve_measurements, task) as gang:
+    with Gang(1, serve_measurements, task, preload=FOR_TRAINING) as gang:
         (figures,) = gang.await_ready()
         batch_size = figures["batch_size"]
         batches = sorted({max(1, round(factor * batch_size)) for factor in BATCH_FACTORS})
@@ -61,7 +61,7 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
         on_measured(f"exchange with {NUM_SERVERS} servers")
         step_s = statistics.median(_first(gang, "steps", repeats=REPEATS)["step_s"])
         on_measured("a step's end")
-    with Gang(num_workers, serve_measurements, task) as gang:
+    with Gang(num_workers, serve_measurements, task, preload=FOR_TRAINING) as gang:
         gang.await_ready()
         together = _ask(gang, "gradients", batch_size=batch_size, seconds=2 * GRADIENT_S)
         on_measured("gradients of all workers at once")

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Self
 
-from plesio.bench.gang import Gang
+from plesio.bench.gang import FOR_TRAINING, Gang
 from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import Assignment, serve_runs
 from plesio.runtime.observer import Observer, RunFigures
@@ -39,7 +39,7 @@ class Crew:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        self._gang = Gang(recipe.workers.count, serve_runs, recipe)
+        self._gang = Gang(recipe.workers.count, serve_runs, recipe, preload=FOR_TRAINING)
         self._observer = Observer(self._gang.store)
         self.usable = True
         """False when a worker was lost or failed; a new crew is needed then."""

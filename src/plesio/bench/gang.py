@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -17,8 +17,11 @@ from plesio.core.errors import ConfigError
 from plesio.runtime.launcher import listen, serve_store, worker_environment
 from plesio.tasks.load import TASKS
 
-__all__ = ["Gang", "enlisted"]
+__all__ = ["FOR_TRAINING", "Gang", "enlisted"]
 
+FOR_TRAINING = ("torch._dynamo", *(origin.partition(":")[0] for origin in TASKS.values()))
+"""To preload where tasks are trained. The first optimizer of a process imports ``torch._dynamo``, which takes almost as
+long as torch itself."""
 STOP_S = 15.0
 """How long workers get to close their sessions before they are killed."""
 
@@ -32,16 +35,17 @@ class Gang:
             says ``("ready", value)`` when it can be told what to do, or ``("unusable", sentence)``, and ends when it is
             sent None.
         arguments: Of ``main``; pickled.
+        preload: Modules that all will need beside that of ``main``.
 
     Attributes:
         pipes: To the processes, by rank.
         store: The job's key-value store.
     """
 
-    def __init__(self, count: int, main: Callable[..., None], *arguments: Any) -> None:
+    def __init__(self, count: int, main: Callable[..., None], *arguments: Any, preload: Sequence[str] = ()) -> None:
         # importing torch takes seconds: one process does it, and the workers are forked off that
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([main.__module__, *(origin.partition(":")[0] for origin in TASKS.values())])
+        context.set_forkserver_preload([main.__module__, *preload])
         self.pipes: list[Connection] = []
         self._processes: list[Any] = []
         try:
@@ -53,7 +57,7 @@ class Gang:
                     process = context.Process(
                         target=main, args=(*arguments, environment, theirs), name=f"plesio-worker-{rank}", daemon=True
                     )
-                    with _one_thread():
+                    with _one_thread(), _ctrl_c_held_back():
                         process.start()
                     theirs.close()
                     self.pipes.append(ours)
@@ -122,6 +126,16 @@ class Gang:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Within, Ctrl-C waits, and what is started never hears of it: it would print where it was interrupted."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -20,8 +20,10 @@ from dataclasses import dataclass
 
 from plesio.core.errors import ConfigError, PlesioError
 
-__all__ = ["NetworkHost", "networked_racks", "why_no_namespaces"]
+__all__ = ["INTERFACE", "NetworkHost", "networked_racks", "why_no_namespaces"]
 
+INTERFACE = "nic"
+"""A host's interface, in its namespace."""
 BUCKET_S = 1e-3
 FEWEST_BUCKET_BYTES = 16_384
 QUEUE_S = 0.02
@@ -110,8 +112,8 @@ def networked_racks(
             _plug(switches, f"down{rack}", bridge="core")
         for number, (host, nic) in enumerate(zip(hosts, nics, strict=True)):
             _run("ip", "netns", "add", host.namespace)
-            _wire((host.namespace, "nic"), (switches, f"port{number}"), bytes_per_s=nic)
-            _run("ip", "-n", host.namespace, "addr", "add", f"{host.address}/16", "dev", "nic")
+            _wire((host.namespace, INTERFACE), (switches, f"port{number}"), bytes_per_s=nic)
+            _run("ip", "-n", host.namespace, "addr", "add", f"{host.address}/16", "dev", INTERFACE)
             _run("ip", "-n", host.namespace, "link", "set", "lo", "up")
             _plug(switches, f"port{number}", bridge=f"rack{host.rack}")
         yield hosts

@@ -8,6 +8,7 @@ from typing import Any
 
 from plesio.bench.recipe import Recipe
 from plesio.core.errors import DataError
+from plesio.core.files import write_whole
 from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration
 
@@ -41,10 +42,7 @@ def keep_setting(out: Path, recipe: Recipe, *, world: str, calibration: Calibrat
         raise DataError(
             f"{out} has runs, but no {SETTING_NAME} that says how they were made; start anew with --overwrite"
         )
-    try:
-        path.write_text(json.dumps(setting, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
+    write_whole(path, json.dumps(setting, indent=1) + "\n")
 
 
 def timed_to(run: RunResult, target: float | None) -> RunResult:

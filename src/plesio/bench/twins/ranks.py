@@ -1,0 +1,163 @@
+"""Functions that all ranks of a process group on this machine run together: on its loopback, or on hosts of their own.
+
+The ranks are a `plesio.bench.gang.Gang`, so a Ctrl-C leaves none behind. A rank of a host in a network namespace
+(`plesio.bench.namespaces`) meets the others on this machine's loopback first and enters the namespace then: the socket
+that it has stays where it was opened, and Gloo opens its own over the host's interface.
+"""
+
+import contextlib
+import ctypes
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+
+from plesio.bench.gang import Gang, enlisted
+from plesio.bench.namespaces import INTERFACE, NetworkHost, networked_racks, why_no_namespaces
+from plesio.core.errors import ConfigError, PlesioError
+from plesio.runtime.environment import Place
+from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.job import Job
+
+__all__ = ["Ranks", "ranks_on_hosts", "serve_functions", "slowest_s", "timed"]
+
+_CLONE_NEWNET = 0x40000000
+"""From Linux's sched.h; Python has `os.setns` from 3.12 on."""
+
+
+class Ranks:
+    """Processes that are ranks of one Gloo group, with one thread each.
+
+    Args:
+        hosts: The host of each rank.
+        count: Ranks on this machine's loopback, if there are no hosts.
+
+    Raises:
+        ConfigError: A rank cannot start.
+    """
+
+    def __init__(self, count: int, *, hosts: Sequence[NetworkHost] = ()) -> None:
+        assert len(hosts) in (0, count), f"{len(hosts)} hosts for {count} ranks"
+        self._gang = Gang(count, serve_functions, tuple(host.namespace for host in hosts))
+        try:
+            self._gang.await_ready()
+        except BaseException:
+            self._gang.close()
+            raise
+
+    def run(self, function: Callable[..., Any], **arguments: Any) -> list[Any]:
+        """What ``function(group, **arguments)`` returns on each rank.
+
+        Args:
+            function: Of a module; told its process group.
+            arguments: What else it is told; pickled.
+
+        Raises:
+            PlesioError: It failed on some rank.
+        """
+        for pipe in self._gang.pipes:
+            pipe.send((function, arguments))
+        answers = []
+        for rank, pipe in enumerate(self._gang.pipes):
+            try:
+                kind, value = pipe.recv()
+            except EOFError:
+                kind, value = "failed", f"rank {rank} ended with {self._gang.status(rank)}"
+            if kind != "done":
+                raise PlesioError(f"cannot measure: {value}")
+            answers.append(value)
+        return answers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._gang.close()
+
+
+@contextlib.contextmanager
+def ranks_on_hosts(count: int, *, ranks_per_host: int = 1, bytes_per_s: float) -> Iterator[Ranks]:
+    """Ranks on hosts of their own, whose links carry so much each way; hosts and ranks are gone afterwards.
+
+    Raises:
+        ConfigError: This machine has no network namespaces for us.
+    """
+    if (reason := why_no_namespaces()) is not None:
+        raise ConfigError(f"cannot measure over links of a set bandwidth: {reason}")
+    sizes = [count // ranks_per_host]
+    with (
+        networked_racks(sizes, nic_bytes_per_s=bytes_per_s, uplink_bytes_per_s=bytes_per_s) as hosts,
+        Ranks(count, hosts=[hosts[rank // ranks_per_host] for rank in range(count)]) as ranks,
+    ):
+        yield ranks
+
+
+def timed(
+    group: TorchGroup, work: Callable[[], object], *, repeats: int, warm_up: int = 3
+) -> list[tuple[float, float]]:
+    """When this rank began and ended each of ``repeats`` pieces of work, on the clock that all processes share.
+
+    All ranks meet before each.
+    """
+    times = []
+    for _ in range(warm_up + repeats):
+        dist.barrier(group=group.process_group)
+        begun_s = time.monotonic()
+        work()
+        times.append((begun_s, time.monotonic()))
+    return times[warm_up:]
+
+
+def slowest_s(answers: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
+    """Seconds of each repeat that `timed` took on all ranks: from the last one's begin to the last one's end."""
+    return [
+        max(ended_s for _, ended_s in of_all) - max(begun_s for begun_s, _ in of_all)
+        for of_all in zip(*answers, strict=True)
+    ]
+
+
+def serve_functions(namespaces: Sequence[str], environment: Mapping[str, str], commands: Connection) -> None:
+    """Entry of a rank: run what is sent until told to stop.
+
+    Args:
+        namespaces: The network namespace of each rank; none for this machine's own.
+        environment: torchrun's variables.
+        commands: Receives ``(function, arguments)``, None to stop; sends ("ready", None), then for each function
+            ("done", what it returned) or ("failed", sentence).
+    """
+    with enlisted(environment):
+        torch.set_num_threads(1)
+        place = Place.from_environment()
+        assert place is not None, "two ranks or more"
+        try:
+            with Job(place) as job:
+                if namespaces:
+                    _enter(namespaces[place.rank])
+                    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
+                group = job.group("cpu")
+                commands.send(("ready", None))
+                while (command := commands.recv()) is not None:
+                    function, arguments = command
+                    try:
+                        commands.send(("done", function(group, **arguments)))
+                    except (PlesioError, RuntimeError) as error:
+                        commands.send(("failed", f"{function.__name__}: {type(error).__name__}: {error}"))
+                        break
+        except PlesioError as error:
+            commands.send(("unusable", str(error)))
+        except (KeyboardInterrupt, EOFError, BrokenPipeError):
+            pass  # told to stop, or whoever asked is gone
+
+
+def _enter(namespace: str) -> None:
+    """Move this thread, and those that it starts from now on, into a network namespace."""
+    with open(f"/run/netns/{namespace}", "rb") as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET) != 0:
+            raise PlesioError(f"cannot enter {namespace}: {os.strerror(ctypes.get_errno())}")

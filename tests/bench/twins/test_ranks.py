@@ -1,0 +1,74 @@
+import os
+
+import pytest
+import torch
+
+from plesio.bench.namespaces import why_no_namespaces
+from plesio.bench.twins.ranks import Ranks, ranks_on_hosts, slowest_s, timed
+from plesio.core.errors import ConfigError, PlesioError
+from plesio.runtime.exchange.group import TorchGroup
+
+NO_NAMESPACES = why_no_namespaces()
+
+
+def summed(group: TorchGroup, *, number: float) -> tuple[int, float]:
+    tensor = torch.tensor([number * (group.rank + 1)])
+    group.all_reduce(tensor).wait()
+    return group.rank, tensor.item()
+
+
+def where(group: TorchGroup) -> int:
+    return os.stat("/proc/thread-self/ns/net").st_ino
+
+
+def failing(group: TorchGroup) -> None:
+    raise RuntimeError(f"rank {group.rank} has had enough")
+
+
+def dying(group: TorchGroup) -> None:
+    if group.rank == 1:
+        os._exit(3)
+
+
+def test_every_rank_runs_the_function_in_one_group():
+    with Ranks(3) as ranks:
+        assert ranks.run(summed, number=2.0) == [(0, 12.0), (1, 12.0), (2, 12.0)]
+        assert set(ranks.run(where)) == {os.stat("/proc/self/ns/net").st_ino}
+
+
+@pytest.mark.parametrize(
+    ("function", "why"), [(failing, "rank 0 has had enough"), (dying, "rank 1 ended with status 3")]
+)
+def test_a_rank_that_fails_is_an_error(function: object, why: str):
+    with Ranks(2) as ranks, pytest.raises(PlesioError, match=why):
+        ranks.run(function)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(NO_NAMESPACES is not None, reason=str(NO_NAMESPACES))
+def test_ranks_are_on_hosts_of_their_own():
+    with ranks_on_hosts(4, ranks_per_host=2, bytes_per_s=50e6) as ranks:
+        places = ranks.run(where)
+        assert places[0] == places[1] != places[2] == places[3]
+        assert os.stat("/proc/self/ns/net").st_ino not in places
+        assert ranks.run(summed, number=1.0)[3] == (3, 10.0)
+
+
+def test_without_namespaces_there_is_no_measuring_over_links(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("plesio.bench.twins.ranks.why_no_namespaces", lambda: "only root can")
+    with pytest.raises(ConfigError, match="only root can"), ranks_on_hosts(2, bytes_per_s=1e6):
+        pass
+
+
+def test_a_repeat_lasts_from_the_last_begin_to_the_last_end():
+    assert slowest_s([[(0.0, 2.0), (5.0, 6.0)], [(1.0, 1.5), (4.0, 9.0)]]) == [1.0, 4.0]
+
+
+def test_timing_counts_repeats_and_not_the_warm_up():
+    with Ranks(2) as ranks:
+        (first, second) = ranks.run(barriers, repeats=4)
+    assert len(first) == len(second) == 4
+    assert all(begun_s <= ended_s for begun_s, ended_s in first)
+
+
+def barriers(group: TorchGroup, *, repeats: int) -> list[tuple[float, float]]:
+    return timed(group, lambda: None, repeats=repeats, warm_up=2)

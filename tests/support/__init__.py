@@ -1,0 +1,1 @@
+"""What the tests of several folders build on; pytest finds it by `pythonpath`, and so do processes that tests start."""

@@ -1,0 +1,49 @@
+"""Decisions of the adaptive policy that a test takes in place of its controller."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from plesio.policies import Reviewed
+from plesio.policies.adaptive.controller import Controller, Decision
+from plesio.policies.adaptive.setting import Setting
+
+__all__ = ["script", "to"]
+
+
+def to(
+    period: int,
+    delay: int = 0,
+    *,
+    by_racks: bool = False,
+    memory: float = math.inf,
+    shares: tuple[float, ...] = (),
+    keep: bool = False,
+    restore: bool = False,
+    alarm: bool = False,
+) -> Decision:
+    """A decision for this setting."""
+    return Decision(
+        setting=Setting.of(period=period, delay=delay, memory=memory, by_racks=by_racks),
+        shares=shares,
+        keep=keep,
+        restore=restore,
+        alarm=alarm,
+        reason="as scripted",
+        inputs=(),
+    )
+
+
+def script(monkeypatch: pytest.MonkeyPatch, *decisions: Decision) -> None:
+    """Have the controller take these decisions, one a review, and stay with the last."""
+    coming = itertools.chain(decisions, itertools.repeat(replace(decisions[-1], restore=False, alarm=False)))
+
+    def decide(self: Controller, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+        decision = next(coming)
+        self.setting, self.shares = decision.setting, decision.shares
+        return decision
+
+    monkeypatch.setattr(Controller, "decide", decide)

@@ -1,0 +1,120 @@
+"""A server to send to, and what its clients know of it."""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.runtime.exchange.transport import (
+    Bulk,
+    ClientEndpoint,
+    Control,
+    Gone,
+    Header,
+    Incoming,
+    JobKeys,
+    ServerEndpoint,
+)
+
+__all__ = [
+    "JOB",
+    "KEYS",
+    "LIMIT_BYTES",
+    "PATIENCE_S",
+    "SECRET",
+    "Connect",
+    "EchoServer",
+    "StartServer",
+    "header_of",
+    "random_bytes",
+]
+
+JOB = "test job"
+SECRET = "the job's secret"
+KEYS = JobKeys.derive(SECRET)
+LIMIT_BYTES = 32 * 2**20
+PATIENCE_S = 20.0
+
+Connect = Callable[..., ClientEndpoint]
+Action = Callable[[ServerEndpoint], object]
+
+
+class EchoServer:
+    """A server in a thread that sends back whatever it gets, and can be asked to wait for something."""
+
+    def __init__(self, ipc_dir: Path, *, max_bulk_bytes: int = LIMIT_BYTES) -> None:
+        self.endpoint = ServerEndpoint(
+            job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=ipc_dir, max_bulk_bytes=max_bulk_bytes
+        )
+        self.gone: list[bytes] = []
+        self.seen: list[Bulk | Control] = []
+        self._actions: queue.SimpleQueue[tuple[Action, Future[object]]] = queue.SimpleQueue()
+        self._round = threading.Condition()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return self.endpoint.addresses
+
+    @property
+    def tcp_addresses(self) -> dict[str, str]:
+        return {**self.addresses, "data_ipc": ""}
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            self._answer_all(self.endpoint.poll(0.02))
+            while not self._actions.empty():
+                action, future = self._actions.get()
+                future.set_result(action(self.endpoint))
+            with self._round:
+                self._round.notify_all()
+
+    def _answer_all(self, arrived: list[Incoming]) -> None:
+        for incoming in arrived:
+            self._answer(incoming)
+
+    def _answer(self, incoming: Incoming) -> None:
+        match incoming:
+            case Bulk(peer=peer, header=header, meta=meta, payload=payload):
+                self.seen.append(incoming)
+                self.endpoint.send_copy(peer, header, meta=meta, payload=payload)
+                self.endpoint.release(incoming)
+            case Control(peer=peer, kind=kind, body=body):
+                self.seen.append(incoming)
+                self.endpoint.send_control(peer, kind, body)
+            case Gone(peer=peer):
+                self.gone.append(peer)
+
+    def run(self, action: Action) -> object:
+        """Have the server's own thread call ``action``: an endpoint belongs to one thread."""
+        future: Future[object] = Future()
+        self._actions.put((action, future))
+        return future.result(PATIENCE_S)
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        with self._round:
+            assert self._round.wait_for(condition, PATIENCE_S), f"never came true; refused: {self.endpoint.refused}"
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.endpoint.close()
+
+
+StartServer = Callable[..., EchoServer]
+
+
+def random_bytes(num_bytes: int, *, seed: int = 0) -> NDArray[np.uint8]:
+    """Something to send."""
+    return np.random.default_rng(seed).integers(0, 256, num_bytes, dtype=np.uint8)
+
+
+def header_of(client: ClientEndpoint, **fields: int) -> Header:
+    """Of a new request of this client."""
+    return Header(kind=7, generation=client.generation, request=client.new_request(), **fields)
