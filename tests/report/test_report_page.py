@@ -102,6 +102,7 @@ def test_the_environment_is_named_once(full_page: str):
 def test_a_single_run_has_a_page(make_run: MakeRun, policies: tuple[str, ...]):
     visible = read([make_run(policy, 0) for policy in policies]).visible
     assert f"{policies[0]} trained in" in visible
+    assert "held against it" not in visible
 
 
 def test_runs_that_measured_nothing_have_a_page(make_run: MakeRun):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
-from playwright.sync_api import sync_playwright
 from rich.console import Console
 
 from plesio.core.results import Evaluation, RunResult
@@ -19,6 +18,7 @@ from plesio.report.sweep import (
     sweep_figures,
     sweep_sentences,
 )
+from support.browser import check_figures, launched, load, opened
 
 NARROW, MIDDLE, WIDE = "100 Mbit/s", "1 Gbit/s", "10 Gbit/s"
 TIMES_S: dict[str, dict[str, list[float | None]]] = {
@@ -220,21 +220,6 @@ def test_the_page_is_escaped_and_asks_for_nothing():
     assert "$" not in page
 
 
-BAD_LABELS = """all => all.flatMap(figure => {
-    const frame = figure.getBoundingClientRect();
-    const labels = [...figure.querySelectorAll('.main-svg text')]
-        .filter(text => text.textContent.trim() && !text.closest('.hoverlayer'))
-        .map(text => ({ text: text.textContent, box: text.getBoundingClientRect() }))
-        .filter(({ box }) => box.width > 0);
-    const hit = (a, b) => a.left + 1 < b.right && b.left + 1 < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom;
-    return labels.flatMap((one, place) => labels.slice(place + 1)
-        .filter(other => hit(one.box, other.box))
-        .map(other => figure.id + ': ' + one.text + ' / ' + other.text)
-        .concat(one.box.left < frame.left || one.box.right > frame.right ? [figure.id + ': ' + one.text] : []));
-})"""
-"""Labels that overlap or leave their figure."""
-
-
 @pytest.mark.browser
 def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path):
     wide = {
@@ -242,20 +227,8 @@ def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path):
     }
     page_path = tmp_path / "report.html"
     page_path.write_text(render_sweep_page(a_sweep({**TIMES_S, "40 Gbit/s": wide})), encoding="utf-8")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu", "--disable-sync"]
-        )
+    with launched() as browser:
         for width in (400, 1280):
-            page = browser.new_page(viewport={"width": width, "height": 900})
-            complaints: list[str] = []
-            page.on("console", lambda message, heard=complaints: heard.append(message.text))
-            page.on("pageerror", lambda error, heard=complaints: heard.append(str(error)))
-            page.goto(page_path.as_uri())
-            page.wait_for_function(
-                "() => [...document.querySelectorAll('figure')].every(one => one.querySelector('.main-svg .trace'))"
-            )
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            assert page.eval_on_selector_all("figure", BAD_LABELS) == []
-            assert complaints == []
-        browser.close()
+            with opened(browser, width=width) as page:
+                load(page, page_path)
+                check_figures(page, width=width)

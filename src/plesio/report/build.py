@@ -10,11 +10,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from plesio.core.errors import DataError
+from plesio.core.files import write_whole
 from plesio.core.results import read_results
 from plesio.report.model import Comparison
 from plesio.report.page import render_page
 from plesio.report.page_details import TraceLink
-from plesio.report.page_frame import write_page
 from plesio.report.perfetto import PERFETTO_NAME, trace_paths, write_perfetto
 from plesio.report.summarise import compare_runs
 from plesio.report.timelines import Timeline, read_timeline
@@ -53,7 +53,7 @@ def build_report(directory: Path) -> Path:
     comparison = read_comparison(directory)
     page = render_page(comparison, traces=_trace_links(directory), timelines=_timelines(directory, comparison))
     path = directory / REPORT_NAME
-    write_page(path, page)
+    write_whole(path, page)
     return path
 
 

@@ -75,7 +75,7 @@ def decision_list(comparison: Comparison) -> str:
 
 
 def _decisions(run: RunResult) -> str:
-    """As sentences where they are an adaptive policy's."""
+    """As sentences where they are those of a policy that adapts or switches."""
     changes = recorded_changes(run)
     if changes is None:
         return f"<pre>{html.escape(_json_lines(run.decisions))}</pre>"

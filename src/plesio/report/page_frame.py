@@ -4,22 +4,18 @@ Plotly's script is in a page once; nothing is fetched from anywhere. Texts are e
 are HTML already.
 """
 
-import contextlib
 import html
-import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from string import Template
 
 import plotly.io
 from plotly.offline import get_plotlyjs
 
-from plesio.core.errors import DataError
 from plesio.report.figures.page_figure import PageFigure
 from plesio.report.markup import prose
 from plesio.report.page_style import STYLE
 
-__all__ = ["page_of", "section", "section_of_figures", "table", "write_page"]
+__all__ = ["page_of", "section", "section_of_figures", "table"]
 
 _CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
 
@@ -67,10 +63,10 @@ def section(content: str, *, slug: str, title: str) -> str:
     return f'<section id="{slug}"><h2>{prose(title)}</h2>\n{content}\n</section>'
 
 
-def section_of_figures(figures: Iterable[PageFigure], *, title: str) -> str:
+def section_of_figures(figures: Iterable[PageFigure], *, title: str, slug: str = "figures") -> str:
     """The figures in the page's grid."""
     pictures = "\n".join(_figure(figure) for figure in figures)
-    return section(f'<div class="figures">\n{pictures}\n</div>', slug="figures", title=title)
+    return section(f'<div class="figures">\n{pictures}\n</div>', slug=slug, title=title)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, even: bool = False) -> str:
@@ -79,22 +75,6 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, even: bool =
     body = "".join("<tr>" + "".join(f"<td>{prose(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     kind = ' class="even"' if even else ""
     return f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a page; a reader sees the old one or the new one, never half of one.
-
-    Raises:
-        DataError: It cannot be written.
-    """
-    partial = path.with_name(path.name + ".part")
-    try:
-        partial.write_text(page, encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _figure(figure: PageFigure) -> str:

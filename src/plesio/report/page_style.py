@@ -25,8 +25,9 @@ h1 { font-size: 30px; line-height: 1.25; margin: 0 0 6px; letter-spacing: -0.01e
 h2 { font-size: 20px; margin: 44px 0 12px; }
 h3 { font-size: 16px; line-height: 1.35; margin: 0 0 10px; }
 header p { margin: 0; color: var(--quiet); }
+h1, h3, p, li { overflow-wrap: anywhere; }
 .alerts { margin: 24px 0 0; padding: 12px 18px; border-left: 4px solid var(--alert); background: var(--alert-paper); }
-.alerts p { margin: 2px 0; overflow-wrap: anywhere; }
+.alerts p { margin: 2px 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 14.5px; font-variant-numeric: tabular-nums; }
 th, td {
@@ -65,7 +66,7 @@ dd { margin: 0; overflow-wrap: anywhere; }
 pre { overflow-x: auto; font-size: 13px; margin: 4px 0; }
 a { color: inherit; }
 code { font-size: 0.92em; }
-.js-plotly-plot text { fill: var(--ink) !important; }
+.js-plotly-plot text:not(.heatmap-label text) { fill: var(--ink) !important; }
 .js-plotly-plot .hoverlayer text { fill: #ffffff !important; }
 @media (max-width: 900px) { figure { grid-column: 1 / -1; } }
 @media (max-width: 560px) {

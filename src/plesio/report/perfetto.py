@@ -1,13 +1,13 @@
 """Traces as the JSON that Perfetto and Chrome's tracing page open: one process per worker, on one time axis."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import DataError
+from plesio.core.files import write_whole
 from plesio.core.trace import Record, Trace, read_trace
 from plesio.report.spans import Span, by_worker, origin_offsets_s, spans_of
 
@@ -37,9 +37,7 @@ def write_perfetto(run_folder: Path) -> Path:
         raise DataError(f"{run_folder} holds no trace-*.jsonl, so there is nothing to convert")
     events = trace_events([read_trace(path) for path in paths])
     path = run_folder / PERFETTO_NAME
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}) + "\n")
     return path
 
 

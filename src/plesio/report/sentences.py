@@ -98,7 +98,8 @@ def troubles(summary: PolicySummary, *, metric: Metric) -> list[str]:
 
 
 def _baseline_sentence(summary: PolicySummary, *, comparison: Comparison) -> str:
-    return f"{_own_figures(summary, comparison=comparison)}; the others are held against it."
+    figures = _own_figures(summary, comparison=comparison)
+    return f"{figures}; the others are held against it." if len(comparison.policies) > 1 else f"{figures}."
 
 
 def _own_figures(summary: PolicySummary, *, comparison: Comparison) -> str:

@@ -1,8 +1,12 @@
-"""The story of a run whose policy adapts: what was in force when, why it was changed, and what that saved.
+"""The story of a run whose policy changes while it trains: what was in force when, why it was changed, what that saved.
 
-A *span* is a stretch between two answers of the policy (`plesio.report.story_spans`); a *chapter* is made of the spans
-between two changes. Savings are against bsp with equal shares, by the policy's own prediction. What bsp would have sent
-is an exchange a step, each as large as the run's own were on average.
+A *span* is a stretch between two answers of a policy that adapts (`plesio.report.story_spans`), or a stage of a
+schedule (`plesio.report.story_stages`); a *chapter* is made of the spans between two changes. A schedule predicts
+nothing, so nothing is said to be saved by it. Savings are against bsp with equal shares, by the policy's own
+prediction. What bsp would have sent is an exchange a step, each as large as the run's own were on average, or would
+have been in full. Where the n workers of R racks stepped by racks, counted in such exchanges as rings send them, a step
+within the racks is (n - R)/(n - 1), and an exchange between racks (R - 1)/(n - 1), and half of a step to spread the
+mean (`plesio.runtime.exchange.racks`).
 """
 
 import itertools
@@ -14,10 +18,15 @@ from typing import Any, Literal
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
-from plesio.policies import Adaptive, EventLog, parse_policy
+from plesio.policies import Adaptive, EventLog, Hierarchical, Switch, parse_policy
+from plesio.policies.compression import NO_COMPRESSION
 from plesio.report.story_spans import Answer, Noise, Span, components_of, noises_of, read_answers, read_spans
+from plesio.report.story_stages import StoreSteps, read_stages, spans_of_stages
 
 __all__ = ["BspRun", "Change", "Chapter", "Limit", "Story", "recorded_changes", "story_of"]
+
+_MANY = 2**20
+"""Numbers in a tensor that is taken to compare compressions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +89,12 @@ class Chapter:
         shares: By rank; empty is equal shares.
         change: What began it; None of the first.
         step_s: Mean seconds of a step, measured.
-        bsp_step_s: The same under bsp with equal shares, predicted.
+        bsp_step_s: The same under bsp with equal shares, predicted; None under a policy that predicts nothing.
         saved_s: Seconds saved against that; below 0 where it was slower.
         saved_so_far_s: The same from the beginning of the run.
-        num_exchanges: Exchanges that began.
+        steps_made: On the store, the steps of each worker that made any, in the order of ranks; else empty.
+        num_exchanges: Exchanges among all workers that began; on the store, of the furthest worker.
+        num_compressed: Those of them that were sent compressed.
         bytes_saved: Bytes that bsp would have sent beyond the chapter's.
         limits: Who held the slack back; the longest first.
     """
@@ -97,10 +108,12 @@ class Chapter:
     shares: tuple[float, ...]
     change: Change | None
     step_s: float
-    bsp_step_s: float
+    bsp_step_s: float | None
     saved_s: float
     saved_so_far_s: float
+    steps_made: tuple[int, ...]
     num_exchanges: int
+    num_compressed: int
     bytes_saved: float
     limits: tuple[Limit, ...]
 
@@ -117,6 +130,7 @@ class BspRun:
     wall_s: float
     final_metric: float | None
     bytes_sent: int
+    cross_rack_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +140,8 @@ class Story:
     Attributes:
         num_steps: Of each worker.
         wall_s: Measured.
+        server_bytes: The part of ``bytes_sent`` that is messages between workers and servers, not collectives.
+        cross_rack_bytes: Sent from rack to rack, where that is known.
         saved_s: Against bsp by prediction.
         bytes_saved: Against bsp.
         first_reason: Why the policy first answered as it did; empty if it was never asked.
@@ -157,6 +173,13 @@ class Story:
     losses: tuple[tuple[int, float], ...]
     noises: tuple[Noise, ...]
     bsp: BspRun | None = None
+    server_bytes: int = 0
+    cross_rack_bytes: int = 0
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the policy says what the steps would have taken under bsp."""
+        return any(chapter.bsp_step_s is not None for chapter in self.chapters)
 
     @property
     def changes(self) -> tuple[Chapter, ...]:
@@ -174,7 +197,7 @@ class Story:
 
 
 def story_of(log: EventLog, run: RunResult, *, bsp: RunResult | None = None) -> Story:
-    """The story that the event log and the result of an adaptive run tell.
+    """The story that the event log and the result of a run tell whose policy adapts or switches.
 
     Args:
         log: What its policy heard and answered.
@@ -182,19 +205,33 @@ def story_of(log: EventLog, run: RunResult, *, bsp: RunResult | None = None) -> 
         bsp: The run under bsp to hold it against.
 
     Raises:
-        DataError: The log is of a policy that does not adapt.
+        DataError: The log is of another policy; or of one that switches, and nobody knows when.
     """
-    policy = log.policy
-    if not isinstance(policy, Adaptive):
-        raise DataError(f"the events are those of {policy.spec}, which changes nothing while it trains")
-    answers = read_answers(log)
-    num_steps = max(
-        [run.steps // max(1, run.num_workers), *(review.clock for answer in answers for review in answer.reviews)]
-    )
+    answers, steps = read_answers(log), StoreSteps(log)
     losses = tuple((point.clock, point.loss) for point in run.losses if isfinite(point.loss))
-    times = _TrainingClock(run, num_steps=num_steps)
-    spans = read_spans(answers, policy=policy, num_steps=num_steps, at_s=times.at_s)
-    chapters = tuple(_chapters(answers, spans, run=run, times=times))
+    match log.policy:
+        case Adaptive() as policy:
+            clocks = [review.clock for answer in answers for review in answer.reviews]
+            num_steps = max([run.steps // max(1, run.num_workers), *clocks])
+            times = _TrainingClock(run, num_steps=num_steps)
+            spans = read_spans(answers, policy=policy, num_steps=num_steps, at_s=times.at_s)
+            components, noises = components_of(policy), noises_of(answers)
+            first_reason = next((answer.steer.reason for answer in answers if answer.steer), "")
+        case Switch() as policy:
+            stages = read_stages(log, run, policy=policy, steps=steps)
+            if stages and not run.losses:
+                raise DataError(
+                    f"{run.policy}, seed {run.seed}, recorded no losses, and with them the time of each stage; "
+                    "give session.step the loss"
+                )
+            num_steps = stages[-1].end if stages else 0
+            times = _TrainingClock(run, num_steps=num_steps)
+            spans = spans_of_stages(stages, steps=steps, at_s=times.at_s)
+            components, noises = (), ()
+            first_reason = f"the schedule first changes at step {policy.clocks[0]}"
+        case policy:
+            raise DataError(f"the events are those of {policy.spec}, which changes nothing while it trains")
+    chapters = tuple(_chapters(answers, spans, steps=steps, run=run, times=times))
     return Story(
         policy=run.policy,
         task=run.task,
@@ -211,13 +248,15 @@ def story_of(log: EventLog, run: RunResult, *, bsp: RunResult | None = None) -> 
         bytes_sent=run.bytes_sent_total,
         saved_s=sum(chapter.saved_s for chapter in chapters),
         bytes_saved=sum(chapter.bytes_saved for chapter in chapters),
-        first_reason=next((answer.steer.reason for answer in answers if answer.steer), ""),
-        components=components_of(policy),
+        first_reason=first_reason,
+        components=components,
         chapters=chapters,
         spans=spans,
         losses=losses,
-        noises=noises_of(answers),
+        noises=noises,
         bsp=None if bsp is None else _bsp_run(bsp),
+        server_bytes=sum(num_bytes for link, num_bytes in run.bytes_sent.items() if link != "collective"),
+        cross_rack_bytes=run.bytes_sent_cross_rack,
     )
 
 
@@ -249,7 +288,7 @@ def recorded_changes(run: RunResult) -> list[Change] | None:
 
 
 def _chapters(
-    answers: Sequence[Answer], spans: Sequence[Span], *, run: RunResult, times: "_TrainingClock"
+    answers: Sequence[Answer], spans: Sequence[Span], *, steps: StoreSteps, run: RunResult, times: "_TrainingClock"
 ) -> Iterator[Chapter]:
     groups: list[list[Span]] = []
     changes: list[Change | None] = []
@@ -260,13 +299,18 @@ def _chapters(
             changes.append(change)
         groups[-1].append(span)
     exchanges = [_num_exchanges(group) for group in groups]
-    bytes_each = run.bytes_sent_total / max(1, sum(exchanges))
+    num_racks = max((len({review.rack for review in answer.reviews}) for answer in answers), default=1)
+    in_full = [_num_in_full(group, num_racks=num_racks, num_workers=run.num_workers) for group in groups]
+    bytes_each = run.bytes_sent_total / max(1.0, sum(in_full))
     saved_so_far_s = 0.0
-    for group, change, num_exchanges in zip(groups, changes, exchanges, strict=True):
+    for group, change, num_exchanges, num_in_full in zip(groups, changes, exchanges, in_full, strict=True):
         first, last = group[0], group[-1]
         num_steps = last.end - first.begin
         saved_s = sum(span.saved_s for span in group)
         saved_so_far_s += saved_s
+        on_store = parse_policy(first.policy).exchange == "store"
+        step_s = sum(span.num_steps * span.step_s for span in group) / num_steps
+        predicts = first.bsp_step_s is not None
         yield Chapter(
             begin=first.begin,
             end=last.end,
@@ -276,12 +320,14 @@ def _chapters(
             slack=first.slack,
             shares=first.shares,
             change=change,
-            step_s=sum(span.num_steps * span.step_s for span in group) / num_steps,
-            bsp_step_s=sum(span.num_steps * span.bsp_step_s for span in group) / num_steps,
+            step_s=step_s,
+            bsp_step_s=step_s + saved_s / num_steps if predicts else None,
             saved_s=saved_s,
             saved_so_far_s=saved_so_far_s,
+            steps_made=tuple(steps.by_worker(first.begin, last.end).values()) if on_store else (),
             num_exchanges=num_exchanges,
-            bytes_saved=(num_steps - num_exchanges) * bytes_each,
+            num_compressed=num_exchanges if _sent_share(first.policy) < 1 else 0,
+            bytes_saved=(num_steps - num_in_full) * bytes_each if predicts else 0.0,
             limits=_limits(group),
         )
 
@@ -315,6 +361,22 @@ def _num_exchanges(spans: Sequence[Span]) -> int:
     return spans[-1].end // period - spans[0].begin // period
 
 
+def _num_in_full(spans: Sequence[Span], *, num_racks: int, num_workers: int) -> float:
+    """How many exchanges of all workers in full have as many bytes; the module's head has the formula."""
+    count, spec = _num_exchanges(spans), spans[0].policy
+    if not isinstance(parse_policy(spec), Hierarchical):
+        return count * _sent_share(spec)
+    within = (num_workers - num_racks) / (num_workers - 1)
+    between = (num_racks - 1) / (num_workers - 1) + within / 2
+    return (spans[-1].end - spans[0].begin) * within + count * between
+
+
+def _sent_share(spec: str) -> float:
+    """Bytes of an exchange under this policy, as a share of those of one in full."""
+    compression = getattr(parse_policy(spec), "compression", NO_COMPRESSION)
+    return float(compression.payload_bits(_MANY) / NO_COMPRESSION.payload_bits(_MANY))
+
+
 def _limits(spans: Iterable[Span]) -> tuple[Limit, ...]:
     found: dict[str, Limit] = {}
     for span in spans:
@@ -327,7 +389,12 @@ def _limits(spans: Iterable[Span]) -> tuple[Limit, ...]:
 
 
 def _bsp_run(run: RunResult) -> BspRun:
-    return BspRun(wall_s=run.wall_s, final_metric=run.final_metric, bytes_sent=run.bytes_sent_total)
+    return BspRun(
+        wall_s=run.wall_s,
+        final_metric=run.final_metric,
+        bytes_sent=run.bytes_sent_total,
+        cross_rack_bytes=run.bytes_sent_cross_rack,
+    )
 
 
 class _TrainingClock:

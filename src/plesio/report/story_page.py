@@ -1,4 +1,4 @@
-"""The story of an adaptive run in a terminal, and as a page with pictures."""
+"""The story of a run that changed in a terminal, and as a page with pictures."""
 
 from rich.text import Text
 
@@ -10,19 +10,6 @@ from plesio.report.story import Chapter, Story
 from plesio.report.story_sentences import closing_sentences, heading_text, story_sentences
 
 __all__ = ["render_story", "render_story_page"]
-
-_HEADERS = (
-    "steps",
-    "from",
-    "policy",
-    "slack",
-    "a step",
-    "bsp, predicted",
-    "saved",
-    "so far",
-    "exchanges",
-    "bytes saved",
-)
 
 
 def render_story(story: Story) -> Text:
@@ -40,7 +27,8 @@ def render_story_page(story: Story) -> str:
         parts.append(section_of_figures(figures, title="In pictures"))
     if story.chapters:
         rows = [_row(chapter) for chapter in story.chapters]
-        parts.append(section(table(_HEADERS, rows), slug="chapters", title="Between the changes"))
+        chapters = table(list(rows[0]), [list(row.values()) for row in rows])
+        parts.append(section(chapters, slug="chapters", title="Between the changes"))
     heading = f"{story.task}: what {story.policy} changed, and why"
     return page_of(
         parts,
@@ -49,19 +37,27 @@ def render_story_page(story: Story) -> str:
     )
 
 
-def _row(chapter: Chapter) -> list[str]:
-    return [
-        f"{chapter.begin + 1} to {chapter.end}",
-        format_seconds(chapter.begin_s),
-        f"{chapter.policy}, unequal shares" if chapter.shares else chapter.policy,
-        str(chapter.slack),
-        format_seconds(chapter.step_s),
-        format_seconds(chapter.bsp_step_s),
-        _signed(chapter.saved_s),
-        _signed(chapter.saved_so_far_s),
-        str(chapter.num_exchanges),
-        format_bytes(chapter.bytes_saved),
-    ]
+def _row(chapter: Chapter) -> dict[str, str]:
+    """By column; the same columns for all chapters of a run."""
+    row = {
+        "steps": f"{chapter.begin + 1} to {chapter.end}",
+        "from": format_seconds(chapter.begin_s),
+        "policy": f"{chapter.policy}, unequal shares" if chapter.shares else chapter.policy,
+        "slack": str(chapter.slack),
+        "a step": format_seconds(chapter.step_s),
+    }
+    if chapter.bsp_step_s is None:
+        return row | {
+            "lasted": format_seconds(chapter.end_s - chapter.begin_s),
+            "exchanges": str(chapter.num_exchanges),
+        }
+    return row | {
+        "bsp, predicted": format_seconds(chapter.bsp_step_s),
+        "saved": _signed(chapter.saved_s),
+        "so far": _signed(chapter.saved_so_far_s),
+        "exchanges": str(chapter.num_exchanges),
+        "bytes saved": format_bytes(chapter.bytes_saved),
+    }
 
 
 def _signed(value_s: float) -> str:

@@ -1,4 +1,4 @@
-"""Finds the adaptive runs in a folder: a run's own trace folder, or a comparison's."""
+"""Finds the runs in a folder whose policy changes while they train: a run's own trace folder, or a comparison's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,17 +6,17 @@ from pathlib import Path
 
 from plesio.core.errors import DataError, PolicySpecError
 from plesio.core.results import RunResult, read_results
-from plesio.policies import Adaptive, parse_policy, read_log
+from plesio.policies import parse_policy, read_log
 from plesio.report.story import Story, story_of
 
-__all__ = ["AdaptiveRuns", "find_adaptive_runs"]
+__all__ = ["ChangingRuns", "find_changing_runs"]
 
 _RESULTS, _EVENTS = "results.json", "events.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveRuns:
-    """The adaptive runs of a folder.
+class ChangingRuns:
+    """The runs of a folder whose policy adapts or switches.
 
     Attributes:
         runs: In the order of the results.
@@ -34,9 +34,9 @@ class AdaptiveRuns:
 
         Raises:
             DataError: There is none.
-            PolicySpecError: The policy is none, or does not adapt.
+            PolicySpecError: The policy is none, or changes nothing.
         """
-        spec = None if policy is None else _adaptive_spec(policy)
+        spec = None if policy is None else _changing_spec(policy)
         for place, run in enumerate(self.runs):
             if (spec is None or _spec(run) == spec) and (seed is None or run.seed == seed):
                 return place
@@ -60,29 +60,29 @@ class AdaptiveRuns:
         return story_of(read_log(folder / _EVENTS), run, bsp=bsp)
 
 
-def find_adaptive_runs(directory: Path) -> AdaptiveRuns:
-    """The adaptive runs in a trace folder or a comparison's folder.
+def find_changing_runs(directory: Path) -> ChangingRuns:
+    """The runs in a trace folder or a comparison's folder whose policy adapts or switches.
 
     Raises:
-        DataError: There are no results, or none of an adaptive run.
+        DataError: There are no results, or none of such a run.
     """
     runs = read_results(directory / _RESULTS)
-    adaptive = tuple(run for run in runs if _adapts(run))
-    if not adaptive:
+    changing = tuple(run for run in runs if _changes(run))
+    if not changing:
         policies = ", ".join(dict.fromkeys(run.policy for run in runs)) or "no runs"
         raise DataError(
-            f"nothing in {directory} changes while it trains ({policies}); explain a run of adaptive: "
+            f"nothing in {directory} changes while it trains ({policies}); explain a run of adaptive or switch: "
             "plesio compare RECIPE --out DIR --policies bsp,adaptive"
         )
     found = _event_folders(directory)
-    folders = tuple(found.get((run.policy, run.seed)) for run in adaptive)
+    folders = tuple(found.get((run.policy, run.seed)) for run in changing)
     if len(runs) == 1 and (directory / _EVENTS).exists():
         folders = (directory,)
-    return AdaptiveRuns(
+    return ChangingRuns(
         directory=directory,
-        runs=adaptive,
+        runs=changing,
         folders=folders,
-        others=tuple(run for run in runs if not _adapts(run)),
+        others=tuple(run for run in runs if not _changes(run)),
     )
 
 
@@ -95,9 +95,9 @@ def _event_folders(directory: Path) -> dict[tuple[str, int], Path]:
     return folders
 
 
-def _adapts(run: RunResult) -> bool:
+def _changes(run: RunResult) -> bool:
     try:
-        return isinstance(parse_policy(run.policy), Adaptive)
+        return parse_policy(run.policy).adapts
     except PolicySpecError:
         return False
 
@@ -110,10 +110,10 @@ def _spec(run: RunResult) -> str:
     return parse_policy(run.policy).spec
 
 
-def _adaptive_spec(text: str) -> str:
+def _changing_spec(text: str) -> str:
     policy = parse_policy(text)
-    if not isinstance(policy, Adaptive):
-        raise PolicySpecError(f"--policy {text} changes nothing while it trains; write adaptive or one of its variants")
+    if not policy.adapts:
+        raise PolicySpecError(f"--policy {text} changes nothing while it trains; write one of adaptive or switch")
     return policy.spec
 
 

@@ -1,10 +1,11 @@
-"""The story of an adaptive run in plain sentences: how it began, one for each change, and what it came to."""
+"""The story of a run that changed in plain sentences: how it began, one for each change, and what it came to."""
 
 import re
 import statistics
 from collections.abc import Iterator, Sequence
 
 from plesio.core.units import format_bytes, format_seconds
+from plesio.policies import Hierarchical, parse_policy
 from plesio.report.metric import Metric
 from plesio.report.sentences import listed, ratio_text, share_text
 from plesio.report.story import Change, Chapter, Story
@@ -97,10 +98,14 @@ def _chapter_sentence(story: Story, chapter: Chapter) -> str:
 
 
 def _outcome(story: Story, chapter: Chapter) -> str:
-    """What a step took, what it would have taken under bsp, and what that saved."""
+    """What a step took, what it would have taken under bsp by prediction, what that saved, and who made how many."""
     until = "until the end" if chapter.end == story.num_steps else f"until step {chapter.end}"
+    return f"{_took_text(chapter, until=until)}{_steps_made_text(chapter)}"
+
+
+def _took_text(chapter: Chapter, *, until: str) -> str:
     took = format_seconds(chapter.step_s)
-    if _is_plain_bsp(chapter):
+    if _is_plain_bsp(chapter) or chapter.bsp_step_s is None:
         return f"{took}, {until}"
     if abs(chapter.saved_s) < _ABOUT_EQUAL * chapter.num_steps * chapter.bsp_step_s:
         return f"{took}, about as long as predicted for bsp, {until}"
@@ -109,6 +114,12 @@ def _outcome(story: Story, chapter: Chapter) -> str:
     if chapter.saved_so_far_s != chapter.saved_s:
         text += f", {_saved_text(chapter.saved_so_far_s)} since the beginning"
     return text
+
+
+def _steps_made_text(chapter: Chapter) -> str:
+    """How many steps each worker made on the store, where they were not equally many."""
+    fewest, most = min(chapter.steps_made, default=0), max(chapter.steps_made, default=0)
+    return "" if fewest == most else f"; the workers made between {fewest} and {counted(most, 'step')}"
 
 
 def _is_plain_bsp(chapter: Chapter) -> bool:
@@ -177,25 +188,45 @@ def _closing(story: Story) -> Iterator[str]:
         error = f": {story.error.rstrip('.')}" if story.error else ""
         yield f"The run {'was interrupted' if story.status == 'interrupted' else 'failed'}{error}."
     if any(not _is_plain_bsp(chapter) for chapter in story.chapters):
-        yield _predicted_sentence(story)
+        yield _total_sentence(story)
     if story.bsp is not None and story.bsp.wall_s > 0 and story.wall_s > 0 and story.status == "finished":
         yield _measured_sentence(story)
 
 
-def _predicted_sentence(story: Story) -> str:
+def _total_sentence(story: Story) -> str:
     text = f"In all it took {format_seconds(story.wall_s)}"
+    if not story.predicts:
+        collective, to_servers = map(format_bytes, (story.bytes_sent - story.server_bytes, story.server_bytes))
+        sent = f"{collective} in collectives and {to_servers} between workers and servers"
+        return f"{text} and sent {format_bytes(story.bytes_sent)}: {sent}."
     total_s, saved_s = story.predicted_bsp_s, story.saved_s
     if abs(saved_s) < _ABOUT_EQUAL * total_s:
         text += ", about as long as predicted for bsp"
     else:
         share = share_text(abs(saved_s) / total_s)
         text += f" instead of the {format_seconds(total_s)} predicted for bsp: {_saved_text(saved_s)} ({share})"
+    sent = _sent_text(story)
+    return f"{text}. {sent}." if sent else f"{text}."
+
+
+def _sent_text(story: Story) -> str:
+    """How less was sent than under bsp: by fewer exchanges, by smaller ones, or by both; empty where it was not."""
     exchanges = sum(chapter.num_exchanges for chapter in story.chapters)
-    if exchanges < story.num_steps and story.bytes_saved > 0:
-        share = share_text(story.bytes_saved / (story.bytes_sent + story.bytes_saved))
-        saved = f"{format_bytes(story.bytes_saved)} ({share})"
-        text += f". It exchanged {exchanges} times in {story.num_steps} steps, which saved {saved}"
-    return f"{text}."
+    compressed = sum(chapter.num_compressed for chapter in story.chapters)
+    by_racks = any(isinstance(parse_policy(chapter.policy), Hierarchical) for chapter in story.chapters)
+    seldom = exchanges < story.num_steps
+    if not (seldom or compressed) or not (story.bytes_saved > 0 or by_racks):
+        return ""
+    if seldom:
+        text = f"It exchanged{' among racks' if by_racks else ''} {exchanges} times in {story.num_steps} steps"
+        text += f" and compressed {compressed} of these exchanges" if compressed else ""
+    else:
+        text = f"It compressed {compressed} of its {exchanges} exchanges"
+    part = story.bytes_saved / (story.bytes_sent + story.bytes_saved)
+    if part < _ABOUT_EQUAL and by_racks:
+        return text
+    together = "together " if seldom and compressed else ""
+    return f"{text}, which {together}saved {format_bytes(story.bytes_saved)} ({share_text(part)})"
 
 
 def _measured_sentence(story: Story) -> str:
@@ -204,17 +235,20 @@ def _measured_sentence(story: Story) -> str:
     gap_s = bsp.wall_s - story.wall_s
     speed = f"{ratio_text(bsp.wall_s / story.wall_s)} as fast"
     if abs(gap_s) < _ABOUT_EQUAL * bsp.wall_s:
-        verdict = f"adaptive took about as long ({format_seconds(story.wall_s)})"
+        verdict = f"this run took about as long ({format_seconds(story.wall_s)})"
     elif gap_s > 0:
-        verdict = f"adaptive took {format_seconds(story.wall_s)}, {format_seconds(gap_s)} less ({speed})"
+        verdict = f"this run took {format_seconds(story.wall_s)}, {format_seconds(gap_s)} less ({speed})"
     else:
         verdict = (
-            f"adaptive was slower: it took {format_seconds(story.wall_s)}, {format_seconds(-gap_s)} more ({speed})"
+            f"this run was slower: it took {format_seconds(story.wall_s)}, {format_seconds(-gap_s)} more ({speed})"
         )
     text = f"Measured, bsp with the same seed took {format_seconds(bsp.wall_s)}; {verdict}"
     if bsp.bytes_sent > 0:
         ratio = story.bytes_sent / bsp.bytes_sent
         text += f", with {'as many' if abs(ratio - 1) < _ABOUT_EQUAL else f'{ratio_text(ratio)} the'} bytes"
+    if bsp.cross_rack_bytes > 0:
+        ratio = story.cross_rack_bytes / bsp.cross_rack_bytes
+        text += f" and {'as many' if abs(ratio - 1) < _ABOUT_EQUAL else f'{ratio_text(ratio)} of those'} between racks"
     if bsp.final_metric is not None and story.final_metric is not None:
         values = f"{metric.text(story.final_metric)} against {metric.text(bsp.final_metric)}"
         text += f"; it ended at {metric.name} {values}"

@@ -20,12 +20,13 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from plesio.policies import Adaptive, EventLog, Reviewed, Steer, parse_policy
+from plesio.policies import Adaptive, EventLog, Hierarchical, Reviewed, Steer, parse_policy
 from plesio.policies.adaptive.review import GradientPairs, put_together
+from plesio.policies.adaptive.setting import SYNCHRONOUS
 
-__all__ = ["Answer", "Noise", "Span", "components_of", "noises_of", "read_answers", "read_spans"]
+__all__ = ["Answer", "Noise", "Span", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
 
-_NO_OBJECTORS = ("review", "system", "guard")
+_NO_OBJECTORS = ("review", "system", "topology", "guard")
 """Parts of the policy that name no slack of their own; the guard asks for none when it gives alarm."""
 
 
@@ -56,10 +57,10 @@ class Span:
         policy: Spec of what was in force.
         slack: Steps that a worker goes on without hearing of the others', H + d - 1.
         shares: By rank; empty is equal shares.
-        allowed: Slack that each component allowed; None is any.
+        allowed: Slack that each component allowed, between racks where these are what steps; None is any.
         limited_by: The component that held the slack back; None if no more was wanted.
         step_s: Measured.
-        bsp_step_s: Predicted, under bsp with equal shares.
+        bsp_step_s: Predicted, under bsp with equal shares; None under a policy that predicts nothing.
         free_step_s: Predicted, with any slack; None before the first answer.
     """
 
@@ -71,7 +72,7 @@ class Span:
     allowed: dict[str, int | None]
     limited_by: str | None
     step_s: float
-    bsp_step_s: float
+    bsp_step_s: float | None
     free_step_s: float | None
 
     @property
@@ -81,8 +82,14 @@ class Span:
 
     @property
     def saved_s(self) -> float:
-        """Seconds saved against bsp; below 0 where it was slower."""
-        return self.num_steps * (self.bsp_step_s - self.step_s)
+        """Seconds saved against bsp; below 0 where it was slower, and 0 where nothing is predicted."""
+        return 0.0 if self.bsp_step_s is None else self.num_steps * (self.bsp_step_s - self.step_s)
+
+
+def slack_of(spec: str) -> int:
+    """Steps that a worker under this policy goes on without hearing of the others'."""
+    policy = parse_policy(spec)
+    return int(policy.period if policy.exchange == "store" else policy.bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,17 +154,14 @@ def read_spans(
     ):
         if begin >= end:
             continue
-        spec = asked.policy if asked else steers[0].before if steers else policy.first_setting.spec
-        slack, shares = _slack(spec), asked.shares if asked else ()
+        spec = asked.policy if asked else steers[0].before if steers else policy.first.spec
+        slack, shares = slack_of(spec), asked.shares if asked else ()
         step_s = steps.measured_s(begin, end)
         if step_s is None:
             step_s = (at_s(end) - at_s(begin)) / (end - begin)
-        bsp_step_s = (
-            None
-            if slack == 0 and not shares
-            else steps.bsp_step_s(begin, end, answer=_informed(answered or asked, steers))
-        )
-        if bsp_step_s is None and spans and (slack or shares):
+        is_bsp = spec == SYNCHRONOUS.spec and not shares
+        bsp_step_s = None if is_bsp else steps.bsp_step_s(begin, end, answer=_informed(answered or asked, steers))
+        if bsp_step_s is None and spans and not is_bsp:
             bsp_step_s = spans[-1].bsp_step_s
         allowed, limited_by = _allowed(asked, policy=policy)
         spans.append(
@@ -260,16 +264,17 @@ def _informed(answer: Steer | None, steers: Sequence[Steer]) -> Steer | None:
     return next((one for one in later if dict(one.inputs).get("system.transfer_s", 1.0) > 0), answer)
 
 
-def _slack(spec: str) -> int:
-    return int(parse_policy(spec).bound)
-
-
 def _allowed(answer: Steer | None, *, policy: Adaptive) -> tuple[dict[str, int | None], str | None]:
     """The slack that each component allowed, and which of them kept a setting away that would have been faster."""
     if answer is None:
         return {}, None
     inputs = dict(answer.inputs)
     slacks = {name: inputs.get(f"{name}.slack") for name in components_of(policy)}
+    by_racks = isinstance(parse_policy(answer.policy), Hierarchical)
+    if by_racks:
+        drifts = {name: inputs.get(f"{name}.drift") for name in slacks}
+        size = inputs["topology.workers_a_rack"]
+        slacks = {name: None if drift is None else drift * size for name, drift in drifts.items()}
     allowed = {name: None if slack is None else int(slack) for name, slack in slacks.items()}
     if any(name.startswith("guard.") for name in inputs):
         return allowed, "guard"
@@ -278,5 +283,7 @@ def _allowed(answer: Steer | None, *, policy: Adaptive) -> tuple[dict[str, int |
     if not objections or step_s is None or least_s is None:
         return allowed, None
     margin = max(policy.system.tolerance, policy.system.gain)
+    if by_racks and policy.topology is not None:
+        margin = policy.topology.tolerance + policy.system.gain  # of its own will it is that much slower
     held = step_s > least_s * (1 + margin)
     return allowed, min(objections, key=lambda name: objections[name]) if held else None

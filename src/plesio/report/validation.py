@@ -16,14 +16,28 @@ __all__ = ["render_validation", "render_validation_page"]
 
 _NOTHING = 1e-12
 """What rounding leaves of a difference of shares that are equal."""
-_SUMMARY_HEADERS = ("quantity", "predictions", "median error", "worst error", "baseline: median", "worst")
-_ROW_HEADERS = ("task", "step", "policy", "quantity", "predicted", "measured", "error", "baseline", "its error")
+_SUMMARY_HEADERS = (
+    "quantity",
+    "predictions",
+    "median error",
+    "mean",
+    "worst",
+    "baseline: median",
+    "mean",
+    "worst",
+)
+_ROW_HEADERS = ("quantity", "predicted", "measured", "error", "baseline", "its error")
 
 
 def render_validation(predictions: Sequence[Prediction]) -> RenderableType:
-    """Every row, then the summary."""
+    """Every row, then the summary.
+
+    Args:
+        predictions: Whose settings have the same names.
+    """
+    headers = _row_headers(predictions)
     return Group(
-        _plain_table(_ROW_HEADERS, _rows(predictions), num_texts=4),
+        _plain_table(headers, _rows(predictions), num_texts=headers.index("predicted")),
         Padding(_plain_table(_SUMMARY_HEADERS, _summary(predictions), num_texts=1), (1, 0, 0, 0)),
     )
 
@@ -46,19 +60,21 @@ def render_validation_page(predictions: Sequence[Prediction]) -> str:
         [
             section(table(_SUMMARY_HEADERS, _summary(predictions)), slug="summary", title="Errors by quantity"),
             section_of_figures([scatter], title="Every run"),
-            section(table(_ROW_HEADERS, _rows(predictions)), slug="rows", title="Row by row"),
+            section(table(_row_headers(predictions), _rows(predictions)), slug="rows", title="Row by row"),
         ],
         title="Plesio: predicted and measured",
         header=f"<h1>Predicted and measured</h1>\n<p>{prose(introduction)}</p>",
     )
 
 
+def _row_headers(predictions: Sequence[Prediction]) -> tuple[str, ...]:
+    return (*(name.replace("_", " ") for name in predictions[0].setting), *_ROW_HEADERS)
+
+
 def _rows(predictions: Sequence[Prediction]) -> list[list[str]]:
     return [
         [
-            prediction.setting["task"],
-            prediction.setting["step_time"],
-            prediction.setting["policy"],
+            *prediction.setting.values(),
             prediction.quantity,
             _number(prediction.predicted),
             _number(prediction.measured),
@@ -75,10 +91,17 @@ def _summary(predictions: Sequence[Prediction]) -> list[list[str]]:
         [
             summary.quantity,
             str(summary.num_predictions),
-            _error(summary.median_error, summary.scale),
-            _error(summary.worst_error, summary.scale),
-            _error(summary.baseline_median_error, summary.scale),
-            _error(summary.baseline_worst_error, summary.scale),
+            *(
+                _error(error, summary.scale)
+                for error in (
+                    summary.median_error,
+                    summary.mean_error,
+                    summary.worst_error,
+                    summary.baseline_median_error,
+                    summary.baseline_mean_error,
+                    summary.baseline_worst_error,
+                )
+            ),
         ]
         for summary in summarise_predictions(predictions)
     ]

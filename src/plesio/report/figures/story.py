@@ -1,4 +1,4 @@
-"""Figures of an adaptive run: slack, time of a step, training, shares; all over the steps of a worker.
+"""Figures of a run that changed: slack, time of a step, training, shares; all over the steps of a worker.
 
 What was in force is blue in all of them and bsp is grey; a dotted line stands where something was changed.
 """
@@ -6,7 +6,7 @@ What was in force is blue in all of them and bsp is grey; a dotted line stands w
 import html
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -28,6 +28,17 @@ _HOVER_COLUMNS = 64
 _STRAND = 0.075
 """Between two components' lines at one slack, in rungs of the ladder."""
 _SIZES = (1, 3, 7, 15, 31, 63, 127, 255)
+_ALLOWED = (
+    ", and how many each part of the policy that looks at training allowed; the lines of parts lie a little above what "
+    "they mean, so that none hides another"
+)
+_PREDICTED = (
+    "Seconds computing and blocked, mean over workers and over the steps between two reviews; and what the policy "
+    "predicted for bsp with equal shares from the same steps. Where that was in force, the two are one. After the last "
+    "review by the training clock."
+)
+_SCHEDULED = "Training time between two changes, over the steps that a worker made in it on average."
+_DOTS = "A dot is a change: point at it to read why."
 
 
 def story_figures(story: Story) -> list[PageFigure]:
@@ -46,6 +57,7 @@ def _slack_figure(story: Story) -> PageFigure | None:
     if max(known) > rungs[-1]:
         rungs.append(max(known))
     any_slack = _rung(rungs[-1]) + 1
+    tops = {"any": any_slack} if story.components else {}
     asked = [span for span in story.spans if span.allowed]
     for place, component in enumerate(story.components):
         slacks = [span.allowed.get(component) for span in asked]
@@ -71,22 +83,18 @@ def _slack_figure(story: Story) -> PageFigure | None:
     )
     _add_change_marks(figure, story)
     lay_out(figure, height_px=400, legend_gap_px=10)
-    places = [*(_rung(rung) for rung in rungs), any_slack]
     figure.update_yaxes(
         title_text="slack (steps)",
-        tickvals=places,
-        ticktext=[*map(str, rungs), "any"],
-        range=[-0.3, any_slack + 0.25 + _STRAND * len(story.components)],
+        tickvals=[*(_rung(rung) for rung in rungs), *tops.values()],
+        ticktext=[*map(str, rungs), *tops],
+        range=[-0.3, max([_rung(rungs[-1]), *tops.values()]) + 0.25 + _STRAND * len(story.components)],
     )
     _finish_x(figure, story)
+    allowed = _ALLOWED if story.components else ""
     return PageFigure(
         slug="slack",
         title=_slack_finding(story),
-        caption=(
-            "How many steps a worker went on without hearing of the others', and how many each part of the policy that "
-            "looks at training allowed; the lines of parts lie a little above what they mean, so that none hides "
-            "another. A dot is a change: point at it to read why."
-        ),
+        caption=f"How many steps a worker went on without hearing of the others'{allowed}. {_DOTS}",
         figure=figure,
         wide=True,
     )
@@ -97,9 +105,10 @@ def _step_figure(story: Story) -> PageFigure | None:
         return None
     figure = go.Figure()
     edges = [(span.begin, span.end) for span in story.spans]
-    bsp_ms = [1e3 * span.bsp_step_s for span in story.spans]
+    bsp_ms = [1e3 * span.bsp_step_s for span in story.spans if span.bsp_step_s is not None]
     step_ms = [1e3 * span.step_s for span in story.spans]
-    _add_steps(figure, edges, bsp_ms, name="bsp, predicted", colour=_BSP, dash="dash", width=2, unit="ms")
+    if story.predicts:
+        _add_steps(figure, edges, bsp_ms, name="bsp, predicted", colour=_BSP, dash="dash", width=2, unit="ms")
     if story.saved_s > 0:
         x, y = _corners(edges, [min(pair) for pair in zip(step_ms, bsp_ms, strict=True)])
         figure.add_scatter(
@@ -115,16 +124,12 @@ def _step_figure(story: Story) -> PageFigure | None:
     _add_steps(figure, edges, step_ms, name="measured", colour=_IN_FORCE, width=3, unit="ms")
     lay_out(figure, height_px=340, legend_gap_px=10)
     _add_change_lines(figure, story)
-    figure.update_yaxes(title_text="a step (ms)", range=[0, 1.08 * max(*step_ms, *bsp_ms)])
+    figure.update_yaxes(title_text="a step (ms)", range=[0, 1.08 * max([*step_ms, *bsp_ms])])
     _finish_x(figure, story)
     return PageFigure(
         slug="step-time",
         title=_step_finding(story),
-        caption=(
-            "Seconds computing and blocked, mean over workers and over the steps between two reviews; and what the "
-            "policy predicted for bsp with equal shares from the same steps. Where that was in force, the two are one. "
-            "After the last review by the training clock."
-        ),
+        caption=_PREDICTED if story.predicts else _SCHEDULED,
         figure=figure,
         wide=True,
     )
@@ -312,9 +317,10 @@ def _wrapped(text: str) -> str:
 def _finish_x(figure: go.Figure, story: Story) -> None:
     """Steps, all to one scale; the title below the last panel."""
     figure.update_xaxes(range=[0, story.num_steps])
+    who = "the furthest" if any(chapter.steps_made for chapter in story.chapters) else "each"
     lowest = max((axis.anchor or "y" for axis in figure.select_xaxes()), key=lambda anchor: (len(anchor), anchor))
     figure.update_xaxes(
-        title_text="steps finished by each worker",
+        title_text=f"steps finished by {who} worker",
         selector=lambda axis: (axis.anchor or "y") == lowest,
     )
 
@@ -349,8 +355,18 @@ def _held_steps(story: Story) -> dict[str, int]:
 
 
 def _step_finding(story: Story) -> str:
+    if not story.predicts:
+        return f"A step took {listed(list(_steps_by_policy(story)))}"
     step_s = sum(span.num_steps * span.step_s for span in story.spans) / story.num_steps
     took = f"A step took {format_seconds(step_s)} on average"
     if all(chapter.policy == "bsp" and not chapter.shares for chapter in story.chapters):
         return f"{took}, all under bsp"
     return f"{took}, {format_seconds(step_s + story.saved_s / story.num_steps)} under bsp by prediction"
+
+
+def _steps_by_policy(story: Story) -> Iterator[str]:
+    """What a step took under each policy, in the order in which they came."""
+    for policy in dict.fromkeys(chapter.policy for chapter in story.chapters):
+        chapters = [chapter for chapter in story.chapters if chapter.policy == policy]
+        step_s = sum(one.num_steps * one.step_s for one in chapters) / sum(one.num_steps for one in chapters)
+        yield f"{format_seconds(step_s)} under {policy}"

@@ -1,8 +1,7 @@
 """How figures look: one colour per policy in all of them, quiet axes, text that follows the page's light or dark mode.
 
-The policies' colours are Okabe and Ito's (2008), which people with any common colour blindness tell apart; the baseline
-is grey, for it is what the others are seen against. When the colours run out they come again with another marker and
-dash.
+Policies have the colours of `plesio.report.colours`, and the baseline is grey, for it is what the others are seen
+against. When the colours run out they come again with another marker and dash.
 """
 
 import html
@@ -12,10 +11,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from plesio.report.colours import COLOURS, QUIET
+
 __all__ = ["ACTIVITY_COLOURS", "LINK_COLOURS", "PolicyStyle", "axis_label", "lay_out", "policy_styles", "with_alpha"]
 
-_BASELINE_COLOUR = "#7d8590"
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 _MARKERS = ("circle", "diamond", "square", "triangle-up")
 _LONG_LABEL = 18
 _DASHES = ("solid", "dash", "dot", "dashdot")
@@ -38,10 +37,10 @@ class PolicyStyle:
 
 def policy_styles(policies: Sequence[str], *, baseline: str) -> dict[str, PolicyStyle]:
     """A style for each policy, all different for up to 24 policies besides the baseline."""
-    styles = {baseline: PolicyStyle(colour=_BASELINE_COLOUR, marker="circle", dash="solid")}
+    styles = {baseline: PolicyStyle(colour=QUIET, marker="circle", dash="solid")}
     for place, policy in enumerate(policy for policy in policies if policy != baseline):
-        turn = place // len(_COLOURS) % len(_MARKERS)
-        colour = _COLOURS[place % len(_COLOURS)]
+        turn = place // len(COLOURS) % len(_MARKERS)
+        colour = COLOURS[place % len(COLOURS)]
         styles[policy] = PolicyStyle(colour=colour, marker=_MARKERS[turn], dash=_DASHES[turn])
     return styles
 

@@ -1,0 +1,115 @@
+"""An estimate in a terminal, as a page, and as files."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from plesio.core.exhibits import Chart, Table
+from plesio.core.files import write_whole
+from plesio.core.json_values import to_json
+from plesio.estimate.exhibits import training_charts, training_finding, training_tables
+from plesio.estimate.frontier import Frontier
+from plesio.estimate.search_exhibits import search_charts, search_finding, search_tables
+from plesio.estimate.sensitivity import Sensitivity
+from plesio.estimate.training import Training
+from plesio.report.exhibits import draw_picture, page_figure, terminal_table
+from plesio.report.markup import prose
+from plesio.report.page_frame import page_of, section, section_of_figures, table
+
+__all__ = ["Estimate", "render_estimate", "render_estimate_page", "write_estimate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """All that is shown of an estimate.
+
+    Attributes:
+        training: The run.
+        sensitivities: Its tornado.
+        frontier: What was searched; None if the layout was given.
+        top: Layouts of the search that are shown.
+    """
+
+    training: Training
+    sensitivities: tuple[Sensitivity, ...]
+    frontier: Frontier | None = None
+    top: int = 10
+
+    @property
+    def findings(self) -> Sequence[str]:
+        """The run's, and the search's."""
+        found = [training_finding(self.training, self.sensitivities)]
+        return found if self.frontier is None else [*found, search_finding(self.training, self.frontier)]
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """The search's, then the run's."""
+        run = training_tables(self.training, self.sensitivities)
+        return run if self.frontier is None else [*search_tables(self.training, self.frontier, top=self.top), *run]
+
+    @property
+    def charts(self) -> Sequence[Chart]:
+        """The search's, then the run's."""
+        run = training_charts(self.training, self.sensitivities)
+        return run if self.frontier is None else [*search_charts(self.training, self.frontier), *run]
+
+
+def render_estimate(estimate: Estimate) -> RenderableType:
+    """The findings, and the tables."""
+    rows: list[RenderableType] = [Text(finding) for finding in estimate.findings]
+    for one in estimate.tables:
+        rows += [Text(), terminal_table(one)]
+    return Group(*rows)
+
+
+def render_estimate_page(estimate: Estimate) -> str:
+    """The page as one HTML document."""
+    training = estimate.training
+    words = "".join(f"<p>{prose(finding)}</p>" for finding in estimate.findings)
+    return page_of(
+        [
+            section(words, slug="in-words", title="In words"),
+            section_of_figures(map(page_figure, estimate.charts), title="In pictures"),
+            *(
+                section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title.removesuffix(":"))
+                for place, one in enumerate(estimate.tables)
+            ),
+        ],
+        title=f"Plesio: {training.model.name} on {training.machine.name}",
+        header=f"<h1>{prose(training.model.name)} on {prose(training.machine.name)}</h1>\n"
+        "<p>An estimate: what it assumes, and where it stops being true, is in docs/planning.md.</p>",
+    )
+
+
+def write_estimate(estimate: Estimate, out: Path) -> Path:
+    """Write the page, the pictures and the numbers into the folder ``out``; returns the page's path.
+
+    Raises:
+        DataError: A file cannot be written.
+    """
+    page = out / "estimate.html"
+    write_whole(page, render_estimate_page(estimate))
+    for chart in estimate.charts:
+        write_whole(out / f"estimate-{chart.slug}.png", draw_picture(chart))
+    values = estimate.training.to_json() | {
+        "findings": list(estimate.findings),
+        "sensitivities": to_json(estimate.sensitivities),
+    }
+    if estimate.frontier is not None:
+        found = estimate.frontier.searches[estimate.training.machine.name]
+        values["search"] = {
+            "tried": found.num_tried,
+            "not_divisible": found.num_not_divisible,
+            "too_large": found.num_too_large,
+            "fastest": to_json(found.candidates[: estimate.top]),
+            "machines": [
+                one.to_json()["results"] | {"machine": one.machine.name} for one in estimate.frontier.trainings
+            ],
+            "front": [one.machine.name for one in estimate.frontier.front],
+        }
+    write_whole(out / "estimate.json", json.dumps(values, indent=1) + "\n")
+    return page

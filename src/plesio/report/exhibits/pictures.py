@@ -1,0 +1,154 @@
+"""Charts as picture files (PNG), by matplotlib: plotly's own would need a browser."""
+
+import io
+import math
+from functools import singledispatch
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogFormatter
+
+from plesio.core.exhibits import Axis, BarChart, Chart, HeatMap, LineChart, RangeChart, Timeline
+from plesio.report.colours import AMOUNTS, COLOURS, QUIET, ink_on, series_colours
+
+__all__ = ["draw_picture"]
+
+_WIDTH_IN = 8.0
+_DPI = 130
+_LEGEND_ROWS = 8
+"""So many names of a legend are below one another."""
+_PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
+
+
+def draw_picture(chart: Chart) -> bytes:
+    """The chart as a PNG file."""
+    figure = Figure(figsize=(_WIDTH_IN, _height_in(chart)), dpi=_DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(visible=True, color=QUIET, alpha=0.25)
+    axes.set_axisbelow(True)
+    _draw(chart, axes)
+    axes.set_title(chart.title, loc="left", fontsize=11, wrap=True, parse_math=False)  # "$" are dollars
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    return image.getvalue()
+
+
+def _height_in(chart: Chart) -> float:
+    if isinstance(chart, (BarChart, RangeChart, Timeline)):
+        return 1.6 + min(0.32, 12 / len(chart.rows)) * len(chart.rows)
+    return 4.8
+
+
+@singledispatch
+def _draw(chart: Chart, axes: Axes) -> None:
+    raise AssertionError(f"nobody draws a {type(chart).__name__}")
+
+
+@_draw.register
+def _(chart: LineChart, axes: Axes) -> None:
+    for series, colour in zip(chart.series, series_colours(chart.series), strict=True):
+        style: dict[str, Any] = {"points": {"linestyle": "", "marker": "o"}, "dashed": {"linestyle": "--"}}.get(
+            series.style, {}
+        )
+        axes.plot(series.x, series.y, color=colour, label=series.name, **style)
+        if series.low:
+            axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.18, linewidth=0)
+        for x, y, label in zip(series.x, series.y, series.labels, strict=False):
+            axes.annotate(label, (x, y), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=8)
+    for text, value in chart.marks.items():
+        axes.axvline(value, color=QUIET, linestyle=":", linewidth=1)
+        axes.annotate(
+            text, (value, 0.02), xycoords=("data", "axes fraction"), rotation=90, fontsize=8, color=QUIET, ha="right"
+        )
+    _set_x(axes, chart.x)
+    axes.set_ylabel(chart.y.title)
+    if chart.y.log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(_PLAIN)
+        axes.yaxis.set_minor_formatter(LogFormatter())  # labels where a power of ten is not enough
+    if len(chart.series) > 1:
+        axes.legend(fontsize=8, frameon=False, ncols=math.ceil(len(chart.series) / _LEGEND_ROWS))
+
+
+@_draw.register
+def _(chart: BarChart, axes: Axes) -> None:
+    left = [0.0] * len(chart.rows)
+    for place, (part, values) in enumerate(chart.parts.items()):
+        axes.barh(range(len(chart.rows)), values, left=left, color=COLOURS[place % len(COLOURS)], label=part)
+        left = [before + value for before, value in zip(left, values, strict=True)]
+    _rows_down(axes, chart.rows)
+    _set_x(axes, chart.axis)
+    if len(chart.parts) > 1:
+        axes.legend(fontsize=8, frameon=False)
+
+
+@_draw.register
+def _(chart: RangeChart, axes: Axes) -> None:
+    for name, ends, colour in (("low", chart.low, COLOURS[5]), ("high", chart.high, COLOURS[4])):
+        widths = [end - chart.base for end in ends]
+        axes.barh(range(len(ends)), widths, left=chart.base, color=colour, label=f"input at its {name} end")
+    axes.axvline(chart.base, color=QUIET, linewidth=1)
+    _rows_down(axes, chart.rows)
+    _set_x(axes, chart.axis)
+    axes.legend(fontsize=8, frameon=False)
+
+
+@_draw.register
+def _(chart: HeatMap, axes: Axes) -> None:
+    number = len(chart.categories)
+    if number:
+        colours = ListedColormap([COLOURS[place % len(COLOURS)] for place in range(number)])
+        image = axes.imshow(chart.values, aspect="auto", cmap=colours, vmin=-0.5, vmax=number - 0.5)
+    else:
+        image = axes.imshow(chart.values, aspect="auto", cmap=LinearSegmentedColormap.from_list("amounts", AMOUNTS))
+    bar = axes.figure.colorbar(image, ax=axes)
+    if number:
+        bar.set_ticks(list(range(number)), labels=list(chart.categories))
+    else:
+        bar.set_label(chart.scale.title)
+    finite = [value for values in chart.values for value in values if math.isfinite(value)]
+    least, span = min(finite, default=0.0), (max(finite, default=0.0) - min(finite, default=0.0)) or 1.0
+    for row, texts in enumerate(chart.texts):
+        for column, text in enumerate(texts):
+            ink = "white" if number else ink_on((chart.values[row][column] - least) / span)
+            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=ink)
+    axes.set_xticks(range(len(chart.columns)), chart.columns, rotation=30, ha="right", fontsize=8)
+    axes.set_yticks(range(len(chart.rows)), chart.rows, fontsize=8)
+    axes.set_xlabel(chart.x.title)
+    axes.set_ylabel(chart.y.title)
+    axes.grid(visible=False)
+
+
+@_draw.register
+def _(chart: Timeline, axes: Axes) -> None:
+    for place, kind in enumerate(dict.fromkeys(span.kind for span in chart.spans)):
+        of_kind = [span for span in chart.spans if span.kind == kind]
+        bars = axes.barh(
+            [span.row for span in of_kind],
+            [span.end - span.start for span in of_kind],
+            left=[span.start for span in of_kind],
+            color=COLOURS[place % len(COLOURS)],
+            label=kind,
+        )
+        axes.bar_label(bars, labels=[span.label for span in of_kind], label_type="center", fontsize=7, color="white")
+    _rows_down(axes, chart.rows)
+    _set_x(axes, chart.axis)
+    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _rows_down(axes: Axes, rows: Any) -> None:
+    axes.set_yticks(range(len(rows)), rows, fontsize=8)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+
+
+def _set_x(axes: Axes, axis: Axis) -> None:
+    axes.set_xlabel(axis.title)
+    if axis.log:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(_PLAIN)
+        axes.xaxis.set_minor_formatter(LogFormatter())

@@ -1,0 +1,105 @@
+"""The stages of a run whose policy changes by a schedule (``switch:``), which predicts nothing.
+
+A stage on a collective ends after the same step of all workers. On the store workers are not equally far: the stage
+ends at the clock of the furthest one, and how many steps each made is counted from its updates in the event log. What a
+step took is the stage's training time over the steps that a worker made on average, of those that stayed.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from plesio.core.results import RunResult
+from plesio.policies import Arrived, EventLog, LeaveReason, Left, Steer, Switch, parse_policy
+from plesio.report.story_spans import Span, slack_of
+
+__all__ = ["Stage", "StoreSteps", "read_stages", "spans_of_stages"]
+
+
+class StoreSteps:
+    """Who made how many steps on the store, and until when."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._arrivals: list[tuple[int, Arrived]] = []
+        """Each with the clock since which the policy was in force under which it came."""
+        self.lost: set[int] = set()
+        since = 0
+        for entry in log.entries:
+            match entry.event:
+                case Arrived():
+                    self._arrivals.append((since, entry.event))
+                case Left(worker=worker, reason=LeaveReason.LOST):
+                    self.lost.add(worker)
+            since = max([since, *(action.clock for action in entry.actions if isinstance(action, Steer))])
+
+    def by_worker(self, begin: int, end: int) -> dict[int, int]:
+        """Steps of each worker under what came into force from clock ``begin`` on and before ``end``."""
+        steps: Counter[int] = Counter()
+        for since, arrived in self._arrivals:
+            if begin <= since < end:
+                steps[arrived.worker] += arrived.num_steps
+        return dict(sorted(steps.items()))
+
+    def furthest(self, begin: int) -> int:
+        """Clock of the furthest worker under what came into force at ``begin``; this one if no update came."""
+        return max((arrived.clock for since, arrived in self._arrivals if since == begin), default=begin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Steps under one policy.
+
+    Attributes:
+        begin: Clock after whose step it begins.
+        end: Clock of its last step; on the store the furthest worker's.
+        policy: Spec of what was in force.
+    """
+
+    begin: int
+    end: int
+    policy: str
+
+
+def read_stages(log: EventLog, run: RunResult, *, policy: Switch, steps: StoreSteps) -> tuple[Stage, ...]:
+    """The stages that had a step; the last one has what the result counts beyond the others' steps."""
+    steers = [action for entry in log.entries for action in entry.actions if isinstance(action, Steer)]
+    specs = [policy.first.spec, *(steer.policy for steer in steers)]
+    begins = [0, *(steer.clock for steer in steers)]
+    rest = run.steps
+    stages = []
+    for spec, begin, until in zip(specs, begins, [*begins[1:], None], strict=True):
+        on_store = parse_policy(spec).exchange == "store"
+        end = steps.furthest(begin) if on_store else begin + max(0, rest) // run.num_workers
+        end = end if until is None else min(end, until)
+        rest -= sum(steps.by_worker(begin, end).values()) if on_store else (end - begin) * run.num_workers
+        if end > begin:
+            stages.append(Stage(begin=begin, end=end, policy=spec))
+    return tuple(stages)
+
+
+def spans_of_stages(stages: Sequence[Stage], *, steps: StoreSteps, at_s: Callable[[int], float]) -> tuple[Span, ...]:
+    """A span for each stage; ``at_s`` is the training time at a clock."""
+    return tuple(
+        Span(
+            begin=stage.begin,
+            end=stage.end,
+            policy=stage.policy,
+            slack=slack_of(stage.policy),
+            shares=(),
+            allowed={},
+            limited_by=None,
+            step_s=_step_s(stage, steps=steps, at_s=at_s),
+            bsp_step_s=None,
+            free_step_s=None,
+        )
+        for stage in stages
+    )
+
+
+def _step_s(stage: Stage, *, steps: StoreSteps, at_s: Callable[[int], float]) -> float:
+    made = steps.by_worker(stage.begin, stage.end)
+    stayed = [num_steps for worker, num_steps in made.items() if worker not in steps.lost] or list(made.values())
+    # on a collective each worker made all of them
+    num_steps = statistics.fmean(stayed) if any(stayed) else stage.end - stage.begin
+    return (at_s(stage.end) - at_s(stage.begin)) / num_steps

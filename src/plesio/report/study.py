@@ -1,0 +1,145 @@
+"""A study's answer in a terminal, as a page, and as files; and the index of many."""
+
+import base64
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from plesio.core.exhibits import Chart, Table
+from plesio.core.files import write_whole
+from plesio.core.predictions import Scale
+from plesio.report.exhibits import draw_picture, page_figure, terminal_table
+from plesio.report.markup import prose
+from plesio.report.page_frame import page_of, section, section_of_figures, table
+from plesio.studies import Asked, find_study
+from plesio.studies.measured import Measured
+
+__all__ = [
+    "measured_table",
+    "parts_table",
+    "render_answer",
+    "render_index_page",
+    "render_measured",
+    "render_study_page",
+    "write_study",
+]
+
+
+def render_answer(asked: Asked) -> RenderableType:
+    """The finding, the parts, and the tables."""
+    rows: list[RenderableType] = [Text(asked.answer.finding)]
+    for one in (parts_table(asked), *asked.answer.tables()):
+        rows += [Text(), terminal_table(one)]
+    return Group(*rows)
+
+
+def parts_table(asked: Asked) -> Table:
+    """What the answer's total is made of."""
+    answer = asked.answer
+    rows = [*answer.parts.items(), ("total", answer.total)]
+    return Table(
+        title="What it is made of:",
+        headers=("part", answer.unit, "share"),
+        rows=[
+            (name, f"{value:,.4g}", f"{100 * value / answer.total:.1f} %" if answer.total else "–")
+            for name, value in rows
+        ],
+    )
+
+
+def render_measured(measured: Measured) -> RenderableType:
+    """What was measured, beside what the model says."""
+    return Group(
+        Text(), Text(measured.finding), Text(), terminal_table(measured_table(measured)), Text(measured.setting)
+    )
+
+
+def measured_table(measured: Measured) -> Table:
+    """A row for each quantity that was measured."""
+    rows = [
+        (
+            ", ".join(f"{name} {value}" for name, value in one.setting.items()),
+            one.quantity,
+            f"{one.predicted:.4g}",
+            f"{one.measured:.4g}",
+            _error_text(one.error, one.scale),
+            _error_text(one.baseline_error, one.scale),
+        )
+        for one in measured.predictions
+    ]
+    headers = ("where", "what", "modelled", "measured", "error", "baseline's error")
+    return Table(title="Modelled and measured:", headers=headers, rows=rows)
+
+
+def _error_text(error: float, scale: Scale) -> str:
+    return f"{error:+.1f} points" if scale == "points" else f"{100 * error:+.1f} %"
+
+
+def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
+    """The page as one HTML document."""
+    study = find_study(asked.study)
+    inputs = [(one.option, one.format(asked.inputs[one.name]), one.help) for one in study.inputs()]
+    tables = (parts_table(asked), *asked.answer.tables())
+    return page_of(
+        [
+            section(f"<p>{prose(asked.answer.finding)}</p>", slug="in-words", title="In words"),
+            section_of_figures(map(page_figure, asked.answer.charts()), title="In pictures"),
+            "" if measured is None else _measured_section(measured),
+            *(
+                section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title.removesuffix(":"))
+                for place, one in enumerate(tables)
+            ),
+            section(table(("input", "value", "meaning"), inputs), slug="inputs", title="What it was asked with"),
+        ],
+        title=f"Plesio: {asked.study}",
+        header=f"<h1>{prose(asked.question)}</h1>\n<p>Study {study.number}: {asked.study}</p>",
+    )
+
+
+def _measured_section(measured: Measured) -> str:
+    shown = measured_table(measured)
+    pictures = section_of_figures(map(page_figure, measured.charts), title="Measured", slug="measured")
+    words = f"<p>{prose(measured.finding)} {prose(measured.setting)}</p>"
+    return pictures + section(words + table(shown.headers, shown.rows), slug="errors", title="How far the model is off")
+
+
+def render_index_page(answers: Sequence[Asked], *, folder: Path) -> str:
+    """The page that leads to the pages of all ``answers``, which `write_study` wrote into ``folder``."""
+    cards = []
+    for asked in answers:
+        image = (folder / _picture_name(asked, asked.answer.charts()[0])).read_bytes()
+        picture = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+        cards.append(
+            f'<figure class="narrow"><h3><a href="{asked.study}.html">{prose(asked.question)}</a></h3>'
+            f'<a href="{asked.study}.html"><img src="{picture}" alt="{html.escape(asked.answer.charts()[0].caption)}" '
+            f'style="width:100%"></a><figcaption>{prose(asked.answer.finding)}</figcaption></figure>'
+        )
+    pictures = "\n".join(cards)
+    return page_of(
+        [section(f'<div class="figures">\n{pictures}\n</div>', slug="studies", title="Questions and answers")],
+        title="Plesio: studies",
+        header=f"<h1>{len(answers)} studies</h1>\n<p>Each with its defaults; its page has tables and all pictures.</p>",
+    )
+
+
+def write_study(asked: Asked, out: Path, *, measured: Measured | None = None) -> Path:
+    """Write the page, the pictures and the numbers into the folder ``out``; returns the page's path.
+
+    Raises:
+        DataError: A file cannot be written.
+    """
+    page = out / f"{asked.study}.html"
+    write_whole(page, render_study_page(asked, measured=measured))
+    for chart in (*asked.answer.charts(), *(() if measured is None else measured.charts)):
+        write_whole(out / _picture_name(asked, chart), draw_picture(chart))
+    values = asked.to_json() | ({} if measured is None else {"measured": measured.to_json()})
+    write_whole(out / f"{asked.study}.json", json.dumps(values, indent=1) + "\n")
+    return page
+
+
+def _picture_name(asked: Asked, chart: Chart) -> str:
+    return f"{asked.study}-{chart.slug}.png"

@@ -1,0 +1,110 @@
+"""Every kind of chart, on a page and as a picture."""
+
+import io
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from plesio.core.exhibits import (
+    Axis,
+    BarChart,
+    Chart,
+    HeatMap,
+    LineChart,
+    RangeChart,
+    Series,
+    Span,
+    Table,
+    Timeline,
+)
+from plesio.report.exhibits import draw_picture, page_figure, terminal_table
+from plesio.report.page_frame import page_of, section_of_figures
+from support.browser import check_figures, launched, load, opened
+
+TIME, SIZE = Axis(title="time (s)"), Axis(title="size (bytes)", log=True)
+WORDS = {"title": "It grows", "caption": "Time by size."}
+CHARTS: list[Chart] = [
+    LineChart(
+        slug="lines",
+        **WORDS,
+        x=SIZE,
+        y=TIME,
+        series=[
+            Series(name="model", x=[1, 10, 100], y=[1, math.nan, 3], low=[0.5, 1, 2], high=[2, 3, 4]),
+            Series(name="<best>", x=[10], y=[2], style="points", labels=["here & now"]),
+            Series(name="bound", x=[1, 100], y=[1, 1], style="dashed"),
+        ],
+        marks={"crossover": 20.0},
+    ),
+    BarChart(slug="bars", **WORDS, axis=TIME, rows=["a", "b"], parts={"compute": [1, 2], "wait": [0, 1]}),
+    RangeChart(slug="ranges", **WORDS, axis=TIME, base=5, rows=["bandwidth", "latency"], low=[7, 4.9], high=[4, 5.1]),
+    HeatMap(
+        slug="amounts", **WORDS, x=SIZE, y=TIME, columns=["1", "2"], rows=["a"], values=[[1, math.nan]], scale=TIME
+    ),
+    HeatMap(
+        slug="winners",
+        **WORDS,
+        x=SIZE,
+        y=TIME,
+        columns=["1", "2"],
+        rows=["a"],
+        values=[[0, 1]],
+        categories=["ring", "tree"],
+        texts=[["r", "t"]],
+    ),
+    Timeline(
+        slug="times",
+        **WORDS,
+        axis=TIME,
+        rows=["w0", "w1"],
+        spans=[Span(0, 0, 1, "compute", "F1"), Span(1, 1, 2, "wait")],
+    ),
+]
+each_chart = pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.slug)
+
+
+@each_chart
+def test_a_picture_of_every_kind_is_a_png_that_is_the_same_each_time(chart: Chart):
+    picture = draw_picture(chart)
+    assert picture.startswith(b"\x89PNG")
+    assert picture == draw_picture(chart)
+
+
+@each_chart
+def test_a_page_has_the_charts_words_and_its_data(chart: Chart):
+    figure = page_figure(chart)
+    assert (figure.slug, figure.title, figure.caption) == (chart.slug, chart.title, chart.caption)
+    assert len(figure.figure.data) >= 1
+    assert "<best>" not in figure.figure.to_json(), "names are escaped"
+
+
+def test_two_charts_that_differ_are_different_pictures():
+    assert len({draw_picture(chart) for chart in CHARTS}) == len(CHARTS)
+
+
+def test_a_terminal_table_has_every_cell():
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(terminal_table(Table(title="Sizes:", headers=("ranks", "time"), rows=[("2", "[1] ms")])))
+    text = console.export_text()
+    assert all(cell in text for cell in ("Sizes:", "ranks", "time", "2", "[1] ms"))
+
+
+def test_a_table_with_a_cell_too_few_is_our_mistake():
+    with pytest.raises(AssertionError, match="a cell for each header"):
+        Table(title="Sizes", headers=("ranks", "time"), rows=[("2",)])
+
+
+@pytest.mark.browser
+def test_every_kind_is_drawn_offline_with_room_for_every_label(tmp_path: Path):
+    page_file = tmp_path / "page.html"
+    page_file.write_text(
+        page_of([section_of_figures(map(page_figure, CHARTS), title="All")], title="All", header="<h1>All</h1>")
+    )
+    with launched() as browser:
+        for width in (400, 1280):
+            with opened(browser, width=width) as page:
+                load(page, page_file)
+                assert page.eval_on_selector_all("figure", "all => all.length") == len(CHARTS)
+                check_figures(page, width=width)
