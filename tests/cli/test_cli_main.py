@@ -10,12 +10,14 @@ from plesio.policies import POLICY_HELP
 from plesio.tasks import TASK_NAMES
 
 COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
+GROUPS = sorted(group.typer_instance.info.name for group in app.registered_groups if group.typer_instance)
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]):
     assert COMMANDS == [
         "calibrate",
         "compare",
+        "estimate",
         "explain",
         "policies",
         "probe",
@@ -26,16 +28,17 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]):
         "tasks",
         "validate",
     ]
+    assert GROUPS == ["bound", "study"]
     assert invoke(["--help"]) == 0
     with_flag = capsys.readouterr().out
     assert invoke([]) == 0
     assert capsys.readouterr().out == with_flag
-    for command in COMMANDS:
+    for command in (*COMMANDS, *GROUPS):
         assert f"\n  {command} " in with_flag
     assert "..." not in with_flag.partition("Commands:")[2], "a summary is too long for its line"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *GROUPS])
 def test_every_command_explains_itself_with_examples(capsys: pytest.CaptureFixture[str], command: str):
     assert invoke([command, "--help"]) == 0
     assert f"  Examples:\n    plesio {command}" in capsys.readouterr().out
@@ -91,6 +94,9 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("run --workers four RECIPE", "'--workers'"),
         ("run none.py", "there is no script none.py"),
         ("run --join nowhere RECIPE", '--join "nowhere": write HOST:PORT'),
+        ("bound local-sdg", 'there is no bound "local-sdg"; did you mean "local-sgd"?'),
+        ("bound speedup --workers many", '"many" is no whole number'),
+        ("bound speedup --workers 0", "num_workers is 0; write 1 or more"),
         ("report none", "none/results.json does not exist"),
         ("report", "Missing argument"),
     ],

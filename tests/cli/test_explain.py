@@ -53,9 +53,9 @@ def test_the_first_adaptive_run_is_told_and_how_to_choose_others(comparison: Pat
         "digits under adaptive, seed 0, 1 worker in the virtual world: 1 change in 30 steps, 600 ms."
     )
     assert "it went from bsp to local_sgd:4, because seed 0 is slow." in text
-    assert "Measured, bsp with the same seed took 1.2 s; adaptive took 600 ms, 600 ms less (2.00x as fast)" in text
+    assert "Measured, bsp with the same seed took 1.2 s; this run took 600 ms, 600 ms less (2.00x as fast)" in text
     assert (
-        "3 other adaptive runs here: --seed 1 | --policy adaptive,phase=off --seed 0 | "
+        "3 other runs to explain here: --seed 1 | --policy adaptive,phase=off --seed 0 | "
         "--policy adaptive,phase=off --seed 1"
     ) in text
     assert text.endswith(f"{comparison}/explain.html")
@@ -79,7 +79,7 @@ def test_a_runs_own_folder_is_enough(comparison: Path, capsys: pytest.CaptureFix
     assert invoke(["explain", str(comparison / "runs" / "run2")]) == 0
     out = capsys.readouterr().out
     assert "digits under adaptive, seed 1" in out
-    assert "other adaptive" not in out
+    assert "to explain here" not in out
 
 
 def complaint(line: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -93,9 +93,11 @@ def complaint(line: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_mistakes_are_one_line_that_says_what_works(comparison: Path, capsys: pytest.CaptureFixture[str]):
     here = str(comparison)
     static = complaint(["explain", str(comparison / "runs" / "run0")], capsys)
-    assert "changes while it trains (bsp); explain a run of adaptive: plesio compare RECIPE --out DIR" in static
+    assert (
+        "changes while it trains (bsp); explain a run of adaptive or switch: plesio compare RECIPE --out DIR" in static
+    )
     assert "has no run with seed 7; it has adaptive, seed 0;" in complaint(["explain", here, "--seed", "7"], capsys)
-    assert "--policy ssp:4 changes nothing while it trains; write adaptive" in complaint(
+    assert "--policy ssp:4 changes nothing while it trains; write one of adaptive or switch" in complaint(
         ["explain", here, "--policy", "ssp:4"], capsys
     )
     assert 'did you mean "adaptive"?' in complaint(["explain", here, "--policy", "adaptiv"], capsys)

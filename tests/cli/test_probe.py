@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -41,6 +42,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path):
     with process:
         while len(_workers(process)) < 3:
             assert process.poll() is None
+            time.sleep(0.05)
         workers = _workers(process)
         os.killpg(process.pid, signal.SIGINT)
         output = process.communicate(timeout=60)[0]

@@ -59,6 +59,14 @@ def test_a_script_is_run_as_each_of_the_workers(tmp_path: Path, capsys: pytest.C
     assert result.virtual_s == pytest.approx(6 * 0.01, rel=0.2)
 
 
+def test_who_chooses_no_policy_has_adaptive(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    assert invoke(["simulate", str(script), "--out", str(tmp_path / "out"), "--", "--lr", "0.1"]) == 0
+    [result] = read_results(tmp_path / "out" / "results.json")
+    assert (result.policy, result.samples) == ("adaptive", 64)
+
+
 def test_slow_racks_and_stalls_take_time_and_are_repeatable(tmp_path: Path):
     line = ["simulate", "quadratic", "--policy", "asp", "--epochs", "1", "--step-time", "gamma:20ms,cv=0.2"]
     slow = [*line, "--slowdowns", "factor=5, every=200 ms, lasting=200 ms", "--stalls", "probability=0.1,factor=5"]
@@ -123,6 +131,7 @@ def test_a_collective_that_loses_a_worker_is_a_failed_run(what: str, tmp_path: P
         ("--lose 9@1s", "there is no worker 9 to lose at 1 s: 4 have begun"),
         ("--join soon", '--join: "soon" is not a duration'),
         ("--join 1s --policy bsp", "no worker can join under bsp"),
+        ("--join 1s --policy hier:bsp/ssp:4", "no worker can join under hier:bsp/ssp:4"),
         ("--slow 4:1", '--slow "4:1": there is no rank 4'),
         ("--cluster 4x1gb", '--cluster: unknown cluster "4x1gb"; did you mean "4x1gbe"?'),
         ("--workers 5 --cluster 4x1gbe", "--cluster: cluster 4x1gbe has room for 4 workers"),
@@ -203,10 +212,10 @@ def test_ctrl_c_keeps_the_finished_runs_and_the_figures_of_the_other(tmp_path: P
     out = tmp_path / "out"
     command = [sys.executable, "-m", "plesio.cli.main", "compare", str(recipe), "--out", str(out), "--world", "virtual"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        trace = out / "runs" / "bsp-seed0" / "trace-0.jsonl"
         deadline_s = time.monotonic() + 60
-        while not (out / "runs" / "bsp-seed0" / "trace-0.jsonl").exists() and time.monotonic() < deadline_s:
+        while not (trace.exists() and trace.read_text().count("\n") > 1) and time.monotonic() < deadline_s:
             time.sleep(0.05)
-        time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors

@@ -8,6 +8,7 @@ import typer
 
 from plesio.cli.compare import PLAIN_WIDTH
 from plesio.core.errors import ConfigError
+from plesio.core.files import write_whole
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -211,9 +212,6 @@ def _show_kineto(path: Path, *, out: Path | None) -> int:
         typer.echo(f"  {operation} of {size}: {len(durations_s)} times, {format_seconds(mean_s)} in the mean")
     if out is not None:
         lines = [f"# steps of {path.name}", *(f"{duration_s * 1e3:.6g} ms" for duration_s in trace.durations_s)]
-        try:
-            out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot write --out {out}: {error.strerror}") from None
+        write_whole(out, "\n".join(lines) + "\n")
         typer.echo(f'For a recipe: step_time = {{ kind = "trace", path = "{out.name}" }}\n\n{out}')
     return 0

@@ -1,4 +1,4 @@
-"""`plesio explain`: what an adaptive run changed, why, and what each change saved."""
+"""`plesio explain`: what a run changed while it trained, why, and what each change saved."""
 
 import json
 import sys
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plesio.cli.compare import PLAIN_WIDTH
-from plesio.core.errors import ConfigError, DataError
+from plesio.cli.output_files import check_output_file
+from plesio.core.files import write_whole
 
 if TYPE_CHECKING:
-    from plesio.report.story_runs import AdaptiveRuns
+    from plesio.report.story_runs import ChangingRuns
 
 __all__ = ["EXAMPLES", "explain"]
 
@@ -21,6 +22,7 @@ Examples:
   plesio explain runs/adaptive --seed 2 --page seed2.html --json seed2.json
   plesio explain runs/adaptive --policy adaptive,phase=off
   plesio explain runs/adaptive/runs/adaptive-seed0
+  plesio explain runs/switch --policy switch:bsp/asp@200
 \b
 First make such a run, and one under bsp to measure it by:
   plesio compare recipes/demo.toml --out runs/adaptive --policies bsp,adaptive"""
@@ -33,7 +35,7 @@ def explain(
         Path, typer.Argument(metavar="DIR", help="A comparison's --out, or one run's traces.", show_default=False)
     ],
     policy: Annotated[
-        str | None, typer.Option("--policy", metavar="SPEC", help="Which policy's run; else the first that adapts.")
+        str | None, typer.Option("--policy", metavar="SPEC", help="Which policy's run; else the first that changed.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Which seed's run; else the first.")] = None,
     page: Annotated[
@@ -41,27 +43,26 @@ def explain(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Where all numbers go.")] = None,
 ) -> int:
-    """Tell what an adaptive run changed, why, and what that saved.
+    """Tell what a run changed, why, and what came of it.
 
-    Prints a sentence for each change and writes a page with a timeline: the slack in force and what each part of the
-    policy allowed, the time of a step against bsp's by prediction, and the loss.
+    Prints a sentence for each change and writes a page with a timeline: the slack in force, the time of a step, and
+    the loss; of an adaptive run also what each part of the policy allowed, and what bsp would take by prediction.
     """
     for option, path in (("--page", page), ("--json", json_file)):
-        _check_file(option, path)
+        check_output_file(option, path)
 
     from rich.console import Console
 
-    from plesio.report.page_frame import write_page
     from plesio.report.story_page import render_story, render_story_page
-    from plesio.report.story_runs import find_adaptive_runs
+    from plesio.report.story_runs import find_changing_runs
 
-    found = find_adaptive_runs(directory)
+    found = find_changing_runs(directory)
     place = found.choose(policy=policy, seed=seed)
     story = found.story(place)
     page = directory / PAGE_NAME if page is None else page
-    write_page(page, render_story_page(story))
+    write_whole(page, render_story_page(story))
     if json_file is not None:
-        _write_json(json_file, json.dumps(story.to_json(), indent=1, allow_nan=False) + "\n")
+        write_whole(json_file, json.dumps(story.to_json(), indent=1, allow_nan=False) + "\n")
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False, markup=False)
     console.print(render_story(story))
     others = _others_text(found, place)
@@ -73,32 +74,12 @@ def explain(
     return 0
 
 
-def _others_text(found: "AdaptiveRuns", place: int) -> str:
-    """How to have the other adaptive runs explained."""
+def _others_text(found: "ChangingRuns", place: int) -> str:
+    """How to have the others explained."""
     chosen = found.runs[place]
     others = [run for number, run in enumerate(found.runs) if number != place]
     ways = [(f"--policy {run.policy} " if run.policy != chosen.policy else "") + f"--seed {run.seed}" for run in others]
     if not ways:
         return ""
-    count = "1 other adaptive run" if len(ways) == 1 else f"{len(ways)} other adaptive runs"
-    return f"{count} here: {' | '.join(ways[:6])}{' | ...' if len(ways) > 6 else ''}"
-
-
-def _check_file(option: str, path: Path | None) -> None:
-    if path is None:
-        return
-    if not path.parent.is_dir():
-        raise ConfigError(f"{option} {path}: there is no folder {path.parent}")
-    if path.is_dir():
-        raise ConfigError(f"{option} {path} is a folder; write a file's name")
-
-
-def _write_json(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".part")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise DataError(f"cannot write --json {path}: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)
+    count = "1 other run" if len(ways) == 1 else f"{len(ways)} other runs"
+    return f"{count} to explain here: {' | '.join(ways[:6])}{' | ...' if len(ways) > 6 else ''}"

@@ -9,7 +9,22 @@ from typing import Annotated, cast
 
 import typer
 
-from plesio.cli import calibrate, compare, explain, policies, probe, report, run, simulate, sweep, tasks, validate
+from plesio.cli import (
+    bound,
+    calibrate,
+    compare,
+    estimate,
+    explain,
+    policies,
+    probe,
+    report,
+    run,
+    simulate,
+    study,
+    sweep,
+    tasks,
+    validate,
+)
 from plesio.core.errors import PlesioError
 
 __all__ = ["app", "invoke", "main"]
@@ -32,9 +47,12 @@ app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("probe", epilog=probe.EXAMPLES)(probe.probe)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
+app.command("estimate", epilog=estimate.EXAMPLES)(estimate.estimate)
 app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
 app.command("policies", epilog=policies.EXAMPLES)(policies.policies)
+app.add_typer(study.app)
+app.add_typer(bound.app)
 app.command("tasks", epilog=tasks.EXAMPLES)(tasks.tasks)
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plesio.cli.compare import PLAIN_WIDTH
-from plesio.core.errors import ConfigError, DataError
+from plesio.cli.output_files import check_output_file
+from plesio.core.errors import ConfigError
+from plesio.core.files import write_whole
 from plesio.core.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -76,12 +78,12 @@ def probe(
 
     planned = plan(measured.topology, num_bytes=num_bytes)
     if out is not None:
-        _write("--out", out, cluster_text(planned, name=out.stem))
+        write_whole(out, cluster_text(planned, name=out.stem))
     if json_file is not None:
         values: dict[str, Any] = {**measured.to_json(), "plan": planned.to_json()}
-        _write("--json", json_file, json.dumps(values, indent=1) + "\n")
+        write_whole(json_file, json.dumps(values, indent=1) + "\n")
     if page is not None:
-        _write("--page", page, render_probe_page(measured, planned))
+        write_whole(page, render_probe_page(measured, planned))
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_probe(measured, planned))
     for path in (out, json_file, page):
         if path is not None:
@@ -111,22 +113,6 @@ def _measure(place: "Place | None", workers: int | None) -> "Probe":
 
 def _check_file(option: str, path: Path | None) -> None:
     """What is wrong with a file's name is said before anything is measured."""
-    if path is None:
-        return
-    if not path.parent.is_dir():
-        raise ConfigError(f"{option} {path}: there is no folder {path.parent}")
-    if path.is_dir():
-        raise ConfigError(f"{option} {path} is a folder; write a file's name")
-    if option == "--out" and path.suffix != ".toml":
+    check_output_file(option, path)
+    if path is not None and option == "--out" and path.suffix != ".toml":
         raise ConfigError(f"{option} {path}: a cluster file's name ends in .toml, or --cluster would not read it")
-
-
-def _write(option: str, path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".part")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise DataError(f"cannot write {option} {path}: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)

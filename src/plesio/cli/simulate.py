@@ -53,7 +53,7 @@ def simulate(
     ],
     args: Annotated[list[str] | None, typer.Argument(help="A script's arguments.")] = None,
     workers: Annotated[int, typer.Option("--workers", "-n", metavar="N", help="Virtual workers.")] = 4,
-    policy: Annotated[str, typer.Option("--policy", metavar="POLICY", help="See `plesio policies`.")] = "bsp",
+    policy: Annotated[str, typer.Option("--policy", metavar="POLICY", help="See `plesio policies`.")] = "adaptive",
     step_time: Annotated[
         str | None,
         typer.Option(

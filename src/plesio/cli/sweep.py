@@ -11,6 +11,7 @@ import typer
 
 from plesio.cli.compare import PLAIN_WIDTH, prepare_folder, split_policies, split_seeds
 from plesio.core.errors import ConfigError
+from plesio.core.files import write_whole
 
 __all__ = ["EXAMPLES", "split_bandwidths", "split_bounds", "sweep"]
 
@@ -116,13 +117,12 @@ def sweep(
 
     from rich.console import Console
 
-    from plesio.report.page_frame import write_page
     from plesio.report.sweep import render_sweep, render_sweep_page, summarise_sweep
 
     assert loaded.workers.cluster is not None, "checked"
     result = summarise_sweep(swept, network=describe_network(loaded.workers.cluster))
     page = out / "report.html"
-    write_page(page, render_sweep_page(result))
+    write_whole(page, render_sweep_page(result))
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_sweep(result))
     typer.echo(f"\n{page}")
     runs = [run for runs in swept.values() for run in runs]

@@ -1,16 +1,24 @@
-"""`plesio validate`: how far the virtual world's predictions are from this machine's runs."""
+"""`plesio validate`: how far predictions are from this machine's runs, or estimates from what others published."""
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plesio.core.errors import ConfigError, DataError
+from plesio.cli.output_files import check_output_file
+from plesio.core.errors import ConfigError, nearest
+from plesio.core.files import write_whole
+
+if TYPE_CHECKING:
+    from plesio.core.predictions import Prediction
 
 __all__ = ["EXAMPLES", "validate"]
 
+WHAT = ("worlds", "estimator")
+SEEDS = "0,1,2"
 POLICIES = ("bsp", "ssp:4", "asp", "local_sgd:8")
 OUTPUT_NAMES = ("calibration", "process", "virtual", "report.html")
 
@@ -19,11 +27,20 @@ Examples:
   plesio validate
   plesio validate --json errors.json --seeds 0 --policies bsp,asp
   plesio validate --resume
+  plesio validate estimator
 \b
-Takes about ten minutes with three seeds; let nothing else run meanwhile."""
+Takes about ten minutes with three seeds; let nothing else run meanwhile. `estimator` takes seconds and runs nothing."""
 
 
 def validate(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="worlds|estimator",
+            help="Which predictions: of the virtual world, or of the time and memory of a training step.",
+            show_default=False,
+        ),
+    ] = "worlds",
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html; else runs/validation, anew."),
@@ -34,7 +51,7 @@ def validate(
     policies: Annotated[
         str | None, typer.Option("--policies", metavar="LIST", help="Instead of bsp,ssp:4,asp,local_sgd:8")
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", metavar="LIST", help="A row is a median over them.")] = "0,1,2",
+    seeds: Annotated[str, typer.Option("--seeds", metavar="LIST", help="A row is a median over them.")] = SEEDS,
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep what the folder has of an earlier validation, do the rest.")
     ] = False,
@@ -42,31 +59,33 @@ def validate(
         bool, typer.Option("--overwrite", help="Remove an earlier validation from --out DIR.")
     ] = False,
 ) -> int:
-    """Predict runs of this machine, do them, and show the errors.
+    """Predict what can be measured, and show the errors.
 
-    Two workloads, two step times, four workers of which one is three times slower, under each policy: in the virtual
-    world, calibrated to this machine, and with real workers. Prints predicted, measured and error of throughput, wait
-    share, bytes, staleness and final metric, with those of a trivial model beside them.
+    worlds (unless you say otherwise): two workloads, two step times, four workers of which one is three times slower,
+    under each policy: in the virtual world, calibrated to this machine, and with real workers. Prints predicted,
+    measured and error of throughput, wait share, bytes, staleness and final metric, with those of a trivial model.
+
+    estimator: step times and memory of language models on up to 3072 accelerators, beside what their authors reported
+    and a constant utilisation. It takes --json, and no other option.
     """
+    if what not in WHAT:
+        raise ConfigError(f'validate "{what}"; {nearest(what, WHAT)}')
+    if what == "estimator":
+        if out is not None or policies is not None or seeds != SEEDS or resume or overwrite:
+            raise ConfigError("validate estimator does no runs; leave out all options but --json")
+        return _validate_estimator(json_file)
     from plesio.bench.validate import matrix, validate
-    from plesio.cli.compare import PLAIN_WIDTH, prepare_folder, split_policies, split_seeds
+    from plesio.cli.compare import prepare_folder, split_policies, split_seeds
 
     # whatever is wrong is said before anything is removed
     settings = matrix(policies=POLICIES if policies is None else split_policies(policies), seeds=split_seeds(seeds))
-    if json_file is not None and not json_file.parent.is_dir():
-        raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
-    if json_file is not None and json_file.is_dir():
-        raise ConfigError(f"--json {json_file} is a folder; write a file's name")
+    check_output_file("--json", json_file)
     overwrite = overwrite or (out is None and not resume)
     out = out or Path("runs/validation")
     prepare_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES)
 
-    from rich.console import Console
-
     from plesio.cli.progress_display import progress_display
-    from plesio.core.predictions import predictions_to_json
-    from plesio.report.page_frame import write_page
-    from plesio.report.validation import render_validation, render_validation_page
+    from plesio.report.validation import render_validation_page
 
     with progress_display() as progress:
         predictions = validate(
@@ -76,16 +95,28 @@ def validate(
             on_measured=lambda what: print(f"measured: {what}", file=sys.stderr),
         )
     page = out / "report.html"
-    write_page(page, render_validation_page(predictions))
-    if json_file is not None:
-        _write_json(json_file, predictions_to_json(predictions))
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_validation(predictions))
+    write_whole(page, render_validation_page(predictions))
+    _show(predictions, json_file)
     typer.echo(f"\n{page}")
     return 0
 
 
-def _write_json(path: Path, data: object) -> None:
-    try:
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot write --json {path}: {error.strerror}") from None
+def _validate_estimator(json_file: Path | None) -> int:
+    from plesio.estimate import validate_estimator
+
+    check_output_file("--json", json_file)
+    _show(validate_estimator(), json_file)
+    return 0
+
+
+def _show(predictions: "Sequence[Prediction]", json_file: Path | None) -> None:
+    """Print rows and summary, and write them if asked."""
+    from rich.console import Console
+
+    from plesio.cli.compare import PLAIN_WIDTH
+    from plesio.core.predictions import predictions_to_json
+    from plesio.report.validation import render_validation
+
+    if json_file is not None:
+        write_whole(json_file, json.dumps(predictions_to_json(predictions), indent=1) + "\n")
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_validation(predictions))

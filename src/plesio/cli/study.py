@@ -1,0 +1,124 @@
+"""`plesio study`: ask one of the twenty studies, or all of them.
+
+A study's options are read off its function (`plesio.core.inputs`), so a command is made for it when it is asked for.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plesio.cli.function_options import command_of, make_folder
+from plesio.core.files import write_whole
+
+if TYPE_CHECKING:
+    from plesio.studies import Asked, Study
+    from plesio.studies.measured import Measured
+
+__all__ = ["EXAMPLES", "app"]
+
+EXAMPLES = """\b
+Examples:
+  plesio study list
+  plesio study stragglers --workers 64 --cv 0.3
+  plesio study collectives --ranks 256 --bandwidth "50 GB/s" --out runs/collectives
+  plesio study all --out runs/studies"""
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Folder for the page, pictures and JSON.", show_default=False),
+]
+
+Measure = Annotated[
+    bool, typer.Option("--measure", help="Do the real thing on this machine as well; let nothing else run meanwhile.")
+]
+
+
+class _Studies(typer.core.TyperGroup):
+    """The commands of this file, and one for each study."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        from plesio.studies import STUDIES
+
+        return [*super().list_commands(ctx), *(study.name for study in STUDIES)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        from plesio.studies import find_study
+
+        return super().get_command(ctx, cmd_name) or _command(find_study(cmd_name))
+
+
+app = typer.Typer(
+    name="study",
+    help="Ask one of twenty system models a question.",
+    epilog=EXAMPLES,
+    cls=_Studies,
+    rich_markup_mode=None,
+)
+
+
+@app.command("list")
+def list_studies() -> None:
+    """List the studies and their questions."""
+    from plesio.studies import STUDIES
+
+    for study in STUDIES:
+        typer.echo(f"{study.number:>2}  {study.name:<20}  {study.question}")
+
+
+@app.command("all", epilog="\b\nExamples:\n  plesio study all --out runs/studies")
+def ask_all(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the pages.", show_default=False)],
+) -> None:
+    """Ask all studies with their defaults; write an index page."""
+    from rich.progress import track
+
+    from plesio.report.study import render_index_page, write_study
+    from plesio.studies import STUDIES
+
+    make_folder(out)
+    answers = []
+    for study in track(STUDIES, description="asking", transient=True, disable=not sys.stderr.isatty()):
+        began_s = time.perf_counter()
+        answers.append(study.ask())
+        write_study(answers[-1], out)
+        typer.echo(f"{study.number:>2}  {study.name:<20} {time.perf_counter() - began_s:5.1f} s", err=True)
+    write_whole(out / "index.html", render_index_page(answers, folder=out))
+    typer.echo(f"{out / 'index.html'}")
+
+
+def _command(study: "Study") -> Any:
+    """The command of a study: its inputs as options, and where the answer goes."""
+    from plesio.bench.twins import TWINS
+
+    def ask(inputs: dict[str, Any], out: Path | None, measure: bool = False) -> None:
+        _show(study.ask(**inputs), measured=_measure(study) if measure else None, out=out)
+
+    more: dict[str, tuple[Any, Any]] = {"out": (Out, None)}
+    if study.name in TWINS:
+        more["measure"] = (Measure, False)
+    return command_of(f"plesio study {study.name}", study.inputs(), ask, summary=study.question, more=more)
+
+
+def _measure(study: "Study") -> "Measured":
+    from plesio.bench.twins import measure_twin
+
+    return measure_twin(study.name, on_step=lambda what: print(f"measuring: {what}", file=sys.stderr))
+
+
+def _show(asked: "Asked", *, measured: "Measured | None", out: Path | None) -> None:
+    from rich.console import Console
+
+    from plesio.cli.compare import PLAIN_WIDTH
+    from plesio.report.study import render_answer, render_measured, write_study
+
+    if out is not None:
+        make_folder(out)
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    console.print(render_answer(asked))
+    if measured is not None:
+        console.print(render_measured(measured))
+    if out is not None:
+        typer.echo(f"\n{write_study(asked, out, measured=measured)}")

@@ -1,0 +1,166 @@
+"""`plesio estimate`, from its options to its files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plesio.cli.main import invoke
+from plesio.estimate.training import Training
+from plesio.report.estimate import Estimate
+
+LLAMA = "estimate --model llama-70b --cluster 256xh100 --tokens 300B"
+SMALL = "estimate --model llama-2-7b --cluster 8xh100 --tokens 1B --batch 64"
+
+LLAMA_CONFIG = {  # as Hugging Face's transformers writes it for Llama 3 8B
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+}
+GPT_2_CONFIG = {
+    "activation_function": "gelu_new",
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "n_ctx": 1024,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_inner": None,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
+
+
+def test_a_layout_is_estimated(capsys: pytest.CaptureFixture[str]):
+    assert invoke(f"{LLAMA} --tp 8 --pp 4".split()) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("llama-2-70b with 300B tokens on 256xh100 takes ")
+    for words in ("% interval", "MFU", "HFU", "goodput", "MWh", "t CO2e", "pipeline bubble", "at +20 %", "free"):
+        assert words in out, words
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "parameters", "layout"), [(LLAMA_CONFIG, "8.03B", "--tp 2"), (GPT_2_CONFIG, "124M", "--precision fp16")]
+)
+def test_a_config_of_hugging_face_is_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: dict[str, object], parameters: str, layout: str
+):
+    path = tmp_path / "meta" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(values))
+    assert invoke(["estimate", "--model", str(path), "--cluster", "8xh100", "--tokens", "1B", *layout.split()]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("meta with 1B tokens on 8xh100")
+    assert next(line.split()[-1] for line in out.splitlines() if line.startswith("parameters ")) == parameters
+
+
+def test_images_are_trained_data_parallel(capsys: pytest.CaptureFixture[str]):
+    command = "estimate --model resnet50 --cluster 64xv100 --precision fp16 --tokens 115M"
+    assert invoke(command.split()) == 0
+    assert "2,048 images" in capsys.readouterr().out
+
+
+def test_a_search_shows_layouts_and_machines_and_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    command = [*SMALL.split(), "--search", "--top", "3", "--devices", "4,16", "--out", str(tmp_path / "out")]
+    assert invoke(command) == 0
+    out, err = capsys.readouterr()
+    assert "The fastest layout is " in out
+    assert " do not fit into memory" in out
+    assert all(machine in out for machine in ("4xh100", "8xh100", "16xh100"))
+    assert err == ""
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    charts = {"degrees", "front", "parts", "tornado", "memory"}
+    assert names == {"estimate.html", "estimate.json", *(f"estimate-{slug}.png" for slug in charts)}
+    page = (tmp_path / "out" / "estimate.html").read_text()
+    assert page.count("<figure") == len(charts)
+    values = json.loads((tmp_path / "out" / "estimate.json").read_text())
+    assert len(values["search"]["fastest"]) == 3
+    assert values["results"]["total_s"] == pytest.approx(sum(values["results"]["parts_s"].values()))
+    assert {machine["machine"] for machine in values["search"]["machines"]} == {"4xh100", "8xh100", "16xh100"}
+
+
+def test_a_search_compares_accelerators(capsys: pytest.CaptureFixture[str]):
+    assert invoke(f"{SMALL} --search --accelerators a100".split()) == 0
+    out = capsys.readouterr().out
+    assert "8xa100" in out
+    assert "8xh100" in out
+
+
+def test_bandwidths_and_conditions_count(monkeypatch: pytest.MonkeyPatch):
+    shown: list[Estimate] = []
+    monkeypatch.setattr("plesio.cli.estimate._show", lambda found, *, out: shown.append(found))
+
+    def run(*options: str) -> Training:
+        assert invoke([*f"{LLAMA} --tp 8 --pp 4".split(), *options]) == 0
+        return shown[-1].training
+
+    usual = run()
+    assert run("--network-bandwidth", "100 Gbit/s").total_s > usual.total_s
+    assert run("--local-bandwidth", "50 GB/s").total_s > usual.total_s
+    assert run("--storage-bandwidth", "1 GB/s").goodput.share < usual.goodput.share
+    assert run("--mtbf", "5000 h").goodput.share < usual.goodput.share
+    assert run("--restart", "2 h").goodput.share < usual.goodput.share
+    assert run("--price", "1.5").cost == pytest.approx(usual.cost / 2)
+    assert run("--pue", "2.2").energy_kwh == pytest.approx(2 * usual.energy_kwh)
+    assert run("--carbon", "0").carbon_kg == 0
+    assert run("--step-error", "0.2").interval_s[1] > run("--confidence", "0.95").interval_s[1] > usual.interval_s[1]
+    assert run("--batch", "2048").step.num_samples == 2048
+    assert run("--sequence-length", "2048").step.num_samples == 2048  # as many tokens
+    assert run("--zero", "0", "--micro-batch", "2", "--recomputation", "full").layout.micro_batch == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (f"{LLAMA} --tp 7", "tp 7 does not divide the 64 attention heads of llama-2-70b; write 4 or 8"),
+        (f"{LLAMA} --tp 4 --dp 1", "256xh100 has 256; write dp = 64"),
+        (f"{LLAMA} --tp 128", "tp 128 does not divide the 64 attention heads of llama-2-70b; write 32 or 64"),
+        (f"{LLAMA} --pp 128", "pp 128 are more stages than the 80 layers of llama-2-70b; write pp = 80 or less"),
+        (LLAMA, "GiB on each h100, which has 80 GiB; write "),
+        (f"{LLAMA} --batch 100", "a global batch of 100 is no multiple of dp 256"),
+        (f"{LLAMA} --zero 4", "zero is 4; write 0, 1, 2 or 3"),
+        (f"{LLAMA} --recomputation some", 'unknown recomputation "some"'),
+        (f"{LLAMA} --network-bandwidth 400Gb/s", 'write "400 Gbit/s" (bits) or "400 GB/s" (bytes)'),
+        (f"{LLAMA} --devices 8", "add --search"),
+        (f"{LLAMA} --search --devices 8,a", "write whole numbers"),
+        (f"{LLAMA} --search --price 2 --accelerators a100", "leave it out to compare several"),
+        (f"{LLAMA} --search --batch 0", "a global batch of 0; write 1 or more"),
+        (f"{LLAMA} --search --tp 3", "tp = 3 cannot be had from 256 devices"),
+        (f"{LLAMA} --batch 0", "a global batch of 0 is no multiple"),
+        (f"{LLAMA} --micro-batch 0", "micro_batch is 0; write 1 or more"),
+        (f"{LLAMA} --network-bandwidth 0GB/s", "write"),
+        (f"{LLAMA} --tp 8 --pp 4 --tokens 0", "tokens is 0; write more than 0"),
+        (f"{LLAMA} --search --top 0", "--top 0: write 1 or more"),
+        (f"{LLAMA} --software megatrn-core", 'did you mean "megatron-core"?'),
+        (f"{LLAMA} --pue 0.9", "a PUE of 0.9; write 1 or more"),
+        ("estimate --model lama-70b --cluster 8xh100 --tokens 1T", 'unknown model "lama-70b"'),
+        ("estimate --model llama-70b --cluster 8xh10 --tokens 1T", 'unknown accelerator "h10"'),
+        ("estimate --model llama-70b --cluster 12xh100 --tokens 1T", "do not fill hosts of 8; write 8 or 16"),
+        ("estimate --model llama-70b --cluster 8xh100 --tokens 1TB", 'as in "2T"'),
+        ("estimate --model none/config.json --cluster 8xh100 --tokens 1T", "cannot read the model none/config.json"),
+        (
+            "estimate --model llama-70b --cluster 8xh100 --search --tokens 1T",
+            "llama-2-70b fits into the memory of 8xh100",
+        ),
+        ("estimate --model resnet50 --cluster 8xv100 --tokens 1M", 'did you mean "fp16"?'),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_would_work(capsys: pytest.CaptureFixture[str], line: str, message: str):
+    assert invoke(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("plesio: error: ")
+    assert message in err
+    assert err.count("\n") == 1
