@@ -11,6 +11,8 @@ that one is the *fall*. What is counted of the guarded branch:
 - in time: the guard acted (scaled a gradient down, held the rate, raised an alarm) before the evaluation that shows the
   fall, or with that of the review of which it is;
 - by an alarm: the same, counting nothing but alarms;
+- without the speed: in time, if the guard were not shown how fast the parameters go; alarms from the branch with nobody
+  acting, single steps from the guarded one, as far as its first alarm changed nothing;
 - a review later: it acted one review after the fall at the latest;
 - unhurt: the guarded branch's metric after the eighth review is within 1 % of its best (or within what the healthy run
   itself scattered in the eight reviews before the fault);
@@ -18,7 +20,7 @@ that one is the *fall*. What is counted of the guarded branch:
 
     python benchmarks/adaptive/divergences.py [--split tuning|held_out|both] [--misses]
 
-Recording takes some 20 minutes of one core for the 50 held-out runs, 30 for the others, and is done once.
+Recording takes some 15 minutes of one core for the 50 held-out runs, 45 for the others, and is done once.
 """
 
 import argparse
@@ -26,16 +28,17 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # record.py
 
-from recordings import Branch, Fork, Recording, record_all
+from recordings import Branch, Fork, Recording, Seen, record_all
 from scenarios import HELD_OUT, TUNING
 
 from plesio.policies.adaptive.bound import BoundTuner, BoundTunerConfig
 from plesio.policies.adaptive.gradient import GradientMonitor, GradientMonitorConfig
+from plesio.policies.adaptive.guard import Guard, GuardConfig
 from record import print_table, print_verdict, save
 
 HURT = 0.01
@@ -56,6 +59,7 @@ class Outcome:
     fall: int | None
     acted: int | None
     alarm: int | None
+    without_speed: int | None
     delay_steps: int | None
     reason: str
     alone_lost: float
@@ -89,6 +93,7 @@ def judge(recording: Recording, fork: Fork) -> Outcome:
     reviews = fork.guarded.reviews
     alarm = next((number for number, one in enumerate(reviews) if one.alarm), None)
     steps = [step for step in (*fork.guarded.clipped, *fork.guarded.held) if step >= fork.fault_step]
+    by_steps = [_review_of(step, reviews) for step in steps]
     if alarm is not None:
         steps.append(reviews[alarm].reading.clock - 1)
     first = min(steps, default=None)
@@ -97,14 +102,34 @@ def judge(recording: Recording, fork: Fork) -> Outcome:
         kind=fork.kind,
         strength=fork.strength,
         fall=fall if fall < len(hurt) else None,
-        acted=None if first is None else sum(one.reading.clock <= first for one in reviews),
+        acted=None if first is None else _review_of(first, reviews),
         alarm=alarm,
+        without_speed=min(
+            [
+                *(number for number in by_steps if alarm is None or number <= alarm),
+                *_alarm_without_speed(recording, fork),
+            ],
+            default=None,
+        ),
         delay_steps=None if first is None else first - fork.fault_step,
         reason=(reviews[alarm].alarm or "") if alarm is not None else "",
         alone_lost=alone[-1],
         guarded_lost=guarded[-1],
         unhurt=guarded[-1] < scatter,
     )
+
+
+def _review_of(step: int, reviews: Sequence[Seen]) -> int:
+    return sum(one.reading.clock <= step for one in reviews)
+
+
+def _alarm_without_speed(recording: Recording, fork: Fork) -> list[int]:
+    """The review of the first alarm, if there is one."""
+    guard = Guard(GuardConfig())
+    for one in recording.healthy.reviews[: fork.onset_review]:
+        guard.observe(replace(one.reading, speed=math.nan))
+    alarms = (guard.observe(replace(one.reading, speed=math.nan)) for one in fork.alone.reviews)
+    return [number for number, alarm in enumerate(alarms) if alarm][:1]
 
 
 def false_alarms(recordings: Sequence[Recording]) -> list[str]:
@@ -125,17 +150,13 @@ def objections(recordings: Sequence[Recording]) -> dict[str, float]:
         allowed, slack = math.inf, 0.0
         for number, one in enumerate(recording.healthy.reviews):
             news = {"metric": one.metric} if number % 4 == 3 else {}
-            reading = type(one.reading)(**{**_fields(one.reading), **news})
+            reading = replace(one.reading, **news)
             before, allowed = allowed, monitor.observe(reading).slack
             num_trips += allowed < before
             before, slack = slack, tuner.observe(reading).slack
             num_cuts += slack < before
             num_reviews += 1
     return {"reviews": num_reviews, "gradient_triggers": num_trips, "bound_cuts": num_cuts}
-
-
-def _fields(reading: object) -> dict[str, object]:
-    return {name: getattr(reading, name) for name in type(reading).__slots__}  # type: ignore[attr-defined]
 
 
 def evaluate(split: str, recordings: Sequence[Recording], *, misses: bool) -> dict[str, object]:
@@ -185,6 +206,10 @@ def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
         "in_time": sum(outcome.acted_by(0) for outcome in outcomes),
         "in_time_by_an_alarm": sum(
             outcome.alarm is not None and outcome.fall is not None and outcome.alarm <= outcome.fall
+            for outcome in outcomes
+        ),
+        "in_time_without_the_speed": sum(
+            outcome.without_speed is not None and outcome.fall is not None and outcome.without_speed <= outcome.fall
             for outcome in outcomes
         ),
         "a_review_later": sum(outcome.acted_by(1) for outcome in outcomes),

@@ -145,9 +145,11 @@ class Team:
         self._fault: Fault | None = None
         self._fault_step = 0
         self._step = 0
-        self._last_rate = 0.0
+        self._last_rate = self._summed_rate = 0.0
         self._fell_back = False
         self._num_restores = 0
+        self._position: Tensor | None = self._sketch(self._replicas[0].flat)
+        """Sketch of the parameters at the last review; None after a return."""
         self.watch: Watch | None = Watch(setting.num_workers, config)
         """None for a branch that nothing guards."""
 
@@ -179,6 +181,7 @@ class Team:
         losses: list[list[float]] = [[] for _ in range(num_workers)]
         samples: dict[int, list[GradientSample]] = {worker: [] for worker in range(num_workers)}
         num_refused = 0
+        self._summed_rate = 0.0
         for step in range(STEPS_PER_REVIEW):
             found = self._all_gradients()
             for worker, (loss, gradient) in enumerate(found):
@@ -194,6 +197,7 @@ class Team:
             figures = gradient_figures(pairs, batch_samples=[self._setting.batch_size] * num_workers)
         means = [sum(of_worker) / len(of_worker) for of_worker in losses if of_worker]
         began = self._step - STEPS_PER_REVIEW
+        before, self._position = self._position, self._sketch(self._shared())
         return Reading(
             num_clipped=0 if self.watch is None else self.watch.most_clipped(since=began),
             clock=self._step,
@@ -204,6 +208,7 @@ class Team:
             typical_loss=statistics.median(means) if means else math.nan,
             num_refused=num_refused,
             gradient=figures,
+            speed=math.nan if before is None else float((self._position - before).norm()) / self._summed_rate,
         )
 
     def answer(self, reading: Reading) -> str | None:
@@ -233,6 +238,7 @@ class Team:
         for replica in self._replicas:
             replica.flat.copy_(mean)
         self._history.append(mean)
+        self._position = None
 
     def _all_gradients(self) -> list[tuple[float, Tensor | None]]:
         """One step of everyone: each worker's loss and gradient as it sends it."""
@@ -246,6 +252,7 @@ class Team:
         if self.watch is not None:
             rate = self.watch.rate(rate, step=self._step)
         self._last_rate = rate
+        self._summed_rate += rate
         found: list[tuple[float, Tensor | None]] = []
         for worker in range(self._setting.num_workers):
             replica = self._replicas[worker if local else 0]
@@ -320,8 +327,17 @@ class Team:
     def _sample(self, gradient: Tensor | None) -> GradientSample:
         if gradient is None:
             return GradientSample(norm_sq=math.nan, sketch=(math.nan,) * SKETCH_SIZE)
-        sketch = torch.zeros(SKETCH_SIZE, dtype=gradient.dtype).index_add_(0, self._bucket, gradient * self._sign)
-        return GradientSample(norm_sq=float(gradient.double().square().sum()), sketch=tuple(sketch.tolist()))
+        sketch = tuple(self._sketch(gradient).tolist())
+        return GradientSample(norm_sq=float(gradient.double().square().sum()), sketch=sketch)
+
+    def _sketch(self, flat: Tensor) -> Tensor:
+        return torch.zeros(SKETCH_SIZE, dtype=flat.dtype).index_add_(0, self._bucket, flat * self._sign)
+
+    def _shared(self) -> Tensor:
+        """The parameters that the workers have in common: of replicas, their mean."""
+        if self._setting.mode == "stale":
+            return self._history[-1]
+        return torch.stack([replica.flat for replica in self._replicas]).mean(0)
 
     def metric(self) -> float:
         """The shared model's metric; higher is better."""

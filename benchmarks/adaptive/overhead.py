@@ -2,14 +2,20 @@
 
     python benchmarks/adaptive/overhead.py
 
-Monitoring is what `StepMonitor` does in every step, the sketches of the sampled ones and the review, spread over the
-steps between two of them. Under local SGD it looks at every parameter's gradient, and stands in for the check that
-these are finite, which every other policy makes: that is taken off. Under BSP it looks at DDP's buckets, here one.
+Monitoring is what `StepMonitor` does in every step, the sketches of the sampled ones, and the review with the sketch of
+the parameters, spread over the steps between two of them. What it adds to a step is the difference between cycles of 32
+steps with it and without it, which take turns; in both, the gradient is where a backward pass has left it, in memory
+rather than in a cache. Under local SGD, monitoring looks at every parameter's gradient and stands in for the check that
+these are finite, which the cycles without it make. Under BSP it looks at DDP's buckets, here one that gradients are
+views of, right before DDP's hook divides it: what the look brings into the caches, the division finds there, so the
+cycles without it divide too.
+
 Deciding is a review of N workers with all components on, spread over the same steps; it runs in the server's process,
-behind the workers' steps. All are timed in turns with real training steps, in one process.
+behind the workers' steps.
 """
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -35,6 +41,7 @@ from record import Spread, print_table, print_verdict, save
 TASKS = {"digits": {}, "stdlib_lm": {"width": 96, "depth": 2}}
 WORKERS = (4, 16, 64)
 STEP_MS = 20
+WORLD = 4
 
 
 def timed_s(action: Callable[[], object]) -> float:
@@ -56,56 +63,67 @@ def monitor_of(config: Adaptive) -> StepMonitor:
 
 def task_shares(name: str, *, rounds: int) -> dict[str, Spread]:
     """Milliseconds of a step, and monitoring's share of it under local SGD and under BSP."""
+    local, bsp = (added_ms(name, rounds=rounds, in_bucket=in_bucket) for in_bucket in (False, True))
+    return {
+        "step_ms": Spread([step_ms for step_ms, _ in local + bsp]),
+        "local": Spread([more_ms / step_ms for step_ms, more_ms in local]),
+        "bsp": Spread([more_ms / step_ms for step_ms, more_ms in bsp]),
+    }
+
+
+def added_ms(name: str, *, rounds: int, in_bucket: bool) -> list[tuple[float, float]]:
+    """Milliseconds of a step, and of it what monitoring adds, by round: a cycle with it and one without."""
     task = load_task(name, **TASKS[name])
     model, optimizer = task.build(0)
     replica = Replica(model, optimizer)
-    batches = iter(DataLoader(task.train_set(), batch_size=task.batch_size))
+    bucket = bucket_of(replica) if in_bucket else None
+    batches = itertools.chain.from_iterable(
+        DataLoader(task.train_set(), batch_size=task.batch_size) for _ in itertools.count()
+    )
     policy = Adaptive()
-    local, bsp = monitor_of(policy), monitor_of(policy)
+    monitor = monitor_of(policy)
     every, reviews = policy.review.sample_every, policy.review.every
-    found: dict[str, list[float]] = {"step_ms": [], "local": [], "bsp": []}
-    clock = 0
-    for _ in range(rounds):
-        steps_s = local_s = bsp_s = 0.0
-        for _ in range(every):  # a whole cycle: two of its steps are sampled, two reviews are sent
-            clock += 1
-            batch = next(batches, None)
-            if batch is None:
-                batches = iter(DataLoader(task.train_set(), batch_size=task.batch_size))
-                batch = next(batches)
-            began_s = time.perf_counter()
-            loss = task.loss(model, batch)
-            loss.backward()
-            steps_s += time.perf_counter() - began_s
-            progress = Progress(clock, task.batch_size, None, 1.0, 0.0)
-            bucket = torch.cat([gradient.reshape(-1) for gradient in replica.gradients()])
-            for later in range(3):  # in turns: whoever comes first finds a colder cache
-                match (clock + later) % 3:
-                    case 0:
-                        local_s -= timed_s(replica.gradients_finite)
-                    case 1:
-                        local_s += timed_s(lambda: watch(local, list(replica.gradients()), progress, every=reviews))  # noqa: B023
-                    case 2:
-                        bsp_s += timed_s(lambda: watch(bsp, [bucket], progress, every=reviews))  # noqa: B023
-            began_s = time.perf_counter()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            steps_s += time.perf_counter() - began_s
-        found["step_ms"].append(1e3 * steps_s / every)
-        found["local"].append(local_s / steps_s)
-        found["bsp"].append(bsp_s / steps_s)
-    return {key: Spread(values) for key, values in found.items()}
+    found = []
+    for cycle in range(rounds):
+        steps_s = 0.0
+        looked_s = {True: 0.0, False: 0.0}
+        for watched in (True, False) if cycle % 2 else (False, True):
+            for clock in range(every * cycle + 1, every * (cycle + 1) + 1):  # two are sampled, two reviews are sent
+                began_s = time.perf_counter()
+                loss = task.loss(model, next(batches))
+                loss.backward()
+                steps_s += time.perf_counter() - began_s
+                progress = Progress(clock, task.batch_size, None, loss.item(), 0.0)
+                began_s = time.perf_counter()
+                if watched:
+                    monitor.measure(list(replica.gradients()) if bucket is None else [bucket])
+                elif bucket is None:
+                    replica.gradients_finite()
+                if bucket is not None:
+                    bucket.div_(WORLD)
+                if watched:
+                    monitor.step(progress, rate=0.1)
+                    if clock % reviews == 0:
+                        monitor.take(clock, learning_rate=0.1, parameters=list(replica.parameters.values()))
+                looked_s[watched] += time.perf_counter() - began_s
+                began_s = time.perf_counter()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=bucket is None)
+                steps_s += time.perf_counter() - began_s
+        found.append((1e3 * steps_s / (2 * every), 1e3 * (looked_s[True] - looked_s[False]) / every))
+    return found
 
 
-def watch(monitor: StepMonitor, parts: list[torch.Tensor], progress: Progress, *, every: int) -> None:
-    """All that a monitor does in a step."""
-    monitor.measure(parts)
-    monitor.step(progress)
-    if progress.clock % every == 0:
-        monitor.take(progress.clock, learning_rate=0.1)
+def bucket_of(replica: Replica) -> torch.Tensor:
+    """One flat tensor of which all gradients are views from now on, as in DDP."""
+    parameters = list(replica.parameters.values())
+    bucket = torch.cat([torch.zeros_like(parameter).reshape(-1) for parameter in parameters])
+    for parameter, part in zip(parameters, bucket.split([each.numel() for each in parameters]), strict=True):
+        parameter.grad = part.view_as(parameter)
+    return bucket
 
 
-def decide_ms(num_workers: int, *, reviews: int) -> Spread:
+def decide_ms(num_workers: int, *, reviews: int, num_racks: int = 1) -> Spread:
     """Milliseconds of a decision on the reviews of so many workers, all components on."""
     policy = Adaptive()
     controller = Controller(policy)
@@ -131,7 +149,10 @@ def decide_ms(num_workers: int, *, reviews: int) -> Spread:
                 loss=2.0 * 0.99**number,
                 learning_rate=0.1,
                 gradients=rows,
+                position=tuple(torch.randn(policy.review.sketch, generator=generator).tolist()),
+                summed_rate=0.1 * every,
                 exchanges=((float(clock - 4), 0.03),),
+                rack=worker * num_racks // num_workers,
             )
         taken.append(timed_s(lambda: controller.decide(found, metric=None)))  # noqa: B023
     return Spread([1e3 * seconds for seconds in taken])
@@ -140,7 +161,9 @@ def decide_ms(num_workers: int, *, reviews: int) -> Spread:
 def main() -> None:
     """Print both tables and write them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=12, help="cycles of 32 steps of each task (12)")
+    parser.add_argument(
+        "--rounds", type=int, default=24, help="times 32 steps with monitoring and without, for each task (24)"
+    )
     parser.add_argument("--reviews", type=int, default=40, help="decisions of each number of workers (40)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -150,14 +173,13 @@ def main() -> None:
         for name, row in tasks.items()
     ]
     print_table("Monitoring", columns=["task", "step (ms)", "share of it, local SGD", "BSP"], rows=rows)
-    decisions = {workers: decide_ms(workers, reviews=arguments.reviews) for workers in WORKERS}
+    decisions = {str(workers): decide_ms(workers, reviews=arguments.reviews) for workers in WORKERS}
+    decisions["16 in 2 racks"] = decide_ms(16, reviews=arguments.reviews, num_racks=2)
     steps_ms = Adaptive().review.every * STEP_MS
-    rows = [
-        [str(workers), took.text(".2f"), took.text(".2%", scale=1 / steps_ms)] for workers, took in decisions.items()
-    ]
+    rows = [[workers, took.text(".2f"), took.text(".2%", scale=1 / steps_ms)] for workers, took in decisions.items()]
     print_table("Deciding", columns=["workers", "a decision (ms)", "share of 16 steps of 20 ms"], rows=rows)
     monitored = max(row[kind]["median"] for row in tasks.values() for kind in ("local", "bsp")) <= 0.005
-    decided = decisions[16]["median"] / steps_ms <= 0.01
+    decided = decisions["16"]["median"] / steps_ms <= 0.01
     print_verdict("monitoring at most 0.5 % of a step", met=monitored)
     print_verdict("a decision on 16 workers at most 1 % of the steps between two", met=decided)
     settings = {"tasks": TASKS, "rounds": arguments.rounds, "reviews": arguments.reviews}

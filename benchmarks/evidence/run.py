@@ -2,10 +2,14 @@
 
     python benchmarks/evidence/run.py main                          # adaptive against bsp: bytes, quality, spread
     python benchmarks/evidence/run.py main --only digits --seeds 10
-    python benchmarks/evidence/run.py scenarios --seeds 5           # against statics that are swept, in 12 scenarios
-    python benchmarks/evidence/run.py scenarios --only digits-slow-equal
+    python benchmarks/evidence/run.py scenarios --seeds 3           # against statics that are swept, in 12 scenarios
+    python benchmarks/evidence/run.py scenarios --only digits       # of one task, or digits-slow-equal alone
+    python benchmarks/evidence/run.py check                         # that timing a trained policy is training it
     python benchmarks/evidence/run.py straggler
     python benchmarks/evidence/run.py ablation
+    python benchmarks/evidence/run.py changes                       # what changing the policy costs, under Adam
+    python benchmarks/evidence/run.py sensitivity                   # to task, optimizer and bound
+    python benchmarks/evidence/run.py processes --seeds 3           # four real processes on shaped links; idle machine
 
 Runs are kept in runs/evidence/; what is there is not done again, so a table can be come back to.
 """
@@ -19,7 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from figures import Comparison, compare
-from settings import NETWORKS, SEEDS, STATICS, STRAGGLERS, TASKS, make
+from processes import CASES, run_on_hosts
+from scenarios import NAMES, Scenario, check_timed, run_scenarios, show_scenarios
+from sensitivity import run_sensitivity
+from settings import SEEDS, TASKS, make
 
 from plesio.bench.compare import run_comparison
 from plesio.bench.progress import RunLabel, Snapshot
@@ -42,18 +49,29 @@ ABLATION = {
     "system side alone": "adaptive,gradient=off,noise=off,phase=off,feedback=off,guard=off",
 }
 """By what is on; the system side always is."""
+CHANGES = (
+    "bsp",
+    "switch:local_sgd:4,delay=2/bsp@5",
+    "ssp:15,period=1",
+    "switch:ssp:15,period=1/bsp@120",
+    "switch:bsp/ssp:15,period=1@37",
+)
+"""At a fiftieth, a half and a seventh of the run."""
 Runs = Mapping[str, Sequence[RunResult]]
 
 
 class Lines:
     """Prints a line for each run."""
 
+    def __init__(self, name: str) -> None:
+        self._name = name
+
     def run_kept(self, label: RunLabel) -> None:
         """Nothing is said of it."""
 
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
         """Begin the run's line."""
-        print(f"  {label.number}/{label.num_runs} {label.policy} seed {label.seed}", end="", flush=True)
+        print(f"{self._name}: {label.policy}, seed {label.seed}", end="", flush=True)
         self._began_s = time.perf_counter()
 
     def run_advanced(self, snapshot: Snapshot) -> None:
@@ -61,7 +79,8 @@ class Lines:
 
     def run_finished(self, result: RunResult) -> None:
         """End the line."""
-        print(f": {time.perf_counter() - self._began_s:.0f} s, {result.metric_name} {result.final_metric:.4g}")
+        metric = "none that is finite" if result.final_metric is None else f"{result.final_metric:.4g}"
+        print(f": {time.perf_counter() - self._began_s:.0f} s, {result.metric_name} {metric}", flush=True)
 
     def run_failed(self, result: RunResult) -> None:
         """End the line with the error."""
@@ -71,22 +90,27 @@ class Lines:
 def do(name: str, recipe: Recipe) -> dict[str, list[RunResult]]:
     """The runs of a recipe by policy, in the order of its seeds, those of earlier calls included.
 
+    A static policy under which any seed diverges is left out.
+
     Raises:
         SystemExit: A run failed.
         DataError: The runs that are there are of another version of the recipe.
     """
     out = OUT / name
     out.mkdir(parents=True, exist_ok=True)
-    print(name)
-    runs = run_comparison(recipe, out=out, resume=True, progress=Lines(), world="virtual")
+    runs = run_comparison(recipe, out=out, resume=True, progress=Lines(name), world="virtual")
     by_key = {(run.policy, run.seed): run for run in runs}
     wanted = {policy: [by_key[policy, seed] for seed in recipe.run.seeds] for policy in recipe.run.policies}
     for policy, each in wanted.items():
         for run in each:
             # a static that diverges is a result; adaptive and bsp have to end
-            if run.status != "finished" and (policy == "bsp" or policy.startswith("adaptive")):
+            if not _trained(run) and (policy == "bsp" or policy.startswith("adaptive")):
                 raise SystemExit(f"{out}: {policy} seed {run.seed}: {run.error}")
-    return {policy: each for policy, each in wanted.items() if all(run.status == "finished" for run in each)}
+    return {policy: each for policy, each in wanted.items() if all(map(_trained, each))}
+
+
+def _trained(run: RunResult) -> bool:
+    return run.status == "finished" and run.final_metric is not None
 
 
 def main_table(*, num_seeds: int, only: str | None) -> dict[str, Comparison]:
@@ -100,41 +124,11 @@ def main_table(*, num_seeds: int, only: str | None) -> dict[str, Comparison]:
     return rows
 
 
-def scenario_tables(*, num_seeds: int, only: str | None) -> dict[str, Comparison]:
-    """Adaptive against every static policy, scenario by scenario."""
-    rows, verdicts = {}, []
-    for task in TASKS:
-        for network in NETWORKS:
-            for stragglers in STRAGGLERS:
-                name = f"{task}-{network}-{stragglers}"
-                if only not in (None, name):
-                    continue
-                policies = [*STATICS, "adaptive"]
-                recipe = make(task, network=network, stragglers=stragglers, policies=policies, seeds=SEEDS[:num_seeds])
-                runs = do(name, recipe)
-                found = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
-                show(name, found)
-                rows |= {f"{name}, {policy}": row for policy, row in found.items()}
-                verdicts.append(verdict(name, found))
-    print("\n| scenario | best static | its time to target | adaptive | against the best | against bsp |")
-    print("|:--|:--|--:|--:|--:|--:|")
-    print("\n".join(verdicts))
-    return rows
-
-
-def verdict(name: str, found: Mapping[str, Comparison]) -> str:
-    """A row: adaptive's time to target against the best static's and BSP's."""
-    statics = {policy: row.to_target_s for policy, row in found.items() if policy != "adaptive"}
-    best = min(statics, key=lambda policy: statics[policy])
-    own_s = found["adaptive"].to_target_s
-    return (
-        f"| {name} | `{best}` | {statics[best]:.2f} s | {own_s:.2f} s | {_ratio(own_s, statics[best])} "
-        f"| {_ratio(own_s, statics['bsp'])} |"
-    )
-
-
-def _ratio(one_s: float, other_s: float) -> str:
-    return f"{one_s / other_s:.2f}" if math.isfinite(other_s) else "-"
+def scenario_tables(*, num_seeds: int, only: str | None) -> list[Scenario]:
+    """Adaptive's time to target against every static policy's, scenario by scenario."""
+    found = run_scenarios([name for name in NAMES if name.startswith(only or "")], num_seeds=num_seeds, do=do)
+    show_scenarios(found)
+    return found
 
 
 def straggler_table(*, num_seeds: int) -> dict[str, Comparison]:
@@ -164,11 +158,42 @@ def ablation_table(*, num_seeds: int) -> dict[str, Comparison]:
         stragglers="transient",
         policies=["bsp", *ABLATION.values()],
         seeds=SEEDS[:num_seeds],
+        short=True,
     )
-    runs = do("digits-slow-transient-ablation", recipe)
+    runs = do("ablation", recipe)
     names = {spec: name for name, spec in ABLATION.items()}
     rows = {names.get(policy, policy): compare(each, runs["bsp"]) for policy, each in runs.items()}
     show("ablation: digits, slow links, transient stragglers", rows)
+    return rows
+
+
+def changes_table() -> dict[str, Comparison]:
+    """What a change of the policy costs where the optimizer normalises; on seeds that defaults may use."""
+    recipe = make("stdlib_lm", network="fast", stragglers="equal", policies=CHANGES, seeds=range(101, 105), short=True)
+    runs = do("stdlib_lm-changes", recipe.model_copy(update={"run": recipe.run.model_copy(update={"servers": 4})}))
+    rows = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
+    show("stdlib_lm, one epoch, seeds 101 to 104", rows)
+    return rows
+
+
+def processes_table(*, num_seeds: int) -> dict[str, Comparison]:
+    """Four real processes."""
+    rows = {}
+    for name, case in CASES.items():
+        runs = run_on_hosts(case, policies=["bsp", "adaptive"], seeds=SEEDS[:num_seeds])
+        found = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
+        show(f"four real processes, {name}", found)
+        rows |= {f"{name}, {policy}": row for policy, row in found.items()}
+    return rows
+
+
+def sensitivity_table(*, num_seeds: int) -> dict[str, Comparison]:
+    """Tasks and optimizers, with fixed bounds and adaptive."""
+    rows = {}
+    for name, runs in run_sensitivity(num_seeds=num_seeds, do=do):
+        found = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
+        show(name, found)
+        rows |= {f"{name}, {policy}": row for policy, row in found.items()}
     return rows
 
 
@@ -184,48 +209,66 @@ def show(title: str, rows: Mapping[str, Comparison]) -> None:
         )
 
 
-def keep(name: str, rows: Mapping[str, Comparison], *, num_seeds: int) -> None:
+def keep(name: str, rows: Mapping[str, Comparison] | Sequence[Scenario], *, num_seeds: int) -> None:
     """Write the rows beside those of earlier calls."""
     data = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    data[name] = {
-        "seeds": list(SEEDS[:num_seeds]),
-        "rows": {
-            key: {
-                "metric": row.metric,
-                "deviation": row.deviation,
-                "metric_change": [row.metric_change.mean, row.metric_change.half_width, row.metric_change.p],
-                "bytes": row.bytes,
-                "time": row.time,
-                "to_target_s": row.to_target_s if math.isfinite(row.to_target_s) else None,
-            }
-            for key, row in rows.items()
-        },
-    }
+    data[name] = {"seeds": list(SEEDS[:num_seeds]), "rows": _as_json(rows)}
     RESULTS.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def _as_json(rows: Mapping[str, Comparison] | Sequence[Scenario]) -> object:
+    if not isinstance(rows, Mapping):
+        return {
+            it.name: {policy: [_finite(one_s) for one_s in each] for policy, each in it.to_target_s.items()}
+            for it in rows
+        }
+    return {
+        key: {
+            "metric": row.metric,
+            "deviation": row.deviation,
+            "metric_change": [row.metric_change.mean, row.metric_change.half_width, row.metric_change.p],
+            "bytes": row.bytes,
+            "time": row.time,
+            "to_target_s": _finite(row.to_target_s),
+        }
+        for key, row in rows.items()
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def main() -> None:
     """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["main", "scenarios", "straggler", "ablation"])
+    parser.add_argument(
+        "table",
+        choices=["main", "scenarios", "check", "straggler", "ablation", "changes", "sensitivity", "processes"],
+    )
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 0 to N - 1, at most 10 (5)")
     parser.add_argument("--only", metavar="NAME", help="one scenario, or one task")
     arguments = parser.parse_args()
-    scenarios = [
-        f"{task}-{network}-{stragglers}" for task in TASKS for network in NETWORKS for stragglers in STRAGGLERS
-    ]
-    known = {"main": list(TASKS), "scenarios": scenarios}.get(arguments.table, [])
+    known = {"main": list(TASKS), "scenarios": [*TASKS, *NAMES]}.get(arguments.table, [])
     if arguments.only is not None and arguments.only not in known:
         parser.error(f"--only {arguments.only} is not in {arguments.table}; known: {', '.join(known) or 'none'}")
-    if not 2 <= arguments.seeds <= len(SEEDS):
-        parser.error(f"--seeds {arguments.seeds}: write 2 to {len(SEEDS)}")
+    least = 1 if arguments.table == "scenarios" else 2
+    if not least <= arguments.seeds <= len(SEEDS):
+        parser.error(f"--seeds {arguments.seeds}: write {least} to {len(SEEDS)}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     num_seeds = arguments.seeds
-    tables: dict[str, Callable[[], dict[str, Comparison]]] = {
+    if arguments.table == "check":
+        check_timed("digits-slow-transient", "local_sgd:8,delay=4", seed=SEEDS[0], do=do)
+        check_timed("stdlib_lm-fast-persistent", "bsp,compress=qsgd:8", seed=SEEDS[0], do=do)
+        return
+    tables: dict[str, Callable[[], dict[str, Comparison] | list[Scenario]]] = {
         "main": lambda: main_table(num_seeds=num_seeds, only=arguments.only),
         "scenarios": lambda: scenario_tables(num_seeds=num_seeds, only=arguments.only),
         "straggler": lambda: straggler_table(num_seeds=num_seeds),
         "ablation": lambda: ablation_table(num_seeds=num_seeds),
+        "changes": changes_table,
+        "sensitivity": lambda: sensitivity_table(num_seeds=num_seeds),
+        "processes": lambda: processes_table(num_seeds=num_seeds),
     }
     rows = tables[arguments.table]()
     name = arguments.table if arguments.only is None else f"{arguments.table} {arguments.only}"

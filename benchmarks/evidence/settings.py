@@ -9,7 +9,7 @@ from typing import Any
 
 from plesio.bench.recipe import Recipe, make_recipe
 
-__all__ = ["NETWORKS", "SEEDS", "STATICS", "STRAGGLERS", "TASKS", "make"]
+__all__ = ["NETWORKS", "SEEDS", "SHORT", "STATICS", "STRAGGLERS", "TASKS", "make"]
 
 HERE = Path(__file__).parent
 SEEDS = tuple(range(10))
@@ -42,15 +42,22 @@ STRAGGLERS: Mapping[str, Mapping[str, Any]] = {
 }
 """Nobody; any step of anybody may take eight times as long; one worker takes three times as long for every step."""
 
+SHORT: Mapping[str, Mapping[str, Any]] = {
+    "digits": {"epochs": 12, "evaluate_every": 359},
+    "stdlib_lm": {"epochs": 1, "evaluate_every": 512, "target": 13.0},
+}
+"""For times to a target in many scenarios: training stops soon after the target, which is lower for the transformer."""
+
 STATICS = (
     "bsp",
+    "bsp,compress=qsgd:8",
     "ssp:4",
+    "ssp:15,period=1",
     "asp",
     "local_sgd:4",
-    "local_sgd:4,delay=2",
     "local_sgd:8",
     "local_sgd:8,delay=4",
-    "local_sgd:16",
+    "local_sgd:8,compress=qsgd:8",
     "local_sgd:16,delay=8",
     "local_sgd:8,inner_rate=0.25,momentum=0.5",
     "local_sgd:8,delay=4,inner_rate=0.25,momentum=0.5",
@@ -66,13 +73,15 @@ def make(
     policies: Sequence[str],
     seeds: Sequence[int],
     num_workers: int = NUM_WORKERS,
+    short: bool = False,
 ) -> Recipe:
     """The recipe of one scenario."""
     setting = TASKS[task]
+    length = SHORT[task] if short else setting["run"]
     return make_recipe(
         {
             "task": dict(setting["task"]),
-            "run": {**setting["run"], "policies": list(policies), "seeds": list(seeds)},
+            "run": {**length, "policies": list(policies), "seeds": list(seeds)},
             "workers": {
                 "count": num_workers,
                 "cluster": NETWORKS[network],

@@ -1,0 +1,108 @@
+"""How long a whole estimate takes, and a search over layouts.
+
+- An estimate: memory, step time, failures, cost and energy of one run (`estimate_training`).
+- A search: `search_layouts` over the whole space of a few models and machines, by layouts tried; those that do not
+  divide are refused early and those that do not fit are not timed, so also by layouts that work. The time for 10,000
+  layouts is the search's, scaled by its layouts, and for 10,000 that work the same.
+
+    python benchmarks/bench_search.py [--repeats 7] [--quick]
+
+Prints tables and writes benchmarks/results/search.json.
+"""
+
+import argparse
+import time
+from typing import Any
+
+from plesio.estimate import Layout, find_model, parse_machine
+from plesio.estimate.search import search_layouts
+from plesio.estimate.training import estimate_training
+from record import Spread, print_table, print_verdict, save
+
+ESTIMATE_LIMIT_S = 1e-3
+SEARCH_LIMIT_S = 5.0
+NUM_LAYOUTS = 10_000
+SEARCHES = (("llama-2-70b", "2048xh100", 1024), ("gpt3-175b", "1024xa100", 1536), ("mixtral-8x7b", "256xh100", 1024))
+
+
+def measure_estimate(*, num_repeats: int, num_estimates: int) -> Spread:
+    """Seconds of one estimate, each the mean of a round."""
+    model, machine = find_model("llama-2-70b"), parse_machine("2048xh100")
+    layout = Layout(tp=8, pp=4, dp=64, zero=1, sequence_parallel=True)
+    rounds_s = []
+    for _ in range(num_repeats):
+        began_s = time.perf_counter()
+        for _ in range(num_estimates):
+            estimate_training(model, layout, machine, global_batch=1024, tokens=2e12)
+        rounds_s.append((time.perf_counter() - began_s) / num_estimates)
+    return Spread(rounds_s)
+
+
+def measure_search(name: str, machine: str, global_batch: int, *, num_repeats: int) -> dict[str, Any]:
+    """Seconds of a search, and how many layouts it tried."""
+    model, parsed = find_model(name), parse_machine(machine)
+    seconds, found = [], None
+    for _ in range(num_repeats):
+        began_s = time.perf_counter()
+        found = search_layouts(model, parsed, global_batch=global_batch)
+        seconds.append(time.perf_counter() - began_s)
+    assert found is not None
+    return {
+        "seconds": Spread(seconds),
+        "tried": found.num_tried,
+        "not_divisible": found.num_not_divisible,
+        "too_large": found.num_too_large,
+        "work": len(found.candidates),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="2 repeats: does it work?")
+    arguments = parser.parse_args()
+    num_repeats = 2 if arguments.quick else arguments.repeats
+
+    estimate = measure_estimate(num_repeats=num_repeats, num_estimates=100 if arguments.quick else 1000)
+    print(f"one estimate: {estimate.text('.0f', scale=1e6)} µs, median (quartiles) of {num_repeats} rounds' means\n")
+    searches = {
+        f"{name} on {machine}": measure_search(name, machine, global_batch, num_repeats=num_repeats)
+        for name, machine, global_batch in SEARCHES
+    }
+    rows = []
+    for name, result in searches.items():
+        median_s = result["seconds"]["median"]
+        result["s_per_10000_tried"] = median_s * NUM_LAYOUTS / result["tried"]
+        result["s_per_10000_that_work"] = median_s * NUM_LAYOUTS / result["work"]
+        rows.append(
+            [
+                name,
+                f"{result['tried']:,}",
+                f"{result['work']:,}",
+                f"{result['seconds'].text('.2f')} s",
+                f"{result['s_per_10000_tried']:.2f} s",
+                f"{result['s_per_10000_that_work']:.2f} s",
+            ]
+        )
+    print_table(
+        f"searches, {num_repeats} repeats",
+        columns=["search", "layouts", "that work", "median (quartiles)", "10,000 layouts", "10,000 that work"],
+        rows=rows,
+    )
+    slowest_s = max(result["s_per_10000_tried"] for result in searches.values())
+    verdicts = {
+        "one estimate under 1 ms": estimate["median"] < ESTIMATE_LIMIT_S,
+        "a search over 10,000 layouts under 5 s": slowest_s < SEARCH_LIMIT_S,
+    }
+    for criterion, met in verdicts.items():
+        print_verdict(criterion, met=met)
+    save(
+        "search",
+        settings={"repeats": num_repeats},
+        results={"estimate": estimate, "searches": searches, "verdicts": verdicts},
+        met=all(verdicts.values()),
+    )
+
+
+if __name__ == "__main__":
+    main()
