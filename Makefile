@@ -19,10 +19,12 @@ demo: $(STAMP)
 	$(BIN)/plesio compare recipes/demo.toml --out runs/demo --overwrite
 
 test: $(STAMP)
-	$(BIN)/pytest -W error
+	$(BIN)/pytest -W error -n 2 --dist loadfile --durations 30 -m "not alone and not slow"
+	$(BIN)/pytest -W error --durations 30 -m "alone and not slow" tests
 
 test-all: $(STAMP)
-	$(BIN)/pytest -W error -m "slow or not slow"
+	$(BIN)/pytest -W error -n 2 --dist loadfile -m "not alone"
+	$(BIN)/pytest -W error -m alone tests
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -7,6 +7,7 @@ import multiprocessing.resource_tracker
 import multiprocessing.util
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -16,19 +17,43 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 _PATIENCE_S = 10.0
 """How long what a test has ended already may take to be gone."""
 _LOOK_S = 0.02
 _PR_SET_CHILD_SUBREAPER = 36
+_ALONE = (
+    "bench/test_probe",
+    "bench/test_progress",
+    "bench/test_validate",
+    "bench/twins",
+    "cli/test_calibrate",
+    "cli/test_probe",
+    "runtime/test_hosts",
+    "runtime/test_pacing",
+    "runtime/test_worlds",
+    "runtime/transport",
+)
+"""Folders and files whose tests measure real time, or what depends on it: `make test` runs them one after another.
+
+Starting processes and waiting for them is no reason: two tests at a time have a core each.
+"""
 _OWN_VARIABLES = ("PYTEST_", "KMP_", "TORCHINDUCTOR_")
 """Set by pytest itself, and by OpenMP and torch when they are loaded."""
+
+# How long an example takes is the machine's affair.
+settings.register_profile("plesio", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("plesio")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # Orphans become children of this process, so a server whose starter was killed is not overlooked.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # A shell ignores Ctrl-C for what it starts in the background, and so would every process that a test starts.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # A folder of its own: other Plesio jobs on this machine put theirs into the common one.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="plt-")
@@ -36,6 +61,24 @@ def pytest_configure(config: pytest.Config) -> None:
     multiprocessing.util.Finalize(
         None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=-200
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is alone and what is not are two runs: neither imports the other's tests."""
+    if collection_path.suffix != ".py" or not config.option.markexpr.startswith(("alone", "not alone")):
+        return None
+    return True if _is_alone(collection_path) != config.option.markexpr.startswith("alone") else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _is_alone(item.path):
+            item.add_marker(pytest.mark.alone)
+
+
+def _is_alone(path: Path) -> bool:
+    tests = Path(__file__).parent
+    return path.is_relative_to(tests) and path.relative_to(tests).as_posix().startswith(_ALONE)
 
 
 @dataclass(frozen=True)

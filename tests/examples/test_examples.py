@@ -8,7 +8,7 @@ import pytest
 from plesio.core.results import read_results
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-DEADLINE_S = 60.0
+DEADLINE_S = 100.0
 TRAIN_SAMPLES = 1797 - 360
 
 
