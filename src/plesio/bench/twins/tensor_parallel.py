@@ -8,7 +8,9 @@ all-reduces of a few other sizes take.
 """
 
 import contextlib
+import itertools
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -165,17 +167,27 @@ def cut_times(
         mlp = nn.Sequential(nn.Linear(HIDDEN, wide, bias=False), nn.ReLU(), nn.Linear(wide, HIDDEN, bias=False))
         parallelize_module(mlp, mesh, _styles(cut))
         given = torch.randn(number, HIDDEN, requires_grad=True)
-        sent: list[int] = []
+        calls = itertools.count()
 
         def both() -> None:
-            before = traffic.bytes_sent()
+            next(calls)
             made = mlp(given)
             made.backward(torch.ones_like(made))
-            sent.append(traffic.bytes_sent() - before)
 
-        return timed(group, both, repeats=repeats), statistics.median(sent)
+        before = _settled_bytes(traffic)
+        begun_and_ended = timed(group, both, repeats=repeats)
+        return begun_and_ended, (_settled_bytes(traffic) - before) / next(calls)
 
     return {(cut, number): times(cut, number) for number in tokens for cut in CUTS}
+
+
+def _settled_bytes(traffic: TcpTraffic) -> int:
+    """Bytes sent, once those under way are acknowledged: receivers may hold an acknowledgement back for 40 ms."""
+    now, before = traffic.bytes_sent(), -1
+    while now != before:
+        time.sleep(0.1)
+        now, before = traffic.bytes_sent(), now
+    return now
 
 
 def _predictions(
