@@ -105,5 +105,5 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 
 
 def test_a_gradient_has_bytes() -> None:
-    with pytest.raises(ConfigError, match="write more than 0"):
+    with pytest.raises(ConfigError, match="gradient_bytes is 0; write 1 "):
         parameter_server(gradient_bytes=0.0)

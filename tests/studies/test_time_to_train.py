@@ -57,11 +57,11 @@ def test_a_layout_gives_the_utilisation():
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"mfu": 40.0}, "write a share of the peak"),
-        ({"parameters": 0.0}, "parameters is 0; write more than 0"),
+        ({"mfu": 40.0}, "mfu is 40; write"),
+        ({"parameters": 0.0}, "parameters is 0; write 1 "),
         ({"machine": "many"}, 'as in "2048xh100"'),
-        ({"num_runs": 1}, "write 2 or more"),
-        ({"confidence": 90.0}, "a share between 0 and 1"),
+        ({"num_runs": 1}, "num_runs is 1; write 2 "),
+        ({"confidence": 90.0}, "confidence is 90; write more than 0, less than 1"),
         ({"pace": "layout", "tp": 7}, "write"),
         ({"device_mtbf_s": 600.0}, "write a longer MTBF"),
     ],

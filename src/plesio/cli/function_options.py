@@ -1,6 +1,7 @@
 """Commands whose options are read off a function (`plesio.core.inputs`)."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from plesio.core.errors import ConfigError, PlesioError
 if TYPE_CHECKING:
     from plesio.core.inputs import Input
 
-__all__ = ["command_of", "make_folder"]
+__all__ = ["command_of", "in_options", "make_folder"]
 
 
 def command_of(
@@ -35,7 +36,10 @@ def command_of(
 
     def run(**options: Any) -> None:
         given = {one.name: options.pop(one.name) for one in inputs}
-        act({name: value for name, value in given.items() if value is not None}, **options)
+        try:
+            act({name: value for name, value in given.items() if value is not None}, **options)
+        except ConfigError as error:
+            raise ConfigError(in_options(str(error), {one.name: one.option for one in inputs})) from None
 
     run.__doc__ = summary
     parameters = [_parameter(one) for one in inputs]
@@ -49,6 +53,16 @@ def command_of(
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     alone.command(name, epilog=_examples(words, name, inputs))(run)
     return typer.main.get_command(alone)
+
+
+def in_options(message: str, options: Mapping[str, str]) -> str:
+    """A message about parameters in the words of who wrote options; after a number, a word is what is counted.
+
+    >>> in_options("dp is 3; write dp = 2, or num_workers for 4 dp", {"dp": "--dp", "num_workers": "--workers"})
+    '--dp is 3; write --dp 2, or --workers for 4 dp'
+    """
+    names = "|".join(map(re.escape, options))
+    return re.sub(rf"(?<![\w-])(?<!\d )({names})(?![\w-])(?: =(?= ))?", lambda found: options[found[1]], message)
 
 
 def _parameter(one: "Input") -> inspect.Parameter:

@@ -3,20 +3,25 @@
 A parameter's name ends in its unit, and that is how its text is read: ``gradient_bytes`` is ``--gradient "700 MB"``,
 ``latency_s`` is ``--latency "10 us"``, ``bytes_per_s`` is ``--bandwidth "25 GB/s"``, and ``num_workers`` is ``--workers
 256``. Its type says the rest: int, float, bool, str, a Literal of texts, or a tuple of one of them, written with
-commas. What a parameter means is in the ``Args:`` of the docstring.
+commas. Which numbers it may be is beside the type (`plesio.core.within`), and what it means in the ``Args:`` of the
+docstring.
 """
 
+import functools
 import inspect
 import math
+import numbers
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.units import (
+    counted,
     format_bandwidth,
     format_bytes,
     format_count,
@@ -26,8 +31,9 @@ from plesio.core.units import (
     parse_count,
     parse_seconds,
 )
+from plesio.core.within import ANY, AT_LEAST_0, Within
 
-__all__ = ["Input", "inputs_of"]
+__all__ = ["Input", "checked", "inputs_of"]
 
 Kind = Literal["bandwidth", "size", "duration", "count", "number", "whole number", "text", "switch"]
 
@@ -50,6 +56,9 @@ _FORMAT: dict[Kind, Callable[[float], str]] = {
     "duration": format_seconds,
     "count": format_count,
 }
+_LONG = 10**20
+
+Answer = TypeVar("Answer")
 _METAVARS: dict[Kind, str] = {
     "bandwidth": "BANDWIDTH",
     "size": "SIZE",
@@ -71,6 +80,7 @@ class Input:
         kind: How its text is read.
         many: Whether it is a tuple, written with commas.
         choices: The texts that it may be; any without.
+        within: The numbers that it may be.
         optional: Whether it may be left out, which is None.
         default: The value that reproduces the reference.
         help: What it means.
@@ -80,6 +90,7 @@ class Input:
     kind: Kind
     many: bool
     choices: tuple[str, ...]
+    within: Within
     optional: bool
     default: Any
     help: str
@@ -104,37 +115,60 @@ class Input:
         return f"{one},..." if self.many else one
 
     def parse(self, text: str) -> Any:
-        """The value that ``text`` stands for.
+        """The value that ``text`` stands for; `check` knows whether the function has an answer for it.
 
         Raises:
             ConfigError: It stands for none.
         """
         if not self.many:
-            value = self._parse_one(text)
-        else:
-            value = tuple(self._parse_one(part.strip()) for part in text.split(",") if part.strip())
-        self.check(value)
-        return value
+            return self._parse_one(text)
+        return tuple(self._parse_one(part.strip()) for part in text.split(",") if part.strip())
 
     def check(self, value: Any) -> None:
-        """Make sure that numbers are finite, and a seed is one; infinity is a number where the default has it.
+        """Make sure that a value is of its kind, and a number within what it may be.
 
-        >>> inputs_of(_example)[1].check(float("nan"))
+        Infinity is a number where the default has it.
+
+        >>> inputs_of(_example)[0].check(0)
         Traceback (most recent call last):
-        plesio.core.errors.ConfigError: --gradient is nan; write a finite number
+        plesio.core.errors.ConfigError: num_workers is 0; write 1 to 4096
 
         Raises:
-            ConfigError: It is not.
+            ConfigError: It is not; the message names the parameter.
         """
-        if value is None:
+        if value is None and self.optional:
             return
-        defaults = self.default if self.many else (self.default,)
-        may_be_infinite = any(isinstance(each, float) and math.isinf(each) for each in defaults or ())
-        for each in value if self.many else (value,):
-            if isinstance(each, float) and not (math.isfinite(each) or (may_be_infinite and math.isinf(each))):
-                raise ConfigError(f"{self.option} is {each}; write a finite number")
-            if self.name == "seed" and each < 0:
-                raise ConfigError(f"{self.option} is {each}; write 0 or more")
+        if not self.many:
+            self._check_one(value)
+            return
+        if not isinstance(value, (tuple, list)):
+            raise ConfigError(f"{self.name} is {_shown(value)}; write several, as in {self.default!r}")
+        refusal = self.within.refusal_of_length(len(value))
+        if refusal:
+            raise ConfigError(f"{self.name} has {counted(len(value), 'value')}; {refusal}")
+        for each in value:
+            self._check_one(each)
+
+    def _check_one(self, value: Any) -> None:
+        if self.kind == "switch":
+            return
+        if self.choices or self.kind == "text":
+            if not isinstance(value, str):
+                raise ConfigError(f"{self.name} is {_shown(value)}; write a text")
+            if self.choices and value not in self.choices:
+                raise ConfigError(f'{self.name} is "{value}"; {nearest(value, self.choices)}')
+            return
+        kind = numbers.Integral if self.kind == "whole number" else numbers.Real
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ConfigError(f"{self.name} is {_shown(value)}; write a {self.kind}")
+        if not (isinstance(value, float) and math.isinf(value) and self._may_be_infinite()):
+            refusal = self.within.refusal(value)  # type: ignore[arg-type]
+            if refusal:
+                raise ConfigError(f"{self.name} is {_shown(value)}; {refusal}")
+
+    def _may_be_infinite(self) -> bool:
+        defaults = (self.default or ()) if self.many else (self.default,)
+        return any(isinstance(each, float) and math.isinf(each) for each in defaults)
 
     def _parse_one(self, text: str) -> Any:
         if self.choices:
@@ -164,13 +198,41 @@ class Input:
         return f"{value:g}" if self.kind == "number" else str(value)
 
 
+def _shown(value: Any) -> str:
+    """A value that was refused, on part of a line."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _LONG:
+        return f"a number of {int(math.log10(abs(value))) + 1} digits"
+    return textwrap.shorten(repr(value), width=60, placeholder="...")
+
+
+def checked(function: Callable[..., Answer]) -> Callable[..., Answer]:
+    """``function``, which refuses what its inputs may not be before it begins.
+
+    >>> checked(_example)(num_workers=2.5)
+    Traceback (most recent call last):
+    plesio.core.errors.ConfigError: num_workers is 2.5; write a whole number
+    """
+    known = {one.name: one for one in inputs_of(function)}
+
+    @functools.wraps(function)
+    def ask(**given: Any) -> Answer:
+        for name in given.keys() & known.keys():
+            known[name].check(given[name])
+        return function(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+
+    return ask
+
+
+@functools.cache
 def inputs_of(function: Callable[..., Any]) -> tuple[Input, ...]:
     """The inputs of a function, in the order of its parameters.
 
     >>> [(one.name, one.kind, one.default) for one in inputs_of(_example)][1]
     ('gradient_bytes', 'size', 700000000.0)
     """
-    hints, explained = typing.get_type_hints(function), _explanations(function)
+    hints, explained = typing.get_type_hints(function, include_extras=True), _explanations(function)
     found = []
     for parameter in inspect.signature(function).parameters.values():
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY, f"{parameter.name} is not keyword-only"
@@ -181,6 +243,9 @@ def inputs_of(function: Callable[..., Any]) -> tuple[Input, ...]:
 
 
 def _input(name: str, hint: Any, *, default: Any, help: str) -> Input:
+    within = ANY
+    if typing.get_origin(hint) is Annotated:
+        hint, within = typing.get_args(hint)
     optional = typing.get_origin(hint) in (types.UnionType, typing.Union)
     if optional:
         (hint,) = (each for each in typing.get_args(hint) if each is not type(None))
@@ -192,10 +257,14 @@ def _input(name: str, hint: Any, *, default: Any, help: str) -> Input:
         choices, hint = typing.get_args(hint), str
     by_type: dict[Any, Kind] = {int: "whole number", float: "number", str: "text", bool: "switch"}
     kind = by_type[hint]
+    if name == "seed":
+        within = AT_LEAST_0
     if kind in ("number", "whole number"):
         suffixed = (each for suffix, _, each in _SUFFIXES if name.endswith(suffix))
         kind = next((each for each in suffixed if each != "count" or kind == "number"), kind)
-    return Input(name=name, kind=kind, many=many, choices=choices, optional=optional, default=default, help=help)
+    return Input(
+        name=name, kind=kind, many=many, choices=choices, within=within, optional=optional, default=default, help=help
+    )
 
 
 def _explanations(function: Callable[..., Any]) -> dict[str, str]:
@@ -206,7 +275,12 @@ def _explanations(function: Callable[..., Any]) -> dict[str, str]:
     return {name: re.sub(r"\s+", " ", explanation).strip() for name, explanation in items}
 
 
-def _example(*, num_workers: int = 4, gradient_bytes: float = 700e6, nic_bytes_per_s: float | None = None) -> None:
+def _example(
+    *,
+    num_workers: Annotated[int, Within(1, 4096)] = 4,
+    gradient_bytes: float = 700e6,
+    nic_bytes_per_s: float | None = None,
+) -> None:
     """Do nothing.
 
     Args:

@@ -11,6 +11,7 @@ import re
 from plesio.core.errors import ConfigError
 
 __all__ = [
+    "counted",
     "format_bandwidth",
     "format_bytes",
     "format_count",
@@ -182,6 +183,16 @@ def format_bandwidth(bandwidth_Bps: float) -> str:  # noqa: N803
     ('12.5 GB/s', '125 MB/s')
     """
     return f"{format_bytes(bandwidth_Bps)}/s"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, for people.
+
+    >>> counted(1, "worker"), counted(1200, "worker"), counted(2, "batch")
+    ('1 worker', '1,200 workers', '2 batches')
+    """
+    plural = f"{noun}es" if noun.endswith(("ch", "sh", "s", "x")) else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def format_percent(share: float, *, digits: int = 1) -> str:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from plesio.core.errors import ConfigError, nearest
-from plesio.core.inputs import Input, inputs_of
+from plesio.core.inputs import Input, checked, inputs_of
 from plesio.studies.study import Answer, Asked
 
 __all__ = ["STUDIES", "Study", "find_study"]
@@ -28,10 +28,9 @@ class Study:
 
     @property
     def function(self) -> Callable[..., Answer]:
-        """The function of this name in the module of this name."""
+        """The function of this name in the module of this name, which checks its inputs first."""
         name = self.name.replace("-", "_")
-        function: Callable[..., Answer] = getattr(import_module(f"plesio.studies.models.{name}"), name)
-        return function
+        return checked(getattr(import_module(f"plesio.studies.models.{name}"), name))
 
     def inputs(self) -> tuple[Input, ...]:
         """What it can be asked with."""
@@ -44,10 +43,8 @@ class Study:
             ConfigError: An input that the study has no answer for.
         """
         known: Mapping[str, Input] = {each.name: each for each in self.inputs()}
-        for name, value in inputs.items():
-            if name in known:
-                known[name].check(value)
-            else:
+        for name in inputs:
+            if name not in known:
                 raise ConfigError(f'the study {self.name} has no input "{name}"; {nearest(name, known)}')
         answer = self.function(**inputs)
         return Asked(

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Table
 from plesio.studies.interval import Interval, interval_of
 
@@ -103,17 +102,7 @@ def compose_trace(
     stages: tuple[float, ...],
     random: np.random.Generator,
 ) -> ComposedTrace:
-    """Simulate the trace.
-
-    Raises:
-        ConfigError: A cause that is out of range.
-    """
-    if slowdown < 1 or content_cv < 0:
-        raise ConfigError(
-            f"a slowdown of {slowdown:g} and content that varies by {content_cv:g}; write 1 and 0 or more"
-        )
-    if not stages or min(stages) <= 0:
-        raise ConfigError("stages without work, or none; write numbers such as 1,1.1")
+    """Simulate the trace."""
     variance = math.log1p(content_cv**2)
     content = random.lognormal(-variance / 2, math.sqrt(variance), (num_iterations, num_workers))
     stage = np.resize(np.array(stages), num_workers) / np.resize(np.array(stages), num_workers).mean()

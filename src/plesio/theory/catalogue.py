@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plesio.core.errors import ConfigError, nearest
-from plesio.core.inputs import Input, inputs_of
+from plesio.core.inputs import Input, checked, inputs_of
 from plesio.theory.bound import Bound
 from plesio.theory.communication import all_reduce_bytes, asynchronous_rate, best_num_workers, speedup
 from plesio.theory.convergence import (
@@ -75,7 +75,7 @@ class Theorem:
         for name in inputs:
             if name not in known:
                 raise ConfigError(f'{self.name} has no input "{name}"; {nearest(name, known)}')
-        return self.function(**inputs)
+        return checked(self.function)(**inputs)
 
 
 THEOREMS: tuple[Theorem, ...] = (

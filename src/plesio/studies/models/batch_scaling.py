@@ -23,13 +23,15 @@ noise of a network is neither the same everywhere nor known.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
+from plesio.core.units import counted
+from plesio.core.within import Within
 from plesio.studies.noisy_descent import Bowl, descend_greedily, estimate_noise_scale, steps_to_target
 from plesio.studies.study import Answer
 
@@ -117,12 +119,11 @@ class BatchScaling(Answer):
         """The critical batch, measured and by the noise scale; how far linear scaling goes."""
         limits = {warmup: self.largest("linear", warmup_steps=warmup) for warmup in self._warmups()}
         reach = " and ".join(
-            f"{limit:,.0f} {'without warm-up' if warmup == 0 else f'with {warmup} steps of it'}"
-            for warmup, limit in limits.items()
+            f"{limit:,.0f} {f'with {warmup} of' if warmup else 'without'} warm-up" for warmup, limit in limits.items()
         )
         return (
             f"Steps are {self.least_steps:.3g} (1 + {self.critical_batch:.3g}/B): at B = {self.critical_batch:.3g} "
-            f"there are twice as many as there must be, with more hardly fewer; the noise scale says "
+            "there are twice as many as there must be, with more hardly fewer; the noise scale says "
             f"{self.mean_noise_scale:.3g}. The step length may grow in proportion to the batch up to {reach}."
         )
 
@@ -258,16 +259,28 @@ class BatchScaling(Answer):
 
 def batch_scaling(
     *,
-    batch: int = 256,
-    noise_scale: float = 16.0,
-    dimension: int = 100,
-    condition: float = 100.0,
-    target: float = 0.1,
-    batches: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
-    walls: float = 1.0,
-    rules_target: float = 0.02,
-    warmup_steps: int = 10,
-    max_steps: int = 2000,
+    batch: Annotated[int, Within(1, 10**9)] = 256,
+    noise_scale: Annotated[float, Within(1e-6, 1e9)] = 16.0,
+    dimension: Annotated[int, Within(2, 2000)] = 100,
+    condition: Annotated[float, Within(1, 1e6)] = 100.0,
+    target: Annotated[float, Within(1e-12, 1, without="high")] = 0.1,
+    batches: Annotated[tuple[int, ...], Within(1, 10**9, fewest=3, most=30)] = (
+        4,
+        8,
+        16,
+        32,
+        64,
+        128,
+        256,
+        512,
+        1024,
+        2048,
+        4096,
+    ),
+    walls: Annotated[float, Within(0, 1e6)] = 1.0,
+    rules_target: Annotated[float, Within(1e-12, 1, without="high")] = 0.02,
+    warmup_steps: Annotated[int, Within(1, 10_000)] = 10,
+    max_steps: Annotated[int, Within(1, 10_000)] = 2000,
     seed: int = 0,
 ) -> BatchScaling:
     """Steps by batch size, the critical batch, and scaling rules with and without warm-up.
@@ -292,15 +305,9 @@ def batch_scaling(
     Raises:
         ConfigError: A number out of range, or batches with which the target cannot be reached.
     """
-    if not (batch >= 1 and noise_scale > 0 and dimension >= 2 and condition >= 1):
-        raise ConfigError(
-            "write a batch of 1 or more, a noise scale above 0, 2 numbers or more, a condition of 1 or more"
-        )
-    if not (0 < target < 1 and 0 < rules_target < 1 and walls >= 0 and warmup_steps >= 1 and max_steps >= 1):
-        raise ConfigError("write targets above 0 and below 1, walls of 0 or more, and 1 or more steps")
     sizes = sorted(set(batches))
-    if len(sizes) < 3 or sizes[0] < 1:
-        raise ConfigError(f"{len(sizes)} batch sizes; write 3 or more different ones, of 1 or more samples")
+    if len(sizes) < 3:
+        raise ConfigError(f"batches has {counted(len(sizes), 'different size')}; write 3 or more")
     rng = np.random.default_rng(seed)
     bowl = Bowl.with_noise_scale(noise_scale, dimension=dimension, condition=condition, walls=0.0, rng=rng)
     measured = {}
@@ -309,7 +316,8 @@ def batch_scaling(
         measured[float(size)] = steps
         if not np.isfinite(steps).all():
             raise ConfigError(
-                f"with a batch of {size} the target is not reached in {max_steps} steps; write larger batches"
+                f"with batches of {size} the target of {target:g} is not reached in {counted(max_steps, 'step')}; "
+                "write larger batches, a smaller noise_scale, a larger target or larger max_steps"
             )
     _, mean_noise_scale, mean_simple_scale = descend_greedily(
         bowl, batch=math.inf, target=target, num_runs=1, most=max_steps, rng=rng

@@ -18,13 +18,14 @@ momentum, with which the limit is far lower.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
+from plesio.core.units import counted
+from plesio.core.within import Within
 from plesio.studies.delayed_descent import (
     BestStep,
     Descent,
@@ -123,7 +124,8 @@ class BoundedStaleness(Answer):
             else f"takes {first.tiny_iterations:.0f} without staleness and diverges with it"
         )
         return (
-            f"With the best step for each staleness, {last.delay} updates of it take {last.best_iterations:.0f} "
+            f"With the best step for each, a staleness of {counted(last.delay, 'update')} takes "
+            f"{last.best_iterations:.0f} "
             f"iterations instead of {first.best_iterations:.0f}, {100 * self.cost:.0f} % more for each; one step of "
             f"{self.tiny_step:g}/L for all {tiny}, and is unstable from a staleness of {self.unstable_from} on."
         )
@@ -164,9 +166,8 @@ class BoundedStaleness(Answer):
             "tiny, in trials",
             "computing steps",
         )
-        title = (
-            f"Iterations to a distance of {self.target:g}, and in {self.num_trials} trials (mean and 95 % interval):"
-        )
+        trials = counted(self.num_trials, "trial")
+        title = f"Iterations to a distance of {self.target:g}, and in {trials} (mean and 95 % interval):"
         return [Table(title=title, headers=headers, rows=rows)]
 
     def charts(self) -> Sequence[Chart]:
@@ -224,7 +225,8 @@ class BoundedStaleness(Answer):
         return LineChart(
             slug=slug,
             title=title,
-            caption=f"Distance from the optimum, best steps: mean of {self.num_trials} trials, 95 % interval; who has "
+            caption=f"Distance from the optimum, best steps: mean of {counted(self.num_trials, 'trial')}, 95 % "
+            "interval; who has "
             "arrived stays there.",
             x=Axis(title=unit),
             y=Axis(title="distance", log=True),
@@ -253,13 +255,13 @@ class BoundedStaleness(Answer):
 
 def bounded_staleness(
     *,
-    delays: tuple[int, ...] = (0, 1, 5, 10, 20, 50),
-    condition_number: float = 100.0,
-    target: float = 1e-4,
-    tiny_step: float = 0.02,
-    num_dimensions: int = 10,
-    num_trials: int = 10,
-    noise: float = 1e-6,
+    delays: Annotated[tuple[int, ...], Within(0, 500)] = (0, 1, 5, 10, 20, 50),
+    condition_number: Annotated[float, Within(1, 1e4)] = 100.0,
+    target: Annotated[float, Within(1e-12, 1, without="high")] = 1e-4,
+    tiny_step: Annotated[float, Within(1e-3, 2, without="high")] = 0.02,
+    num_dimensions: Annotated[int, Within(2, 100)] = 10,
+    num_trials: Annotated[int, Within(1, 100)] = 10,
+    noise: Annotated[float, Within(0, 1e6)] = 1e-6,
     seed: int = 0,
 ) -> BoundedStaleness:
     """Iterations by staleness, with the best step for each and with one tiny step.
@@ -281,16 +283,6 @@ def bounded_staleness(
     Raises:
         ConfigError: An input that is out of range.
     """
-    if min(delays, default=-1) < 0:
-        raise ConfigError("a staleness below 0, or none; write whole numbers such as 0,1,5")
-    if not 0 < target < 1:
-        raise ConfigError(f"a target of {target:g}; write a distance between 0 and that of the start, 1")
-    if not 0 < tiny_step < 2:
-        raise ConfigError(f"a tiny step of {tiny_step:g}; write a number between 0 and 2")
-    if num_trials < 1 or noise < 0:
-        raise ConfigError(
-            f"{num_trials} trials with a noise of {noise:g}; write 1 trial or more and a noise of 0 or more"
-        )
     spectrum = eigenvalues_of(condition_number, num_dimensions=num_dimensions)
     random = np.random.default_rng(seed)
     problem = _Problem(spectrum=spectrum, target=target, noise=noise, num_trials=num_trials)

@@ -20,13 +20,14 @@ own; only the hierarchical all-reduce knows that some ranks are neighbours.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_bytes, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE_OR_0, Within
 from plesio.cost.collectives import (
     ALL_REDUCES,
     all_reduce_crossovers,
@@ -301,15 +302,27 @@ def ring_tree_crossover_bytes(num_ranks: int, *, latency_s: float, bytes_per_s: 
 
 def collectives(
     *,
-    num_ranks: int = 256,
-    message_bytes: float = 100e6,
-    latency_s: float = 10e-6,
-    bytes_per_s: float = 50e9,
-    ranks_per_host: int = 8,
-    local_latency_s: float = 1e-6,
-    local_bytes_per_s: float = 600e9,
+    num_ranks: Annotated[int, Within(2, 2**20)] = 256,
+    message_bytes: Annotated[float, SIZE_OR_0] = 100e6,
+    latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 50e9,
+    ranks_per_host: Annotated[int, Within(1, 2**20)] = 8,
+    local_latency_s: Annotated[float, DURATION_OR_0] = 1e-6,
+    local_bytes_per_s: Annotated[float, BANDWIDTH] = 600e9,
     algorithms: tuple[Algorithm, ...] = get_args(Algorithm),
-    other_ranks: tuple[int, ...] = (8, 12, 16, 24, 32, 48, 64, 96, 128, 512, 1024),
+    other_ranks: Annotated[tuple[int, ...], Within(2, 2**20, fewest=0)] = (
+        8,
+        12,
+        16,
+        24,
+        32,
+        48,
+        64,
+        96,
+        128,
+        512,
+        1024,
+    ),
 ) -> Collectives:
     """Times of five all-reduces by size, and where they cross.
 
@@ -333,10 +346,6 @@ def collectives(
     Raises:
         ConfigError: An input that is out of range.
     """
-    if num_ranks < 2 or min(other_ranks, default=2) < 2:
-        raise ConfigError("an all-reduce of fewer than 2 ranks sends nothing; write 2 or more for each number of ranks")
-    if ranks_per_host < 1:
-        raise ConfigError(f"{ranks_per_host} ranks a host; write 1 or more")
     links = Links(
         latency_s=latency_s,
         bytes_per_s=bytes_per_s,
@@ -347,7 +356,7 @@ def collectives(
     names = [name for name in algorithms if links.has(name, num_ranks=num_ranks)]
     equal = [name for name in algorithms if name in ALL_REDUCES]
     if not equal:
-        raise ConfigError(f"no algorithm for equal links to compare with; write one of {', '.join(ALL_REDUCES)}")
+        raise ConfigError(f"algorithms has none for equal links to compare with; write one of {', '.join(ALL_REDUCES)}")
     counts = sorted({*other_ranks, num_ranks})
     return Collectives(
         num_ranks=num_ranks,

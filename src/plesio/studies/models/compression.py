@@ -21,11 +21,12 @@ descended here. And a network is no quadratic: its gradients are a few percent a
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
 from plesio.cost.all_reduce import ring_all_reduce_s
 from plesio.cost.collectives import all_gather_s, all_to_all_s
 from plesio.policies.compression import NO_COMPRESSION, Compression
@@ -297,16 +298,16 @@ def compression(
         "sign",
         "sign+no_feedback",
     ),
-    dimension: int = 1000,
-    condition: float = 1000.0,
-    tolerance: float = 1e-4,
-    max_iterations: int = 40_000,
-    num_workers: int = 8,
-    gradient_bytes: float = 100e6,
-    compute_s: float = 0.050,
-    bytes_per_s: float = 125e6,
-    latency_s: float = 50e-6,
-    codec_bytes_per_s: float = 2e9,
+    dimension: Annotated[int, Within(2, 10_000)] = 1000,
+    condition: Annotated[float, Within(1, 1e6, without="low")] = 1000.0,
+    tolerance: Annotated[float, Within(1e-12, 1, without="high")] = 1e-4,
+    max_iterations: Annotated[int, Within(1, 1_000_000)] = 40_000,
+    num_workers: Annotated[int, Within(1, 2**20)] = 8,
+    gradient_bytes: Annotated[float, SIZE] = 100e6,
+    compute_s: Annotated[float, DURATION_OR_0] = 0.050,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 125e6,
+    latency_s: Annotated[float, DURATION_OR_0] = 50e-6,
+    codec_bytes_per_s: Annotated[float, BANDWIDTH] = 2e9,
     seed: int = 0,
 ) -> CompressedTraining:
     """Iterations, bytes and seconds to a target loss, and the break-even bandwidth of each compression.
@@ -332,16 +333,11 @@ def compression(
     Raises:
         ConfigError: A scheme that does not exist, or a number out of range.
     """
-    if not dimension >= 2:
-        raise ConfigError(f"a quadratic of {dimension} numbers; write 2 or more")
-    if not 1 < condition < math.inf:
-        raise ConfigError(f"a condition number of {condition:g}; write more than 1, for at 1 one step arrives")
-    if num_workers < 1:
-        raise ConfigError(f"{num_workers} workers; write 1 or more")
-    if not 0 < tolerance < 1:
-        raise ConfigError(f"a tolerance of {tolerance:g}; write a share of the first loss, above 0 and below 1")
-    if not (gradient_bytes >= 4 * num_workers and compute_s >= 0 and codec_bytes_per_s > 0):
-        raise ConfigError("write a gradient of 4 bytes a worker or more, a duration of 0 or more, a codec above 0 B/s")
+    if gradient_bytes < 4 * num_workers:
+        raise ConfigError(
+            f"gradient_bytes is {gradient_bytes:g}, less than a number for each of num_workers; "
+            f"write {4 * num_workers} B or more"
+        )
 
     def run(text: str, *, dense: CompressedRun | None) -> CompressedRun:
         stage, step = parse_scheme(text, dimension=dimension)
@@ -376,7 +372,9 @@ def compression(
 
     dense = run("none", dense=None)
     if dense.iterations is None:
-        raise ConfigError(f"sending everything takes more than {max_iterations} iterations; write more of them")
+        raise ConfigError(
+            f"max_iterations is {max_iterations}, and sending everything takes more; write more, or a larger tolerance"
+        )
     texts = [text for text in dict.fromkeys(schemes) if text != "none"]
     runs = (dense, *(run(text, dense=dense) for text in texts))
     return CompressedTraining(runs=runs, bytes_per_s=bytes_per_s, num_workers=num_workers, tolerance=tolerance)

@@ -23,7 +23,7 @@ makes their updates staler than is counted here.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_seconds
+from plesio.core.within import DURATION, SHARE, Within
 from plesio.sim.recurrences import simulate_barrier, simulate_bound
 from plesio.studies.delayed_descent import descend
 from plesio.studies.heterogeneous_quadratic import HeterogeneousQuadratic, make_heterogeneous
@@ -236,20 +237,20 @@ class Consistency(Answer):
 
 def consistency(
     *,
-    ratio: float = 1.0,
-    cv: float = 0.3,
-    slowdown: float = 1.0,
-    overlap: float = 0.0,
-    step_s: float = 0.05,
-    num_workers: int = 8,
-    bounds: tuple[int, ...] = (1, 4),
-    periods: tuple[int, ...] = (2, 4, 8, 16),
-    ratios: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0),
-    cvs: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0),
-    slowdowns: tuple[float, ...] = (1.0, 1.2, 1.5, 2.0, 4.0),
-    heterogeneity: float = 0.1,
-    noise: float = 0.2,
-    target: float = 1e-3,
+    ratio: Annotated[float, Within(0, 1e6)] = 1.0,
+    cv: Annotated[float, Within(0, 10)] = 0.3,
+    slowdown: Annotated[float, Within(1, 1e6)] = 1.0,
+    overlap: Annotated[float, SHARE] = 0.0,
+    step_s: Annotated[float, DURATION] = 0.05,
+    num_workers: Annotated[int, Within(2, 64)] = 8,
+    bounds: Annotated[tuple[int, ...], Within(1, 10_000)] = (1, 4),
+    periods: Annotated[tuple[int, ...], Within(2, 1000)] = (2, 4, 8, 16),
+    ratios: Annotated[tuple[float, ...], Within(0, 1e6, most=12)] = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0),
+    cvs: Annotated[tuple[float, ...], Within(0, 10, most=12)] = (0.0, 0.1, 0.3, 0.6, 1.0),
+    slowdowns: Annotated[tuple[float, ...], Within(1, 1e6, most=12)] = (1.0, 1.2, 1.5, 2.0, 4.0),
+    heterogeneity: Annotated[float, Within(0, 1e6)] = 0.1,
+    noise: Annotated[float, Within(0, 1e6)] = 0.2,
+    target: Annotated[float, Within(1e-12, 1e6)] = 1e-3,
     seed: int = 0,
 ) -> Consistency:
     """Time to a target of four consistency models, in one situation and over maps of them.
@@ -278,14 +279,6 @@ def consistency(
     Raises:
         ConfigError: An input that is out of range.
     """
-    if min((ratio, cv, *ratios, *cvs), default=0) < 0 or min((slowdown, *slowdowns), default=1) < 1:
-        raise ConfigError("a ratio or variation below 0, or a slowdown below 1; write 0 or more, and 1 or more")
-    if not ratios or not cvs or not slowdowns or min(periods, default=0) < 2 or min(bounds, default=0) < 1:
-        raise ConfigError("nothing to compare; write one of each at least, periods from 2 and bounds from 1 on")
-    if not 0 <= overlap <= 1 or step_s <= 0 or num_workers < 2:
-        raise ConfigError(
-            f"overlap {overlap:g}, steps of {step_s:g} s, {num_workers} workers; write 0 to 1, more than 0, 2 or more"
-        )
     problem = make_heterogeneous(
         num_workers=num_workers,
         num_dimensions=4,

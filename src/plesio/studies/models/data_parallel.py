@@ -11,11 +11,12 @@ in buckets (`plesio.studies.overlap`), another algorithm (`plesio.studies.collec
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Span, Table, Timeline
-from plesio.core.units import format_bytes, format_seconds
+from plesio.core.units import counted, format_bytes, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION_OR_0, SHARE, SIZE_OR_0, Within
 from plesio.cost.all_reduce import ring_all_reduce_s
 from plesio.studies.study import Answer
 
@@ -77,11 +78,11 @@ class DataParallel(Answer):
         overtaken = (
             "communication never takes longer than computing"
             if self.overtaken_at is None
-            else f"from {self.overtaken_at} workers on communication takes longer than computing"
+            else f"from {counted(self.overtaken_at, 'worker')} on communication takes longer than computing"
         )
         return (
-            f"{at.num_workers} workers take {format_seconds(at.iteration_s)} an iteration, of which "
-            f"{100 * at.efficiency:.1f} % compute: {at.speedup:.0f} times one worker; {overtaken}."
+            f"An iteration of {counted(at.num_workers, 'worker')} takes {format_seconds(at.iteration_s)}, of which "
+            f"{100 * at.efficiency:.1f} % is computing: {at.speedup:.0f} times one worker's pace; {overtaken}."
         )
 
     @property
@@ -125,7 +126,8 @@ class DataParallel(Answer):
         ]
         return LineChart(
             slug="efficiency",
-            title=f"At {self.at.num_workers} workers {100 * self.at.efficiency:.0f} % of the time goes into computing",
+            title=f"At {counted(self.at.num_workers, 'worker')} {100 * self.at.efficiency:.0f} % of the time goes "
+            "into computing",
             caption="Weak-scaling efficiency by size of the gradient: share of an iteration that computes.",
             x=Axis(title="workers", log=True),
             y=Axis(title="efficiency (%)"),
@@ -149,7 +151,8 @@ class DataParallel(Answer):
         return Timeline(
             slug="timeline",
             title=f"The all-reduce takes {format_seconds(self.at.all_reduce_s)}",
-            caption=f"One iteration of {num_rows} of {self.at.num_workers} workers: computing above, the link below.",
+            caption=f"One iteration of {num_rows} of {counted(self.at.num_workers, 'worker')}: computing above, the "
+            "link below.",
             axis=Axis(title="time (s)"),
             rows=[name for row in range(num_rows) for name in (f"worker {row}", "link")],
             spans=spans,
@@ -158,14 +161,14 @@ class DataParallel(Answer):
 
 def data_parallel(
     *,
-    num_workers: int = 256,
-    gradient_bytes: float = 700e6,
-    forward_s: float = 0.045,
-    backward_s: float = 0.080,
-    bytes_per_s: float = 25e9,
-    latency_s: float = 10e-6,
-    overlap: float = 0.0,
-    gradients_bytes: tuple[float, ...] = (10e6, 100e6, 700e6, 3e9),
+    num_workers: Annotated[int, Within(1, 2**20)] = 256,
+    gradient_bytes: Annotated[float, SIZE_OR_0] = 700e6,
+    forward_s: Annotated[float, DURATION_OR_0] = 0.045,
+    backward_s: Annotated[float, DURATION_OR_0] = 0.080,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 25e9,
+    latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
+    overlap: Annotated[float, SHARE] = 0.0,
+    gradients_bytes: Annotated[tuple[float, ...], Within(0, 1e18, fewest=0)] = (10e6, 100e6, 700e6, 3e9),
 ) -> DataParallel:
     """An iteration's time by number of workers and size of the gradient.
 
@@ -186,10 +189,8 @@ def data_parallel(
     Raises:
         ConfigError: An input that is out of range.
     """
-    if not 0 <= overlap <= 1:
-        raise ConfigError(f"an overlap of {overlap:g}; write a share of the backward pass, 0 to 1")
-    if min(forward_s, backward_s) < 0 or forward_s + backward_s == 0:
-        raise ConfigError(f"{forward_s:g} s forward and {backward_s:g} s backward; write durations of more than 0")
+    if forward_s + backward_s == 0:
+        raise ConfigError("forward_s and backward_s are 0; write more than 0 for one of them")
 
     def point(workers: int, size: float) -> ScalingPoint:
         all_reduce_s = ring_all_reduce_s(size, num_ranks=workers, latency_s=latency_s, bytes_per_s=bytes_per_s)

@@ -18,13 +18,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, get_args
+from typing import Annotated, ClassVar, get_args
 
 import numpy as np
 
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
-from plesio.core.units import format_percent
+from plesio.core.units import counted, format_percent
+from plesio.core.within import AT_LEAST_0, Within
 from plesio.studies.reduction_order import SOURCES, OrderEffect, Source, order_effect, sums_by_order, train
 from plesio.studies.study import Answer
 from plesio.studies.trajectories import Difference, Tier, Trajectory, difference_at, distances, read_trajectory
@@ -105,7 +106,8 @@ class Determinism(Answer):
         return (
             f"Adding up {effect.num_ranks} ranks backward changes {format_percent(effect.differing)} of the sums, by "
             f"at most {effect.largest:.2g}; a training begins to differ in its first step, by {order.relative[0]:.1g}, "
-            f"and after {len(order.steps)} steps by {order.relative[-1]:.1g}, another seed by {seed.relative[-1]:.1g}."
+            f"and after {counted(len(order.steps), 'step')} by {order.relative[-1]:.1g}, another seed by "
+            f"{seed.relative[-1]:.1g}."
         )
 
     @property
@@ -232,13 +234,13 @@ def determinism(
     *,
     first: str | None = None,
     second: str | None = None,
-    tolerance: float = 1e-5,
-    num_ranks: int = 64,
-    num_elements: int = 100_000,
-    training_ranks: int = 8,
-    batch: int = 64,
-    learning_rate: float = 1.0,
-    num_steps: int = 150,
+    tolerance: Annotated[float, AT_LEAST_0] = 1e-5,
+    num_ranks: Annotated[int, Within(2, 4096)] = 64,
+    num_elements: Annotated[int, Within(1, 10**6)] = 100_000,
+    training_ranks: Annotated[int, Within(2, 1024)] = 8,
+    batch: Annotated[int, Within(2, 1024)] = 64,
+    learning_rate: Annotated[float, Within(0, 1e6)] = 1.0,
+    num_steps: Annotated[int, Within(1, 10_000)] = 150,
     seed: int = 0,
 ) -> Determinism:
     """The first difference of two recorded runs, or of simulated ones by what differs between them.
@@ -263,20 +265,16 @@ def determinism(
         ConfigError: One file without the other, or a number out of range.
         DataError: A file that cannot be read.
     """
-    if not 0 <= tolerance < math.inf:
-        raise ConfigError(f"a tolerance of {tolerance:g}; write 0 or more")
     if (first is None) != (second is None):
-        raise ConfigError("one run has nothing to be compared with; write both --first FILE and --second FILE")
+        raise ConfigError("one run has nothing to be compared with; write both first and second")
     if first is not None and second is not None:
         trajectories = read_trajectory(Path(first)), read_trajectory(Path(second))
         only = _compared("the files", "", *trajectories, tolerance=tolerance)
         return Determinism(comparisons=(only,), orders=(), sums={}, tolerance=tolerance, num_elements=0)
-    if num_ranks < 2 or num_elements < 1 or num_steps < 1:
-        raise ConfigError("write 2 or more ranks, 1 or more elements, and 1 or more steps")
-    if training_ranks < 2 or batch % training_ranks or not 1 <= batch <= 1024:
+    if batch % training_ranks:
+        below = max(batch // training_ranks, 1) * training_ranks
         raise ConfigError(
-            f"a batch of {batch} samples on {training_ranks} ranks; "
-            "write 2 or more ranks, and a multiple of them up to 1024"
+            f"batch is {batch}, no multiple of the {training_ranks} of training_ranks; write a batch of {below}"
         )
     rng = np.random.default_rng(seed)
     tensors = rng.standard_normal((num_ranks, num_elements)).astype(np.float32)

@@ -24,13 +24,14 @@ with the other (which hides the shorter of the two).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
-from plesio.core.units import format_bytes, format_seconds
+from plesio.core.units import counted, format_bytes, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
 from plesio.cost.collectives import (
     all_gather_s,
     hierarchical_all_reduce_s,
@@ -168,10 +169,12 @@ class Hierarchical(Answer):
         flat_s, rails_s = self.times_s["flat ring"], self.times_s["a flat ring for each NIC"]
         small = fastest(self.small_times_s)
         return (
-            f"Over {self.hosts.num_hosts} hosts of {self.hosts.ranks_per_host} ranks and {self.hosts.nics_per_host} "
-            f"NICs, two levels take {format_seconds(self.total)} for {format_bytes(self.message_bytes)}, "
+            f"Over {self.hosts.num_hosts} hosts of {counted(self.hosts.ranks_per_host, 'rank')} and "
+            f"{counted(self.hosts.nics_per_host, 'NIC')}, two levels take {format_seconds(self.total)} for "
+            f"{format_bytes(self.message_bytes)}, "
             f"{flat_s / self.total:.3g} times as fast as a flat ring and {rails_s / self.total:.3g} times as a flat "
-            f"ring for each NIC. The best groups are of {self.best_group} ranks. For 100 kB {small.algorithm} is the "
+            f"ring for each NIC. The best groups are of {counted(self.best_group, 'rank')}. For 100 kB "
+            f"{small.algorithm} is the "
             f"fastest: {format_seconds(small.duration_s)} against {format_seconds(self.small_times_s['hierarchical'])}."
         )
 
@@ -243,7 +246,7 @@ class Hierarchical(Answer):
         groups = list(self.by_group)
         return LineChart(
             slug="groups",
-            title=f"Groups of {self.best_group} ranks are the best for {format_bytes(self.message_bytes)}, "
+            title=f"Groups of {counted(self.best_group, 'rank')} are the best for {format_bytes(self.message_bytes)}, "
             f"of {self.small_best_group} for 100 kB",
             caption="Time in two levels by ranks of a group of the first level, over the best group's; 1 and all ranks "
             "are a flat ring.",
@@ -292,14 +295,14 @@ def _times_table(title: str, what: str, by_number: Mapping[int, Mapping[str, flo
 
 def hierarchical(
     *,
-    num_hosts: int = 32,
-    ranks_per_host: int = 8,
-    nics_per_host: int = 8,
-    message_bytes: float = 700e6,
-    bytes_per_s: float = 25e9,
-    latency_s: float = 10e-6,
-    local_bytes_per_s: float = 600e9,
-    local_latency_s: float = 1e-6,
+    num_hosts: Annotated[int, Within(2, 2**16)] = 32,
+    ranks_per_host: Annotated[int, Within(1, 1024)] = 8,
+    nics_per_host: Annotated[int, Within(1, 1024)] = 8,
+    message_bytes: Annotated[float, SIZE] = 700e6,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 25e9,
+    latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
+    local_bytes_per_s: Annotated[float, BANDWIDTH] = 600e9,
+    local_latency_s: Annotated[float, DURATION_OR_0] = 1e-6,
 ) -> Hierarchical:
     """The time of an all-reduce in two levels, beside flat ones.
 
@@ -322,12 +325,11 @@ def hierarchical(
     Raises:
         ConfigError: An input that is out of range.
     """
-    if num_hosts < 2:
-        raise ConfigError(f"{num_hosts} hosts have no second level; write 2 or more")
-    if ranks_per_host < 1:
-        raise ConfigError(f"{ranks_per_host} ranks a host; write 1 or more")
-    if not 1 <= nics_per_host <= ranks_per_host:
-        raise ConfigError(f"{nics_per_host} NICs for {ranks_per_host} ranks of a host; write 1 to {ranks_per_host}")
+    if nics_per_host > ranks_per_host:
+        raise ConfigError(
+            f"nics_per_host is {nics_per_host} and ranks_per_host is {ranks_per_host}; "
+            f"write 1 to {ranks_per_host} for nics_per_host"
+        )
     hosts = Hosts(
         num_hosts=num_hosts,
         ranks_per_host=ranks_per_host,

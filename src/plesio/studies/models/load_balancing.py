@@ -16,7 +16,7 @@ cannot be balanced away, and a batch that is too small for a device makes it slo
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import format_percent, format_seconds
+from plesio.core.within import AT_LEAST_0, DURATION, Within
 from plesio.studies.study import Answer
 from plesio.studies.unequal_workers import (
     Asynchronous,
@@ -263,20 +264,20 @@ def _bound_text(bound: float) -> str:
 def load_balancing(
     *,
     distribution: Distribution = "uniform",
-    low: float = 0.7,
-    high: float = 1.3,
-    cv: float = 0.3,
-    num_workers: int = 16,
-    batch: int = 32,
-    sample_s: float = 1e-3,
-    cap: int = 40,
-    jitter: float = 0.05,
-    drift_steps: float = 300.0,
-    rebalance_every: int = 10,
-    largest_move: int = 2,
-    bounds: tuple[float, ...] = (0.0, 4.0, 16.0, math.inf),
-    num_steps: int = 900,
-    num_clusters: int = 20_000,
+    low: Annotated[float, Within(1e-3, 1e3)] = 0.7,
+    high: Annotated[float, Within(1e-3, 1e3)] = 1.3,
+    cv: Annotated[float, Within(0, 10)] = 0.3,
+    num_workers: Annotated[int, Within(2, 1024)] = 16,
+    batch: Annotated[int, Within(1, 10**6)] = 32,
+    sample_s: Annotated[float, DURATION] = 1e-3,
+    cap: Annotated[int, Within(1, 10**9)] = 40,
+    jitter: Annotated[float, Within(0, _MOST_JITTER)] = 0.05,
+    drift_steps: Annotated[float, Within(1e-3, 1e9)] = 300.0,
+    rebalance_every: Annotated[int, Within(1, 10**9)] = 10,
+    largest_move: Annotated[int, Within(1, 10**9)] = 2,
+    bounds: Annotated[tuple[float, ...], AT_LEAST_0] = (0.0, 4.0, 16.0, math.inf),
+    num_steps: Annotated[int, Within(1, 10_000)] = 900,
+    num_clusters: Annotated[int, Within(1, 100_000)] = 20_000,
     seed: int = 0,
 ) -> LoadBalancing:
     """Step times with equal, proportional and rebalanced shares, and with a bound instead.
@@ -306,12 +307,13 @@ def load_balancing(
     Raises:
         ConfigError: A number out of range, or caps too small for the batch.
     """
-    _check(low=low, high=high, cv=cv, num_workers=num_workers, batch=batch, cap=cap, jitter=jitter)
-    if min(num_steps, num_clusters, rebalance_every, largest_move) < 1 or not (drift_steps > 0 and sample_s > 0):
-        raise ConfigError("write 1 or more steps, clusters and samples to move, and durations of more than 0")
+    if low > high:
+        raise ConfigError(f"low is {low:g} and high is {high:g}; write at most {high:g} for low")
+    if cap < batch:
+        raise ConfigError(f"cap is {cap} and batch, the equal share, is {batch}; write {batch} or more for cap")
     for bound in bounds:
-        if not bound >= 0 or (math.isfinite(bound) and bound != int(bound)):
-            raise ConfigError(f"a bound of {bound:g} steps; write whole numbers from 0 on, or inf for none")
+        if not (bound >= 0 and (math.isinf(bound) or bound == int(bound))):
+            raise ConfigError(f"bounds has {bound:g}; write whole numbers from 0 on, or inf for none")
     rng = np.random.default_rng(seed)
     quantiles: dict[str, Callable[[Speeds], Speeds]] = {
         "uniform": lambda z: low + (high - low) * _normal_cdf(z),
@@ -374,19 +376,6 @@ def load_balancing(
         synchronous_s={name: _needed_steps() * step_s for name, step_s in in_step_s.items()},
         synchronous_per_s={name: total / step_s for name, step_s in in_step_s.items()},
     )
-
-
-def _check(*, low: float, high: float, cv: float, num_workers: int, batch: int, cap: int, jitter: float) -> None:
-    if not 0 < low <= high < math.inf:
-        raise ConfigError(f"speeds from {low:g} to {high:g}; write a lowest above 0 and a highest above it")
-    if not (0 <= cv < math.inf and 0 <= jitter < math.inf):
-        raise ConfigError(f"coefficients of variation of {cv:g} and {jitter:g}; write 0 or more")
-    if jitter > _MOST_JITTER:
-        raise ConfigError(f"a jitter of {jitter:g} times the mean step; write 0 to {_MOST_JITTER:g}")
-    if num_workers < 2 or batch < 1:
-        raise ConfigError(f"{num_workers} workers with {batch} samples; write 2 or more with 1 or more")
-    if cap < batch:
-        raise ConfigError(f"workers hold {cap} samples, and equal shares are {batch}; write a cap of {batch} or more")
 
 
 def _normal_cdf(z: Speeds) -> Speeds:

@@ -23,13 +23,14 @@ that are not equally fast (`plesio.studies.consistency`).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import format_seconds
+from plesio.core.within import DURATION, DURATION_OR_0, Within
 from plesio.studies.heterogeneous_quadratic import HeterogeneousQuadratic, make_heterogeneous
 from plesio.studies.interval import Interval, interval_of
 from plesio.studies.study import Answer
@@ -271,19 +272,19 @@ class LocalSgd(Answer):
 
 def local_sgd(
     *,
-    periods: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
-    compute_s: float = 0.05,
-    communicate_s: float = 0.1,
-    num_workers: int = 8,
-    num_dimensions: int = 10,
-    condition_number: float = 10.0,
-    hessian_spread: float = 0.5,
-    heterogeneity: float = 0.5,
-    noise: float = 0.1,
-    target: float = 1e-3,
-    floor_step: float = 0.1,
-    ratios: tuple[float, ...] = (0.1, 0.5, 2.0, 10.0, 50.0),
-    num_trials: int = 20,
+    periods: Annotated[tuple[int, ...], Within(1, 10_000)] = (1, 2, 4, 8, 16, 32),
+    compute_s: Annotated[float, DURATION] = 0.05,
+    communicate_s: Annotated[float, DURATION_OR_0] = 0.1,
+    num_workers: Annotated[int, Within(1, 256)] = 8,
+    num_dimensions: Annotated[int, Within(2, 100)] = 10,
+    condition_number: Annotated[float, Within(1, 1e4)] = 10.0,
+    hessian_spread: Annotated[float, Within(0, 1, without="high")] = 0.5,
+    heterogeneity: Annotated[float, Within(0, 1e6)] = 0.5,
+    noise: Annotated[float, Within(0, 1e6)] = 0.1,
+    target: Annotated[float, Within(1e-12, 1e6)] = 1e-3,
+    floor_step: Annotated[float, Within(1e-3, 1, without="high")] = 0.1,
+    ratios: Annotated[tuple[float, ...], Within(1e-9, 1e9)] = (0.1, 0.5, 2.0, 10.0, 50.0),
+    num_trials: Annotated[int, Within(1, 100)] = 20,
     seed: int = 0,
 ) -> LocalSgd:
     """Time to a target by number of local steps, and what the workers' drift costs.
@@ -311,14 +312,11 @@ def local_sgd(
     Raises:
         ConfigError: An input that is out of range, or a target that no number of local steps reaches.
     """
-    if min(periods, default=0) < 1:
-        raise ConfigError("local steps below 1, or none; write whole numbers such as 1,4,16")
-    if compute_s <= 0 or communicate_s < 0 or min(ratios, default=1) <= 0:
-        raise ConfigError(f"{compute_s:g} s of computing, {communicate_s:g} s of communicating; write more than 0")
-    if not 0 < floor_step * (1 + hessian_spread) < 1:
-        raise ConfigError(f"a step of {floor_step:g} for the floors; write more than 0 and less than 1 / (1 + spread)")
-    if target <= 0 or num_trials < 1:
-        raise ConfigError(f"a target of {target:g} and {num_trials} trials; write a loss above 0 and 1 trial or more")
+    if floor_step * (1 + hessian_spread) >= 1:
+        raise ConfigError(
+            f"floor_step is {floor_step:g} and hessian_spread is {hessian_spread:g}; "
+            f"write less than {1 / (1 + hessian_spread):.3g} for floor_step"
+        )
     random = np.random.default_rng(seed)
     unlike = make_heterogeneous(
         num_workers=num_workers,
@@ -358,7 +356,7 @@ def local_sgd(
             )
         )
     if all(math.isinf(point.iterations) for point in points):
-        raise ConfigError(f"no number of local steps gets to a loss of {target:g}; write a larger target or less noise")
+        raise ConfigError(f"no period of periods gets to a target of {target:g}; write a larger target or less noise")
     iterations_by_period = {point.period: point.iterations for point in points}
     penalty = penalty_of(iterations_by_period)
     swept = sorted({*ratios, communicate_s / compute_s} - {0.0})

@@ -22,13 +22,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
-from plesio.core.units import format_percent, format_seconds
+from plesio.core.units import counted, format_percent, format_seconds
+from plesio.core.within import DURATION_OR_0, Within
 from plesio.studies.half_precision_descent import HANDLINGS, LARGEST, SMALLEST, Convergence, LossScale, converge
 from plesio.studies.study import Answer
 
@@ -181,7 +181,7 @@ class LossScaling(Answer):
         lost_s = (run.searching + run.skipped) * self.step_s
         return (
             f"{scales} the bits of all but {format_percent(_TOLERATED)} of {self.distribution}; a dynamic scale skips "
-            f"{run.searching} steps while it searches and then {rate}: "
+            f"{counted(run.searching, 'step')} while it searches and then {rate}: "
             f"{format_seconds(lost_s)} of {format_seconds(self.total)}."
         )
 
@@ -290,15 +290,15 @@ class LossScaling(Answer):
 def loss_scaling(
     *,
     distribution: Literal["normal", "lognormal"] = "normal",
-    standard_deviation: float = 1e-4,
-    log_mean: float = 0.0,
-    log_deviation: float = 1.0,
-    num_gradients: int = 1_000_000,
-    num_ranks: int = 4,
-    initial_scale: float = 65536.0,
-    growth_interval: int = 2000,
-    num_steps: int = 100_000,
-    step_s: float = 0.1,
+    standard_deviation: Annotated[float, Within(1e-30, 1e30)] = 1e-4,
+    log_mean: Annotated[float, Within(-1e3, 1e3)] = 0.0,
+    log_deviation: Annotated[float, Within(1e-3, 1e2)] = 1.0,
+    num_gradients: Annotated[int, Within(1, 10**12)] = 1_000_000,
+    num_ranks: Annotated[int, Within(1, 2**20)] = 4,
+    initial_scale: Annotated[float, Within(2.0**-60, 2.0**60)] = 65536.0,
+    growth_interval: Annotated[int, Within(1, 10**9)] = 2000,
+    num_steps: Annotated[int, Within(1, 10**6)] = 100_000,
+    step_s: Annotated[float, DURATION_OR_0] = 0.1,
     seed: int = 0,
 ) -> LossScaling:
     """Overflow and underflow by scale; a run with a dynamic scale; convergence by how gradients are handled.
@@ -323,13 +323,6 @@ def loss_scaling(
     Raises:
         ConfigError: A number out of range.
     """
-    for name, value in (("standard deviation", standard_deviation), ("log deviation", log_deviation)):
-        if not 0 < value < math.inf:
-            raise ConfigError(f"a {name} of {value:g}; write more than 0")
-    if min(num_gradients, num_ranks, growth_interval, num_steps) < 1:
-        raise ConfigError("numbers of gradients, ranks and steps and the growth interval; write 1 or more of each")
-    if not (2.0**-60 <= initial_scale <= 2.0**60 and step_s >= 0):
-        raise ConfigError(f"an initial scale of {initial_scale:g}; write 2^-60 to 2^60, and a step of 0 s or more")
     ranges = {
         "normal": Range(name=f"N(0, {standard_deviation:g})", log_mean=None, deviation=standard_deviation),
         "lognormal": Range(

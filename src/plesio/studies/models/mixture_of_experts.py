@@ -17,7 +17,7 @@ fits what is left of that), experts' computing, which waits for the fullest, too
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_bandwidth, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.collectives import all_to_all_s, unequal_all_to_all_s
 from plesio.studies.published_all_to_all import PublishedFit, fit_published
 from plesio.studies.router_balancing import BalancedRouting, balance_router
@@ -115,7 +116,7 @@ class MixtureOfExperts(Answer):
             f"{at.all_to_all_s / self.balanced_s:.3g} times as long as a balanced one, "
             f"{at.spread_s / self.balanced_s:.3g} times if popular experts are spread; a balancing loss brings the "
             f"fullest to {balanced.load:.2g} times the mean and {_percent(balanced.moved)} of the tokens to another "
-            f"expert than they like most."
+            "expert than they like most."
         )
 
     @property
@@ -279,18 +280,18 @@ def _constants(fit: PublishedFit) -> str:
 
 def mixture_of_experts(
     *,
-    num_experts: int = 64,
-    num_devices: int = 8,
-    tokens_per_device: int = 4096,
-    top_k: int = 1,
-    skew: float = 1.0,
-    capacity_factor: float = 1.25,
+    num_experts: Annotated[int, Within(2, 4096)] = 64,
+    num_devices: Annotated[int, Within(2, 1024)] = 8,
+    tokens_per_device: Annotated[int, Within(1, 10**6)] = 4096,
+    top_k: Annotated[int, Within(1, 64)] = 1,
+    skew: Annotated[float, Within(0, 10)] = 1.0,
+    capacity_factor: Annotated[float, Within(1e-3, 1e6)] = 1.25,
     placement: Placement = "in-order",
-    hidden: int = 4096,
-    element_bytes: int = 2,
-    bytes_per_s: float = 50e9,
-    latency_s: float = 10e-6,
-    num_draws: int = 50,
+    hidden: Annotated[int, Within(1, 10**6)] = 4096,
+    element_bytes: Annotated[int, Within(1, 64)] = 2,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 50e9,
+    latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
+    num_draws: Annotated[int, Within(2, 1000)] = 50,
     seed: int = 0,
 ) -> MixtureOfExperts:
     """Load, drops and all-to-all times by skew; a balancing loss; a published table.
@@ -317,26 +318,13 @@ def mixture_of_experts(
     Raises:
         ConfigError: An input that is out of range.
     """
-    counted = {
-        "num_devices": num_devices,
-        "tokens_per_device": tokens_per_device,
-        "top_k": top_k,
-        "hidden": hidden,
-        "element_bytes": element_bytes,
-    }
-    for name, value in counted.items():
-        if value < 1:
-            raise ConfigError(f"{name} is {value}; write 1 or more")
-    if num_devices < 2 or num_experts % num_devices:
-        raise ConfigError(f"{num_experts} experts on {num_devices} devices; write 2 or more, and as many on each")
+    if num_experts % num_devices:
+        raise ConfigError(
+            f"num_experts is {num_experts} and num_devices is {num_devices}; "
+            f"write a multiple of {num_devices} for num_experts, for each device has as many"
+        )
     if top_k >= num_experts:
-        raise ConfigError(f"{top_k} of {num_experts} experts a token; write fewer than all")
-    if not 0 <= skew <= 10:
-        raise ConfigError(f"a skew of {skew:g}; write 0 (uniform) to 10")
-    if not 0 < capacity_factor < math.inf:
-        raise ConfigError(f"a capacity of {capacity_factor:g}; write more than 0")
-    if num_draws < 2:
-        raise ConfigError(f"{num_draws} draws have no spread; write 2 or more")
+        raise ConfigError(f"top_k is {top_k} and num_experts is {num_experts}; write less than {num_experts} for top_k")
     places = {
         name: _places(num_experts=num_experts, num_devices=num_devices, spread=name == "spread")
         for name in get_args(Placement)

@@ -19,11 +19,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
-from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Span, Table, Timeline
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.collectives import ALL_REDUCES
 from plesio.studies.buckets import (
     DDP_CAP_BYTES,
@@ -286,13 +286,13 @@ def _row(name: str, buckets: Buckets) -> tuple[str, ...]:
 
 def overlap(
     *,
-    num_layers: int = 96,
-    backward_s: float = 0.480,
-    gradient_bytes: float = 700e6,
+    num_layers: Annotated[int, Within(1, _MOST_LAYERS)] = 96,
+    backward_s: Annotated[float, DURATION] = 0.480,
+    gradient_bytes: Annotated[float, SIZE] = 700e6,
     shape: Shape = "equal",
-    num_workers: int = 256,
-    bytes_per_s: float = 25e9,
-    latency_s: float = 10e-6,
+    num_workers: Annotated[int, Within(1, 2**20)] = 256,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 25e9,
+    latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
     algorithm: Literal["ring", "halving-doubling", "double tree", "tree"] = "ring",
 ) -> Overlap:
     """The time until all gradients are added up, by size of a bucket, and the best size.
@@ -316,12 +316,6 @@ def overlap(
     Raises:
         ConfigError: An input that is out of range.
     """
-    if not 1 <= num_layers <= _MOST_LAYERS:
-        raise ConfigError(f"{num_layers} layers; write 1 to {_MOST_LAYERS}")
-    if not (0 < backward_s < math.inf and 0 < gradient_bytes < math.inf):
-        raise ConfigError(
-            f"a backward pass of {backward_s:g} s and {gradient_bytes:g} bytes; write more than 0 of each"
-        )
 
     def all_reduce_at(bandwidth: float) -> AllReduce:
         return partial(ALL_REDUCES[algorithm], num_ranks=num_workers, latency_s=latency_s, bytes_per_s=bandwidth)

@@ -11,13 +11,13 @@ share a link, and S = N then equals a ring exactly), and the time that adding up
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
-from plesio.core.units import format_bytes, format_seconds
+from plesio.core.units import counted, format_bytes, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SIZE, Within
 from plesio.studies.server_model import Pull, ServerModel
 from plesio.studies.study import Answer
 
@@ -65,7 +65,7 @@ class ParameterServer(Answer):
         ratio = model.server_s / model.ring_s
         compared = f"{ratio:.3g} times as long as" if ratio >= 1 else f"{100 * ratio:.1f} % of"
         return (
-            f"With {_servers(model.num_servers)} an exchange of {model.num_workers} workers takes "
+            f"With {counted(model.num_servers, 'server')} an exchange of {model.num_workers} workers takes "
             f"{format_seconds(model.server_s)}, {compared} a ring's {format_seconds(model.ring_s)}, and "
             f"{100 * self.used_share['server']:.1f} % of all links are used. It is shorter than a ring's "
             f"{_below(self.sparse_below)}. Asynchronous workers make "
@@ -121,13 +121,13 @@ class ParameterServer(Answer):
         counts = [one.num_workers for one in self.by_workers]
         servers = sorted({1, self.model.num_servers, self.model.num_workers})
         lines = {
-            _servers(number): [replace(one, num_servers=number).server_s for one in self.by_workers]
+            counted(number, "server"): [replace(one, num_servers=number).server_s for one in self.by_workers]
             for number in servers
         }
         lines["ring"] = [one.ring_s for one in self.by_workers]
         return LineChart(
             slug="workers",
-            title=f"At {self.model.num_workers} workers {self.model.num_servers} servers take "
+            title=f"With {counted(self.model.num_servers, 'server')} {self.model.num_workers} workers take "
             f"{self.model.server_s / self.model.ring_s:.3g} times as long as a ring",
             caption="Time of an exchange by number of workers.",
             x=Axis(title="workers", log=True),
@@ -187,10 +187,12 @@ class ParameterServer(Answer):
     def _barrier_chart(self) -> LineChart:
         models = [replace(self.model, barrier_factor=factor) for factor in _BARRIERS]
         rates = {
-            f"{_servers(number)}, asynchronous": [replace(one, num_servers=number).asynchronous_per_s for one in models]
+            f"{counted(number, 'server')}, asynchronous": [
+                replace(one, num_servers=number).asynchronous_per_s for one in models
+            ]
             for number in sorted({1, self.model.num_servers})
         }
-        rates[f"{_servers(self.model.num_servers)}, synchronous"] = [one.synchronous_per_s for one in models]
+        rates[f"{counted(self.model.num_servers, 'server')}, synchronous"] = [one.synchronous_per_s for one in models]
         rates["ring"] = [one.ring_per_s for one in models]
         return LineChart(
             slug="asynchronous",
@@ -203,10 +205,6 @@ class ParameterServer(Answer):
             if 1 + _NO_COST < self.asynchronous_from < _BARRIERS[-1]
             else {},
         )
-
-
-def _servers(number: int) -> str:
-    return f"{number} server{'s' if number > 1 else ''}"
 
 
 def _below(density: float) -> str:
@@ -240,16 +238,16 @@ def _table(title: str, what: str, models: Sequence[ServerModel], name: Callable[
 
 def parameter_server(
     *,
-    num_workers: int = 256,
-    num_servers: int = 16,
-    gradient_bytes: float = 700e6,
-    bytes_per_s: float = 200e9,
-    latency_s: float = 0.0,
-    density: float = 1.0,
-    index_share: float = 1.0,
+    num_workers: Annotated[int, Within(2, 2**20)] = 256,
+    num_servers: Annotated[int, Within(1, 2**20)] = 16,
+    gradient_bytes: Annotated[float, SIZE] = 700e6,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 200e9,
+    latency_s: Annotated[float, DURATION_OR_0] = 0.0,
+    density: Annotated[float, Within(1e-9, 1)] = 1.0,
+    index_share: Annotated[float, Within(0, 1e6)] = 1.0,
     pull: Pull = "touched",
-    compute_s: float = 0.125,
-    barrier_factor: float = 1.722,
+    compute_s: Annotated[float, DURATION] = 0.125,
+    barrier_factor: Annotated[float, Within(1, 1e6)] = 1.722,
 ) -> ParameterServer:
     """The time of an exchange with servers and with a ring; when sparse updates or asynchrony make servers win.
 
@@ -272,18 +270,6 @@ def parameter_server(
     Raises:
         ConfigError: An input that is out of range.
     """
-    if num_workers < 2:
-        raise ConfigError(f"{num_workers} workers; write 2 or more, for one has nobody to exchange with")
-    if not 0 < gradient_bytes < math.inf:
-        raise ConfigError(f"a gradient of {gradient_bytes:g} bytes; write more than 0")
-    if not 0 < density <= 1:
-        raise ConfigError(f"a density of {density:g}; write more than 0, up to 1")
-    if not 0 <= index_share < math.inf:
-        raise ConfigError(f"indices of {index_share:g} times a value; write 0 or more")
-    if not 1 <= barrier_factor < math.inf:
-        raise ConfigError(f"a slowest step of {barrier_factor:g} times the mean; write 1 or more")
-    if not 0 < compute_s < math.inf:
-        raise ConfigError(f"computing for {compute_s:g} s; write more than 0")
     model = ServerModel(
         num_workers=num_workers,
         num_servers=num_servers,

@@ -19,13 +19,15 @@ more of it; staleness that depends on the worker, whose data would then count le
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
+from plesio.core.units import counted
+from plesio.core.within import Within
 from plesio.policies.weighting import UNWEIGHTED, Weighting, parse_weighting
 from plesio.sim.recurrences import simulate_bound
 from plesio.studies.delayed_descent import BestStep, Descent, descend, eigenvalues_of, find_best_step
@@ -123,7 +125,7 @@ class StalenessWeighting(Answer):
             f"With staleness {asked} and a step of 1/L, unweighted updates {unweighted}, 1/(1+τ) "
             f"{weighted}, and one step of {small.step:.3g}/L for all takes "
             f"{small.iterations:.0f}. With the best step for each, {best.weighting} saves {100 * best.saved:.0f} % of "
-            f"unweighted updates' iterations; where staleness is constant no weighting saves more than "
+            "unweighted updates' iterations; where staleness is constant no weighting saves more than "
             f"{100 * constant:.1f} %."
         )
 
@@ -162,7 +164,7 @@ class StalenessWeighting(Answer):
         ]
         return [
             Table(
-                title=f"Not tuned, {self.num_trials} trials (mean and 95 % interval):",
+                title=f"Not tuned, {counted(self.num_trials, 'trial')} (mean and 95 % interval):",
                 headers=("weighting", "step (1/L)", "iterations"),
                 rows=untuned,
             ),
@@ -254,13 +256,13 @@ _LABELS = {"none": "unweighted", "small": "one small step", "inverse": "1/(1+τ)
 
 def staleness_weighting(
     *,
-    max_staleness: int = 20,
-    shares: tuple[float, ...] = (),
+    max_staleness: Annotated[int, Within(0, 500)] = 20,
+    shares: Annotated[tuple[float, ...], Within(0, fewest=0, most=500)] = (),
     weightings: tuple[str, ...] = ("exp:0.1", "cap:10"),
-    condition_number: float = 100.0,
-    target: float = 1e-4,
-    num_dimensions: int = 100,
-    num_trials: int = 20,
+    condition_number: Annotated[float, Within(1, 1e5)] = 100.0,
+    target: Annotated[float, Within(1e-12, 1, without="high")] = 1e-4,
+    num_dimensions: Annotated[int, Within(2, 1000)] = 100,
+    num_trials: Annotated[int, Within(1, 100)] = 20,
     seed: int = 0,
 ) -> StalenessWeighting:
     """Iterations by weighting, untuned and with the best step for each.
@@ -282,12 +284,8 @@ def staleness_weighting(
     Raises:
         ConfigError: An input that is out of range.
     """
-    if max_staleness < 0 or num_trials < 1:
-        raise ConfigError(f"staleness up to {max_staleness}, {num_trials} trials; write 0 or more, and 1 trial or more")
-    if not 0 < target < 1:
-        raise ConfigError(f"a target of {target:g}; write a share of the start's distance, between 0 and 1")
-    if shares and (min(shares) < 0 or sum(shares) == 0):
-        raise ConfigError("shares below 0, or all of them 0; write how many updates had staleness 0, 1, 2 ...")
+    if shares and sum(shares) == 0:
+        raise ConfigError("shares are all 0; write how many updates had staleness 0, 1, 2 ...")
     parsed = [parse_weighting(text) for text in dict.fromkeys(("none", "inverse", *weightings))]
     random = np.random.default_rng(seed)
     spectrum = eigenvalues_of(condition_number, num_dimensions=num_dimensions)
@@ -325,9 +323,9 @@ def _enough(condition_number: float, *, num_stalenesses: int, target: float) -> 
     if needed > _MOST_UPDATES:
         arrives = max(1, math.floor((_MOST_UPDATES - settled) / for_each))
         raise ConfigError(
-            f"a condition number of {condition_number:g} with staleness up to {num_stalenesses - 1} takes up to "
-            f"{needed:.3g} updates to {target:g}; write a condition number of {arrives} or less, or "
-            "less staleness, or a larger target"
+            f"a condition_number of {condition_number:g} with a max_staleness of {num_stalenesses - 1} takes up to "
+            f"{needed:.3g} updates to a target of {target:g}; write a condition_number of {arrives} or less, or "
+            "a smaller max_staleness (fewer shares), or a larger target"
         )
     return max(_FEWEST_UPDATES, math.ceil(needed))
 

@@ -22,13 +22,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
-from plesio.core.units import format_seconds
+from plesio.core.units import counted, format_seconds
+from plesio.core.within import DURATION, DURATION_OR_0, Within
 from plesio.cost.step_time import EmpiricalTrace
 from plesio.studies.interval import Interval, interval_of
 from plesio.studies.order_statistics import (
@@ -49,6 +50,7 @@ Kind = Literal["lognormal", "gamma", "uniform", "pareto", "trace"]
 _WORKERS = (1, 4, 16, 64, 256, 1024)
 _CVS = (0.05, 0.1, 0.2, 0.3, 0.5)
 _BACKUPS = (0, 1, 2, 4, 8, 13, 26, 52)
+_MOST_DRAWS = 10**7
 _LEVELS = (0.5, 0.9, 0.99)
 _LEAST_VARIED_SHAPE = 2.0
 
@@ -120,8 +122,9 @@ class Stragglers(Answer):
         )
         composed = self.composed
         return (
-            f"{self.num_workers} workers wait for the slowest: {self.cost:.4g} times the mean step ({simulated}), an "
-            f"efficiency of {100 / self.cost:.1f} %. {helper} backup workers bring it down to "
+            f"Waiting for the slowest of {counted(self.num_workers, 'worker')} takes {self.cost:.4g} times the mean "
+            "step "
+            f"({simulated}), an efficiency of {100 / self.cost:.1f} %. {counted(helper, 'backup worker')} bring it to "
             f"{self.backups[helper]:.3g}. In a trace with one slow worker, unequal stages and varying content, worker "
             f"{composed.slowest_worker} is the slowest in {100 * composed.slowest_share:.0f} % of the iterations, and "
             f"a barrier only every {max(PERIODS)} steps still costs {composed.cost_by_period[max(PERIODS)]:.2f}."
@@ -181,7 +184,7 @@ class Stragglers(Answer):
     def _tails(self) -> LineChart:
         return LineChart(
             slug="tails",
-            title=f"At {self.num_workers} workers the tail decides, not the variation alone",
+            title=f"At {counted(self.num_workers, 'worker')} the tail decides, not the variation alone",
             caption="Efficiency, mean over E[max], by coefficient of variation.",
             x=Axis(title="coefficient of variation"),
             y=Axis(title="efficiency (%)"),
@@ -206,7 +209,7 @@ class Stragglers(Answer):
         simulated = Series(name="simulated", x=[self.num_workers], y=[100 / self.simulated_cost.mean], style="points")
         return LineChart(
             slug="workers",
-            title=f"{self.num_workers} workers are {100 / self.cost:.0f} % efficient",
+            title=f"The efficiency of {counted(self.num_workers, 'worker')} is {100 / self.cost:.0f} %",
             caption="Efficiency, mean over E[max], by number of workers: exact integrals, and one simulated point.",
             x=Axis(title="workers", log=True),
             y=Axis(title="efficiency (%)"),
@@ -277,17 +280,17 @@ class Stragglers(Answer):
 
 def stragglers(
     *,
-    num_workers: int = 256,
+    num_workers: Annotated[int, Within(1, 10_000)] = 256,
     distribution: Kind = "lognormal",
-    mean_s: float = 0.05,
-    cv: float = 0.3,
-    shape: float = 1.5,
+    mean_s: Annotated[float, DURATION] = 0.05,
+    cv: Annotated[float, Within(1e-3, 10)] = 0.3,
+    shape: Annotated[float, Within(1, 1e3, without="low")] = 1.5,
     trace: str = "",
-    all_reduce_s: float = 0.0,
-    slowdown: float = 1.5,
-    content_cv: float = 0.1,
-    stages: tuple[float, ...] = (1.0, 1.05, 1.1, 1.0),
-    num_iterations: int = 2000,
+    all_reduce_s: Annotated[float, DURATION_OR_0] = 0.0,
+    slowdown: Annotated[float, Within(1, 1e6)] = 1.5,
+    content_cv: Annotated[float, Within(0, 10)] = 0.1,
+    stages: Annotated[tuple[float, ...], Within(1e-9, 1e9)] = (1.0, 1.05, 1.1, 1.0),
+    num_iterations: Annotated[int, Within(2, 100_000)] = 2000,
     seed: int = 0,
 ) -> Stragglers:
     """What a barrier costs, exactly and simulated, and what backups save.
@@ -314,12 +317,11 @@ def stragglers(
         ConfigError: An input that is out of range.
         DataError: A trace that cannot be read.
     """
-    if num_workers < 1 or num_iterations < 2:
+    if num_workers * num_iterations > _MOST_DRAWS:
         raise ConfigError(
-            f"{num_workers} workers, {num_iterations} iterations; write 1 worker and 2 iterations or more"
+            f"num_iterations is {num_iterations} with num_workers of {num_workers}, which takes too long to simulate; "
+            f"write at most {_MOST_DRAWS // num_workers} for num_iterations"
         )
-    if all_reduce_s < 0:
-        raise ConfigError(f"an all-reduce of {all_reduce_s:g} s; write 0 or more")
     times = _times(distribution, mean_s=mean_s, cv=cv, shape=shape, trace=trace)
     random = np.random.default_rng(seed)
     drawn_s = times.draw_s(random, (num_iterations, num_workers))
@@ -328,7 +330,7 @@ def stragglers(
         num_workers=num_workers,
         mean_s=times.mean_s,
         all_reduce_s=all_reduce_s,
-        cost=times.expected_s(rank=num_workers, of=num_workers) / times.mean_s,
+        cost=max(times.expected_s(rank=num_workers, of=num_workers) / times.mean_s, 1.0),  # 1 but for rounding
         simulated_cost=interval_of(drawn_s.max(axis=1) / times.mean_s),
         has_variance=distribution != "pareto" or shape > _LEAST_VARIED_SHAPE,
         quantiles={level: times.slowest_quantile_s(level, of=num_workers) / times.mean_s for level in _LEVELS},
@@ -363,16 +365,10 @@ def stragglers(
 def _times(kind: Kind, *, mean_s: float, cv: float, shape: float, trace: str) -> Durations:
     if kind == "trace":
         if not trace:
-            raise ConfigError('a trace needs a file with a duration a line; write for example "--trace steps.txt"')
+            raise ConfigError('distribution is "trace", and no trace is given; write the path of a file for trace')
         return TraceTimes(np.sort(EmpiricalTrace.read(Path(trace)).durations_s))
-    if mean_s <= 0:
-        raise ConfigError(f"a mean step of {mean_s:g} s; write more than 0")
     if kind == "pareto":
-        if shape <= 1:
-            raise ConfigError(f"a Pareto distribution with shape {shape:g} has no mean; write more than 1")
         return ParetoTimes(mean_s=mean_s, shape=shape)
-    if cv <= 0:
-        raise ConfigError(f"a coefficient of variation of {cv:g}; write more than 0")
     return _varying(kind, mean_s=mean_s, cv=cv)
 
 
@@ -381,7 +377,7 @@ def _varying(kind: str, *, mean_s: float, cv: float) -> Durations:
         half = 3**0.5 * cv
         if half > 1:
             raise ConfigError(
-                f"uniform times with a coefficient of variation of {cv:g} would be negative; write at most 0.577"
+                f"cv is {cv:g}, and uniform times would be negative; write at most 0.577, or another distribution"
             )
         return UniformTimes(low_s=mean_s * (1 - half), high_s=mean_s * (1 + half))
     return GammaTimes(mean_s=mean_s, cv=cv) if kind == "gamma" else LogNormalTimes(mean_s=mean_s, cv=cv)

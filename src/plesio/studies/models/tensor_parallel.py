@@ -27,11 +27,11 @@ hide them, reductions inside the switch.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
-from plesio.core.units import format_bytes, format_seconds
+from plesio.core.units import counted, format_bytes, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.activations import layer_activation_bytes
 from plesio.cost.collectives import bytes_sent_per_rank, hierarchical_all_reduce_s, ring_all_reduce_s
 from plesio.studies.study import Answer
@@ -183,9 +183,11 @@ class TensorParallel(Answer):
         beyond = self._beyond
         boundary = "" if beyond is None else f"; over {beyond.num_devices}, beyond a node, {100 * beyond.share:.0f} %"
         return (
-            f"Cut over {at.num_devices} devices, each sends {format_bytes(at.sent_bytes)} an iteration, which takes "
+            f"Cut over {counted(at.num_devices, 'device')}, each sends {format_bytes(at.sent_bytes)} an iteration, "
+            "which takes "
             f"{format_seconds(at.communicating_s)} beside {format_seconds(at.computing_s)} of computing: "
-            f"{100 * at.share:.1f} % of the time{boundary}. On {self.square} devices a 2D cut sends less from "
+            f"{100 * at.share:.1f} % of the time{boundary}. On {counted(self.square, 'device')} a 2D cut sends less "
+            "from "
             f"{self.pays_from:.0f} tokens on."
         )
 
@@ -249,7 +251,9 @@ class TensorParallel(Answer):
 
     def _times(self) -> BarChart:
         beyond = self._beyond
-        title = f"{self.at.num_devices} devices spend {100 * self.at.share:.0f} % of the time in all-reduces"
+        title = (
+            f"{100 * self.at.share:.0f} % of the time of {counted(self.at.num_devices, 'device')} goes into all-reduces"
+        )
         if beyond is not None:
             title += f", {beyond.num_devices}, beyond a node, {100 * beyond.share:.0f} %"
         return BarChart(
@@ -257,7 +261,7 @@ class TensorParallel(Answer):
             title=title,
             caption="Seconds of an iteration by number of devices, with Megatron's cut.",
             axis=Axis(title="time (s)"),
-            rows=[f"{point.num_devices} devices" for point in self.by_devices],
+            rows=[counted(point.num_devices, "device") for point in self.by_devices],
             parts={
                 "computing": [point.computing_s for point in self.by_devices],
                 "all-reduces": [point.communicating_s for point in self.by_devices],
@@ -288,7 +292,7 @@ class TensorParallel(Answer):
     def _by_tokens(self) -> LineChart:
         return LineChart(
             slug="tokens",
-            title=f"On {self.square} devices a 2D cut sends less from {self.pays_from:.0f} tokens on",
+            title=f"On {counted(self.square, 'device')} a 2D cut sends less from {self.pays_from:.0f} tokens on",
             caption="What a device sends for a layer by number of tokens; 2D sends matrices, too, whatever the tokens.",
             x=Axis(title="tokens", log=True),
             y=Axis(title="sent a layer (MB)", log=True),
@@ -301,19 +305,19 @@ class TensorParallel(Answer):
 
 def tensor_parallel(
     *,
-    num_devices: int = 8,
-    hidden: int = 12288,
-    num_layers: int = 96,
-    num_heads: int = 96,
-    sequence: int = 2048,
-    batch: int = 1,
-    element_bytes: int = 2,
-    device_tflops: float = 156.0,
-    bytes_per_s: float = 300e9,
-    latency_s: float = 0.0,
-    devices_per_node: int = 8,
-    nic_bytes_per_s: float = 25e9,
-    nic_latency_s: float = 10e-6,
+    num_devices: Annotated[int, Within(1, 2**16)] = 8,
+    hidden: Annotated[int, Within(1, 10**6)] = 12288,
+    num_layers: Annotated[int, Within(1, 10**6)] = 96,
+    num_heads: Annotated[int, Within(1, 10**6)] = 96,
+    sequence: Annotated[int, Within(1, 10**9)] = 2048,
+    batch: Annotated[int, Within(1, 10**9)] = 1,
+    element_bytes: Annotated[int, Within(1, 64)] = 2,
+    device_tflops: Annotated[float, Within(1e-6, 1e9)] = 156.0,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 300e9,
+    latency_s: Annotated[float, DURATION_OR_0] = 0.0,
+    devices_per_node: Annotated[int, Within(1, 2**16)] = 8,
+    nic_bytes_per_s: Annotated[float, BANDWIDTH] = 25e9,
+    nic_latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
 ) -> TensorParallel:
     """Bytes and times of an iteration by number of devices and by cut.
 
@@ -339,20 +343,6 @@ def tensor_parallel(
     Raises:
         ConfigError: An input that is out of range.
     """
-    counted = {
-        "num_devices": num_devices,
-        "hidden": hidden,
-        "num_layers": num_layers,
-        "sequence": sequence,
-        "batch": batch,
-        "element_bytes": element_bytes,
-        "devices_per_node": devices_per_node,
-    }
-    for name, value in counted.items():
-        if value < 1:
-            raise ConfigError(f"{name} is {value}; write 1 or more")
-    if not 0 < device_tflops < math.inf:
-        raise ConfigError(f"{device_tflops:g} TFLOP/s; write more than 0")
     tokens = sequence * batch
     layer_flops = 72 * tokens * hidden**2 * (1 + sequence / (6 * hidden))
 

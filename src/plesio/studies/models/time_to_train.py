@@ -12,13 +12,14 @@ hand, evaluation, and queues.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import format_bytes, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, Within
 from plesio.estimate.exhibits import (
     format_amount,
     format_days,
@@ -36,7 +37,6 @@ from plesio.estimate.sensitivity import CHANGE, Sensitivity, best_upgrade, torna
 from plesio.estimate.training import CHECKPOINT_BYTES, DEVICE_MTBF_S, Conditions, Training, estimate_training
 from plesio.sim.checkpoints import Runs, simulate_runs
 from plesio.studies.study import Answer
-from plesio.theory.checks import check_positive
 
 __all__ = ["TimeToTrain", "time_to_train"]
 
@@ -183,22 +183,22 @@ def _range(low_s: float, high_s: float) -> str:
 
 def time_to_train(
     *,
-    parameters: float = 70e9,
-    tokens: float = 1.4e12,
+    parameters: Annotated[float, Within(1, 1e18)] = 70e9,
+    tokens: Annotated[float, Within(1, 1e18)] = 1.4e12,
     machine: str = "256xa100",
     pace: Literal["mfu", "layout"] = "mfu",
-    mfu: float = 0.4,
+    mfu: Annotated[float, Within(1e-6, 1)] = 0.4,
     model: str = "llama-2-70b",
-    tp: int = 8,
-    pp: int = 4,
-    num_sequences: int = 1024,
-    device_mtbf_s: float = DEVICE_MTBF_S,
-    restart_s: float = 600.0,
-    storage_bytes_per_s: float | None = None,
-    price_per_h: float = 2.0,
-    mfu_error: float = 0.1,
-    confidence: float = 0.9,
-    num_runs: int = 4000,
+    tp: Annotated[int, Within(1, 2**16)] = 8,
+    pp: Annotated[int, Within(1, 2**16)] = 4,
+    num_sequences: Annotated[int, Within(1, 10**9)] = 1024,
+    device_mtbf_s: Annotated[float, DURATION] = DEVICE_MTBF_S,
+    restart_s: Annotated[float, DURATION_OR_0] = 600.0,
+    storage_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
+    price_per_h: Annotated[float, Within(0, 1e6)] = 2.0,
+    mfu_error: Annotated[float, Within(0, 10)] = 0.1,
+    confidence: Annotated[float, Within(0, 1, without="both")] = 0.9,
+    num_runs: Annotated[int, Within(2, 100_000)] = 4000,
     seed: int = 0,
 ) -> TimeToTrain:
     """Days of a run with failures and states, their parts, their spread, and what they depend on.
@@ -229,11 +229,6 @@ def time_to_train(
     Raises:
         ConfigError: An input that is out of range, or a layout that is none.
     """
-    check_positive(parameters=parameters, tokens=tokens)
-    if not 0 < mfu <= 1:
-        raise ConfigError(f"an MFU of {mfu:g}; write a share of the peak, above 0 and up to 1")
-    if num_runs < 2:
-        raise ConfigError(f"{num_runs} simulated runs; write 2 or more")
     conditions = Conditions(
         device_mtbf_s=device_mtbf_s,
         restart_s=restart_s,

@@ -1,0 +1,97 @@
+"""The numbers that an input may be, written beside its type: ``num_workers: Annotated[int, Within(1, 4096)]``."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "ANY",
+    "AT_LEAST_0",
+    "BANDWIDTH",
+    "DURATION",
+    "DURATION_OR_0",
+    "MORE_THAN_0",
+    "SHARE",
+    "SIZE",
+    "SIZE_OR_0",
+    "Within",
+]
+
+_LARGEST = 1e30
+"""Above it squares and cubes are no longer sure to be finite."""
+_LARGEST_WHOLE = 10**15
+"""Up to here a float is exact."""
+_SMALLEST = 1e-30
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Numbers from ``low`` to ``high``; of a tuple, each.
+
+    Attributes:
+        low: The least.
+        high: The most; without one, whatever is sure to be finite when it is squared.
+        without: Which of the two are left out.
+        fewest: How many a tuple has at least.
+        most: How many it has at most.
+    """
+
+    low: float = -_LARGEST
+    high: float = _LARGEST
+    without: Literal["", "low", "high", "both"] = ""
+    fewest: int = 1
+    most: int = 100
+
+    def refusal(self, value: float) -> str:
+        """What to write instead of ``value``; empty if it is within.
+
+        >>> Within(1, 4096).refusal(0), Within(0, without="low").refusal(0.0), Within(1, 4096).refusal(8)
+        ('write 1 to 4096', 'write more than 0', '')
+        >>> Within(0).refusal(1e300), Within(0).refusal(float("nan"))
+        ('write at most 1e+30', 'write a finite number')
+        """
+        if value != value or abs(value) == math.inf:  # math.isfinite has no answer for whole numbers above 1e308
+            return "write a finite number"
+        above = value > self.low or (value == self.low and self.without not in ("low", "both"))
+        below = value < self.high or (value == self.high and self.without not in ("high", "both"))
+        if above and below:
+            if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
+                return f"write at most {_LARGEST_WHOLE:.0e}"
+            return f"write {_SMALLEST:g} or more" if 0 < abs(value) < _SMALLEST else ""
+        if not above and self.high == _LARGEST:
+            return f"write more than {_text(self.low)}" if self.without else f"write {_text(self.low)} or more"
+        if _LARGEST in (-self.low, self.high):
+            return f"write at most {_text(self.high)}"
+        if not self.without:
+            return f"write {_text(self.low)} to {_text(self.high)}"
+        first = f"more than {_text(self.low)}" if self.without in ("low", "both") else f"{_text(self.low)} or more"
+        last = f"less than {_text(self.high)}" if self.without in ("high", "both") else f"at most {_text(self.high)}"
+        return f"write {first}, {last}"
+
+    def refusal_of_length(self, length: int) -> str:
+        """How many values to write instead of ``length``; empty if it is as many as there may be.
+
+        >>> Within(fewest=3).refusal_of_length(1)
+        'write 3 or more'
+        """
+        if length < self.fewest:
+            return f"write {self.fewest} or more"
+        return f"write at most {self.most}" if length > self.most else ""
+
+
+def _text(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+ANY = Within()
+AT_LEAST_0 = Within(0)
+MORE_THAN_0 = Within(0, without="low")
+SHARE = Within(0, 1)
+DURATION_OR_0 = Within(0, 1e9)
+"""Seconds; 30 years, with nothing that is longer."""
+DURATION = Within(1e-12, 1e9)
+SIZE_OR_0 = Within(0, 1e18)
+SIZE = Within(1, 1e18)
+"""Bytes."""
+BANDWIDTH = Within(1, 1e18)
+"""Bytes per second."""
