@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.sim.compiled import compiled
 from plesio.studies.work_shares import divide, moved
 
 __all__ = ["Asynchronous", "Balanced", "asynchronous_descent", "simulate_balancing", "wandering_speeds"]
@@ -155,9 +156,7 @@ def asynchronous_descent(
     seen = np.searchsorted(ends, begins[order], side="right")
     horizon_s = float(schedule.finish_s[:, -1].min())
     number = int(np.searchsorted(ends, horizon_s, side="right"))
-    history = np.ones((number + 1, len(eigenvalues)))
-    for update in range(number):
-        history[update + 1] = history[update] - step / num_workers * eigenvalues * history[seen[update]]
+    history = _history(step / num_workers * eigenvalues, seen[:number])
     losses = (history**2) @ eigenvalues / eigenvalues.sum()
     reached = np.flatnonzero(losses[1:] <= target)
     shown = np.unique(np.linspace(0, number, 200).astype(int))
@@ -169,3 +168,13 @@ def asynchronous_descent(
         at_s=tuple(float(at) for at in np.concatenate([[0.0], ends])[shown]),
         losses=tuple(float(loss) for loss in losses[shown]),
     )
+
+
+@compiled
+def _history(rates: Speeds, seen: NDArray[np.int64]) -> Speeds:
+    """What is left in each coordinate after each update, (updates + 1, dimensions); ``seen`` are beginnings."""
+    history = np.ones((len(seen) + 1, len(rates)))
+    for update in range(len(seen)):
+        for j in range(len(rates)):
+            history[update + 1, j] = history[update, j] - rates[j] * history[seen[update], j]
+    return history

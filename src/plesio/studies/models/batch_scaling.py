@@ -261,9 +261,9 @@ def batch_scaling(
     *,
     batch: Annotated[int, Within(1, 10**9)] = 256,
     noise_scale: Annotated[float, Within(1e-6, 1e9)] = 16.0,
-    dimension: Annotated[int, Within(2, 2000)] = 100,
-    condition: Annotated[float, Within(1, 1e6)] = 100.0,
-    target: Annotated[float, Within(1e-12, 1, without="high")] = 0.1,
+    dimension: Annotated[int, Within(2, 1000)] = 100,
+    condition: Annotated[float, Within(1, 1e4)] = 100.0,
+    target: Annotated[float, Within(1e-4, 1, without="high")] = 0.1,
     batches: Annotated[tuple[int, ...], Within(1, 10**9, fewest=3, most=30)] = (
         4,
         8,
@@ -278,9 +278,9 @@ def batch_scaling(
         4096,
     ),
     walls: Annotated[float, Within(0, 1e6)] = 1.0,
-    rules_target: Annotated[float, Within(1e-12, 1, without="high")] = 0.02,
-    warmup_steps: Annotated[int, Within(1, 10_000)] = 10,
-    max_steps: Annotated[int, Within(1, 10_000)] = 2000,
+    rules_target: Annotated[float, Within(1e-4, 1, without="high")] = 0.02,
+    warmup_steps: Annotated[int, Within(1, 1000)] = 10,
+    max_steps: Annotated[int, Within(1, 5000)] = 2000,
     seed: int = 0,
 ) -> BatchScaling:
     """Steps by batch size, the critical batch, and scaling rules with and without warm-up.

@@ -33,6 +33,7 @@ from plesio.studies.trajectories import Difference, Tier, Trajectory, difference
 __all__ = ["Comparison", "Determinism", "determinism"]
 
 _NUM_RANKS = (2, 3, 4, 8, 16, 32, 64, 128, 256)
+_MOST_NUMBERS = 1024 * 100_000
 _EXAMPLE = (1e30, -1e30, 1.0)
 _DRAWN = (
     "the same again",
@@ -235,12 +236,12 @@ def determinism(
     first: str | None = None,
     second: str | None = None,
     tolerance: Annotated[float, AT_LEAST_0] = 1e-5,
-    num_ranks: Annotated[int, Within(2, 4096)] = 64,
+    num_ranks: Annotated[int, Within(2, 1024)] = 64,
     num_elements: Annotated[int, Within(1, 10**6)] = 100_000,
     training_ranks: Annotated[int, Within(2, 1024)] = 8,
     batch: Annotated[int, Within(2, 1024)] = 64,
     learning_rate: Annotated[float, Within(0, 1e6)] = 1.0,
-    num_steps: Annotated[int, Within(1, 10_000)] = 150,
+    num_steps: Annotated[int, Within(1, 1000)] = 150,
     seed: int = 0,
 ) -> Determinism:
     """The first difference of two recorded runs, or of simulated ones by what differs between them.
@@ -276,8 +277,15 @@ def determinism(
         raise ConfigError(
             f"batch is {batch}, no multiple of the {training_ranks} of training_ranks; write a batch of {below}"
         )
+    if num_ranks * num_elements > _MOST_NUMBERS:
+        raise ConfigError(
+            f"num_elements is {num_elements} with num_ranks of {num_ranks}, which takes too long; "
+            f"write at most {_MOST_NUMBERS // num_ranks} for num_elements"
+        )
     rng = np.random.default_rng(seed)
-    tensors = rng.standard_normal((num_ranks, num_elements)).astype(np.float32)
+    tensors = np.empty((num_ranks, num_elements), np.float32)
+    for rank in range(num_ranks):
+        tensors[rank] = rng.standard_normal(num_elements)
     counts = [*(count for count in _NUM_RANKS if count < num_ranks), num_ranks]
 
     def run(source: Source) -> Trajectory:

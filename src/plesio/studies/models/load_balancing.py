@@ -44,6 +44,7 @@ _NUM_CAPPED = 300
 _TARGET = 1e-4
 _EIGENVALUES = np.logspace(-1.0, 0.0, 20)
 _ASYNCHRONOUS_STEPS = 120
+_MOST_DRAWS = 1024 * 20_000
 _MOST_JITTER = 3.0
 _STEP = 0.5
 """Of the descents, over 1/L."""
@@ -321,6 +322,11 @@ def load_balancing(
     }
     quantile = quantiles[distribution]
     name = f"uniform in [{low:g}, {high:g}]" if distribution == "uniform" else f"lognormal, CV {cv:g}"
+    if num_clusters * num_workers > _MOST_DRAWS:
+        raise ConfigError(
+            f"num_clusters is {num_clusters} with num_workers of {num_workers}, which takes too long; "
+            f"write at most {_MOST_DRAWS // num_workers} for num_clusters"
+        )
     total = batch * num_workers
     clusters = quantile(rng.standard_normal((num_clusters, num_workers)))
     few = clusters[:_NUM_CAPPED]

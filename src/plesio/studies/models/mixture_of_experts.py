@@ -39,6 +39,7 @@ _DROP_SKEWS = (0.0, 0.5, 1.0)
 _BALANCE_WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0)
 _MOST_BALANCED = 128
 """Experts of the router that learns: more would only take longer."""
+_MOST_WORK = 2 * 10**7
 _FEW_EXPERTS = 8
 """Of a token, which it is quicker to draw in turn."""
 _MOST_AT_ONCE = 2**22
@@ -283,7 +284,7 @@ def mixture_of_experts(
     num_experts: Annotated[int, Within(2, 4096)] = 64,
     num_devices: Annotated[int, Within(2, 1024)] = 8,
     tokens_per_device: Annotated[int, Within(1, 10**6)] = 4096,
-    top_k: Annotated[int, Within(1, 64)] = 1,
+    top_k: Annotated[int, Within(1, 16)] = 1,
     skew: Annotated[float, Within(0, 10)] = 1.0,
     capacity_factor: Annotated[float, Within(1e-3, 1e6)] = 1.25,
     placement: Placement = "in-order",
@@ -291,7 +292,7 @@ def mixture_of_experts(
     element_bytes: Annotated[int, Within(1, 64)] = 2,
     bytes_per_s: Annotated[float, BANDWIDTH] = 50e9,
     latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
-    num_draws: Annotated[int, Within(2, 1000)] = 50,
+    num_draws: Annotated[int, Within(2, 500)] = 50,
     seed: int = 0,
 ) -> MixtureOfExperts:
     """Load, drops and all-to-all times by skew; a balancing loss; a published table.
@@ -325,6 +326,7 @@ def mixture_of_experts(
         )
     if top_k >= num_experts:
         raise ConfigError(f"top_k is {top_k} and num_experts is {num_experts}; write less than {num_experts} for top_k")
+    _check_work(num_draws, num_devices, tokens_per_device=tokens_per_device, num_experts=num_experts, top_k=top_k)
     places = {
         name: _places(num_experts=num_experts, num_devices=num_devices, spread=name == "spread")
         for name in get_args(Placement)
@@ -393,6 +395,19 @@ class _Routed(NamedTuple):
     routing: Routing
     chances: NDArray[np.float64]
     sent_bytes: Volumes
+
+
+def _check_work(num_draws: int, num_devices: int, *, tokens_per_device: int, num_experts: int, top_k: int) -> None:
+    """Make sure that the draws end within seconds."""
+    choices = num_experts if top_k > _FEW_EXPERTS else top_k
+    a_draw = num_devices * (max(num_experts, num_devices) if top_k == 1 else tokens_per_device * choices)
+    if num_draws * a_draw > _MOST_WORK:
+        most = _MOST_WORK // a_draw
+        instead = f"at most {most} for num_draws" if most >= 2 else "a smaller tokens_per_device or num_devices"
+        raise ConfigError(
+            f"num_draws is {num_draws} with num_devices of {num_devices}, tokens_per_device of {tokens_per_device}, "
+            f"num_experts of {num_experts} and top_k of {top_k}, which takes too long; write {instead}"
+        )
 
 
 def _zipf(num_experts: int, skew: float) -> NDArray[np.float64]:

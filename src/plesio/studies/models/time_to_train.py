@@ -183,11 +183,11 @@ def _range(low_s: float, high_s: float) -> str:
 
 def time_to_train(
     *,
-    parameters: Annotated[float, Within(1, 1e18)] = 70e9,
-    tokens: Annotated[float, Within(1, 1e18)] = 1.4e12,
+    parameters: Annotated[float, Within(1, 1e15)] = 70e9,
+    tokens: Annotated[float, Within(1, 1e16)] = 1.4e12,
     machine: str = "256xa100",
     pace: Literal["mfu", "layout"] = "mfu",
-    mfu: Annotated[float, Within(1e-6, 1)] = 0.4,
+    mfu: Annotated[float, Within(1e-3, 1)] = 0.4,
     model: str = "llama-2-70b",
     tp: Annotated[int, Within(1, 2**16)] = 8,
     pp: Annotated[int, Within(1, 2**16)] = 4,
@@ -195,7 +195,7 @@ def time_to_train(
     device_mtbf_s: Annotated[float, DURATION] = DEVICE_MTBF_S,
     restart_s: Annotated[float, DURATION_OR_0] = 600.0,
     storage_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
-    price_per_h: Annotated[float, Within(0, 1e6)] = 2.0,
+    price_per_h: Annotated[float, Within(0, 1e5)] = 2.0,
     mfu_error: Annotated[float, Within(0, 10)] = 0.1,
     confidence: Annotated[float, Within(0, 1, without="both")] = 0.9,
     num_runs: Annotated[int, Within(2, 100_000)] = 4000,
