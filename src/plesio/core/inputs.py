@@ -158,9 +158,9 @@ class Input:
             if self.choices and value not in self.choices:
                 raise ConfigError(f'{self.name} is "{value}"; {nearest(value, self.choices)}')
             return
-        kind = numbers.Integral if self.kind == "whole number" else numbers.Real
+        kind, noun = (numbers.Integral, "whole number") if self.kind == "whole number" else (numbers.Real, "number")
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise ConfigError(f"{self.name} is {_shown(value)}; write a {self.kind}")
+            raise ConfigError(f"{self.name} is {_shown(value)}; write a {noun}")
         if not (isinstance(value, float) and math.isinf(value) and self._may_be_infinite()):
             refusal = self.within.refusal(value)  # type: ignore[arg-type]
             if refusal:

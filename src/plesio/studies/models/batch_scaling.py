@@ -317,7 +317,7 @@ def batch_scaling(
         if not np.isfinite(steps).all():
             raise ConfigError(
                 f"with batches of {size} the target of {target:g} is not reached in {counted(max_steps, 'step')}; "
-                "write larger batches, a smaller noise_scale, a larger target or larger max_steps"
+                "write larger batches, a smaller condition, dimension or noise_scale, a larger target or max_steps"
             )
     _, mean_noise_scale, mean_simple_scale = descend_greedily(
         bowl, batch=math.inf, target=target, num_runs=1, most=max_steps, rng=rng

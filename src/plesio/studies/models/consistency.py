@@ -300,7 +300,7 @@ def consistency(
         seed=seed,
     )
     if math.isinf(contest.iterations[1]):
-        raise ConfigError(f"BSP itself does not get to a loss of {target:g}; write a larger target or less noise")
+        raise ConfigError(f"BSP itself does not get to a target of {target:g}; write a larger target or less noise")
     quiet = min(cvs)
     maps_ratios = sorted({*ratios, ratio})
     return Consistency(

@@ -383,10 +383,16 @@ def local_sgd(
 def best_rounds(
     problem: HeterogeneousQuadratic, *, period: int, target: float, num_gradients: int = 1
 ) -> tuple[float, float]:
-    """The step that gets to the target first, and the iterations of each worker; 0 and infinity if none does."""
+    """The step that gets to the target first, and the iterations of each worker; 0 and infinity if none does.
+
+    Raises:
+        ConfigError: The loss begins below the target.
+    """
     best = (0.0, math.inf)
     for step in np.geomspace(_LEAST_STEP, 0.99 / problem.eigenvalues.max(), _NUM_STEPS).tolist():
         rounds = problem.rounds(step=step, period=period, num_gradients=num_gradients).rounds_to(target)
+        if rounds == 0:
+            raise ConfigError(f"target is {target:g}, and the loss begins below it; write a smaller target")
         if rounds * period < best[1]:
             best = (step, rounds * period)
     return best
