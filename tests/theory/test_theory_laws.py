@@ -85,7 +85,7 @@ def test_the_command_says_value_parts_premises_and_source(capsys: pytest.Capture
 
 def test_the_command_refuses_where_a_premise_fails(capsys: pytest.CaptureFixture[str]):
     assert invoke(["bound", "synchronous-sgd", "--learning-rate", "1"]) == 2
-    assert "αL < 1 does not hold (1 against 1); write a learning_rate below 1" in capsys.readouterr().err
+    assert "αL < 1 does not hold (1 against 1); write a --learning-rate below 1" in capsys.readouterr().err
 
 
 def test_the_list_has_a_line_each(capsys: pytest.CaptureFixture[str]):

@@ -26,6 +26,7 @@ from plesio.theory.roots import rising_root
 
 __all__ = ["constant_staleness", "first_unstable_staleness", "spectral_radius", "stability_limit"]
 
+_MOST_STALENESS = 500
 _ROUNDING = 1e-12
 """Relative error of a limit: a step this near is at it."""
 
@@ -106,6 +107,10 @@ def spectral_radius(*, step: float, staleness: int, momentum: float = 0.0) -> fl
     """
     check_not_negative(step=step)
     _check(staleness, momentum)
+    if staleness > _MOST_STALENESS:
+        raise ConfigError(
+            f"staleness is {staleness:,}; write at most {_MOST_STALENESS}, the roots of more take too long"
+        )
     polynomial = np.zeros(max(staleness + 1, 2) + 1)
     polynomial[:3] = 1, -(1 + momentum), momentum
     polynomial[staleness + 1] += step
