@@ -38,7 +38,7 @@ def test_a_replica_has_as_many_micro_batches_as_its_share_of_the_batch():
     [
         ("llama-3-8b", {"dp": 4}, 8, "8xa100 has 8; write dp = 8"),
         ("llama-3-8b", {"dp": 3, "pp": 3}, 8, "8xa100 has 8; write degrees whose product is 8"),
-        ("llama-3-8b", {"dp": 8}, 12, "12 is no multiple of dp 8 x micro-batch 1; write 8 or 16"),
+        ("llama-3-8b", {"dp": 8}, 12, "12, no multiple of dp 8 x micro_batch 1; write 8 or 16"),
         ("llama-3-8b", {"dp": 8}, 0, "write 8 or 16"),
         ("gpt2", {"tp": 8}, 8, "tp 8 does not divide the 12 attention heads of gpt2; write 4 or 6"),
         ("llama-3-8b", {"cp": 8, "software": SOFTWARE["megatron-2022"]}, 8, "write cp = 1"),
@@ -46,7 +46,7 @@ def test_a_replica_has_as_many_micro_batches_as_its_share_of_the_batch():
         ("mixtral-8x7b", {"tp": 8, "ep": 2}, 8, "ep 2 does not divide dp 1 x cp 1"),
         ("llama-3-8b", {"pp": 8, "vpp": 5}, 8, "the 4 layers of a stage of llama-3-8b with pp = 8; write vpp = 4"),
         ("llama-3-8b", {"dp": 8, "vpp": 2}, 8, "write vpp = 1, or pp = 2 or more"),
-        ("llama-3-8b", {"pp": 8, "vpp": 2}, 12, "a global batch of a multiple of 8"),
+        ("llama-3-8b", {"pp": 8, "vpp": 2}, 12, "for global_batch a multiple of 8"),
         ("llama-3-8b", {"pp": 8, "zero": 3}, 8, "write zero = 1, or pp = 1"),
         ("llama-3-8b", {"dp": 8, "sequence_parallel": True}, 8, "write tp = 2 or more"),
         ("llama-3-8b", {"dp": 8, "precision": "fp8"}, 8, 'a100 does not multiply in "fp8"'),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -30,10 +30,24 @@ Examples:
 A model is a name or a Hugging Face config.json, a cluster a number of devices and an accelerator.
 docs/planning.md explains what comes out, what it assumes, and where it stops being true."""
 
+Read = TypeVar("Read")
+
 _BATCH_TOKENS = 2**22
 """Of a step, if nobody says: about the 4M of Llama 2 (Touvron et al. 2023b)."""
 _BATCH_IMAGES = 32
 """Of a device (Goyal et al. 2017)."""
+_OPTIONS = {
+    **{name: f"--{name.replace('_', '-')}" for name in ("tp", "pp", "vpp", "dp", "ep", "cp", "zero", "micro_batch")},
+    **{name: f"--{name.replace('_', '-')}" for name in ("recomputation", "precision", "sequence_length", "tokens")},
+    **{name: f"--{name.replace('_', '-')}" for name in ("pue", "step_error", "confidence")},
+    "global_batch": "--batch",
+    "device_mtbf_s": "--mtbf",
+    "restart_s": "--restart",
+    "storage_bytes_per_s": "--storage-bandwidth",
+    "price_per_h": "--price",
+    "carbon_kg_per_kwh": "--carbon",
+}
+"""The option of each parameter that a message may name."""
 _SEARCHED = ("tp", "pp", "vpp", "dp", "ep", "cp", "zero", "micro_batch", "recomputation")
 
 
@@ -156,44 +170,75 @@ def estimate(
 
     if software not in SOFTWARE:
         raise ConfigError(f'--software "{software}" is unknown; {nearest(software, SOFTWARE)}')
-    if not search and (devices or accelerators):
+    if not search and (devices, accelerators) != (None, None):
         raise ConfigError("--devices and --accelerators compare machines; add --search")
-    trained = find_model(model, sequence_length=sequence_length)
-    machine = _with_links(parse_machine(cluster), local=local_bandwidth, network=network_bandwidth)
-    conditions = Conditions(
-        device_mtbf_s=DEVICE_MTBF_S if mtbf is None else parse_seconds(mtbf),
-        restart_s=parse_seconds(restart),
-        storage_bytes_per_s=None if storage_bandwidth is None else parse_bandwidth(storage_bandwidth),
-        price_per_h=price,
-        pue=pue,
-        carbon_kg_per_kwh=carbon,
-        step_error=STEP_ERROR if step_error is None else step_error,
-        confidence=confidence,
-    )
-    values = (tp, pp, vpp, dp, ep, cp, zero, micro_batch, recomputation)
-    given = {name: value for name, value in zip(_SEARCHED, values, strict=True) if value is not None}
-    run: dict[str, Any] = {"tokens": parse_count(tokens), "conditions": conditions}
-    kind: dict[str, Any] = {"precision": precision, "software": SOFTWARE[software]}
+    machine = _with_links(_read("--cluster", cluster, parse_machine), local=local_bandwidth, network=network_bandwidth)
+    read: dict[str, Any] = {
+        "device_mtbf_s": DEVICE_MTBF_S if mtbf is None else _read("--mtbf", mtbf, parse_seconds),
+        "restart_s": _read("--restart", restart, parse_seconds),
+        "storage_bytes_per_s": None
+        if storage_bandwidth is None
+        else _read("--storage-bandwidth", storage_bandwidth, parse_bandwidth),
+    }
+    run: dict[str, Any] = {"tokens": _read("--tokens", tokens, parse_count)}
+    machines: Sequence[Machine] = (machine,)
     if search:
         machines = _machines(machine, devices=devices, accelerators=accelerators)
         if price is not None and len({one.accelerator.name for one in machines}) > 1:
             raise ConfigError("--price is one accelerator's; leave it out to compare several")
-        run["global_batch"] = _default_batch(trained, machine, multiple_of=1) if batch is None else batch
-        found = _search(trained, machines, fixed=given, top=top, **run, **kind)
-    else:
-        layout = _layout(given, machine, **kind)
-        multiple_of = layout.dp * layout.micro_batch * (layout.pp if layout.vpp > 1 else 1)
-        run["global_batch"] = _default_batch(trained, machine, multiple_of=multiple_of) if batch is None else batch
-        found = _estimate(trained, layout, machine, **run)
+    values = (tp, pp, vpp, dp, ep, cp, zero, micro_batch, recomputation)
+    given = {name: value for name, value in zip(_SEARCHED, values, strict=True) if value is not None}
+    kind: dict[str, Any] = {"precision": precision, "software": SOFTWARE[software]}
+    with _in_options():
+        trained = find_model(model, sequence_length=sequence_length)
+        run["conditions"] = Conditions(
+            **read,
+            price_per_h=price,
+            pue=pue,
+            carbon_kg_per_kwh=carbon,
+            step_error=STEP_ERROR if step_error is None else step_error,
+            confidence=confidence,
+        )
+        if search:
+            run["global_batch"] = _default_batch(trained, machine, multiple_of=1) if batch is None else batch
+            found = _search(trained, machines, fixed=given, top=top, **run, **kind)
+        else:
+            layout = _layout(given, machine, **kind)
+            multiple_of = layout.dp * layout.micro_batch * (layout.pp if layout.vpp > 1 else 1)
+            run["global_batch"] = _default_batch(trained, machine, multiple_of=multiple_of) if batch is None else batch
+            found = _estimate(trained, layout, machine, **run)
     _show(found, out=out)
     return 0
 
 
+def _read(option: str, text: str, parse: Callable[[str], Read]) -> Read:
+    """What the text of an option stands for; an error says whose it is."""
+    try:
+        return parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+@contextmanager
+def _in_options() -> Iterator[None]:
+    """Errors name options instead of parameters."""
+    from plesio.cli.function_options import in_options
+
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(in_options(str(error), _OPTIONS)) from None
+
+
 def _with_links(machine: "Machine", *, local: str | None, network: str | None) -> "Machine":
     if local is not None:
-        machine = replace(machine, local=replace(machine.local, bytes_per_s=parse_bandwidth(local)))
+        link = _read("--local-bandwidth", local, lambda text: replace(machine.local, bytes_per_s=parse_bandwidth(text)))
+        machine = replace(machine, local=link)
     if network is not None:
-        machine = replace(machine, nic=replace(machine.nic, bytes_per_s=parse_bandwidth(network)))
+        nic = _read(
+            "--network-bandwidth", network, lambda text: replace(machine.nic, bytes_per_s=parse_bandwidth(text))
+        )
+        machine = replace(machine, nic=nic)
     return machine
 
 
@@ -222,11 +267,16 @@ def _machines(machine: "Machine", *, devices: str | None, accelerators: str | No
     try:
         numbers = [int(part) for part in (devices or "").split(",") if part.strip()]
     except ValueError:
-        raise ConfigError(f'--devices "{devices}": write whole numbers, as in "512,1024,2048"') from None
+        numbers = []
+    if devices is not None and (not numbers or min(numbers) < 1):
+        raise ConfigError(f'--devices "{devices}": write whole numbers of 1 or more, as in "512,1024,2048"')
     if devices is None and accelerators is None:
         numbers = [machine.num_devices // 2, 2 * machine.num_devices]
     sizes = [machine, *(_of_size(machine, number) for number in numbers if number and number != machine.num_devices)]
-    kinds = [find_accelerator(name) for name in (accelerators or "").split(",") if name.strip()]
+    names = [name for name in (accelerators or "").split(",") if name.strip()]
+    if accelerators is not None and not names:
+        raise ConfigError(f'--accelerators "{accelerators}": write names, as in "a100,h100"')
+    kinds = [_read("--accelerators", name, find_accelerator) for name in names]
     others = [
         replace(size, accelerator=kind, local=kind.local, nic=kind.nic)
         for kind in kinds

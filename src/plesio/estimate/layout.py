@@ -130,14 +130,14 @@ def check_layout(model: Model, layout: Layout, machine: Machine, *, global_batch
     if global_batch < 1 or global_batch % per_step:
         below = max(global_batch // per_step, 1) * per_step
         raise ConfigError(
-            f"a global batch of {global_batch} is no multiple of dp {layout.dp} x micro-batch {layout.micro_batch}; "
+            f"global_batch is {global_batch}, no multiple of dp {layout.dp} x micro_batch {layout.micro_batch}; "
             f"write {below} or {below + per_step}"
         )
     num_micro_batches = global_batch // per_step
     if layout.vpp > 1 and num_micro_batches % layout.pp:
         raise ConfigError(
             f"an interleaved pipeline of {layout.pp} stages takes as many micro-batches at a time, and a step has "
-            f"{num_micro_batches}; write vpp = 1, or a global batch of a multiple of {layout.pp * per_step}"
+            f"{num_micro_batches}; write vpp = 1, or for global_batch a multiple of {layout.pp * per_step}"
         )
     return num_micro_batches
 

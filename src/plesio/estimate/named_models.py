@@ -169,7 +169,7 @@ def find_model(name: str, *, sequence_length: int | None = None) -> Model:
     if sequence_length is None:
         return model
     if isinstance(model, Convolutional):
-        raise ConfigError(f"{model.name} has no sequences; leave the sequence length out")
+        raise ConfigError(f"{model.name} has no sequences; leave sequence_length out")
     return replace(model, sequence_length=sequence_length)
 
 

@@ -194,7 +194,7 @@ def search_layouts(
     """
     machine.accelerator.peak(precision)
     if global_batch < 1:
-        raise ConfigError(f"a global batch of {global_batch}; write 1 or more")
+        raise ConfigError(f"global_batch is {global_batch}; write 1 or more")
     space = tuple(
         layouts_of(model, machine, global_batch=global_batch, precision=precision, software=software, fixed=fixed)
     )

@@ -85,13 +85,12 @@ class Conditions:
             check_positive(storage_bytes_per_s=self.storage_bytes_per_s)
         if self.price_per_h is not None and not 0 <= self.price_per_h <= _MOST_PRICE_PER_H:
             raise ConfigError(
-                f"a price of {self.price_per_h:g} dollars for a device and hour; "
-                f"write 0 or more, up to {_MOST_PRICE_PER_H:,.0f}"
+                f"price_per_h is {self.price_per_h:g}; write 0 or more dollars, up to {_MOST_PRICE_PER_H:,.0f}"
             )
         if not 1 <= self.pue < math.inf:
-            raise ConfigError(f"a PUE of {self.pue:g}; write 1 or more")
+            raise ConfigError(f"pue is {self.pue:g}; write 1 or more")
         if not 0 < self.confidence < 1:
-            raise ConfigError(f"a confidence of {self.confidence:g}; write a share between 0 and 1")
+            raise ConfigError(f"confidence is {self.confidence:g}; write a share between 0 and 1")
 
     def all_storage_bytes_per_s(self, num_devices: int) -> float:
         """Bytes per second that so many devices write and read states at."""
@@ -253,7 +252,7 @@ def estimate_training(
     conditions = conditions or Conditions()
     check_positive(tokens=tokens)
     if tokens > _MOST_TOKENS:
-        raise ConfigError(f"{tokens:g} tokens; write {_MOST_TOKENS:g} or less, as in 2T")
+        raise ConfigError(f"tokens is {tokens:g}; write {_MOST_TOKENS:g} or less, as in 2T")
     memory = check_memory(model, layout, machine, global_batch=global_batch)
     step = estimate_step(model, layout, machine, global_batch=global_batch, constants=constants)
     num_steps = math.ceil(tokens / step.num_tokens)
