@@ -96,7 +96,7 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("run --join nowhere RECIPE", '--join "nowhere": write HOST:PORT'),
         ("bound local-sdg", 'there is no bound "local-sdg"; did you mean "local-sgd"?'),
         ("bound speedup --workers many", '"many" is no whole number'),
-        ("bound speedup --workers 0", "num_workers is 0; write 1 or more"),
+        ("bound speedup --workers 0", "--workers is 0; write 1 or more"),
         ("report none", "none/results.json does not exist"),
         ("report", "Missing argument"),
     ],

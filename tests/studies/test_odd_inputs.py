@@ -46,7 +46,7 @@ def odd_values(one: Input) -> list[Any]:
         odd = [0.0, 1.0, -1.0, 1e300, 1e-300, math.nan, -math.inf]
         ends = [each for each in (one.within.low, one.within.high) if abs(each) <= 2]
     else:
-        return [] if not one.many else [()]
+        return [] if not one.many else [(), ("nonsense",), (*one.default, *one.default)]
     values = [*odd, *(each for each in ends if each not in odd)]
     if not one.many:
         return values

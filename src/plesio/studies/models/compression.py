@@ -340,7 +340,10 @@ def compression(
         )
 
     def run(text: str, *, dense: CompressedRun | None) -> CompressedRun:
-        stage, step = parse_scheme(text, dimension=dimension)
+        try:
+            stage, step = parse_scheme(text, dimension=dimension)
+        except ConfigError as error:
+            raise ConfigError(f"schemes: {error}") from None
         descent = descend(
             stage,
             step=step,

@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ConfigError, PolicySpecError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import counted
 from plesio.core.within import Within
@@ -286,7 +286,10 @@ def staleness_weighting(
     """
     if shares and sum(shares) == 0:
         raise ConfigError("shares are all 0; write how many updates had staleness 0, 1, 2 ...")
-    parsed = [parse_weighting(text) for text in dict.fromkeys(("none", "inverse", *weightings))]
+    try:
+        parsed = [parse_weighting(text) for text in dict.fromkeys(("none", "inverse", *weightings))]
+    except PolicySpecError as error:
+        raise PolicySpecError(f"weightings: {error}") from None
     random = np.random.default_rng(seed)
     spectrum = eigenvalues_of(condition_number, num_dimensions=num_dimensions)
     start = random.standard_normal(num_dimensions)
