@@ -10,7 +10,6 @@ __all__ = [
     "BANDWIDTH",
     "DURATION",
     "DURATION_OR_0",
-    "MORE_THAN_0",
     "SHARE",
     "SIZE",
     "SIZE_OR_0",
@@ -85,7 +84,6 @@ def _text(value: float) -> str:
 
 ANY = Within()
 AT_LEAST_0 = Within(0)
-MORE_THAN_0 = Within(0, without="low")
 SHARE = Within(0, 1)
 DURATION_OR_0 = Within(0, 1e9)
 """Seconds; 30 years, with nothing that is longer."""
