@@ -9,7 +9,7 @@ Sources:
 - ``D``: Megatron-Core, weak scaling on H100: sequences of 4096, 131072 words, 48 replicas, model TFLOP/s a GPU. It says
   that all communication is overlapped, and nothing of micro-batches (1 is assumed), recomputation (that of fused
   attention) and interleaving: one layer a part is assumed, as Megatron overlaps a pipeline's sends only when it is
-  interleaved, and as without it 314B, with 22 % of bubble, could not reach the utilisation of 7.1B, which has none.
+  interleaved, and as without it 314B, with 18 % of bubble, could not reach the utilisation of 7.1B, which has none.
 """
 
 from collections.abc import Sequence
