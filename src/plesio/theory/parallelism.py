@@ -80,7 +80,7 @@ def zero_memory(
     """ZeRO: bytes of model state on every rank.
 
     Of weights, gradients and optimizer state, stage 1 shards the last, stage 2 the last two, stage 3 all (Rajbhandari
-    et al. 2020, section 5). Activations, buffers and fragments come on top.
+    et al. 2020). Activations, buffers and fragments come on top.
 
     >>> bound = zero_memory(num_parameters=12e9, num_ranks=8)  # 16 bytes a parameter
     >>> bound.value / 1e9, zero_memory(num_parameters=12e9, num_ranks=8, stage="0").value / 1e9

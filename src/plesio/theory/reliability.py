@@ -76,7 +76,7 @@ def young_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def daly_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
-    """Seconds of work between two states (Daly 2006, eq. 37): the first terms of the best interval's series.
+    """Seconds of work between two states (Daly 2006): the first terms of the best interval's series.
 
     ``√(2CM) (1 + √(C/2M)/3 + (C/2M)/9) - C``, and M from ``C = 2M`` on.
 
@@ -195,7 +195,7 @@ def checkpoint_interval(
     """Saving a run's state: the best interval, and the share of useful time that saving and failing cost on top.
 
     ``M e^(R/M) (e^((I+C)/M) - 1)/I - 1`` at the I that makes it least (Daly 2006), with ``M = M_node/n``; beside it the
-    intervals of Young (1974), ``√(2CM)``, and of Daly (2006, eq. 37).
+    intervals of Young (1974), ``√(2CM)``, and of Daly (2006).
 
     >>> bound = checkpoint_interval()
     >>> round(bound.also["best interval (s)"] / 60, 2), round(bound.value, 5)
