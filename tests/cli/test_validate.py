@@ -13,7 +13,7 @@ def test_the_estimator_is_shown_beside_what_was_published(tmp_path: Path, capsys
     assert "gpt3-175b" in printed
     assert "step time, model left out" in printed
     data = json.loads(path.read_text())
-    assert {row["source"] for row in data["rows"]} == {"A", "C", "D"}
+    assert {row["source"] for row in data["rows"]} == {"A", "C", "D", "E"}
     held_out = next(one for one in data["summary"] if one["quantity"] == "step time, held out (s)")
     assert held_out["num_predictions"] == 9
     assert held_out["mean_error"] < held_out["baseline_mean_error"]

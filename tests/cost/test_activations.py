@@ -51,6 +51,11 @@ def test_published_memory(model: str):
     assert layers_gib("selective", sequence_parallel=True) == pytest.approx(selective, abs=0.006)
 
 
+def test_without_dropout_there_are_no_masks():
+    kept = [layer_activation_bytes(hidden=64, num_heads=4, sequence=8, dropout=dropout) for dropout in (True, False)]
+    assert kept[0] - kept[1] == 2 * 8 * 64 + 3 * 4 * 8 * 8  # two masks of the layer, what was made of the softmax
+
+
 def test_gpt_3_keeps_2_87_gb_a_layer():
     """shared/reference/studies.md, study 5."""
     layer = layer_activation_bytes(hidden=12288, num_heads=96, sequence=2048)

@@ -4,7 +4,17 @@ from typing import Any
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio.estimate import SOFTWARE, Layout, Memory, check_memory, estimate_memory, find_model, parse_machine
+from plesio.estimate import (
+    SOFTWARE,
+    Layout,
+    Memory,
+    Transformer,
+    check_memory,
+    estimate_memory,
+    find_model,
+    parse_machine,
+)
+from plesio.estimate.memory import layers_of_stage
 
 GIB = 2**30
 MEGATRON = Layout(tp=8, pp=8, software=SOFTWARE["megatron-2022"])
@@ -69,11 +79,37 @@ def test_recomputation_and_sequence_parallelism_save_activations(name: str):
 
 
 def test_a_gated_network_keeps_what_its_three_matrices_need():
-    """Llama 3 8B, a layer, a token: 34 h of a GPT, three tensors of 3.5 h for two of 4 h, keys of a quarter."""
+    """Llama 3 8B, a layer, a token: 32 h without dropout, three tensors of 3.5 h for two of 4 h, keys of a quarter."""
     one = memory("llama-3-8b", Layout(dp=64))
     h, tokens = 4096, 8192
-    per_layer = tokens * (34 * h + 2 * (3 * 14336 - 8 * h) + 2 * (2 * (h + 1024) - 4 * h))
+    per_layer = tokens * (32 * h + 2 * (3 * 14336 - 8 * h) + 2 * (2 * (h + 1024) - 4 * h))
     assert one.activations_bytes == pytest.approx(32 * per_layer)
+
+
+def test_a_pipeline_shares_gradients_but_those_it_collects():
+    plain = memory("gpt3-175b", replace(MEGATRON, tp=1, dp=8, zero=1))
+    shared = memory("gpt3-175b", replace(MEGATRON, tp=1, dp=8, zero=2))
+    interleaved = memory("gpt3-175b", replace(MEGATRON, tp=1, dp=8, zero=2, vpp=3))
+    assert shared.gradients_bytes == pytest.approx(plain.gradients_bytes / 8)
+    assert interleaved.gradients_bytes == pytest.approx(plain.gradients_bytes * (1 / 8 + 1 / 3))
+
+
+def test_layers_that_do_not_come_out_even_are_missing_at_the_ends():
+    """Of 16 stages of Llama 3 405B two have a layer less (Grattafiori et al. 2024, section 3.3.2)."""
+    model = find_model("llama-3-405b")
+    assert isinstance(model, Transformer)
+    assert [layers_of_stage(model, Layout(pp=16), stage) for stage in (0, 1, 14, 15)] == [7, 8, 8, 7]
+    assert [layers_of_stage(model, Layout(pp=127 // 2), stage) for stage in (0, 62)] == [2, 2]
+    assert [layers_of_stage(replace(model, num_layers=11), Layout(pp=4), stage) for stage in range(4)] == [3, 3, 3, 2]
+
+
+def test_llama_3_was_trained_on_devices_of_80_gb():
+    """Grattafiori et al. 2024, table 4; one layer a part is assumed."""
+    layout = Layout(tp=8, pp=16, vpp=8, dp=128, zero=2, sequence_parallel=True)
+    one = memory("llama-3-405b", layout, "16384xh100", global_batch=2048)
+    assert one.fits
+    assert one.stage == 1
+    assert not memory("llama-3-405b", replace(layout, zero=1), "16384xh100", global_batch=2048).fits
 
 
 def test_experts_are_divided_and_the_rest_is_not():

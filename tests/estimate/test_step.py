@@ -129,6 +129,19 @@ def test_zero_exchanges_more_the_more_it_shares():
     assert gathers == pytest.approx(4 * (0.5 + 0.5) * all_reduce, rel=0.1)
 
 
+def test_a_pipeline_scatters_gradients_in_rounds():
+    """Interleaved, a part collects those of p micro-batches first."""
+    waiting = replace(SOFTWARE["current"], overlaps_gradients=False)
+    layout = Layout(tp=8, pp=4, vpp=2, dp=2, zero=1, sequence_parallel=True, software=waiting)
+    once, rounds, each = (
+        step("llama-2-70b", one, "64xh100", global_batch=32).gradient_s
+        for one in (layout, replace(layout, zero=2), replace(layout, zero=2, vpp=1))
+    )
+    gather_s = step("llama-2-70b", replace(layout, zero=2), "64xh100", global_batch=8).gradient_s - (rounds - once) / 3
+    assert rounds - gather_s == pytest.approx(4 * (once - gather_s))  # 16 micro-batches, 4 at a time
+    assert each - gather_s == pytest.approx(16 * (once - gather_s))
+
+
 def test_more_replicas_never_make_a_step_of_the_same_share_faster():
     times = [
         step("gpt-7.5b", Layout(tp=4, dp=dp), f"{4 * dp}xa100", global_batch=8 * dp).total_s for dp in (2, 8, 64, 512)

@@ -1,12 +1,14 @@
+from collections import deque
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plesio.core.errors import ConfigError
-from plesio.sim.pipeline import simulate_one_forward_one_backward
+from plesio.sim.kernel import Kernel
 from plesio.sim.pipeline_schedules import (
     SCHEDULES,
     SPLIT,
@@ -79,20 +81,91 @@ def test_memory_is_the_published_one(p: int, m: int):
     assert max(run("interleaved", p, m).most_held) / chunks == pytest.approx(p * (1 + (p - 1) / (p * chunks)))
 
 
-@settings(deadline=None)  # the first call compiles
-@given(st.integers(1, 5), st.integers(1, 7), st.integers(0, 2**32 - 1))
-def test_1f1b_is_that_of_the_recurrence(p: int, m: int, seed: int):
-    random = np.random.default_rng(seed)
-    forward_s, backward_s = random.exponential(1.0, (2, p))
-    send_s = float(random.exponential(0.3))
-    by_stage = np.ones((1, m))
-    expected = simulate_one_forward_one_backward(
-        forward_s[:, None] * by_stage, backward_s[:, None] * by_stage, send_s=send_s
+def on_kernel(
+    orders: Sequence[Sequence[Operation]], durations_s: Mapping[str, Sequence[float]], *, send_s: float
+) -> dict[Operation, float]:
+    """When each operation ends if devices send each other messages."""
+    kernel = Kernel()
+    device_of = {operation.stage: device for device, order in enumerate(orders) for operation in order}
+    last = max(device_of)
+    left = [deque(order) for order in orders]
+    busy = [False] * len(orders)
+    inputs: set[Operation] = set()
+    ended_s: dict[Operation, float] = {}
+
+    def begin_next(device: int) -> None:
+        if busy[device] or not left[device]:
+            return
+        first = left[device][0]
+        if first not in inputs and (first.kind, first.stage) != ("forward", 0):
+            return
+        busy[device] = True
+        left[device].popleft()
+        kernel.after(durations_s[first.kind][first.stage], lambda: end(device, first))
+
+    def end(device: int, done: Operation) -> None:
+        kind, stage, j = done
+        busy[device] = False
+        ended_s[done] = kernel.now_s
+        if kind == "forward":
+            send(device, Operation("backward", last, j) if stage == last else Operation("forward", stage + 1, j))
+        elif kind == "backward":
+            inputs.add(Operation("weights", stage, j))
+            if stage > 0:
+                send(device, Operation("backward", stage - 1, j))
+        begin_next(device)
+
+    def send(device: int, needed_by: Operation) -> None:
+        target = device_of[needed_by.stage]
+        if target == device:
+            inputs.add(needed_by)
+        else:
+            kernel.after(send_s, lambda: arrive(target, needed_by))
+
+    def arrive(device: int, needed_by: Operation) -> None:
+        inputs.add(needed_by)
+        begin_next(device)
+
+    for device in range(len(orders)):
+        begin_next(device)
+    kernel.run()
+    return ended_s
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@given(p=st.integers(1, 5), more=st.integers(0, 7), seed=st.integers(0, 2**32 - 1))
+def test_any_times_give_what_messages_between_devices_give_to_the_bit(schedule: Schedule, p: int, more: int, seed: int):
+    m = fewest_micro_batches(schedule, num_devices=p) + more * (p if schedule == "interleaved" else 1)
+    stages = p * (2 if schedule in ("interleaved", "zbv") else 1)
+    forward_s, backward_s, weights_s = np.random.default_rng(seed).exponential(1.0, (3, stages)).tolist()
+    orders = operations(schedule, num_devices=p, num_micro_batches=m)
+    found = execute(
+        orders,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        weights_s=weights_s if schedule in SPLIT else (),
+        send_s=0.3,
     )
-    orders = operations("1f1b", num_devices=p, num_micro_batches=m)
-    found = execute(orders, forward_s=list(forward_s), backward_s=list(backward_s), send_s=send_s)
-    assert found.iteration_s == expected.end_s
-    assert found.busy_s == pytest.approx(expected.busy_s)
+    durations_s = {"forward": forward_s, "backward": backward_s, "weights": weights_s}
+    assert {one.operation: one.end_s for one in found.done} == on_kernel(orders, durations_s, send_s=0.3)
+
+
+@given(st.integers(1, 6), st.integers(1, 9))
+def test_1f1b_has_no_more_forwards_under_way_than_stages_behind(p: int, m: int):
+    """Narayanan et al. 2019 (PipeDream-Flush), from its description."""
+    for stage, order in enumerate(operations("1f1b", num_devices=p, num_micro_batches=m)):
+        forwards = backwards = 0
+        for kind, _, j in order:
+            may_begin = forwards < m and forwards - backwards < p - stage
+            assert (kind, j) == (("forward", forwards) if may_begin else ("backward", backwards))
+            forwards += may_begin
+            backwards += not may_begin
+
+
+def test_one_micro_batch_goes_there_and_back_over_every_border():
+    orders = operations("1f1b", num_devices=4, num_micro_batches=1)
+    found = execute(orders, forward_s=[1.0] * 4, backward_s=[1.0] * 4, send_s=2.0)
+    assert found.iteration_s == 2 * (4 + 3 * 2)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

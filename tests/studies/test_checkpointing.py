@@ -4,7 +4,7 @@ import pytest
 
 from plesio.core.errors import ConfigError
 from plesio.studies import checkpointing
-from plesio.studies.models.checkpointing import most_checkpoint_s
+from plesio.studies.published_failures import most_checkpoint_s
 
 MINUTE = 60.0
 
@@ -47,11 +47,11 @@ def test_ways_are_better_the_less_a_run_stands_still():
     full, partial, sharded, asynchronous = checkpointing(restart_s=300.0).ways
     assert full.slowdown > partial.slowdown
     assert full.slowdown > sharded.slowdown > asynchronous.slowdown
-    assert sharded.checkpoint_s == full.checkpoint_s / 4  # of eight writers the storage keeps up with four
-    assert partial.restart_s > full.restart_s == asynchronous.restart_s
+    assert sharded.costs.checkpoint_s == full.costs.checkpoint_s / 4  # of eight writers the storage keeps up with four
+    assert partial.costs.restart_s > full.costs.restart_s == asynchronous.costs.restart_s
     for way in (full, partial, sharded, asynchronous):
         assert math.fsum(way.parts.values()) == pytest.approx(way.slowdown - 1)
-        assert way.interval_s >= way.lag_s
+        assert way.interval_s >= way.costs.lag_s
 
 
 def test_more_generations_are_safer():

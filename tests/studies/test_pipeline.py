@@ -2,18 +2,18 @@ import pytest
 
 from plesio.core.errors import ConfigError
 from plesio.studies import pipeline
-from plesio.studies.models.pipeline import bubble_share, micro_batches_for
+from plesio.theory.parallelism import bubble_share, micro_batches_for
 
 
 def test_reference_values():
     """shared/reference/studies.md, study 5."""
     expected = {1: 87.5, 2: 77.8, 4: 63.6, 8: 46.7, 16: 30.4, 32: 17.9}
-    assert {m: round(100 * bubble_share(8, m), 1) for m in expected} == expected
+    assert {m: round(100 * bubble_share(num_stages=8, num_micro_batches=m), 1) for m in expected} == expected
     by_doing = {p.num_micro_batches: p.bubble for p in pipeline().points if p.schedule in ("gpipe", "1f1b")}
     for m, percent in expected.items():
         assert round(100 * by_doing[m], 1) == percent
-    assert bubble_share(8, 24) == pytest.approx(0.2258, abs=5e-5)
-    assert bubble_share(8, 40) == pytest.approx(0.1489, abs=5e-5)
+    assert bubble_share(num_stages=8, num_micro_batches=24) == pytest.approx(0.2258, abs=5e-5)
+    assert bubble_share(num_stages=8, num_micro_batches=40) == pytest.approx(0.1489, abs=5e-5)
     assert micro_batches_for(0.1, num_stages=8) == 63
     assert micro_batches_for(0.05, num_stages=8) == 133
     assert pipeline(target_bubble=0.1).needed == 63
@@ -26,7 +26,9 @@ def test_equal_stages_take_the_closed_form():
         if point.recomputation == "none" and point.schedule in ("gpipe", "1f1b"):
             assert point.iteration_s == pytest.approx((point.num_micro_batches + 7) * 0.03)
         if point.recomputation == "none" and point.schedule == "interleaved":
-            assert point.bubble == pytest.approx(bubble_share(8, point.num_micro_batches, num_chunks=2))
+            assert point.bubble == pytest.approx(
+                bubble_share(num_stages=8, num_micro_batches=point.num_micro_batches, num_chunks=2)
+            )
 
 
 def test_gpipe_holds_all_micro_batches_and_1f1b_as_many_as_there_are_stages():

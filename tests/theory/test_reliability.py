@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from plesio.core.errors import ConfigError
 from plesio.theory.reliability import (
     best_interval_s,
+    check_run_ends,
     cluster_mtbf_s,
     daly_interval_s,
     expected_slowdown,
+    slowdown_parts,
     young_interval_s,
 )
 
@@ -80,6 +82,25 @@ def test_impossible_times_are_refused(bad: dict[str, float]):
         best_interval_s(**{"checkpoint_s": 1.0, "mtbf_s": 10.0, **bad})
 
 
-def test_a_segment_that_never_ends_is_refused():
-    with pytest.raises(ConfigError, match="shorter interval_s"):
-        expected_slowdown(interval_s=1e6, checkpoint_s=1.0, mtbf_s=1.0)
+def test_a_segment_that_never_ends_takes_for_ever():
+    assert expected_slowdown(interval_s=1e6, checkpoint_s=1.0, mtbf_s=1.0) == math.inf
+    assert slowdown_parts(interval_s=1.0, checkpoint_s=1.0, mtbf_s=1.0, lag_s=1e6)["lost work"] == math.inf
+
+
+@given(interval_s=times_s, mtbf_s=times_s, restart_s=st.floats(0, 1e4), lag_s=st.floats(0, 1e4))
+def test_parts_are_those_of_dalys_total(interval_s: float, mtbf_s: float, restart_s: float, lag_s: float):
+    """A lag costs what a longer restart would, and is lost, not restarting."""
+    times = {"interval_s": interval_s, "checkpoint_s": 1.0, "mtbf_s": mtbf_s}
+    if interval_s + 1 + restart_s + lag_s > 500 * mtbf_s:
+        return
+    parts = slowdown_parts(**times, restart_s=restart_s, lag_s=lag_s)
+    total = mtbf_s * math.exp((restart_s + lag_s) / mtbf_s) * math.expm1((interval_s + 1) / mtbf_s) / interval_s
+    assert 1 + math.fsum(parts.values()) == pytest.approx(total, rel=1e-9)
+    assert parts["restarts"] == pytest.approx(-math.expm1(-restart_s / mtbf_s) * total, rel=1e-9)
+
+
+def test_a_run_that_hardly_ever_ends_is_refused():
+    times = {"interval_s": 100.0, "checkpoint_s": 1.0, "mtbf_s": 100.0}
+    check_run_ends(**times)
+    with pytest.raises(ConfigError, match="write a longer MTBF"):
+        check_run_ends(**times, restart_s=1000.0)

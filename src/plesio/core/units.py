@@ -45,7 +45,7 @@ _COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _BITS_OR_BYTES = re.compile(r"([kKMGT]?)(?:b/s|Bps)")
 _BITS_ALONE = re.compile(r"([kKMGT]?)(?:b|bit|bits)")
 _QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*")
-_IN_TWO = re.compile(r"\s*(?:(\d+) h )?(\d+) min(?: (\d+) s)?\s*")
+_IN_PARTS = re.compile(r"\s*(?:(\d+) d )?(?:(\d+) h ?)?(?:(\d+) min ?)?(?:(\d+) s)?\s*")
 _NEXT_UNIT = 0.9995
 """From here on three digits of the smaller unit would be rounded to 1000 of it."""
 
@@ -65,7 +65,7 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], *, what: str, ex
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds in a duration with its unit, or with two of them, as `format_seconds` writes it.
+    """Seconds in a duration with its unit, or with several of them, as `format_seconds` writes it.
 
     >>> parse_seconds("20 ms"), parse_seconds("1.5min"), parse_seconds("2 min 5 s")
     (0.02, 90.0, 125.0)
@@ -73,10 +73,10 @@ def parse_seconds(text: str) -> float:
     Raises:
         ConfigError: No unit, an unknown one, or a negative duration.
     """
-    in_two = _IN_TWO.fullmatch(text)
-    if in_two:
-        hours, minutes, seconds = (int(number or 0) for number in in_two.groups())
-        return 3600.0 * hours + 60 * minutes + seconds
+    in_parts = _IN_PARTS.fullmatch(text)
+    if in_parts and any(in_parts.groups()):
+        days, hours, minutes, seconds = (int(number or 0) for number in in_parts.groups())
+        return 86400.0 * days + 3600 * hours + 60 * minutes + seconds
     return _parse(text, _SECONDS, what="duration", example="20 ms")
 
 
@@ -150,9 +150,13 @@ def format_count(value: float) -> str:
 def format_seconds(value_s: float) -> str:
     """A duration for people, with three significant digits.
 
-    >>> format_seconds(0.0123), format_seconds(7.5), format_seconds(125)
-    ('12.3 ms', '7.5 s', '2 min 5 s')
+    >>> format_seconds(0.0123), format_seconds(7.5), format_seconds(125), format_seconds(2e6)
+    ('12.3 ms', '7.5 s', '2 min 5 s', '23 d 3 h')
     """
+    if value_s >= 100 * 86400:
+        return f"{round(value_s / 86400):.6g} d"
+    if value_s >= 2 * 86400:
+        return f"{int(value_s // 86400)} d {int(value_s % 86400 // 3600)} h"
     if value_s >= 3600:
         return f"{int(value_s // 3600)} h {int(value_s % 3600 // 60)} min"
     if value_s >= 60:

@@ -10,10 +10,10 @@ Tensor parallelism over t devices divides all but 10 of them (inputs of the two 
 norms; equation 2); sequence parallelism divides those, too (equation 4). Selective recomputation keeps no ``5as/h`` and
 computes the attention core again (equation 6); full recomputation keeps a layer's input only, ``2sbh``. An attention
 kernel that never writes the softmax out (Dao et al. 2022) keeps what selective recomputation does, but for a number for
-each position and head.
+each position and head. Without dropout there are neither its masks, ``2sbh`` of the 10, nor what it makes of the
+softmax, ``3as²b``.
 
-Where it stops being true: other layers (gated MLPs, grouped-query attention, no dropout), other precisions, what an
-allocator adds.
+Where it stops being true: other layers (gated MLPs, grouped-query attention), other precisions, what an allocator adds.
 """
 
 from typing import Literal
@@ -44,6 +44,7 @@ def layer_activation_bytes(
     recomputation: Recomputation = "none",
     tensor_parallel: int = 1,
     sequence_parallel: bool = False,
+    dropout: bool = True,
 ) -> float:
     """Bytes that one device keeps of one layer and one micro-batch (Korthikanti et al. 2022, table 2).
 
@@ -58,6 +59,7 @@ def layer_activation_bytes(
         recomputation: ``none``, ``selective`` (the attention core) or ``full`` (the layer).
         tensor_parallel: t, devices that share the layer.
         sequence_parallel: Whether they share what tensor parallelism alone would keep on each.
+        dropout: Whether the layer has it.
 
     Raises:
         ConfigError: A number below 1, or sequence parallelism of one device.
@@ -69,8 +71,9 @@ def layer_activation_bytes(
     on_each = 1 / tensor_parallel if sequence_parallel else 1.0
     if recomputation == "full":
         return _BYTES * sbh * on_each
-    attention = 5 * num_heads * sequence / hidden if recomputation == "none" else 0.0
-    return sbh * (10 * on_each + (24 + attention) / tensor_parallel)
+    of_softmax, whole = (5, 10) if dropout else (2, 8)
+    attention = of_softmax * num_heads * sequence / hidden if recomputation == "none" else 0.0
+    return sbh * (whole * on_each + (24 + attention) / tensor_parallel)
 
 
 def first_stage_activation_bytes(

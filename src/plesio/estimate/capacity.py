@@ -88,6 +88,8 @@ def _single_changes(model: Model, layout: Layout) -> list[dict[str, Any]]:
         changes.append({"sequence_parallel": True})
     if layout.zero == 0:
         changes.append({"zero": 1})
+    elif layout.zero == 1 and layout.pp > 1:
+        changes.append({"zero": 2})
     if layout.recomputation == "none" and not layout.software.fused_attention:
         changes.append({"recomputation": "selective"})
     if layout.micro_batch > 1:

@@ -1,28 +1,16 @@
 """How long work takes on devices that fail, if its state is written now and then.
 
-Failures, writing and coming back are those of `plesio.theory.reliability` (Daly 2006). Its expected total
-
-    T = W M e^(R/M) (e^((I+C)/M) - 1) / I
-
-for work W, an interval I, C to write a state, R to come back and M between failures has four parts: the work, its
-``W/I`` writings, coming back, and what was lost. Failures come at rate 1/M all the time, so there are ``T/M`` of them,
-and after each one ``M (1 - e^(-R/M))`` pass on average until the state is back or the next failure comes: coming back
-takes ``T (1 - e^(-R/M))``. What remains is ``W (M (e^((I+C)/M) - 1) - (I+C)) / I``, lost.
+Failures, writing and coming back are those of `plesio.theory.reliability` (Daly 2006).
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from plesio.core.errors import ConfigError
-from plesio.core.units import format_seconds
 from plesio.theory.checks import check_not_negative, check_positive
-from plesio.theory.reliability import best_interval_s
+from plesio.theory.reliability import best_interval_s, check_run_ends, slowdown_parts
 
 __all__ = ["Goodput", "expected_goodput"]
-
-_LONGEST_STRETCH = 10.0
-"""Without a failure, in mean times between two; e^10 attempts are no plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,21 +93,14 @@ def expected_goodput(
     interval_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s) if interval_s is None else interval_s
     check_positive(interval_s=interval_s)
     interval_s = min(interval_s, work_s)  # a short run writes its result
-    segment_s = interval_s + checkpoint_s
-    if max(segment_s, restart_s) > _LONGEST_STRETCH * mtbf_s:
-        raise ConfigError(
-            f"failures are {format_seconds(mtbf_s)} apart, and to write a state takes {format_seconds(checkpoint_s)}, "
-            f"to come back {format_seconds(restart_s)}, so the run would hardly ever end; write a longer MTBF, "
-            "a higher storage bandwidth, or a shorter restart"
-        )
-    segments = work_s / interval_s
-    lost_s = segments * (mtbf_s * math.expm1(segment_s / mtbf_s) - segment_s)
-    coming_back = math.expm1(restart_s / mtbf_s)
+    times = {"interval_s": interval_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}
+    check_run_ends(**times)
+    parts = slowdown_parts(**times)
     return Goodput(
         work_s=work_s,
-        checkpoints_s=segments * checkpoint_s,
-        lost_s=lost_s,
-        restarts_s=coming_back * (segments * segment_s + lost_s),
+        checkpoints_s=work_s * parts["writing"],
+        lost_s=work_s * parts["lost work"],
+        restarts_s=work_s * parts["restarts"],
         interval_s=interval_s,
         checkpoint_s=checkpoint_s,
         restart_s=restart_s,

@@ -190,10 +190,8 @@ def _check_transformer(model: Transformer, layout: Layout) -> None:
         )
     if layout.vpp > 1 and layout.pp == 1:
         raise ConfigError(f"vpp {layout.vpp} interleaves the stages of a pipeline; write vpp = 1, or pp = 2 or more")
-    if layout.zero >= 2 and layout.pp > 1:
-        raise ConfigError(
-            f"zero {layout.zero} would exchange gradients in every micro-batch of a pipeline; write zero = 1, or pp = 1"
-        )
+    if layout.zero == 3 and layout.pp > 1:
+        raise ConfigError("zero 3 would gather a stage for every micro-batch; write zero = 2 or less, or pp = 1")
 
 
 def _check_divides(value: int, number: int, *, degree: str, what: str, name: str) -> None:

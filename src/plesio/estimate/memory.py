@@ -2,11 +2,12 @@
 
 Adam in mixed precision keeps for every parameter 2 bytes of weight, 12 of optimizer state (master weight and two
 moments in FP32), and a gradient of 2 or 4 (Rajbhandari et al. 2020, section 3.1); in FP32, 4 and 8 and 4. ZeRO divides
-the optimizer's state (stage 1), gradients (2) and weights (3) by the replicas. Activations are those of
+the optimizer's state (stage 1), gradients (2) and weights (3) by the replicas; the gradients of the part of an
+interleaved stage that is at work are whole, as they collect what p micro-batches add. Activations are those of
 `plesio.cost.activations` (Korthikanti et al. 2022), corrected for gated networks and shared keys and values, times the
 micro-batches that a stage holds: in 1F1B stage i of p holds ``min(p-i, m)``, and interleaved
 ``(2(p-i-1) + (v-1)p + 1) / v``, which for the first is ``p (1 + (p-1)/pv)``. Stages differ, so both ends of the
-pipeline are looked at.
+pipeline are looked at, and the stage after the first, which may have a layer more.
 """
 
 from collections.abc import Mapping
@@ -87,9 +88,9 @@ def estimate_memory(model: Model, layout: Layout, machine: Machine, *, global_ba
         ConfigError: The model cannot be laid out so.
     """
     num_micro_batches = check_layout(model, layout, machine, global_batch=global_batch)
-    ends = (0, layout.pp - 1) if layout.pp > 1 else (0,)
+    stages = sorted({0, min(1, layout.pp - 1), layout.pp - 1})
     return max(
-        (memory_of_stage(model, layout, machine, stage=stage, num_micro_batches=num_micro_batches) for stage in ends),
+        (memory_of_stage(model, layout, machine, stage=stage, num_micro_batches=num_micro_batches) for stage in stages),
         key=lambda memory: memory.total_bytes,
     )
 
@@ -108,6 +109,7 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
     weight_bytes, state_bytes = (4, 8) if full else (2, 12)
     activations *= weight_bytes / 2
     gradient_bytes = 4 if full else layout.software.gradient_bytes
+    collecting = (dense + experts) / layout.vpp if layout.zero == 2 and layout.vpp > 1 else 0.0
     replicas = layout.dp * layout.cp
 
     def share(num_bytes: float, *, from_stage: int) -> float:
@@ -117,7 +119,7 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
 
     return Memory(
         parameters_bytes=share(weight_bytes, from_stage=3),
-        gradients_bytes=share(gradient_bytes, from_stage=2),
+        gradients_bytes=share(gradient_bytes, from_stage=2) + gradient_bytes * collecting,
         optimizer_bytes=share(state_bytes, from_stage=1),
         activations_bytes=activations,
         buffers_bytes=buffers + CONTEXT_BYTES,
@@ -127,9 +129,14 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
 
 
 def layers_of_stage(model: Transformer, layout: Layout, stage: int) -> int:
-    """Layers of a stage; where they do not come out even, the last stage has fewer, as it has the output, too."""
-    is_last = stage == layout.pp - 1
-    return model.num_layers // layout.pp if is_last else -(-model.num_layers // layout.pp)
+    """Layers of a stage; where they do not come out even, the last has fewer, and the first if two have.
+
+    These two have the output and the embedding as well (Llama 3's stages; Grattafiori et al. 2024, section 3.3.2).
+    """
+    fewest, more = divmod(model.num_layers, layout.pp)
+    num_with_fewer = layout.pp - more
+    has_fewer = stage == layout.pp - 1 or (stage == 0 and num_with_fewer > 1)
+    return fewest if more == 0 or has_fewer else fewest + 1
 
 
 def stage_parameters(model: Transformer, layout: Layout, stage: int) -> tuple[float, float]:
@@ -162,6 +169,7 @@ def _layer_bytes(model: Transformer, layout: Layout, recomputation: Recomputatio
         recomputation="selective" if fused else recomputation,
         tensor_parallel=layout.tp,
         sequence_parallel=layout.sequence_parallel,
+        dropout=model.dropout,
     )
     if recomputation == "full":
         return kept

@@ -32,6 +32,7 @@ class Transformer:
         sequence_length: s, tokens.
         gated: The feed-forward network has a third matrix that gates (SwiGLU).
         biases: Linear layers have biases and norms have shifts, and positions have an embedding, as in GPT.
+        dropout: Activations are dropped while training, so masks are kept.
         tied_embeddings: The output matrix is the embedding's.
         head_size: d; None is ``h / a``.
         num_experts: Feed-forward networks a layer.
@@ -55,6 +56,7 @@ class Transformer:
     sequence_length: int
     gated: bool = False
     biases: bool = False
+    dropout: bool = False
     tied_embeddings: bool = False
     head_size: int | None = None
     num_experts: int = 1

@@ -15,7 +15,7 @@ __all__ = ["MODELS", "find_model", "read_hugging_face"]
 def gpt(
     name: str, *, layers: int, hidden: int, heads: int, sequence_length: int = 2048, vocabulary: int = 51200
 ) -> Transformer:
-    """A GPT with networks four times as wide as the layer, as in Megatron's papers."""
+    """A GPT with networks four times as wide as the layer and with dropout, as in Megatron's papers."""
     return Transformer(
         name=name,
         num_layers=layers,
@@ -26,6 +26,7 @@ def gpt(
         vocabulary_size=vocabulary,
         sequence_length=sequence_length,
         biases=True,
+        dropout=True,
         tied_embeddings=True,
     )
 
@@ -186,6 +187,7 @@ class _Family:
         multi_query: All heads share keys and values, unless the file says otherwise.
         head_size: If the file does not say; None is ``h / a``.
         experts: The file must say how many.
+        dropout: As in `Transformer`, if the file does not say.
     """
 
     gated: bool = False
@@ -195,6 +197,7 @@ class _Family:
     multi_query: bool = False
     head_size: int | None = None
     experts: bool = False
+    dropout: bool = False
 
 
 # the defaults of transformers' configurations
@@ -207,12 +210,12 @@ _FAMILIES: Mapping[str, _Family] = {
     "gemma": _Family(gated=True, kv_heads=16, head_size=256, tied=True),
     "phi": _Family(),
     "phi3": _Family(gated=True),
-    "gpt2": _Family(biases=True, tied=True),
-    "gpt_bigcode": _Family(biases=True, tied=True, multi_query=True),
+    "gpt2": _Family(biases=True, tied=True, dropout=True),
+    "gpt_bigcode": _Family(biases=True, tied=True, multi_query=True, dropout=True),
     "gpt_neo": _Family(biases=True, tied=True),
     "gpt_neox": _Family(),
     "gptj": _Family(),
-    "opt": _Family(biases=True, tied=True),
+    "opt": _Family(biases=True, tied=True, dropout=True),
     "bloom": _Family(tied=True),
     "falcon": _Family(tied=True, multi_query=True),
 }
@@ -275,6 +278,7 @@ def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Tran
         sequence_length=sequence_length,
         gated=family.gated,
         biases=family.biases,
+        dropout=_has_dropout(values, family),
         tied_embeddings=bool(values.get("tie_word_embeddings", family.tied)),
         head_size=given("head_dim") or family.head_size,
         num_experts=size("num_local_experts") if family.experts else given("num_local_experts", "num_experts") or 1,
@@ -299,6 +303,12 @@ def _family(values: Mapping[str, Any], *, path: Path) -> _Family:
     if values.get("word_embed_proj_dim", values.get("hidden_size")) != values.get("hidden_size"):
         raise ConfigError(f'{path} has a "word_embed_proj_dim" that is not its "hidden_size", which is not modelled')
     return _FAMILIES[name]
+
+
+def _has_dropout(values: Mapping[str, Any], family: _Family) -> bool:
+    names = ("resid_pdrop", "resid_dropout", "hidden_dropout", "dropout", "attn_pdrop", "attention_dropout")
+    said = [values[name] for name in names if isinstance(values.get(name), (int, float))]
+    return any(said) if said else family.dropout
 
 
 def _kv_heads(values: Mapping[str, Any], family: _Family, *, heads: int) -> int:

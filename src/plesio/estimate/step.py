@@ -176,8 +176,9 @@ class _TransformerStep:
         head = _both_ways(self.head)
         head_s = sum(head.values())
         first, last = layers_of_stage(model, layout, 0), layers_of_stage(model, layout, layout.pp - 1)
-        last_decides = layout.pp == 1 or last * layer_s + head_s >= first * layer_s
-        layers = last if last_decides else first
+        most = max(first, layers_of_stage(model, layout, min(1, layout.pp - 1)))
+        last_decides = layout.pp == 1 or last * layer_s + head_s >= most * layer_s
+        layers = last if last_decides else most
         slowest_s = layers * layer_s + (head_s if last_decides else 0.0)
         seconds = {name: num_micro_batches * layers * value for name, value in layer.items()}
         if last_decides:
@@ -292,23 +293,18 @@ class _TransformerStep:
             else:
                 exchange_s += layers * group.all_gather_s(gradient * parameters / layers)
                 gather_s += layers * group.all_gather_s(weight * parameters / layers)
+        # an interleaved stage does a part of its layers for p micro-batches before it goes on to the next part
+        turns = min(layout.pp, num_micro_batches) if layout.vpp > 1 else 1
+        rounds = num_micro_batches / turns if layout.zero >= 2 else 1
         if not layout.software.overlaps_gradients:
-            if layout.zero == 3:
-                return num_micro_batches * (2 * gather_s + exchange_s)
-            return (num_micro_batches if layout.zero == 2 else 1) * exchange_s + gather_s
-        forward_s = self.layer.forward_s
-        if layout.zero < 2:
-            # an interleaved stage does a part of its layers for p micro-batches before it goes on to the next part
-            turns = min(layout.pp, num_micro_batches) if layout.vpp > 1 else 1
-            exposed_s = exposed_in_turn_s(exchange_s, beside_s=turns * backward_s, parts=layers)
-            return exposed_s + exposed_in_turn_s(gather_s, beside_s=turns * forward_s, parts=layers)
-        # every micro-batch scatters its gradients; with ZeRO 3 it gathers the layers, forward and again backward
+            return rounds * exchange_s + (2 * rounds if layout.zero == 3 else 1) * gather_s
+        forward_s, backward_s = turns * self.layer.forward_s, turns * backward_s
         gather_forward_s = exposed_in_turn_s(gather_s, beside_s=forward_s, parts=layers)
-        if layout.zero == 2:
-            scatter_s = exposed_in_turn_s(exchange_s, beside_s=backward_s, parts=layers)
-            return num_micro_batches * scatter_s + gather_forward_s
+        if layout.zero < 3:
+            return rounds * exposed_in_turn_s(exchange_s, beside_s=backward_s, parts=layers) + gather_forward_s
+        # ZeRO 3 gathers the layers for every micro-batch, forward and again backward
         scatter_s = exposed_in_turn_s(gather_s + exchange_s, beside_s=backward_s, parts=layers)
-        return num_micro_batches * (gather_forward_s + scatter_s)
+        return rounds * (gather_forward_s + scatter_s)
 
     def _optimizer_s(self) -> float:
         layout = self.layout

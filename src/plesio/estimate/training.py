@@ -2,8 +2,8 @@
 
 Steps follow from the tokens; a step is `plesio.estimate.step`'s, and what failures and states add is
 `plesio.estimate.goodput`'s. The state that is written is Adam's in mixed precision: a weight of 2 bytes, the master
-weight and two moments, 14 bytes a parameter (in FP32: 12). That is also what BLOOM's run wrote, 2.3 TiB for 176 billion
-parameters (Workshop et al. 2022). All devices stand still while it is written, and read it when they come back.
+weight and two moments, 14 bytes a parameter (in FP32: 12). BLOOM's run wrote 2.3 TB for 176 billion parameters, 13
+bytes each (Workshop et al. 2022). All devices stand still while it is written, and read it when they come back.
 
 Energy is devices x hours x their most power x PUE, and carbon that times a grid's intensity, as Touvron et al. (2023a,
 section 6) count it; hosts' processors and the network are not in it.
@@ -39,7 +39,7 @@ DEVICE_STORAGE_BYTES_PER_S = 2.3e12 / 40 / 384
 
 STEP_ERROR = 0.033
 """Root mean square of the errors of published steps whose model was left out of the calibration
-(`plesio validate estimator`): of Megatron, on machines that are well run. Other programs took 20 % longer."""
+(`plesio validate estimator`): of Megatron, on machines that are well run."""
 
 CHECKPOINT_BYTES = 14.0
 """Of a parameter: its weight in half precision, master weight and two moments."""

@@ -2,7 +2,8 @@
 
 Of sources A and C every other model is fitted on, beginning with the first of each, and the others are held out. Then
 each model is left out in turn, with all its rows in both sources, and predicted with constants fitted on the rest. On
-H100 one constant is fitted on the one row of source D that needs no pipeline, and the others are held out.
+H100 one constant is fitted on the one row of source D that needs no pipeline, and its others and source E's are held
+out.
 
 The baseline of times is a constant utilisation: the mean MFU of the fitted rows. That of memory is 16 bytes a
 parameter, and ``34 s b h`` bytes a layer, divided by the devices (by the stages, and by tensor parallelism).
@@ -40,14 +41,14 @@ FITTED_STEPS_H100: Sequence[PublishedStep] = tuple(
 def validate_estimator(constants: Constants = CONSTANTS) -> list[Prediction]:
     """Every published row: predicted, reported, and by the baseline.
 
-    Quantities come in the order: step times of A and C (fitted, held out, each model left out), of D (fitted, held
-    out), memory (parameters with their state, activations, activations with selective recomputation).
+    Quantities come in the order: step times of A and C (fitted, held out, each model left out), of D and E (fitted,
+    held out), memory (parameters with their state, activations, activations with selective recomputation).
 
     Args:
         constants: Of all rows but those of a model that is left out.
     """
     a100 = [step for step in PUBLISHED_STEPS if step.source in ("A", "C")]
-    h100 = [step for step in PUBLISHED_STEPS if step.source == "D"]
+    h100 = [step for step in PUBLISHED_STEPS if step.source in ("D", "E")]
     predictions = []
     for what, steps, fitted in (("step time", a100, FITTED_STEPS), ("H100 step time", h100, FITTED_STEPS_H100)):
         mfu = _mean_mfu(fitted)

@@ -79,13 +79,13 @@ class Theorem:
 
 
 THEOREMS: tuple[Theorem, ...] = (
-    Theorem(synchronous_sgd, "Bubeck 2015, section 6.2", "num_steps"),
+    Theorem(synchronous_sgd, "Bubeck 2015", "num_steps"),
     Theorem(delayed_strongly_convex, "Arjevani, Shamir & Srebro 2020; Stich & Karimireddy 2020", "num_steps"),
     Theorem(asynchronous_average_staleness, "Koloskova, Stich & Jaggi 2022; Mishchenko et al. 2022", "num_steps"),
-    Theorem(asynchronous_nonconvex, "Lian, Huang, Li & Liu 2015, theorem 1", "num_steps"),
+    Theorem(asynchronous_nonconvex, "Lian, Huang, Li & Liu 2015", "num_steps"),
     Theorem(local_sgd, "Khaled, Mishchenko & Richtárik 2020", "period"),
     Theorem(compressed_gradients, "Bertsekas & Tsitsiklis 2000", "num_steps"),
-    Theorem(error_feedback, "Karimireddy, Rebjock, Stich & Jaggi 2019, theorem II", "kept_share"),
+    Theorem(error_feedback, "Karimireddy, Rebjock, Stich & Jaggi 2019", "kept_share"),
     Theorem(critical_batch, "McCandlish, Kaplan, Amodei et al. 2018", "batch_size"),
     Theorem(grid_variance, "Pham & Ahn 2025", "num_stages"),
     Theorem(constant_staleness, "Levin & May 1976", "staleness"),
@@ -93,8 +93,8 @@ THEOREMS: tuple[Theorem, ...] = (
     Theorem(speedup, "Amdahl 1967", "num_workers"),
     Theorem(best_num_workers, "the derivative of T(n)", "compute_s"),
     Theorem(asynchronous_rate, "counting", "step_times_s"),
-    Theorem(pipeline_bubble, "Huang et al. 2019; Narayanan et al. 2021", "num_microbatches"),
-    Theorem(zero_memory, "Rajbhandari, Rasley, Ruwase & He 2020, section 5", "num_ranks"),
+    Theorem(pipeline_bubble, "Huang et al. 2019; Narayanan et al. 2021", "num_micro_batches"),
+    Theorem(zero_memory, "Rajbhandari, Rasley, Ruwase & He 2020", "num_ranks"),
     Theorem(checkpoint_interval, "Young 1974; Daly 2006", "num_nodes"),
 )
 

@@ -38,7 +38,7 @@ def synchronous_sgd(
 ) -> Bound:
     """Synchronous SGD on a convex function: error of the mean iterate.
 
-    ``E f(x̄) - f* ≤ D²/(2α(1-αL)T) + ασ²/(2(1-αL)B)`` for ``αL < 1`` (Bubeck 2015, section 6.2, in like form).
+    ``E f(x̄) - f* ≤ D²/(2α(1-αL)T) + ασ²/(2(1-αL)B)`` for ``αL < 1`` (after Bubeck 2015).
 
     Why: a step moves the squared distance to x* by at most ``-2α(1-αL)(f-f*) + α²σ²/B``, since f is convex and
     ``‖∇f‖² ≤ 2L(f-f*)``; the sum over T steps telescopes.
@@ -191,7 +191,7 @@ def asynchronous_nonconvex(
 ) -> Bound:
     """Asynchronous SGD with bounded staleness on any smooth function: mean squared gradient norm.
 
-    ``2Δ/(αT) + αLσ² + 2α²L²τσ²`` for ``αL + 2α²L²τ² ≤ 1`` (Lian, Huang, Li & Liu 2015, theorem 1).
+    ``2Δ/(αT) + αLσ² + 2α²L²τσ²`` for ``αL + 2α²L²τ² ≤ 1`` (Lian, Huang, Li & Liu 2015).
 
     >>> bound = asynchronous_nonconvex(max_staleness=10)
     >>> {name: round(part, 4) for name, part in bound.parts.items()}
@@ -245,8 +245,8 @@ def local_sgd(
 ) -> Bound:
     """Local SGD on a convex function, all workers drawing from the same data: error of the mean iterate.
 
-    ``E f(x̄) - f* ≤ D²/(αT) + ασ²/n + 3/2 α²L(H-1)σ²`` for ``αL ≤ 1/4`` (Khaled, Mishchenko & Richtárik 2020, identical
-    data; their constants are larger). The last part is the drift of the workers from their mean, whose mean square is
+    ``E f(x̄) - f* ≤ D²/(αT) + ασ²/n + 3/2 α²L(H-1)σ²`` for ``αL ≤ 1/4`` (after Khaled, Mishchenko & Richtárik 2020,
+    identical data). The last part is the drift of the workers from their mean, whose mean square is
     at most ``α²(H-1)σ²``; it is 0 where they average after every step, and where there is no noise. Workers with unlike
     data drift even without noise, which this leaves out.
 
@@ -342,7 +342,7 @@ def error_feedback(
 ) -> Bound:
     """SGD with compressed gradients and error feedback: mean squared gradient norm.
 
-    ``2Δ/(αT) + αLG² + 4α²L²(1-δ)G²/δ²`` (Karimireddy, Rebjock, Stich & Jaggi 2019, lemma 3 and theorem II), with
+    ``2Δ/(αT) + αLG² + 4α²L²(1-δ)G²/δ²`` (Karimireddy, Rebjock, Stich & Jaggi 2019), with
     ``E‖g‖² ≤ G²`` and a compressor that loses at most ``1-δ`` of a vector's squared norm: for the k largest of d
     coordinates δ is at least k/d. The compressor is in the part with α² only, so that it costs nothing as α falls.
 
@@ -377,7 +377,7 @@ def error_feedback(
 
 
 def gradient_noise_scale(*, covariance_trace: float, squared_gradient_norm: float) -> float:
-    """Samples from which on more of them no longer pay: ``tr Σ / ‖G‖²`` (McCandlish et al. 2018, section 2).
+    """Samples from which on more of them no longer pay: ``tr Σ / ‖G‖²`` (McCandlish et al. 2018).
 
     >>> gradient_noise_scale(covariance_trace=500.0, squared_gradient_norm=0.5)
     1000.0
@@ -397,7 +397,7 @@ def gradient_noise_scale(*, covariance_trace: float, squared_gradient_norm: floa
 def critical_batch(*, min_steps: float = 1000.0, noise_scale: float = 1000.0, batch_size: int = 1000) -> Bound:
     """Steps to a target by batch size, and what they cost in samples.
 
-    ``S = S_min (1 + B_noise/B)`` and ``E = S B = E_min (1 + B/B_noise)`` (McCandlish et al. 2018, section 2). At the
+    ``S = S_min (1 + B_noise/B)`` and ``E = S B = E_min (1 + B/B_noise)`` (McCandlish et al. 2018). At the
     critical batch ``B_noise`` both are twice their least. The learning rate is taken to be the best for each batch.
 
     >>> bound = critical_batch()

@@ -170,12 +170,12 @@ def _time_falls_as_square_root() -> Witness:
 
 
 def _half_full_pipeline() -> Witness:
-    bubble = pipeline_bubble(num_stages=8, num_microbatches=16).value
+    bubble = pipeline_bubble(num_stages=8, num_micro_batches=16).value
     return Witness(bubble < 0.05, {"bubble, p = 8, m = 16 (%)": 100 * bubble})
 
 
-def _ten_microbatches() -> Witness:
-    bound = pipeline_bubble(num_stages=8, num_microbatches=10)
+def _ten_micro_batches() -> Witness:
+    bound = pipeline_bubble(num_stages=8, num_micro_batches=10)
     utilisation = 1 - bound.value
     needed = bound.also["micro-batches for 90 % utilisation"]
     return Witness(utilisation >= 0.9, {"utilisation, m = 10 (%)": 100 * utilisation, "m that is needed": needed})
@@ -410,7 +410,7 @@ STATEMENTS: tuple[Statement, ...] = (
         claim="Ten micro-batches give eight stages a utilisation of 90 %.",
         verdict="false",
         reason="m/(m+p-1) is 0.9 at m = 9(p-1).",
-        check=_ten_microbatches,
+        check=_ten_micro_batches,
     ),
     Statement(
         place="elsewhere",

@@ -1,33 +1,13 @@
 import os
 
 import pytest
-import torch
 
 from plesio.bench.namespaces import why_no_namespaces
-from plesio.bench.twins.ranks import Ranks, ranks_on_hosts, slowest_s, timed
+from plesio.bench.twins.ranks import Ranks, ranks_on_hosts, slowest_s
 from plesio.core.errors import ConfigError, PlesioError
-from plesio.runtime.exchange.group import TorchGroup
+from support.ranks import barriers, dying, failing, summed, where
 
 NO_NAMESPACES = why_no_namespaces()
-
-
-def summed(group: TorchGroup, *, number: float) -> tuple[int, float]:
-    tensor = torch.tensor([number * (group.rank + 1)])
-    group.all_reduce(tensor).wait()
-    return group.rank, tensor.item()
-
-
-def where(group: TorchGroup) -> int:
-    return os.stat("/proc/thread-self/ns/net").st_ino
-
-
-def failing(group: TorchGroup) -> None:
-    raise RuntimeError(f"rank {group.rank} has had enough")
-
-
-def dying(group: TorchGroup) -> None:
-    if group.rank == 1:
-        os._exit(3)
 
 
 def test_every_rank_runs_the_function_in_one_group():
@@ -68,7 +48,3 @@ def test_timing_counts_repeats_and_not_the_warm_up():
         (first, second) = ranks.run(barriers, repeats=4)
     assert len(first) == len(second) == 4
     assert all(begun_s <= ended_s for begun_s, ended_s in first)
-
-
-def barriers(group: TorchGroup, *, repeats: int) -> list[tuple[float, float]]:
-    return timed(group, lambda: None, repeats=repeats, warm_up=2)

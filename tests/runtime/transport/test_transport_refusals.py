@@ -49,7 +49,6 @@ def test_zeromq_without_any_key_is_refused_and_counted(
     server: EchoServer, connect: Connect, stranger: zmq.Socket, channel: str
 ):
     stranger.connect(server.addresses[channel])
-    stranger.send(b"hello")
     server.wait_for(lambda: server.endpoint.refused == {Refusal.HANDSHAKE: 1})
     assert still_serves(connect(server.addresses))
 

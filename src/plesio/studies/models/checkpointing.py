@@ -3,13 +3,8 @@
 Failures come M seconds apart on average. A run computes for I, writes its state for C, and so on; a failure costs what
 was done since the last state, about half an interval, and R to be back. Then a second of work takes
 ``M e^(R/M) (e^((I+C)/M) - 1) / I`` seconds (Daly 2006, eq. 13; `plesio.theory.reliability`). Young's interval
-``√(2CM)`` and Daly's are close to the best. The answer divides that time: of any second, ``1 - e^(-R/M)`` is
-restarting, since failures come at all times alike; writing is ``C/I`` of the work; the rest is lost.
-
-Four ways to write. *Full*: one writer, C. *Sharded* over n writers: C/n, and no less than the storage takes. *Partial*:
-only what has changed, a share c of the state, and all of it every k-th time; a restart also reads the parts since. And
-*asynchronous* (with shards): the run stands still for a copy to the host's memory, and the state counts when it is
-written, w later; a failure costs w more, so R + w stands for R, exactly, as long as w is no more than an interval.
+``√(2CM)`` and Daly's are close to the best. The same module divides that time into work, writing, what is lost, and
+restarts; `plesio.studies.checkpoint_ways` has four ways to write.
 
 Keeping g generations: if a state is unreadable with probability q, a failure goes back j intervals more with
 probability ``q^j (1-q)``, and none of them is good with ``q^g``.
@@ -26,19 +21,22 @@ from typing import ClassVar
 
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Span, Table, Timeline
-from plesio.core.units import format_seconds
+from plesio.core.units import format_percent, format_seconds
 from plesio.cost.faults import Failures
 from plesio.sim.checkpoints import Runs, simulate_runs, trace_run
+from plesio.studies.checkpoint_ways import Way, costs_of_ways, overhead_by_nodes
+from plesio.studies.published_failures import published_failures
 from plesio.studies.study import Answer
 from plesio.theory.reliability import (
     best_interval_s,
-    cluster_mtbf_s,
+    check_run_ends,
     daly_interval_s,
     expected_slowdown,
+    slowdown_parts,
     young_interval_s,
 )
 
-__all__ = ["Checkpointing", "SimulatedInterval", "Way", "checkpointing", "most_checkpoint_s"]
+__all__ = ["Checkpointing", "SimulatedInterval", "checkpointing"]
 
 _FACTORS = tuple(2 ** (power / 2) for power in range(-4, 5))
 """Of the best interval, for what others cost."""
@@ -48,39 +46,8 @@ _DRAWN_SEGMENTS = 4.5
 """Before and after the first failure."""
 _MOST_SEGMENT = 8.0
 """Mean times between failures that a segment may take; longer ones hardly ever end."""
-_MOST_SLOWDOWN = 100.0
-"""Seconds that a second of useful work may take; a run that takes longer is no plan."""
 _MOST_FAILURES = 1000.0
 """Of a simulated run; a part of a run that has more is as slow as all of it."""
-_DAY_S = 86400.0
-_WEEK_S = 7 * _DAY_S
-_LLAMA_NODES, _LLAMA_FAILURES, _LLAMA_S, _LLAMA_EFFECTIVE = 16384 // 8, 419, 54 * _DAY_S, 0.9
-"""Llama 3 405B on 16 384 H100 (Grattafiori et al. 2024, section 3.3.4); eight devices a node, as with BLOOM."""
-_BLOOM_NODES, _BLOOM_MTBF_S, _BLOOM_CHECKPOINT_S = 384 // 8, _WEEK_S, 40.0
-"""BLOOM on 384 A100 (Scao et al. 2022): 2.3 TB in 40 s, about a failure a week."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """A way to save the state.
-
-    Attributes:
-        name: Of the way.
-        checkpoint_s: C, seconds that the run stands still for a state.
-        restart_s: R, seconds from a failure until it goes on.
-        lag_s: w, seconds from then until the state counts.
-        interval_s: I, the best.
-        slowdown: Seconds that a second of work takes.
-        parts: Of these, what the time above 1 goes into.
-    """
-
-    name: str
-    checkpoint_s: float
-    restart_s: float
-    lag_s: float
-    interval_s: float
-    slowdown: float
-    parts: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +122,10 @@ class Checkpointing(Answer):
         """The interval, what it costs, whose rule is how close, and the best way."""
         best = min(self.ways, key=lambda way: way.slowdown)
         return (
-            f"Saving every {format_seconds(self.interval_s)} costs {_percent(self.slowdown - 1)} of the useful time; "
+            f"Saving every {format_seconds(self.interval_s)} costs {_overhead(self.slowdown)} of the useful time; "
             f"best is {format_seconds(self.best_s)}, Young says {format_seconds(self.young_s)}, Daly "
             f"{format_seconds(self.daly_s)}, and a failure undoes {format_seconds(self.lost_s)}. "
-            f"{best.name.capitalize()} every {format_seconds(best.interval_s)}, it costs {_percent(best.slowdown - 1)}."
+            f"{best.name.capitalize()} every {format_seconds(best.interval_s)}, it costs {_overhead(best.slowdown)}."
         )
 
     @property
@@ -173,7 +140,7 @@ class Checkpointing(Answer):
 
     def tables(self) -> Sequence[Table]:
         """Intervals, ways, nodes, generations, and what others have published."""
-        return [self._intervals(), self._ways(), self._nodes(), self._kept(), _published()]
+        return [self._intervals(), self._ways(), self._nodes(), self._kept(), published_failures()]
 
     def _intervals(self) -> Table:
         least = min(one.exact for one in self.simulated)
@@ -181,8 +148,8 @@ class Checkpointing(Answer):
             (
                 f"{one.factor:.3g}",
                 format_seconds(one.interval_s),
-                _percent(one.exact - 1),
-                _percent(one.exact / least - 1),
+                _overhead(one.exact),
+                _overhead(one.exact / least),
                 _with_interval(one.poisson, one.poisson_ci95),
                 "yes" if one.poisson_ci95[0] <= one.exact <= one.poisson_ci95[1] else "no",
                 _with_interval(one.weibull, one.weibull_ci95),
@@ -204,12 +171,12 @@ class Checkpointing(Answer):
         rows = [
             (
                 way.name,
-                format_seconds(way.checkpoint_s),
-                format_seconds(way.lag_s),
-                format_seconds(way.restart_s),
+                format_seconds(way.costs.checkpoint_s),
+                format_seconds(way.costs.lag_s),
+                format_seconds(way.costs.restart_s),
                 format_seconds(way.interval_s),
-                _percent(way.slowdown - 1),
-                *(_percent(way.parts[name]) for name in way.parts),
+                _overhead(way.slowdown),
+                *(format_percent(share, digits=2) for share in way.parts.values()),
             )
             for way in self.ways
         ]
@@ -221,7 +188,7 @@ class Checkpointing(Answer):
             (
                 str(nodes),
                 format_seconds(mtbf_s),
-                *("–" if math.isnan(one) else _percent(one - 1) for one in by.values()),
+                *("–" if math.isnan(one) else _overhead(one) for one in by.values()),
             )
             for nodes, (mtbf_s, by) in self.by_nodes.items()
         ]
@@ -257,7 +224,7 @@ class Checkpointing(Answer):
         worst = max(self.simulated, key=lambda one: one.exact)
         return LineChart(
             slug="interval",
-            title=f"{worst.factor:.3g} times the best interval costs {_percent(worst.exact - 1)}",
+            title=f"{worst.factor:.3g} times the best interval costs {_overhead(worst.exact)}",
             caption="Time above the useful one by the interval between states, with 95 % confidence intervals.",
             x=Axis(title="interval (min)", log=True),
             y=Axis(title="overhead (%)"),
@@ -268,14 +235,14 @@ class Checkpointing(Answer):
     def _slowdown_at(self, interval_s: float) -> float:
         first = self.ways[0]
         return expected_slowdown(
-            interval_s=interval_s, checkpoint_s=self.checkpoint_s, mtbf_s=self.mtbf_s, restart_s=first.restart_s
+            interval_s=interval_s, checkpoint_s=self.checkpoint_s, mtbf_s=self.mtbf_s, restart_s=first.costs.restart_s
         )
 
     def _by_way(self) -> BarChart:
         best = min(self.ways, key=lambda way: way.slowdown)
         return BarChart(
             slug="ways",
-            title=f"{best.name.capitalize()} costs least: {_percent(best.slowdown - 1)}",
+            title=f"{best.name.capitalize()} costs least: {_overhead(best.slowdown)}",
             caption="Time above the useful one, each with its best interval.",
             axis=Axis(title="overhead (%)"),
             rows=[way.name for way in self.ways],
@@ -312,64 +279,13 @@ class Checkpointing(Answer):
         )
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"
+def _overhead(slowdown: float) -> str:
+    return format_percent(slowdown - 1, digits=2)
 
 
 def _with_interval(slowdown: float, ci95: tuple[float, float]) -> str:
     low, high = ci95
-    return f"{_percent(slowdown - 1)} ({100 * (low - 1):.2f} to {100 * (high - 1):.2f})"
-
-
-def most_checkpoint_s(*, overhead: float, mtbf_s: float, restart_s: float = 0.0) -> float:
-    """The longest C that costs no more than ``overhead`` at its best interval; 0 if none does.
-
-    >>> round(most_checkpoint_s(overhead=0.09464, mtbf_s=21 * 3600) / 60, 1)
-    5.0
-    """
-
-    def costs(checkpoint_s: float) -> float:
-        best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
-        return expected_slowdown(interval_s=best_s, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, restart_s=restart_s) - 1
-
-    low_s, high_s = 0.0, mtbf_s
-    for _ in range(50):
-        middle_s = (low_s + high_s) / 2
-        low_s, high_s = (middle_s, high_s) if costs(middle_s) <= overhead else (low_s, middle_s)
-    return low_s
-
-
-def _published() -> Table:
-    """Two runs that were described: whether a node fails as often in both, and what they could afford."""
-    llama_mtbf_s = _LLAMA_S / _LLAMA_FAILURES
-    bloom_node_s, llama_node_s = _BLOOM_MTBF_S * _BLOOM_NODES, llama_mtbf_s * _LLAMA_NODES
-    scaled_s = cluster_mtbf_s(node_mtbf_s=bloom_node_s, num_nodes=_LLAMA_NODES)
-    bloom = {"checkpoint_s": _BLOOM_CHECKPOINT_S, "mtbf_s": _BLOOM_MTBF_S}
-    bloom_best_s = best_interval_s(**bloom)
-    bloom_slowdown = expected_slowdown(interval_s=bloom_best_s, **bloom)
-    error = 100 * (scaled_s / llama_mtbf_s - 1)
-    budget = 1 / _LLAMA_EFFECTIVE - 1
-    afford = [
-        f"{format_seconds(most_checkpoint_s(overhead=budget, mtbf_s=llama_mtbf_s, restart_s=restart_s))}"
-        for restart_s in (0.0, 300.0, 600.0)
-    ]
-    rows = [
-        ("BLOOM: a node fails every", f"{bloom_node_s / _DAY_S:.0f} days"),
-        ("Llama 3: a node fails every", f"{llama_node_s / _DAY_S:.0f} days"),
-        (
-            "Llama 3's time between failures from BLOOM's nodes",
-            f"{scaled_s / 3600:.2f} h, published {llama_mtbf_s / 3600:.2f} h ({error:+.0f} %)",
-        ),
-        (
-            f"BLOOM's {_BLOOM_CHECKPOINT_S:g} s are best every",
-            f"{format_seconds(bloom_best_s)}, overhead {_percent(bloom_slowdown - 1)}",
-        ),
-        (
-            f"Llama 3's over {100 * _LLAMA_EFFECTIVE:g} % useful leave for a state",
-            f"{afford[0]}; {afford[1]} with restarts of 5 min; {afford[2]} with 10 min",
-        ),
-    ]
-    return Table(title="Against published runs:", headers=("what", "model"), rows=rows)
+    return f"{_overhead(slowdown)} ({100 * (low - 1):.2f} to {100 * (high - 1):.2f})"
 
 
 def checkpointing(
@@ -430,25 +346,18 @@ def checkpointing(
     failures = Failures(mtbf_s=mtbf_s, shape=shape)
     best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     at_s = best_s if interval_s is None else interval_s
-    if not 0 < at_s <= _MOST_SEGMENT * mtbf_s:
-        most = format_seconds(_MOST_SEGMENT * mtbf_s)
-        raise ConfigError(f"an interval of {at_s:g} s; longer ones hardly ever end: write more than 0, at most {most}")
-    written_s = checkpoint_s / min(num_writers, storage_writers)
-    partial_s = checkpoint_s * (changed_share + (1 - changed_share) / full_every)
-    several = 1 + changed_share * (full_every - 1) / 2  # a whole state, and half of the parts until the next
-    ways = {
-        "full": (checkpoint_s, restart_s, 0.0),
-        "partial": (partial_s, restart_s * several, 0.0),
-        "sharded": (written_s, restart_s, 0.0),
-        "asynchronous": (min(snapshot_s, written_s), restart_s, written_s),
-    }
-    slowdown = expected_slowdown(interval_s=at_s, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, restart_s=restart_s)
-    if slowdown > _MOST_SLOWDOWN:
-        raise ConfigError(
-            f"failures are {format_seconds(mtbf_s)} apart, an interval takes {format_seconds(at_s)}, its state "
-            f"{format_seconds(checkpoint_s)}, to come back {format_seconds(restart_s)}, so the run would take "
-            f"{slowdown:.3g} times its work; write a longer MTBF, a faster state, or a shorter interval or restart"
-        )
+    times = {"interval_s": at_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}
+    check_run_ends(**times)
+    slowdown = expected_slowdown(**times)
+    ways = costs_of_ways(
+        checkpoint_s=checkpoint_s,
+        restart_s=restart_s,
+        num_writers=num_writers,
+        storage_writers=storage_writers,
+        changed_share=changed_share,
+        full_every=full_every,
+        snapshot_s=snapshot_s,
+    )
     num_failures = slowdown * work_s / mtbf_s
     segment_s = at_s + checkpoint_s
     return Checkpointing(
@@ -460,7 +369,7 @@ def checkpointing(
         young_s=young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
         daly_s=daly_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
         slowdown=slowdown,
-        shares=_shares(slowdown, interval_s=at_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s),
+        shares=slowdown_parts(**times),
         lost_s=mtbf_s - segment_s / math.expm1(segment_s / mtbf_s),
         num_failures=num_failures,
         shape=shape,
@@ -477,8 +386,8 @@ def checkpointing(
             )
             for factor in _FACTORS
         ),
-        ways=tuple(_way(name, *costs, mtbf_s=mtbf_s) for name, costs in ways.items()),
-        by_nodes=_by_nodes(ways, node_mtbf_s=node_mtbf_s),
+        ways=tuple(Way.at_best(name, costs, mtbf_s=mtbf_s) for name, costs in ways.items()),
+        by_nodes=overhead_by_nodes(ways, node_mtbf_s=node_mtbf_s, numbers=_NODES),
         generations={
             kept: (
                 math.fsum(j * unreadable**j * (1 - unreadable) for j in range(1, kept)),
@@ -501,32 +410,6 @@ def _check(**inputs: float) -> None:
             raise ConfigError(f"{name} is {inputs[name]:g}; write a share below 1")
     if inputs["work_s"] == 0:
         raise ConfigError("a run without work; write a duration of more than 0")
-
-
-def _shares(
-    slowdown: float, *, interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float
-) -> dict[str, float]:
-    """What the time above the useful one goes into, as shares of the useful one."""
-    writing = checkpoint_s / interval_s
-    restarting = -math.expm1(-restart_s / mtbf_s) * slowdown
-    return {"writing": writing, "lost work": slowdown - 1 - writing - restarting, "restarts": restarting}
-
-
-def _way(name: str, checkpoint_s: float, restart_s: float, lag_s: float, *, mtbf_s: float) -> Way:
-    """Its best interval, which is no shorter than a state takes to be written."""
-    interval_s = max(best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s), lag_s)
-    slowdown = expected_slowdown(
-        interval_s=interval_s, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, restart_s=restart_s + lag_s
-    )
-    return Way(
-        name=name,
-        checkpoint_s=checkpoint_s,
-        restart_s=restart_s,
-        lag_s=lag_s,
-        interval_s=interval_s,
-        slowdown=slowdown,
-        parts=_shares(slowdown, interval_s=interval_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s),
-    )
 
 
 def _simulated(
@@ -568,20 +451,6 @@ def _simulated(
         weibull=weibull.slowdown,
         weibull_ci95=weibull.slowdown_ci95,
     )
-
-
-def _by_nodes(
-    ways: Mapping[str, tuple[float, float, float]], *, node_mtbf_s: float
-) -> dict[int, tuple[float, dict[str, float]]]:
-    found = {}
-    for nodes in _NODES:
-        mtbf_s = cluster_mtbf_s(node_mtbf_s=node_mtbf_s, num_nodes=nodes)
-        by = {
-            name: _way(name, *costs, mtbf_s=mtbf_s).slowdown if sum(costs) < _MOST_SEGMENT * mtbf_s else math.nan
-            for name, costs in ways.items()
-        }
-        found[nodes] = (mtbf_s, by)
-    return found
 
 
 def _drawn(interval_s: float, *, checkpoint_s: float, restart_s: float, mtbf_s: float, seed: int) -> tuple[Span, ...]:

@@ -26,18 +26,12 @@ from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Span, Table, Timeline
 from plesio.core.units import format_bytes, format_seconds
 from plesio.cost.activations import Recomputation, layer_activation_bytes, recomputed_share
-from plesio.sim.pipeline_schedules import (
-    SCHEDULES,
-    SPLIT,
-    Execution,
-    Schedule,
-    execute,
-    fewest_micro_batches,
-    operations,
-)
+from plesio.sim.pipeline_schedules import SCHEDULES, Schedule, operations
+from plesio.studies.pipeline_stages import PipelinePoint, PipelineStages, frontier
 from plesio.studies.study import Answer
+from plesio.theory.parallelism import bubble_share, micro_batches_for
 
-__all__ = ["Pipeline", "PipelinePoint", "bubble_share", "micro_batches_for", "pipeline"]
+__all__ = ["Pipeline", "pipeline"]
 
 _STAGES_DRAWN = (4, 8, 16, 32)
 _MOST_DRAWN = 256
@@ -57,53 +51,6 @@ _PUBLISHED: Mapping[str, tuple[float, float]] = {
     "V-Min": (2 / 3, 1 / 3),
 }
 """Bubble and activations relative to 1F1B's, equal times of the three operations (Qi et al. 2023 and 2024)."""
-
-
-def bubble_share(num_stages: int, num_micro_batches: int, *, num_chunks: int = 1) -> float:
-    """Share of the time that equal stages wait, ``(p-1)/(mv+p-1)``.
-
-    >>> round(bubble_share(8, 24), 4), round(bubble_share(8, 40), 4)
-    (0.2258, 0.1489)
-    """
-    return (num_stages - 1) / (num_micro_batches * num_chunks + num_stages - 1)
-
-
-def micro_batches_for(bubble: float, *, num_stages: int) -> int:
-    """The fewest micro-batches whose bubble is no larger share: ``m = (p-1)(1-x)/x``.
-
-    >>> micro_batches_for(0.1, num_stages=8), micro_batches_for(0.05, num_stages=8)
-    (63, 133)
-    """
-    exact = (num_stages - 1) * (1 - bubble) / bubble
-    return max(1, math.ceil(exact - 1e-9))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelinePoint:
-    """One way to run the pipeline.
-
-    Attributes:
-        schedule: In which order.
-        num_micro_batches: m.
-        recomputation: What the backward pass computes again.
-        iteration_s: Seconds of an iteration.
-        bubble: Share of the devices' time in which they wait.
-        held: Micro-batches that the fullest device holds; interleaved stages count as the part that they are.
-        activation_bytes: Bytes of activations there.
-    """
-
-    schedule: Schedule
-    num_micro_batches: int
-    recomputation: Recomputation
-    iteration_s: float
-    bubble: float
-    held: float
-    activation_bytes: float
-
-    @property
-    def micro_batch_s(self) -> float:
-        """Seconds an iteration takes for each of its micro-batches."""
-        return self.iteration_s / self.num_micro_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,11 +241,11 @@ class Pipeline(Answer):
             Series(
                 name=f"{stages} stages",
                 x=list(counts),
-                y=[100 * (1 - bubble_share(stages, count)) for count in counts],
+                y=[100 * (1 - bubble_share(num_stages=stages, num_micro_batches=count)) for count in counts],
             )
             for stages in sorted({*_STAGES_DRAWN, self.num_stages})
         ]
-        twice = 100 * bubble_share(self.num_stages, 2 * self.num_stages)
+        twice = 100 * bubble_share(num_stages=self.num_stages, num_micro_batches=2 * self.num_stages)
         return LineChart(
             slug="utilisation",
             title=f"Twice as many micro-batches as stages leave {twice:.0f} % bubble",
@@ -355,48 +302,6 @@ class Pipeline(Answer):
 def _words(point: PipelinePoint) -> str:
     again = "" if point.recomputation == "none" else f" and {point.recomputation} recomputation"
     return f"{point.schedule} with {point.num_micro_batches} micro-batches{again}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stages:
-    """What a pipeline is made of."""
-
-    weights: tuple[float, ...]
-    forward_s: float
-    backward_s: float
-    send_s: float
-    num_chunks: int
-    again: Mapping[Recomputation, float]
-
-    def run(
-        self,
-        schedule: Schedule,
-        num_micro_batches: int,
-        recomputation: Recomputation,
-        *,
-        last_slower: float = 1.0,
-        send_s: float | None = None,
-    ) -> Execution:
-        """An iteration, operation by operation."""
-        p = len(self.weights)
-        chunks = self.chunks(schedule)
-        devices = list(range(p)) * chunks if schedule != "zbv" else [*range(p), *reversed(range(p))]
-        weights = [weight * (last_slower if device == p - 1 else 1) for device, weight in enumerate(self.weights)]
-        shares = [weights[device] / chunks for device in devices]
-        again_s = self.again[recomputation] * self.forward_s
-        split = schedule in SPLIT
-        apart_s = self.backward_s / 2 if split else 0.0
-        return execute(
-            operations(schedule, num_devices=p, num_micro_batches=num_micro_batches, num_chunks=chunks),
-            forward_s=[self.forward_s * share for share in shares],
-            backward_s=[(self.backward_s - apart_s + again_s) * share for share in shares],
-            weights_s=[apart_s * share for share in shares] if split else (),
-            send_s=self.send_s if send_s is None else send_s,
-        )
-
-    def chunks(self, schedule: Schedule) -> int:
-        """Stages a device."""
-        return {"interleaved": self.num_chunks, "zbv": 2}.get(schedule, 1)
 
 
 def pipeline(
@@ -463,55 +368,35 @@ def pipeline(
         )
     operations(schedule, num_devices=num_stages, num_micro_batches=num_micro_batches, num_chunks=num_chunks)
     kinds: tuple[Recomputation, ...] = get_args(Recomputation)
-    stages = _Stages(
+    stages = PipelineStages(
         weights=stage_weights * num_stages if len(stage_weights) == 1 else stage_weights,
         forward_s=forward_s,
         backward_s=backward_s,
         send_s=send_s,
         num_chunks=num_chunks,
+        num_layers=num_layers,
         again={kind: recomputed_share(kind, hidden=hidden, sequence=sequence) for kind in kinds},
+        layer_bytes={
+            kind: layer_activation_bytes(
+                hidden=hidden,
+                num_heads=num_heads,
+                sequence=sequence,
+                batch=micro_batch,
+                recomputation=kind,
+                tensor_parallel=tensor_parallel,
+            )
+            for kind in kinds
+        },
     )
-    layer_bytes = {
-        kind: layer_activation_bytes(
-            hidden=hidden,
-            num_heads=num_heads,
-            sequence=sequence,
-            batch=micro_batch,
-            recomputation=kind,
-            tensor_parallel=tensor_parallel,
-        )
-        for kind in kinds
-    }
-
-    def point(name: Schedule, count: int, kind: Recomputation) -> PipelinePoint:
-        done = stages.run(name, count, kind)
-        held = max(done.most_held) / stages.chunks(name)
-        working_bytes = layer_bytes["none"] - layer_bytes[kind]  # a layer that is being computed again is there whole
-        return PipelinePoint(
-            schedule=name,
-            num_micro_batches=count,
-            recomputation=kind,
-            iteration_s=done.iteration_s,
-            bubble=done.bubble_share,
-            held=held,
-            activation_bytes=held * num_layers / num_stages * layer_bytes[kind] + working_bytes,
-        )
-
-    def has_order(name: Schedule, count: int) -> bool:
-        fewest = fewest_micro_batches(name, num_devices=num_stages)
-        return count >= fewest and (
-            name != "interleaved" or (count % num_stages == 0 and num_layers % (num_stages * num_chunks) == 0)
-        )
-
     powers = [2**power for power in range(num_micro_batches.bit_length() + 2)]
     counts = sorted({*(count for count in powers if count <= _MOST_DRAWN), num_micro_batches})
 
     def is_shown(name: Schedule, count: int, kind: Recomputation) -> bool:
         """Of more micro-batches than are drawn, only what the tables have."""
-        return has_order(name, count) and (count <= _MOST_DRAWN or name == schedule or kind == recomputation)
+        return stages.has_order(name, count) and (count <= _MOST_DRAWN or name == schedule or kind == recomputation)
 
     points = tuple(
-        point(name, count, kind)
+        stages.point(name, count, kind)
         for name in SCHEDULES
         for count in counts
         for kind in kinds
@@ -530,9 +415,9 @@ def pipeline(
         memory_bytes=memory_bytes,
         by_schedule=tuple(here),
         points=points,
-        frontier=_frontier(points),
+        frontier=frontier(points),
         fastest=min(fitting, key=lambda one: (one.micro_batch_s, one.activation_bytes), default=None),
-        layer_bytes=layer_bytes,
+        layer_bytes=stages.layer_bytes,
         unequal={
             one.schedule: (
                 one.iteration_s,
@@ -542,7 +427,7 @@ def pipeline(
             for one in here
         },
         computing_s={name: num_micro_batches * mean_weight * each_s for name, each_s in passes_s.items() if each_s},
-        drawn=_drawn(stages, schedule, recomputation, num_micro_batches=num_micro_batches),
+        drawn=stages.drawn(schedule, recomputation, num_micro_batches=num_micro_batches),
     )
 
 
@@ -554,26 +439,4 @@ def _check_chunks(schedule: Schedule, *, num_stages: int, num_chunks: int, num_l
     instead = f"one of {', '.join(map(str, good))} chunks" if good else f"stages that divide {num_layers}"
     raise ConfigError(
         f"{num_layers} layers in {num_stages} stages of {num_chunks} chunks are not whole layers; write {instead}"
-    )
-
-
-def _frontier(points: Sequence[PipelinePoint]) -> tuple[PipelinePoint, ...]:
-    front: list[PipelinePoint] = []
-    for point in sorted(points, key=lambda one: (one.activation_bytes, one.micro_batch_s)):
-        if not front or point.micro_batch_s < front[-1].micro_batch_s * (1 - 1e-9):
-            front.append(point)
-    return tuple(front)
-
-
-def _drawn(
-    stages: _Stages, schedule: Schedule, recomputation: Recomputation, *, num_micro_batches: int
-) -> tuple[Span, ...]:
-    """The schedule with few micro-batches, so that boxes can be told apart."""
-    num_devices = len(stages.weights)
-    few = max(num_devices, fewest_micro_batches(schedule, num_devices=num_devices))
-    done = stages.run(schedule, min(num_micro_batches, few), recomputation)
-    names = {"forward": "forward", "backward": "backward", "weights": "gradients of weights"}
-    return tuple(
-        Span(one.device, one.start_s, one.end_s, names[one.operation.kind], str(one.operation.micro_batch))
-        for one in sorted(done.done, key=lambda one: (list(names).index(one.operation.kind), one.start_s))
     )

@@ -1,0 +1,136 @@
+"""A pipeline's stages, run by any schedule: time, waiting and activations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from plesio.core.exhibits import Span
+from plesio.cost.activations import Recomputation
+from plesio.sim.pipeline_schedules import SPLIT, Execution, Schedule, execute, fewest_micro_batches, operations
+
+__all__ = ["PipelinePoint", "PipelineStages", "frontier"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePoint:
+    """One way to run the pipeline.
+
+    Attributes:
+        schedule: In which order.
+        num_micro_batches: m.
+        recomputation: What the backward pass computes again.
+        iteration_s: Seconds of an iteration.
+        bubble: Share of the devices' time in which they wait.
+        held: Micro-batches that the fullest device holds; interleaved stages count as the part that they are.
+        activation_bytes: Bytes of activations there.
+    """
+
+    schedule: Schedule
+    num_micro_batches: int
+    recomputation: Recomputation
+    iteration_s: float
+    bubble: float
+    held: float
+    activation_bytes: float
+
+    @property
+    def micro_batch_s(self) -> float:
+        """Seconds an iteration takes for each of its micro-batches."""
+        return self.iteration_s / self.num_micro_batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStages:
+    """What a pipeline is made of.
+
+    Attributes:
+        weights: How long each device takes compared to the times below.
+        forward_s: Seconds of a device's forward pass of a micro-batch.
+        backward_s: Seconds of its backward pass, without recomputing; half of it is the gradients of weights.
+        send_s: Seconds from a stage to the next and back.
+        num_chunks: Stages of a device where the schedule is interleaved.
+        num_layers: Of the whole model.
+        again: By recomputation, the share of a forward pass that the backward pass computes again.
+        layer_bytes: By recomputation, bytes that a device keeps of a layer and a micro-batch.
+    """
+
+    weights: tuple[float, ...]
+    forward_s: float
+    backward_s: float
+    send_s: float
+    num_chunks: int
+    num_layers: int
+    again: Mapping[Recomputation, float]
+    layer_bytes: Mapping[Recomputation, float]
+
+    def run(
+        self,
+        schedule: Schedule,
+        num_micro_batches: int,
+        recomputation: Recomputation,
+        *,
+        last_slower: float = 1.0,
+        send_s: float | None = None,
+    ) -> Execution:
+        """An iteration, operation by operation."""
+        p = len(self.weights)
+        chunks = self.chunks(schedule)
+        devices = list(range(p)) * chunks if schedule != "zbv" else [*range(p), *reversed(range(p))]
+        weights = [weight * (last_slower if device == p - 1 else 1) for device, weight in enumerate(self.weights)]
+        shares = [weights[device] / chunks for device in devices]
+        again_s = self.again[recomputation] * self.forward_s
+        split = schedule in SPLIT
+        apart_s = self.backward_s / 2 if split else 0.0
+        return execute(
+            operations(schedule, num_devices=p, num_micro_batches=num_micro_batches, num_chunks=chunks),
+            forward_s=[self.forward_s * share for share in shares],
+            backward_s=[(self.backward_s - apart_s + again_s) * share for share in shares],
+            weights_s=[apart_s * share for share in shares] if split else (),
+            send_s=self.send_s if send_s is None else send_s,
+        )
+
+    def chunks(self, schedule: Schedule) -> int:
+        """Stages a device."""
+        return {"interleaved": self.num_chunks, "zbv": 2}.get(schedule, 1)
+
+    def has_order(self, schedule: Schedule, num_micro_batches: int) -> bool:
+        """Whether so many micro-batches can be run so, with whole layers on every stage."""
+        p = len(self.weights)
+        return num_micro_batches >= fewest_micro_batches(schedule, num_devices=p) and (
+            schedule != "interleaved" or (num_micro_batches % p == 0 and self.num_layers % (p * self.num_chunks) == 0)
+        )
+
+    def point(self, schedule: Schedule, num_micro_batches: int, recomputation: Recomputation) -> PipelinePoint:
+        """Time and memory of running it so."""
+        done = self.run(schedule, num_micro_batches, recomputation)
+        held = max(done.most_held) / self.chunks(schedule)
+        kept_bytes = self.layer_bytes[recomputation]
+        working_bytes = self.layer_bytes["none"] - kept_bytes  # a layer that is being computed again is there whole
+        return PipelinePoint(
+            schedule=schedule,
+            num_micro_batches=num_micro_batches,
+            recomputation=recomputation,
+            iteration_s=done.iteration_s,
+            bubble=done.bubble_share,
+            held=held,
+            activation_bytes=held * self.num_layers / len(self.weights) * kept_bytes + working_bytes,
+        )
+
+    def drawn(self, schedule: Schedule, recomputation: Recomputation, *, num_micro_batches: int) -> tuple[Span, ...]:
+        """What devices do when, with few micro-batches, so that boxes can be told apart."""
+        num_devices = len(self.weights)
+        few = max(num_devices, fewest_micro_batches(schedule, num_devices=num_devices))
+        done = self.run(schedule, min(num_micro_batches, few), recomputation)
+        names = {"forward": "forward", "backward": "backward", "weights": "gradients of weights"}
+        return tuple(
+            Span(one.device, one.start_s, one.end_s, names[one.operation.kind], str(one.operation.micro_batch))
+            for one in sorted(done.done, key=lambda one: (list(names).index(one.operation.kind), one.start_s))
+        )
+
+
+def frontier(points: Sequence[PipelinePoint]) -> tuple[PipelinePoint, ...]:
+    """Those than which none is faster with as little memory."""
+    front: list[PipelinePoint] = []
+    for point in sorted(points, key=lambda one: (one.activation_bytes, one.micro_batch_s)):
+        if not front or point.micro_batch_s < front[-1].micro_batch_s * (1 - 1e-9):
+            front.append(point)
+    return tuple(front)
