@@ -90,7 +90,7 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 
 
 def test_a_run_that_hardly_ever_ends_is_refused() -> None:
-    with pytest.raises(ConfigError, match="write a longer MTBF"):
+    with pytest.raises(ConfigError, match="write a longer mtbf_s"):
         checkpointing(mtbf_s=60.0)
 
 

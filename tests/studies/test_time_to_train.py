@@ -63,7 +63,7 @@ def test_a_layout_gives_the_utilisation():
         ({"num_runs": 1}, "num_runs is 1; write 2 "),
         ({"confidence": 90.0}, "confidence is 90; write more than 0, less than 1"),
         ({"pace": "layout", "tp": 7}, "write"),
-        ({"device_mtbf_s": 600.0}, "write a longer MTBF"),
+        ({"device_mtbf_s": 600.0}, "write a longer device_mtbf_s"),
     ],
 )
 def test_impossible_inputs_are_refused(inputs: dict[str, object], message: str):

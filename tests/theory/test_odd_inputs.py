@@ -15,9 +15,6 @@ from plesio.core.json_values import to_json
 from plesio.theory import THEOREMS, Theorem, find_theorem
 from plesio.theory.pictures import pictures_of
 
-WITHOUT_END = {("checkpoint-interval", name) for name in ("checkpoint_s", "node_mtbf_s", "num_nodes", "restart_s")}
-"""Inputs with which a run hardly ever ends; the message names the interval, which follows from them."""
-
 
 def odd_values(one: Input) -> list[Any]:
     if one.kind == "whole number":
@@ -39,9 +36,8 @@ def faults(theorem: Theorem, one: Input, value: Any) -> str:
         options = {each.name: each.option for each in theorem.inputs()}
         by_name = re.search(rf"(?<!\w){one.name}(?!\w)", said)
         a_remedy = "does not hold" in said and any(option in in_options(said, options) for option in options.values())
-        known = (theorem.name, one.name) in WITHOUT_END
         clear = "\n" not in said and len(said) < 300 and ("write" in said or "did you mean" in said or "known:" in said)
-        return "" if clear and (by_name or a_remedy or known) else f"is refused by: {said}"
+        return "" if clear and (by_name or a_remedy) else f"is refused by: {said}"
     if not 0 <= bound.value < math.inf or math.fsum(bound.parts.values()) != pytest.approx(bound.value):
         return f"has no finite sum: {dict(bound.parts)}"
     if not pictures_of(theorem, inputs):

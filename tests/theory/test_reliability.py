@@ -102,5 +102,5 @@ def test_parts_are_those_of_dalys_total(interval_s: float, mtbf_s: float, restar
 def test_a_run_that_hardly_ever_ends_is_refused():
     times = {"interval_s": 100.0, "checkpoint_s": 1.0, "mtbf_s": 100.0}
     check_run_ends(**times)
-    with pytest.raises(ConfigError, match="write a longer MTBF"):
+    with pytest.raises(ConfigError, match="write a longer mtbf_s"):
         check_run_ends(**times, restart_s=1000.0)

@@ -70,7 +70,13 @@ class Goodput:
 
 
 def expected_goodput(
-    work_s: float, *, checkpoint_s: float, restart_s: float, mtbf_s: float, interval_s: float | None = None
+    work_s: float,
+    *,
+    checkpoint_s: float,
+    restart_s: float,
+    mtbf_s: float,
+    interval_s: float | None = None,
+    remedy: str = "a longer mtbf_s, or a shorter checkpoint_s or restart_s",
 ) -> Goodput:
     """Expected total of ``work_s``, with the best interval between states if none is given.
 
@@ -84,6 +90,7 @@ def expected_goodput(
         restart_s: R, seconds from a failure until the run goes on.
         mtbf_s: M, mean seconds between two failures.
         interval_s: I, seconds of work between two states.
+        remedy: What to write instead for a run that would hardly ever end.
 
     Raises:
         ConfigError: An argument that is out of range, or a run that would hardly ever end.
@@ -94,7 +101,7 @@ def expected_goodput(
     check_positive(interval_s=interval_s)
     interval_s = min(interval_s, work_s)  # a short run writes its result
     times = {"interval_s": interval_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}
-    check_run_ends(**times)
+    check_run_ends(**times, remedy=remedy)
     parts = slowdown_parts(**times)
     return Goodput(
         work_s=work_s,

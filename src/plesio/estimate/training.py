@@ -108,6 +108,7 @@ class Conditions:
             checkpoint_s=checkpoint_s,
             restart_s=self.restart_s + checkpoint_s,  # the last state is read as fast as it was written
             mtbf_s=cluster_mtbf_s(node_mtbf_s=self.device_mtbf_s, num_nodes=num_devices),
+            remedy="a longer device_mtbf_s, a higher storage_bytes_per_s, or a shorter restart_s",
         )
 
 

@@ -167,7 +167,14 @@ def slowdown_parts(
     }
 
 
-def check_run_ends(*, interval_s: float, checkpoint_s: float, mtbf_s: float, restart_s: float = 0.0) -> None:
+def check_run_ends(
+    *,
+    interval_s: float,
+    checkpoint_s: float,
+    mtbf_s: float,
+    restart_s: float = 0.0,
+    remedy: str = "a longer mtbf_s, or a shorter checkpoint_s, restart_s or interval_s",
+) -> None:
     """Make sure that a run takes at most `MOST_SLOWDOWN` times its work.
 
     Args:
@@ -175,6 +182,7 @@ def check_run_ends(*, interval_s: float, checkpoint_s: float, mtbf_s: float, res
         checkpoint_s: C, seconds to write a state.
         mtbf_s: M, mean seconds between two failures.
         restart_s: R, seconds from a failure until the last state is back.
+        remedy: What to write instead.
 
     Raises:
         ConfigError: It takes longer, or an argument is out of range.
@@ -184,8 +192,7 @@ def check_run_ends(*, interval_s: float, checkpoint_s: float, mtbf_s: float, res
         raise ConfigError(
             f"failures are {format_seconds(mtbf_s)} apart, states {format_seconds(interval_s)} of work; to write one "
             f"takes {format_seconds(checkpoint_s)}, to come back {format_seconds(restart_s)}, so the run would hardly "
-            f"ever end ({slowdown:.3g} times its work); write a longer MTBF, a faster state, or a shorter interval or "
-            "restart"
+            f"ever end ({slowdown:.3g} times its work); write {remedy}"
         )
 
 
@@ -213,7 +220,7 @@ def checkpoint_interval(
     mtbf_s = cluster_mtbf_s(node_mtbf_s=node_mtbf_s, num_nodes=num_nodes)
     best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     times = {"interval_s": best_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}
-    check_run_ends(**times)
+    check_run_ends(**times, remedy="a longer node_mtbf_s, a smaller num_nodes, or a shorter checkpoint_s or restart_s")
     return Bound(
         quantity="overhead at the best interval",
         unit="share",

@@ -17,11 +17,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Span, Table, Timeline
 from plesio.core.units import format_percent, format_seconds
+from plesio.core.within import DURATION_OR_0, Within
 from plesio.cost.faults import Failures
 from plesio.sim.checkpoints import Runs, simulate_runs, trace_run
 from plesio.studies.checkpoint_ways import Way, costs_of_ways, overhead_by_nodes
@@ -38,6 +38,8 @@ from plesio.theory.reliability import (
 
 __all__ = ["Checkpointing", "SimulatedInterval", "checkpointing"]
 
+_TIME = Within(1e-9, 1e12)
+"""Seconds; nodes that fail every 30,000 years are not too good."""
 _FACTORS = tuple(2 ** (power / 2) for power in range(-4, 5))
 """Of the best interval, for what others cost."""
 _NODES = (1, 10, 100, 1000, 10_000)
@@ -290,20 +292,20 @@ def _with_interval(slowdown: float, ci95: tuple[float, float]) -> str:
 
 def checkpointing(
     *,
-    checkpoint_s: float = 300.0,
-    mtbf_s: float = 75600.0,
-    restart_s: float = 0.0,
-    interval_s: float | None = None,
-    work_s: float = 2_592_000.0,
-    num_writers: int = 8,
-    storage_writers: float = 4.0,
-    changed_share: float = 0.25,
-    full_every: int = 8,
-    snapshot_s: float = 5.0,
-    unreadable: float = 0.01,
-    node_mtbf_s: float = 157_680_000.0,
-    shape: float = 0.7,
-    num_runs: int = 1000,
+    checkpoint_s: Annotated[float, _TIME] = 300.0,
+    mtbf_s: Annotated[float, _TIME] = 75600.0,
+    restart_s: Annotated[float, DURATION_OR_0] = 0.0,
+    interval_s: Annotated[float | None, _TIME] = None,
+    work_s: Annotated[float, _TIME] = 2_592_000.0,
+    num_writers: Annotated[int, Within(1, 10**6)] = 8,
+    storage_writers: Annotated[float, Within(1, 1e6)] = 4.0,
+    changed_share: Annotated[float, Within(0, 1, without="high")] = 0.25,
+    full_every: Annotated[int, Within(1, 10**6)] = 8,
+    snapshot_s: Annotated[float, _TIME] = 5.0,
+    unreadable: Annotated[float, Within(0, 1, without="high")] = 0.01,
+    node_mtbf_s: Annotated[float, _TIME] = 157_680_000.0,
+    shape: Annotated[float, Within(0.2, 10)] = 0.7,
+    num_runs: Annotated[int, Within(2, 100_000)] = 1000,
     seed: int = 0,
 ) -> Checkpointing:
     """The best interval, what failures cost there and elsewhere, and ways to save the state.
@@ -332,22 +334,11 @@ def checkpointing(
     Raises:
         ConfigError: An input that is out of range.
     """
-    _check(
-        work_s=work_s,
-        restart_s=restart_s,
-        num_writers=num_writers,
-        storage_writers=storage_writers,
-        changed_share=changed_share,
-        full_every=full_every,
-        snapshot_s=snapshot_s,
-        unreadable=unreadable,
-        num_runs=num_runs,
-    )
     failures = Failures(mtbf_s=mtbf_s, shape=shape)
     best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     at_s = best_s if interval_s is None else interval_s
     times = {"interval_s": at_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}
-    check_run_ends(**times)
+    check_run_ends(interval_s=at_s, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, restart_s=restart_s)
     slowdown = expected_slowdown(**times)
     ways = costs_of_ways(
         checkpoint_s=checkpoint_s,
@@ -397,19 +388,6 @@ def checkpointing(
         },
         drawn=_drawn(at_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s, seed=seed),
     )
-
-
-def _check(**inputs: float) -> None:
-    at_least = {"num_writers": 1, "storage_writers": 1, "full_every": 1, "num_runs": 2}
-    for name, value in inputs.items():
-        least = at_least.get(name, 0)
-        if not least <= value < math.inf:
-            raise ConfigError(f"{name} is {value:g}; write {least} or more")
-    for name in ("changed_share", "unreadable"):
-        if inputs[name] >= 1:
-            raise ConfigError(f"{name} is {inputs[name]:g}; write a share below 1")
-    if inputs["work_s"] == 0:
-        raise ConfigError("a run without work; write a duration of more than 0")
 
 
 def _simulated(

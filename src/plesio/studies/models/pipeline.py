@@ -20,11 +20,12 @@ begin together, for which ZB-H2 and ZB-V would wait as 1F1B does.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import Annotated, ClassVar, get_args
 
 from plesio.core.errors import ConfigError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Span, Table, Timeline
-from plesio.core.units import format_bytes, format_seconds
+from plesio.core.units import counted, format_bytes, format_seconds
+from plesio.core.within import DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.activations import Recomputation, layer_activation_bytes, recomputed_share
 from plesio.sim.pipeline_schedules import SCHEDULES, Schedule, operations
 from plesio.studies.pipeline_stages import PipelinePoint, PipelineStages, frontier
@@ -35,9 +36,11 @@ __all__ = ["Pipeline", "pipeline"]
 
 _STAGES_DRAWN = (4, 8, 16, 32)
 _MOST_DRAWN = 256
-"""Micro-batches in the picture of utilisation, and of those that were not asked for."""
+"""Micro-batches in the picture of utilisation."""
 _MOST_PLACES = 32_768
 """Micro-batches times stages; their operations are done one by one."""
+_MOST_OTHER_PLACES = 4096
+"""The same, where all schedules and recomputations are tried."""
 _SLOWER = 1.2
 _SEND = 0.1
 """Of a forward pass; both for the table of what is not equal."""
@@ -306,23 +309,23 @@ def _words(point: PipelinePoint) -> str:
 
 def pipeline(
     *,
-    num_stages: int = 8,
-    num_micro_batches: int = 32,
+    num_stages: Annotated[int, Within(1, 1024)] = 8,
+    num_micro_batches: Annotated[int, Within(1, _MOST_PLACES)] = 32,
     schedule: Schedule = "1f1b",
     recomputation: Recomputation = "selective",
-    forward_s: float = 0.073,
-    backward_s: float = 0.146,
-    stage_weights: tuple[float, ...] = (1.0,),
-    send_s: float = 0.0,
-    num_chunks: int = 2,
-    num_layers: int = 96,
-    hidden: int = 12288,
-    num_heads: int = 96,
-    sequence: int = 2048,
-    micro_batch: int = 1,
-    tensor_parallel: int = 8,
-    memory_bytes: float = 36e9,
-    target_bubble: float = 0.05,
+    forward_s: Annotated[float, DURATION_OR_0] = 0.073,
+    backward_s: Annotated[float, DURATION] = 0.146,
+    stage_weights: Annotated[tuple[float, ...], Within(1e-6, 1e6, most=1024)] = (1.0,),
+    send_s: Annotated[float, DURATION_OR_0] = 0.0,
+    num_chunks: Annotated[int, Within(1, 1024)] = 2,
+    num_layers: Annotated[int, Within(1, 100_000)] = 96,
+    hidden: Annotated[int, Within(1, 10**6)] = 12288,
+    num_heads: Annotated[int, Within(1, 10**6)] = 96,
+    sequence: Annotated[int, Within(1, 10**8)] = 2048,
+    micro_batch: Annotated[int, Within(1, 10**6)] = 1,
+    tensor_parallel: Annotated[int, Within(1, 10**6)] = 8,
+    memory_bytes: Annotated[float, SIZE] = 36e9,
+    target_bubble: Annotated[float, Within(1e-4, 1, without="high")] = 0.05,
 ) -> Pipeline:
     """Time, bubble and activations of a pipeline; the frontier of time against memory.
 
@@ -352,19 +355,19 @@ def pipeline(
     Raises:
         ConfigError: An input that is out of range, or a schedule that has no order for these numbers.
     """
-    if not 0 < target_bubble < 1:
-        raise ConfigError(f"a bubble of {target_bubble:g}; write a share of the time above 0 and below 1")
-    if min(forward_s, backward_s, send_s) < 0 or forward_s + backward_s == 0:
-        raise ConfigError(f"{forward_s:g} s forward and {backward_s:g} s backward; write durations of more than 0")
-    if len(stage_weights) not in (1, num_stages) or not min(stage_weights, default=0) > 0:
-        raise ConfigError(f"{len(stage_weights)} stage weights; write 1 or {num_stages} numbers above 0")
+    if len(stage_weights) not in (1, num_stages):
+        raise ConfigError(
+            f"stage_weights has {counted(len(stage_weights), 'value')}; write 1 or the {num_stages} of num_stages"
+        )
     if num_layers < num_stages:
-        raise ConfigError(f"{num_layers} layers in {num_stages} stages; write a layer or more for each")
+        raise ConfigError(
+            f"num_layers is {num_layers}, below the {num_stages} of num_stages; write {num_stages} or more"
+        )
     _check_chunks(schedule, num_stages=num_stages, num_chunks=num_chunks, num_layers=num_layers)
     if num_micro_batches * num_stages > _MOST_PLACES:
         raise ConfigError(
-            f"{num_micro_batches} micro-batches in {num_stages} stages take too long to simulate; write at most "
-            f"{max(1, _MOST_PLACES // num_stages)} micro-batches"
+            f"num_micro_batches is {num_micro_batches}, which take too long to simulate with the {num_stages} of "
+            f"num_stages; write at most {_MOST_PLACES // num_stages}"
         )
     operations(schedule, num_devices=num_stages, num_micro_batches=num_micro_batches, num_chunks=num_chunks)
     kinds: tuple[Recomputation, ...] = get_args(Recomputation)
@@ -389,11 +392,12 @@ def pipeline(
         },
     )
     powers = [2**power for power in range(num_micro_batches.bit_length() + 2)]
-    counts = sorted({*(count for count in powers if count <= _MOST_DRAWN), num_micro_batches})
+    few = _MOST_OTHER_PLACES // num_stages
+    counts = sorted({*(count for count in powers if count <= few), num_micro_batches})
 
     def is_shown(name: Schedule, count: int, kind: Recomputation) -> bool:
-        """Of more micro-batches than are drawn, only what the tables have."""
-        return stages.has_order(name, count) and (count <= _MOST_DRAWN or name == schedule or kind == recomputation)
+        """Of many micro-batches, only what the tables have."""
+        return stages.has_order(name, count) and (count <= few or name == schedule or kind == recomputation)
 
     points = tuple(
         stages.point(name, count, kind)
