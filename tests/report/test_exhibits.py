@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from plesio.core.exhibits import (
     Table,
     Timeline,
 )
+from plesio.report.colours import AMOUNTS, COLOURS, ink_on
 from plesio.report.exhibits import draw_picture, page_figure, terminal_table
 from plesio.report.page_frame import page_of, section_of_figures
 from support.browser import check_figures, launched, load, opened
@@ -82,6 +84,37 @@ def test_a_page_has_the_charts_words_and_its_data(chart: Chart):
 
 def test_two_charts_that_differ_are_different_pictures():
     assert len({draw_picture(chart) for chart in CHARTS}) == len(CHARTS)
+
+
+def test_names_that_do_not_fit_side_by_side_are_below_one_another_in_a_taller_picture():
+    def height_px(names: Sequence[str]) -> int:
+        series = [Series(name=name, x=[1, 2], y=[1, 2]) for name in names]
+        picture = draw_picture(LineChart(slug="names", **WORDS, x=TIME, y=TIME, series=series))
+        return int.from_bytes(picture[20:24], "big")
+
+    one, side_by_side = height_px(["a"]), height_px(["a", "b", "c"])
+    assert one < side_by_side < height_px(["a name of a series that is as long as a sentence may well be"] * 3)
+
+
+def test_a_label_stands_where_there_is_room():
+    chart = LineChart(
+        slug="front",
+        **WORDS,
+        x=TIME,
+        y=TIME,
+        series=[Series(name="machines", x=[1, 5, 9], y=[3, 2, 1], style="points", labels=["a", "b", "c"])],
+    )
+    (points,) = page_figure(chart).figure.data
+    assert list(points.textposition) == ["middle right", "middle right", "middle left"]
+
+
+@pytest.mark.parametrize("colour", [*COLOURS, *AMOUNTS])
+def test_words_on_a_colour_have_the_better_contrast(colour: str):
+    """At least 4.5 to 1, as WCAG 2 asks for."""
+    linear = [(int(colour[place : place + 2], 16) / 255) ** 2.2 for place in (1, 3, 5)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    contrast = 1.05 / (luminance + 0.05) if ink_on(colour) == "white" else (luminance + 0.05) / 0.05
+    assert contrast > 4.5
 
 
 def test_a_terminal_table_has_every_cell():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from plesio.core.exhibits import Series
 
-__all__ = ["AMOUNTS", "COLOURS", "QUIET", "ink_on", "series_colours"]
+__all__ = ["AMOUNTS", "COLOURS", "MARK_INK", "QUIET", "amount_colour", "ink_on", "series_colours"]
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 """Okabe and Ito's (2008), which people with any common colour blindness tell apart; the seventh is the first again."""
@@ -15,8 +15,11 @@ QUIET = "#7d8590"
 AMOUNTS = ("#011959", "#103f60", "#1c5a62", "#3c6d56", "#687b3e", "#9d892b", "#d29343", "#f8a17b", "#fdb7bc", "#faccfa")
 """*batlow*, from little to much, which anybody orders the same way (Crameri, Shephard & Heron 2020)."""
 
-_LIGHT_FROM = 0.55
-"""From here on the colours of `AMOUNTS` are lighter than a middle grey."""
+MARK_INK = "#656d76"
+"""Of words in a chart that are no data: 5 to 1 against white, 3.6 to 1 against a page's dark ground."""
+
+_AS_FAR_FROM_BOTH = 0.179
+"""The luminance that black and white have the same contrast with (WCAG 2)."""
 
 
 def series_colours(series: Sequence[Series]) -> list[str]:
@@ -31,10 +34,22 @@ def series_colours(series: Sequence[Series]) -> list[str]:
     return [COLOURS[order.index(group) % len(COLOURS)] for group in groups]
 
 
-def ink_on(share: float) -> str:
-    """The colour of a text on `AMOUNTS` at this share of the way from little to much.
+def amount_colour(share: float) -> str:
+    """The colour of `AMOUNTS` nearest to this share of the way from little to much."""
+    return AMOUNTS[round(share * (len(AMOUNTS) - 1))] if share == share else "#ffffff"
 
-    >>> ink_on(0.1), ink_on(0.9)
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever is easier to read on a ``#rrggbb`` colour.
+
+    >>> ink_on("#0072b2"), ink_on("#e69f00")
     ('white', 'black')
     """
-    return "white" if share < _LIGHT_FROM else "black"
+    linear = [_linear(int(colour[place : place + 2], 16) / 255) for place in (1, 3, 5)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "white" if luminance < _AS_FAR_FROM_BOTH else "black"
+
+
+def _linear(value: float) -> float:
+    """An sRGB value from 0 to 1 as an amount of light."""
+    return value / 12.92 if value <= 0.04045 else float(((value + 0.055) / 1.055) ** 2.4)

@@ -7,7 +7,8 @@ from functools import singledispatch
 import plotly.graph_objects as go
 
 from plesio.core.exhibits import Axis, BarChart, Chart, HeatMap, LineChart, RangeChart, Timeline
-from plesio.report.colours import AMOUNTS, COLOURS, QUIET, series_colours
+from plesio.report.colours import AMOUNTS, COLOURS, MARK_INK, QUIET, series_colours
+from plesio.report.exhibits.rules import goes_right
 from plesio.report.figures.page_figure import PageFigure
 from plesio.report.figures.theme import lay_out, with_alpha
 
@@ -51,7 +52,7 @@ def _(chart: LineChart) -> go.Figure:
             name=html.escape(series.name),
             mode=("markers+text" if series.labels else "markers") if is_points else "lines",
             text=[html.escape(label) for label in series.labels] or None,
-            textposition="top center",
+            textposition=["middle right" if goes_right(chart, x) else "middle left" for x in series.x],
             line={"color": colour, "dash": "dash" if series.style == "dashed" else "solid"},
             marker={"color": colour, "size": 8},
             hovertemplate=f"%{{x:.4g}}, %{{y:.4g}}<extra>{html.escape(series.name)}</extra>",
@@ -65,7 +66,7 @@ def _(chart: LineChart) -> go.Figure:
             text=html.escape(text),
             showarrow=False,
             xanchor="left",
-            font={"size": 12, "color": QUIET},
+            font={"size": 12, "color": MARK_INK},
         )
     lay_out(figure, height_px=_LINES_PX, legend_gap_px=_LEGEND_GAP_PX if len(chart.series) > 1 else None)
     figure.update_xaxes(**_axis(chart.x))

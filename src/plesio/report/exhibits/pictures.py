@@ -12,14 +12,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatter
 
 from plesio.core.exhibits import Axis, BarChart, Chart, HeatMap, LineChart, RangeChart, Timeline
-from plesio.report.colours import AMOUNTS, COLOURS, QUIET, ink_on, series_colours
+from plesio.report.colours import AMOUNTS, COLOURS, MARK_INK, QUIET, amount_colour, ink_on, series_colours
+from plesio.report.exhibits.rules import goes_right, thinned
 
 __all__ = ["draw_picture"]
 
 _WIDTH_IN = 8.0
 _DPI = 130
-_LEGEND_ROWS = 8
-"""So many names of a legend are below one another."""
+_LEGEND_LETTERS = 118
+"""Of names, and of the signs before them, side by side."""
+_SIGN_LETTERS = 7
+_LINE_PT = 11
+_MOST_COLUMNS, _MOST_ROWS = 14, 24
+"""Of a heat map, whose names do not touch."""
 _PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 
 
@@ -32,7 +37,9 @@ def draw_picture(chart: Chart) -> bytes:
     axes.grid(visible=True, color=QUIET, alpha=0.25)
     axes.set_axisbelow(True)
     _draw(chart, axes)
-    axes.set_title(chart.title, loc="left", fontsize=11, wrap=True, parse_math=False)  # "$" are dollars
+    above_pt = 6 + _LINE_PT * len(chart.marks) if isinstance(chart, LineChart) else 6
+    axes.set_title(chart.title, loc="left", fontsize=11, wrap=True, parse_math=False, pad=above_pt)  # "$" are dollars
+    _name_below(figure, axes)
     image = io.BytesIO()
     figure.savefig(image, format="png")
     return image.getvalue()
@@ -59,11 +66,27 @@ def _(chart: LineChart, axes: Axes) -> None:
         if series.low:
             axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.18, linewidth=0)
         for x, y, label in zip(series.x, series.y, series.labels, strict=False):
-            axes.annotate(label, (x, y), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=8)
-    for text, value in chart.marks.items():
-        axes.axvline(value, color=QUIET, linestyle=":", linewidth=1)
+            right = goes_right(chart, x)
+            axes.annotate(
+                label,
+                (x, y),
+                xytext=(7 if right else -7, 0),
+                textcoords="offset points",
+                ha="left" if right else "right",
+                va="center",
+                fontsize=8,
+            )
+    for place, (text, value) in enumerate(reversed(list(chart.marks.items()))):
+        axes.axvline(value, color=QUIET, linestyle=":", linewidth=1.5)
         axes.annotate(
-            text, (value, 0.02), xycoords=("data", "axes fraction"), rotation=90, fontsize=8, color=QUIET, ha="right"
+            text,
+            (value, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 3 + _LINE_PT * place),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+            color=MARK_INK,
         )
     _set_x(axes, chart.x)
     axes.set_ylabel(chart.y.title)
@@ -71,8 +94,6 @@ def _(chart: LineChart, axes: Axes) -> None:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(_PLAIN)
         axes.yaxis.set_minor_formatter(LogFormatter())  # labels where a power of ten is not enough
-    if len(chart.series) > 1:
-        axes.legend(fontsize=8, frameon=False, ncols=math.ceil(len(chart.series) / _LEGEND_ROWS))
 
 
 @_draw.register
@@ -83,8 +104,6 @@ def _(chart: BarChart, axes: Axes) -> None:
         left = [before + value for before, value in zip(left, values, strict=True)]
     _rows_down(axes, chart.rows)
     _set_x(axes, chart.axis)
-    if len(chart.parts) > 1:
-        axes.legend(fontsize=8, frameon=False)
 
 
 @_draw.register
@@ -95,7 +114,6 @@ def _(chart: RangeChart, axes: Axes) -> None:
     axes.axvline(chart.base, color=QUIET, linewidth=1)
     _rows_down(axes, chart.rows)
     _set_x(axes, chart.axis)
-    axes.legend(fontsize=8, frameon=False)
 
 
 @_draw.register
@@ -115,10 +133,12 @@ def _(chart: HeatMap, axes: Axes) -> None:
     least, span = min(finite, default=0.0), (max(finite, default=0.0) - min(finite, default=0.0)) or 1.0
     for row, texts in enumerate(chart.texts):
         for column, text in enumerate(texts):
-            ink = "white" if number else ink_on((chart.values[row][column] - least) / span)
+            value = chart.values[row][column]
+            ink = ink_on(COLOURS[int(value) % len(COLOURS)] if number else amount_colour((value - least) / span))
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color=ink)
-    axes.set_xticks(range(len(chart.columns)), chart.columns, rotation=30, ha="right", fontsize=8)
-    axes.set_yticks(range(len(chart.rows)), chart.rows, fontsize=8)
+    columns, rows = thinned(chart.columns, most=_MOST_COLUMNS), thinned(chart.rows, most=_MOST_ROWS)
+    axes.set_xticks(list(columns), list(columns.values()), rotation=30, ha="right", fontsize=8)
+    axes.set_yticks(list(rows), list(rows.values()), fontsize=8)
     axes.set_xlabel(chart.x.title)
     axes.set_ylabel(chart.y.title)
     axes.grid(visible=False)
@@ -128,17 +148,29 @@ def _(chart: HeatMap, axes: Axes) -> None:
 def _(chart: Timeline, axes: Axes) -> None:
     for place, kind in enumerate(dict.fromkeys(span.kind for span in chart.spans)):
         of_kind = [span for span in chart.spans if span.kind == kind]
+        colour = COLOURS[place % len(COLOURS)]
         bars = axes.barh(
             [span.row for span in of_kind],
             [span.end - span.start for span in of_kind],
             left=[span.start for span in of_kind],
-            color=COLOURS[place % len(COLOURS)],
+            color=colour,
             label=kind,
         )
-        axes.bar_label(bars, labels=[span.label for span in of_kind], label_type="center", fontsize=7, color="white")
+        axes.bar_label(
+            bars, labels=[span.label for span in of_kind], label_type="center", fontsize=7, color=ink_on(colour)
+        )
     _rows_down(axes, chart.rows)
     _set_x(axes, chart.axis)
-    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _name_below(figure: Figure, axes: Axes) -> None:
+    """Names of what has one, below the chart, where they cover nothing; a taller picture for them."""
+    handles, names = axes.get_legend_handles_labels()
+    if len(names) < 2:
+        return
+    columns = max(1, min(len(names), _LEGEND_LETTERS // (max(map(len, names)) + _SIGN_LETTERS)))
+    figure.set_figheight(figure.get_figheight() + 0.2 * math.ceil(len(names) / columns))
+    figure.legend(handles, names, loc="outside lower left", ncols=columns, fontsize=8, frameon=False)
 
 
 def _rows_down(axes: Axes, rows: Any) -> None:
