@@ -4,7 +4,7 @@ import re
 import statistics
 from collections.abc import Iterator, Sequence
 
-from plesio.core.units import format_bytes, format_seconds
+from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.policies import Hierarchical, parse_policy
 from plesio.report.metric import Metric
 from plesio.report.sentences import listed, ratio_text, share_text
@@ -13,7 +13,6 @@ from plesio.report.story import Change, Chapter, Story
 __all__ = [
     "change_text",
     "closing_sentences",
-    "counted",
     "heading_text",
     "percent",
     "story_sentences",
@@ -62,15 +61,6 @@ def unchanged_text(*, num_steps: int, policy: str, reason: str) -> str:
     """That a run went through under one policy, and why; ``reason`` is empty where the policy was never asked."""
     asked = f"because {_clause(reason)}" if reason else "for it ended before the first review"
     return f"Nothing changed: all {counted(num_steps, 'step')} ran under {policy}, {asked}."
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "step"), counted(1200, "step")
-    ('1 step', '1,200 steps')
-    """
-    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def percent(share: float) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 from plesio.core.exhibits import Chart, Table
 from plesio.core.files import write_whole
 from plesio.core.predictions import Scale
+from plesio.core.units import format_percent, format_seconds
 from plesio.report.exhibits import draw_picture, page_figure, terminal_table
 from plesio.report.markup import prose
 from plesio.report.page_frame import page_of, section, section_of_figures, table
@@ -41,11 +42,16 @@ def parts_table(asked: Asked) -> Table:
     """What the answer's total is made of."""
     answer = asked.answer
     rows = [*answer.parts.items(), ("total", answer.total)]
+    in_seconds = answer.unit == "s"
     return Table(
         title="What it is made of:",
-        headers=("part", answer.unit, "share"),
+        headers=("part", "time" if in_seconds else answer.unit, "share"),
         rows=[
-            (name, f"{value:,.4g}", f"{100 * value / answer.total:.1f} %" if answer.total else "–")
+            (
+                name,
+                format_seconds(value) if in_seconds else f"{value:,.4g}",
+                format_percent(value / answer.total) if answer.total else "–",
+            )
             for name, value in rows
         ],
     )

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from plesio.core.units import format_seconds
+from plesio.core.units import counted, format_seconds
 from plesio.report.figures.page_figure import PageFigure
 from plesio.report.figures.theme import lay_out, with_alpha
 from plesio.report.sentences import listed, share_text
 from plesio.report.story import Chapter, Story
-from plesio.report.story_sentences import change_text, counted, percent
+from plesio.report.story_sentences import change_text, percent
 
 __all__ = ["story_figures"]
 

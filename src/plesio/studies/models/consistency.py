@@ -151,7 +151,7 @@ class Consistency(Answer):
     def parts(self) -> Mapping[str, float]:
         """Computing, and the rest: waiting and communicating."""
         computing_s = self.at.winner.computing_s
-        return {"computing": computing_s, "waiting and communicating": self.total - computing_s}
+        return {"computing": computing_s, "waiting and communicating": max(self.total - computing_s, 0.0)}
 
     def tables(self) -> Sequence[Table]:
         """All contenders here, and what a persistently slow worker does."""

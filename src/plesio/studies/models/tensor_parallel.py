@@ -180,7 +180,7 @@ class TensorParallel(Answer):
     def finding(self) -> str:
         """Bytes, time and share; what the node's boundary costs; when the 2D cut pays."""
         at = self.at
-        beyond = self._beyond
+        beyond = self._beyond if at.num_devices <= self.devices_per_node else None
         boundary = "" if beyond is None else f"; over {beyond.num_devices}, beyond a node, {100 * beyond.share:.0f} %"
         return (
             f"Cut over {counted(at.num_devices, 'device')}, each sends {format_bytes(at.sent_bytes)} an iteration, "
@@ -250,7 +250,7 @@ class TensorParallel(Answer):
         return [self._times(), self._by_cut(), self._by_tokens()]
 
     def _times(self) -> BarChart:
-        beyond = self._beyond
+        beyond = self._beyond if self.at.num_devices <= self.devices_per_node else None
         title = (
             f"{100 * self.at.share:.0f} % of the time of {counted(self.at.num_devices, 'device')} goes into all-reduces"
         )
