@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from plesio.core.exhibits import (
 )
 from plesio.report.colours import AMOUNTS, COLOURS, ink_on
 from plesio.report.exhibits import draw_picture, page_figure, terminal_table
+from plesio.report.exhibits.rules import bar_texts, column_labels, extent, log_ticks, mark_rows
+from plesio.report.figures.page_figure import PageFigure
 from plesio.report.page_frame import page_of, section_of_figures
 from support.browser import check_figures, launched, load, opened
 
@@ -55,6 +58,39 @@ CHARTS: list[Chart] = [
         values=[[0, 1]],
         categories=["ring", "tree"],
         texts=[["r", "t"]],
+    ),
+    HeatMap(
+        slug="many-columns",
+        title="Each size has a winner of its own",
+        caption="Winners.",
+        x=Axis(title="a title of an axis that is longer than a narrow screen is wide (bytes)"),
+        y=TIME,
+        columns=[f"{2**place} bytes" for place in range(25)],
+        rows=["a", "b"],
+        values=[[place % 2 for place in range(25)]] * 2,
+        categories=["halving-doubling", "hierarchical"],
+    ),
+    HeatMap(
+        slug="names",
+        **WORDS,
+        x=Axis(title="weighting"),
+        y=Axis(title="staleness"),
+        columns=["unweighted", "inverse", "exponential"],
+        rows=["11 workers, one slow", "constant"],
+        values=[[1, 2, 3], [4, 5, 6]],
+        scale=Axis(title="iterations, share of the unweighted ones"),
+    ),
+    LineChart(
+        slug="marks",
+        title="Marks stand above",
+        caption="Two decades, and marks close to each other and to both ends.",
+        x=SIZE,
+        y=Axis(title="loss", log=True),
+        series=[
+            Series(name=f"staleness up to {place}", x=[3, 90, 200], y=[4 + place, 60 + place, 290])
+            for place in range(8)
+        ],
+        marks={"the best": 3.0, "nearly the best": 3.5, "the default": 150.0, "too large": 200.0},
     ),
     Timeline(
         slug="times",
@@ -105,7 +141,81 @@ def test_a_label_stands_where_there_is_room():
         series=[Series(name="machines", x=[1, 5, 9], y=[3, 2, 1], style="points", labels=["a", "b", "c"])],
     )
     (points,) = page_figure(chart).figure.data
-    assert list(points.textposition) == ["middle right", "middle right", "middle left"]
+    assert list(points.textposition) == ["top right", "top right", "bottom left"]
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 1.4), (2.1, 4.8), (3, 290), (0.02, 0.9), (1e-12, 1), (7, 1e7)])
+def test_a_logarithmic_axis_has_a_few_ticks_that_all_are_on_it(low: float, high: float):
+    ticks = log_ticks(low, high)
+    assert 3 <= len(ticks) <= 6
+    assert all(low <= tick <= high for tick in ticks)
+    assert ticks == sorted(set(ticks))
+
+
+def test_a_page_has_the_same_ticks_as_the_rule_says():
+    chart = next(chart for chart in CHARTS if chart.slug == "marks")
+    axis = page_figure(chart).figure.layout.yaxis
+    low, high = extent([4.0, 290.0])
+    assert list(axis.tickvals) == log_ticks(low, high) == [10, 30, 100, 300]
+    assert [10**end for end in axis.range] == pytest.approx([low, high])
+
+
+def test_names_below_columns_are_all_there_and_sizes_are_thinned_to_what_fits():
+    for letters in (38, 90):
+        sizes = [f"{2**place} kB" for place in range(25)]
+        kept, tilted = column_labels(sizes, letters=letters)
+        assert not tilted
+        assert {0, 24} <= kept.keys()
+        assert len(kept) * (max(map(len, sizes)) + 1) <= letters
+        names = ["none", "inverse", "exponential", "capped at ten"]
+        assert list(column_labels(names, letters=letters)[0].values()) == names
+
+
+def test_words_of_marks_that_would_touch_are_in_different_rows():
+    chart = next(chart for chart in CHARTS if isinstance(chart, LineChart) and chart.slug == "marks")
+    rows = mark_rows(chart, letters=38)
+    assert rows["the best"] != rows["nearly the best"]
+    assert rows["the default"] != rows["too large"]
+    assert rows["the best"] == 0
+
+
+def test_lines_differ_by_shape_where_colours_come_again_and_a_line_alone_has_none():
+    def traces(number: int) -> list[tuple[str, str]]:
+        series = [Series(name=str(place), x=[1, 2], y=[1, 2]) for place in range(number)]
+        figure = page_figure(LineChart(slug="lines", **WORDS, x=TIME, y=TIME, series=series)).figure
+        return [(trace.marker.color, trace.marker.symbol) for trace in figure.data if "markers" in trace.mode]
+
+    assert len(set(traces(20))) == 20
+    assert len({symbol for _, symbol in traces(6)}) == 6
+    assert traces(1) == []
+
+
+def test_what_was_measured_looks_like_its_model_but_filled():
+    series = [
+        Series(name="ring", group="ring", x=[1, 2], y=[1, 2]),
+        Series(name="tree", x=[1, 2], y=[2, 3]),
+        Series(name="ring, measured", group="ring", x=[1], y=[1], style="points"),
+    ]
+    ring, tree, measured = page_figure(LineChart(slug="r", **WORDS, x=TIME, y=TIME, series=series)).figure.data
+    assert (measured.marker.color, f"{measured.marker.symbol}-open") == (ring.marker.color, ring.marker.symbol)
+    assert tree.marker.symbol != ring.marker.symbol
+
+
+def test_a_bar_says_its_value_on_a_page():
+    chart = next(chart for chart in CHARTS if isinstance(chart, BarChart))
+    *_, texts = page_figure(chart).figure.data
+    assert [text.strip() for text in texts.text] == [text for _, text in bar_texts(chart)] == ["1", "3"]
+
+
+def test_figures_fill_the_rows_of_a_page():
+    figures = [page_figure(chart) for chart in CHARTS]
+    wide, narrow = next(one for one in figures if one.wide), figures[0]
+
+    def classes(*order: PageFigure) -> list[str]:
+        return re.findall(r'<figure id="[^"]+" class="(\w+)"', section_of_figures(order, title="All"))
+
+    assert classes(narrow, narrow, wide, narrow) == ["narrow", "narrow", "wide", "wide"]
+    assert classes(narrow, wide, narrow, narrow, narrow) == ["wide", "wide", "narrow", "narrow", "wide"]
 
 
 @pytest.mark.parametrize("colour", [*COLOURS, *AMOUNTS])

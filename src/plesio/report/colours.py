@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from plesio.core.exhibits import Series
 
-__all__ = ["AMOUNTS", "COLOURS", "MARK_INK", "QUIET", "amount_colour", "ink_on", "series_colours"]
+__all__ = ["AMOUNTS", "COLOURS", "MARK_INK", "NUM_SHAPES", "QUIET", "amount_colour", "ink_on", "series_looks"]
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 """Okabe and Ito's (2008), which people with any common colour blindness tell apart; the seventh is the first again."""
@@ -15,6 +15,9 @@ QUIET = "#7d8590"
 AMOUNTS = ("#011959", "#103f60", "#1c5a62", "#3c6d56", "#687b3e", "#9d892b", "#d29343", "#f8a17b", "#fdb7bc", "#faccfa")
 """*batlow*, from little to much, which anybody orders the same way (Crameri, Shephard & Heron 2020)."""
 
+NUM_SHAPES = 7
+"""Of markers: one more than there are colours, so that a colour that comes again has another shape."""
+
 MARK_INK = "#656d76"
 """Of words in a chart that are no data: 5 to 1 against white, 3.6 to 1 against a page's dark ground."""
 
@@ -22,16 +25,16 @@ _AS_FAR_FROM_BOTH = 0.179
 """The luminance that black and white have the same contrast with (WCAG 2)."""
 
 
-def series_colours(series: Sequence[Series]) -> list[str]:
-    """A colour for each series, the same for those of a group.
+def series_looks(series: Sequence[Series]) -> list[tuple[str, int]]:
+    """A colour and the number of a shape for each series, the same for those of a group; no two groups have both.
 
     >>> model, run = (Series(name=name, group="ring", x=(), y=()) for name in ("modelled", "measured"))
-    >>> series_colours([model, Series(name="tree", x=(), y=()), run])
-    ['#0072b2', '#e69f00', '#0072b2']
+    >>> series_looks([model, Series(name="tree", x=(), y=()), run])
+    [('#0072b2', 0), ('#e69f00', 1), ('#0072b2', 0)]
     """
     groups = [one.group or one.name for one in series]
     order = list(dict.fromkeys(groups))
-    return [COLOURS[order.index(group) % len(COLOURS)] for group in groups]
+    return [(COLOURS[order.index(group) % len(COLOURS)], order.index(group) % NUM_SHAPES) for group in groups]
 
 
 def amount_colour(share: float) -> str:

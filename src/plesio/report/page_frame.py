@@ -5,7 +5,8 @@ are HTML already.
 """
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from string import Template
 
 import plotly.io
@@ -64,8 +65,8 @@ def section(content: str, *, slug: str, title: str) -> str:
 
 
 def section_of_figures(figures: Iterable[PageFigure], *, title: str, slug: str = "figures") -> str:
-    """The figures in the page's grid."""
-    pictures = "\n".join(_figure(figure) for figure in figures)
+    """The figures in the page's grid: two narrow ones in a row, one with no other beside it over the whole width."""
+    pictures = "\n".join(_figure(figure, wide=wide) for figure, wide in _spread(list(figures)))
     return section(f'<div class="figures">\n{pictures}\n</div>', slug=slug, title=title)
 
 
@@ -77,12 +78,21 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, even: bool =
     return f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _figure(figure: PageFigure) -> str:
+def _spread(figures: Sequence[PageFigure]) -> Iterator[tuple[PageFigure, bool]]:
+    """Each figure, and whether it takes the whole width: before plotly draws, which looks at the width once."""
+    has_left = False
+    for figure, following in zip_longest(figures, figures[1:]):
+        is_alone = not has_left and (following is None or following.wide)
+        yield figure, figure.wide or is_alone
+        has_left = not (figure.wide or is_alone or has_left)
+
+
+def _figure(figure: PageFigure, *, wide: bool) -> str:
     picture = plotly.io.to_html(
         figure.figure, config=_CONFIG, include_plotlyjs=False, full_html=False, div_id=f"plot-{figure.slug}"
     )
     title = f"<h3>{prose(figure.title)}</h3>" if figure.title else ""
     return (
-        f'<figure id="{figure.slug}" class="{"wide" if figure.wide else "narrow"}">'
+        f'<figure id="{figure.slug}" class="{"wide" if wide else "narrow"}">'
         f"{title}{picture}<figcaption>{prose(figure.caption)}</figcaption></figure>"
     )

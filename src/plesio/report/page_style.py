@@ -52,7 +52,7 @@ figure {
   grid-column: span 3; margin: 0; padding: 18px 18px 14px; background: var(--card); border: 1px solid var(--line);
   border-radius: 10px; display: flex; flex-direction: column; min-width: 0;
 }
-figure.wide, figure.narrow:nth-child(odd):has(+ figure.wide) { grid-column: 1 / -1; }
+figure.wide { grid-column: 1 / -1; }
 figure > div { flex: 1 0 auto; min-width: 0; }
 figcaption { color: var(--quiet); font-size: 13.5px; margin-top: 10px; }
 details { border-top: 1px solid var(--line); padding: 10px 0; }
@@ -66,7 +66,7 @@ dd { margin: 0; overflow-wrap: anywhere; }
 pre { overflow-x: auto; font-size: 13px; margin: 4px 0; }
 a { color: inherit; }
 code { font-size: 0.92em; }
-.js-plotly-plot text:not(.heatmap-label text) { fill: var(--ink) !important; }
+.js-plotly-plot text:not(.heatmap-label text, .bartext-inside) { fill: var(--ink) !important; }
 .js-plotly-plot .hoverlayer text { fill: #ffffff !important; }
 @media (max-width: 900px) { figure { grid-column: 1 / -1; } }
 @media (max-width: 560px) {

@@ -2,13 +2,27 @@
 
 import html
 import math
+import textwrap
+from collections.abc import Sequence
 from functools import singledispatch
 
 import plotly.graph_objects as go
 
 from plesio.core.exhibits import Axis, BarChart, Chart, HeatMap, LineChart, RangeChart, Timeline
-from plesio.report.colours import AMOUNTS, COLOURS, MARK_INK, QUIET, series_colours
-from plesio.report.exhibits.rules import goes_right
+from plesio.report.colours import AMOUNTS, COLOURS, MARK_INK, QUIET, ink_on, series_looks
+from plesio.report.exhibits.rules import (
+    BAR_ROOM,
+    MOST_MARKERS,
+    bar_texts,
+    column_labels,
+    extent,
+    goes_right,
+    has_markers,
+    log_ticks,
+    mark_rows,
+    tick_text,
+    values_along,
+)
 from plesio.report.figures.page_figure import PageFigure
 from plesio.report.figures.theme import lay_out, with_alpha
 
@@ -17,6 +31,16 @@ __all__ = ["page_figure"]
 _ROW_PX = 30
 _LINES_PX = 380
 _LEGEND_GAP_PX = 10
+_MARK_PX, _MARK_GAP_PX = 16, 22
+_NAME_PX, _NAMES_WITHOUT = 14, 4
+"""For each name after so many: they may be below one another."""
+_SCALE_PX = 70
+"""For colours above a heat map, with their values and a title."""
+_SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x")
+_TITLE_LETTERS = 40
+"""Of an axis title in a line, on a narrow screen."""
+_MARK_LETTERS, _ROW_LETTERS = 38, 46
+"""Above lines, and below a heat map with the longest name of a row, on the same."""
 
 
 def page_figure(chart: Chart) -> PageFigure:
@@ -34,11 +58,13 @@ def _draw(chart: Chart) -> go.Figure:
 @_draw.register
 def _(chart: LineChart) -> go.Figure:
     figure = go.Figure()
-    for series, colour in zip(chart.series, series_colours(chart.series), strict=True):
+    lines = "lines+markers" if has_markers(chart.series) else "lines"
+    for series, (colour, shape) in zip(chart.series, series_looks(chart.series), strict=True):
         if series.low:
             figure.add_scatter(
                 x=[*series.x, *reversed(series.x)],
                 y=[*series.high, *reversed(series.low)],
+                mode="lines",
                 fill="toself",
                 fillcolor=with_alpha(colour, 0.18),
                 line={"width": 0},
@@ -50,27 +76,41 @@ def _(chart: LineChart) -> go.Figure:
             x=list(series.x),
             y=list(series.y),
             name=html.escape(series.name),
-            mode=("markers+text" if series.labels else "markers") if is_points else "lines",
+            mode=("markers+text" if series.labels else "markers") if is_points else lines,
             text=[html.escape(label) for label in series.labels] or None,
-            textposition=["middle right" if goes_right(chart, x) else "middle left" for x in series.x],
+            textposition=["top right" if goes_right(chart, x) else "bottom left" for x in series.x],
+            cliponaxis=not series.labels,
             line={"color": colour, "dash": "dash" if series.style == "dashed" else "solid"},
-            marker={"color": colour, "size": 8},
+            marker={
+                "color": colour,
+                "size": 8,
+                "symbol": _SHAPES[shape] if is_points else f"{_SHAPES[shape]}-open",
+                "maxdisplayed": 0 if is_points else MOST_MARKERS,
+            },
             hovertemplate=f"%{{x:.4g}}, %{{y:.4g}}<extra>{html.escape(series.name)}</extra>",
         )
-    for place, (text, value) in enumerate(chart.marks.items()):
+    rows = mark_rows(chart, letters=_MARK_LETTERS)
+    for text, value in chart.marks.items():
         figure.add_vline(x=value, line={"color": QUIET, "dash": "dot", "width": 1})
         figure.add_annotation(
             x=_on(chart.x, value),
-            y=1 - 0.07 * place,
+            y=1,
             yref="paper",
+            yanchor="bottom",
+            yshift=_MARK_PX * rows[text],
             text=html.escape(text),
             showarrow=False,
-            xanchor="left",
+            xanchor="left" if goes_right(chart, value) else "right",
             font={"size": 12, "color": MARK_INK},
         )
-    lay_out(figure, height_px=_LINES_PX, legend_gap_px=_LEGEND_GAP_PX if len(chart.series) > 1 else None)
-    figure.update_xaxes(**_axis(chart.x))
-    figure.update_yaxes(**_axis(chart.y))
+    marks_px = _MARK_GAP_PX * (1 + max(rows.values(), default=-1))
+    lay_out(
+        figure,
+        height_px=_LINES_PX + marks_px + _NAME_PX * max(0, len(chart.series) - _NAMES_WITHOUT),
+        legend_gap_px=_LEGEND_GAP_PX + marks_px if len(chart.series) > 1 else None,
+    )
+    figure.update_xaxes(**_axis(chart.x, values_along(chart, "x")))
+    figure.update_yaxes(**_axis(chart.y, values_along(chart, "y")))
     return figure
 
 
@@ -86,9 +126,20 @@ def _(chart: BarChart) -> go.Figure:
             marker={"color": COLOURS[place % len(COLOURS)]},
             hovertemplate=f"%{{x:.4g}}<extra>{html.escape(part)}, %{{y}}</extra>",
         )
+    ends = bar_texts(chart)
+    figure.add_scatter(
+        x=[end for end, _ in ends],
+        y=[html.escape(row) for row in chart.rows],
+        mode="text",
+        text=[f"\N{NO-BREAK SPACE}{text}" for _, text in ends],
+        textposition="middle right",
+        cliponaxis=False,
+        hoverinfo="skip",
+        showlegend=False,
+    )
     gap_px = _LEGEND_GAP_PX if len(chart.parts) > 1 else None
     lay_out(figure, height_px=110 + _ROW_PX * len(chart.rows), legend_gap_px=gap_px, barmode="stack", bargap=0.3)
-    figure.update_xaxes(**_axis(chart.axis))
+    figure.update_xaxes(**_axis(chart.axis), range=[0, BAR_ROOM * max(end for end, _ in ends) or 1])
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
     return figure
 
@@ -117,7 +168,9 @@ def _(chart: RangeChart) -> go.Figure:
 
 @_draw.register
 def _(chart: HeatMap) -> go.Figure:
-    number = len(chart.categories)
+    number, cells_px = len(chart.categories), max(22, 260 // len(chart.rows)) * len(chart.rows)
+    scale_px = 0 if number else _SCALE_PX
+    top = cells_px / (cells_px + scale_px)
     if number:
         steps = [
             (edge / number, COLOURS[place % len(COLOURS)]) for place in range(number) for edge in (place, place + 1)
@@ -126,13 +179,19 @@ def _(chart: HeatMap) -> go.Figure:
             "colorscale": steps,
             "zmin": -0.5,
             "zmax": number - 0.5,
-            "colorbar": {"tickvals": list(range(number)), "ticktext": [html.escape(each) for each in chart.categories]},
+            "showscale": False,
         }
     else:
         steps = [(place / (len(AMOUNTS) - 1), colour) for place, colour in enumerate(AMOUNTS)]
         colours = {
             "colorscale": steps,
-            "colorbar": {"title": {"text": html.escape(chart.scale.title), "side": "right"}},
+            "colorbar": {
+                "orientation": "h",
+                "y": top,
+                "yanchor": "bottom",
+                "ypad": 4,
+                "thickness": 12,
+            },
         }
     figure = go.Figure(
         go.Heatmap(
@@ -147,9 +206,37 @@ def _(chart: HeatMap) -> go.Figure:
             **colours,
         )
     )
-    lay_out(figure, height_px=110 + max(22, 260 // len(chart.rows)) * len(chart.rows))
-    figure.update_xaxes(title_text=html.escape(chart.x.title), type="category", showgrid=False)
-    figure.update_yaxes(title_text=html.escape(chart.y.title), type="category", showgrid=False, autorange="reversed")
+    for place, category in enumerate(chart.categories):
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="markers",
+            name=html.escape(category),
+            marker={"color": COLOURS[place % len(COLOURS)], "symbol": "square", "size": 12},
+        )
+    lay_out(
+        figure,
+        height_px=130 + cells_px + scale_px,
+        legend_gap_px=_LEGEND_GAP_PX if number else None,
+    )
+    if not number:  # all of it inside: what is outside moves the axis below into the cells
+        figure.add_annotation(
+            x=1,
+            y=1,
+            xref="paper",
+            yref="paper",
+            xanchor="right",
+            yanchor="top",
+            align="right",
+            text=_title(chart.scale),
+            showarrow=False,
+        )
+    columns, tilted = column_labels(chart.columns, letters=_ROW_LETTERS - max(map(len, chart.rows)))
+    texts = [html.escape(column) for column in columns.values()]
+    figure.update_xaxes(title_text=_title(chart.x), type="category", showgrid=False, tickangle=-90 if tilted else 0)
+    figure.update_xaxes(tickvals=texts, ticktext=texts)
+    figure.update_yaxes(title_text=_title(chart.y), type="category", showgrid=False, autorange="reversed")
+    figure.update_yaxes(domain=[0, top])
     return figure
 
 
@@ -158,6 +245,7 @@ def _(chart: Timeline) -> go.Figure:
     figure = go.Figure()
     for place, kind in enumerate(dict.fromkeys(span.kind for span in chart.spans)):
         of_kind = [span for span in chart.spans if span.kind == kind]
+        colour = COLOURS[place % len(COLOURS)]
         figure.add_bar(
             x=[span.end - span.start for span in of_kind],
             base=[span.start for span in of_kind],
@@ -167,7 +255,8 @@ def _(chart: Timeline) -> go.Figure:
             text=[html.escape(span.label) for span in of_kind],
             textposition="inside",
             insidetextanchor="middle",
-            marker={"color": COLOURS[place % len(COLOURS)]},
+            insidetextfont={"color": ink_on(colour)},
+            marker={"color": colour},
             customdata=[(span.start, span.end) for span in of_kind],
             hovertemplate=f"%{{customdata[0]:.4g}} to %{{customdata[1]:.4g}}<extra>{html.escape(kind)}</extra>",
         )
@@ -185,8 +274,23 @@ def _(chart: Timeline) -> go.Figure:
     return figure
 
 
-def _axis(axis: Axis) -> dict[str, object]:
-    return {"title_text": html.escape(axis.title), "type": "log" if axis.log else "linear"}
+def _title(axis: Axis) -> str:
+    return "<br>".join(map(html.escape, textwrap.wrap(axis.title, _TITLE_LETTERS)))
+
+
+def _axis(axis: Axis, values: Sequence[float] = ()) -> dict[str, object]:
+    """Of lines the ``values`` along it, which a logarithmic axis needs."""
+    if not axis.log:
+        return {"title_text": _title(axis), "exponentformat": "power", "minexponent": 5, "separatethousands": True}
+    low, high = extent(values)
+    ticks = log_ticks(low, high)
+    return {
+        "title_text": _title(axis),
+        "type": "log",
+        "range": [math.log10(low), math.log10(high)],
+        "tickvals": ticks,
+        "ticktext": [tick_text(tick) for tick in ticks],
+    }
 
 
 def _on(axis: Axis, value: float) -> float:

@@ -9,11 +9,24 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from plesio.core.exhibits import Axis, BarChart, Chart, HeatMap, LineChart, RangeChart, Timeline
-from plesio.report.colours import AMOUNTS, COLOURS, MARK_INK, QUIET, amount_colour, ink_on, series_colours
-from plesio.report.exhibits.rules import goes_right, thinned
+from plesio.report.colours import AMOUNTS, COLOURS, MARK_INK, QUIET, amount_colour, ink_on, series_looks
+from plesio.report.exhibits.rules import (
+    BAR_ROOM,
+    MOST_MARKERS,
+    bar_texts,
+    column_labels,
+    extent,
+    goes_right,
+    has_markers,
+    log_ticks,
+    mark_rows,
+    thinned,
+    tick_text,
+    values_along,
+)
 
 __all__ = ["draw_picture"]
 
@@ -23,9 +36,11 @@ _LEGEND_LETTERS = 118
 """Of names, and of the signs before them, side by side."""
 _SIGN_LETTERS = 7
 _LINE_PT = 11
-_MOST_COLUMNS, _MOST_ROWS = 14, 24
-"""Of a heat map, whose names do not touch."""
-_PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
+_ROW_LETTERS, _MOST_ROWS = 95, 24
+"""Below a heat map with the longest name of a row, and beside it."""
+_MARK_LETTERS = 100
+_SHAPES = ("o", "s", "^", "D", "v", "P", "X")
+_TICK_TEXT = FuncFormatter(lambda value, _: tick_text(value))
 
 
 def draw_picture(chart: Chart) -> bytes:
@@ -37,9 +52,10 @@ def draw_picture(chart: Chart) -> bytes:
     axes.grid(visible=True, color=QUIET, alpha=0.25)
     axes.set_axisbelow(True)
     _draw(chart, axes)
-    above_pt = 6 + _LINE_PT * len(chart.marks) if isinstance(chart, LineChart) else 6
+    rows = mark_rows(chart, letters=_MARK_LETTERS).values() if isinstance(chart, LineChart) else ()
+    above_pt = 6 + _LINE_PT * (1 + max(rows, default=-1))
     axes.set_title(chart.title, loc="left", fontsize=11, wrap=True, parse_math=False, pad=above_pt)  # "$" are dollars
-    _name_below(figure, axes)
+    _name_below(figure, axes, fewest=1 if isinstance(chart, HeatMap) else 2)
     image = io.BytesIO()
     figure.savefig(image, format="png")
     return image.getvalue()
@@ -58,10 +74,19 @@ def _draw(chart: Chart, axes: Axes) -> None:
 
 @_draw.register
 def _(chart: LineChart, axes: Axes) -> None:
-    for series, colour in zip(chart.series, series_colours(chart.series), strict=True):
-        style: dict[str, Any] = {"points": {"linestyle": "", "marker": "o"}, "dashed": {"linestyle": "--"}}.get(
-            series.style, {}
-        )
+    are_marked, num_lines = has_markers(chart.series), 0
+    for series, (colour, shape) in zip(chart.series, series_looks(chart.series), strict=True):
+        style: dict[str, Any] = {"linestyle": {"points": "", "dashed": "--", "line": "-"}[series.style]}
+        if series.style == "points":
+            style |= {"marker": _SHAPES[shape]}
+        elif are_marked:  # those of the next line are elsewhere, as plotly does it too
+            every = math.ceil(len(series.x) / MOST_MARKERS) or 1
+            style |= {
+                "marker": _SHAPES[shape],
+                "markerfacecolor": "none",
+                "markevery": (num_lines * every // 3 % every, every),
+            }
+            num_lines += 1
         axes.plot(series.x, series.y, color=colour, label=series.name, **style)
         if series.low:
             axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.18, linewidth=0)
@@ -70,30 +95,31 @@ def _(chart: LineChart, axes: Axes) -> None:
             axes.annotate(
                 label,
                 (x, y),
-                xytext=(7 if right else -7, 0),
+                xytext=(4, 4) if right else (-4, -4),
                 textcoords="offset points",
                 ha="left" if right else "right",
-                va="center",
+                va="bottom" if right else "top",
                 fontsize=8,
             )
-    for place, (text, value) in enumerate(reversed(list(chart.marks.items()))):
+    rows = mark_rows(chart, letters=_MARK_LETTERS)
+    for text, value in chart.marks.items():
         axes.axvline(value, color=QUIET, linestyle=":", linewidth=1.5)
         axes.annotate(
             text,
             (value, 1),
             xycoords=("data", "axes fraction"),
-            xytext=(0, 3 + _LINE_PT * place),
+            xytext=(0, 3 + _LINE_PT * rows[text]),
             textcoords="offset points",
-            ha="center",
+            ha="left" if goes_right(chart, value) else "right",
             fontsize=9,
             color=MARK_INK,
         )
-    _set_x(axes, chart.x)
-    axes.set_ylabel(chart.y.title)
-    if chart.y.log:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(_PLAIN)
-        axes.yaxis.set_minor_formatter(LogFormatter())  # labels where a power of ten is not enough
+    for axis, along in ((chart.x, "x"), (chart.y, "y")):
+        if axis.log:
+            low, high = extent(values_along(chart, along))
+            axes.set(**{f"{along}scale": "log", f"{along}lim": (low, high), f"{along}ticks": log_ticks(low, high)})
+            getattr(axes, f"{along}axis").set_minor_formatter(NullFormatter())
+        _set_axis(axes, axis, along)
 
 
 @_draw.register
@@ -102,8 +128,12 @@ def _(chart: BarChart, axes: Axes) -> None:
     for place, (part, values) in enumerate(chart.parts.items()):
         axes.barh(range(len(chart.rows)), values, left=left, color=COLOURS[place % len(COLOURS)], label=part)
         left = [before + value for before, value in zip(left, values, strict=True)]
+    ends = bar_texts(chart)
+    for row, (end, text) in enumerate(ends):
+        axes.annotate(text, (end, row), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_xlim(0, BAR_ROOM * max(end for end, _ in ends) or 1)
     _rows_down(axes, chart.rows)
-    _set_x(axes, chart.axis)
+    _set_axis(axes, chart.axis, "x")
 
 
 @_draw.register
@@ -113,7 +143,7 @@ def _(chart: RangeChart, axes: Axes) -> None:
         axes.barh(range(len(ends)), widths, left=chart.base, color=colour, label=f"input at its {name} end")
     axes.axvline(chart.base, color=QUIET, linewidth=1)
     _rows_down(axes, chart.rows)
-    _set_x(axes, chart.axis)
+    _set_axis(axes, chart.axis, "x")
 
 
 @_draw.register
@@ -124,11 +154,9 @@ def _(chart: HeatMap, axes: Axes) -> None:
         image = axes.imshow(chart.values, aspect="auto", cmap=colours, vmin=-0.5, vmax=number - 0.5)
     else:
         image = axes.imshow(chart.values, aspect="auto", cmap=LinearSegmentedColormap.from_list("amounts", AMOUNTS))
-    bar = axes.figure.colorbar(image, ax=axes)
-    if number:
-        bar.set_ticks(list(range(number)), labels=list(chart.categories))
-    else:
-        bar.set_label(chart.scale.title)
+        axes.figure.colorbar(image, ax=axes, label=chart.scale.title)
+    for place, category in enumerate(chart.categories):
+        axes.scatter([], [], marker="s", s=60, color=COLOURS[place % len(COLOURS)], label=category)
     finite = [value for values in chart.values for value in values if math.isfinite(value)]
     least, span = min(finite, default=0.0), (max(finite, default=0.0) - min(finite, default=0.0)) or 1.0
     for row, texts in enumerate(chart.texts):
@@ -136,8 +164,12 @@ def _(chart: HeatMap, axes: Axes) -> None:
             value = chart.values[row][column]
             ink = ink_on(COLOURS[int(value) % len(COLOURS)] if number else amount_colour((value - least) / span))
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color=ink)
-    columns, rows = thinned(chart.columns, most=_MOST_COLUMNS), thinned(chart.rows, most=_MOST_ROWS)
-    axes.set_xticks(list(columns), list(columns.values()), rotation=30, ha="right", fontsize=8)
+    (columns, tilted), rows = (
+        column_labels(chart.columns, letters=_ROW_LETTERS - max(map(len, chart.rows))),
+        thinned(chart.rows, most=_MOST_ROWS),
+    )
+    tilt: dict[str, Any] = {"rotation": 30, "ha": "right"} if tilted else {}
+    axes.set_xticks(list(columns), list(columns.values()), fontsize=8, **tilt)
     axes.set_yticks(list(rows), list(rows.values()), fontsize=8)
     axes.set_xlabel(chart.x.title)
     axes.set_ylabel(chart.y.title)
@@ -160,13 +192,13 @@ def _(chart: Timeline, axes: Axes) -> None:
             bars, labels=[span.label for span in of_kind], label_type="center", fontsize=7, color=ink_on(colour)
         )
     _rows_down(axes, chart.rows)
-    _set_x(axes, chart.axis)
+    _set_axis(axes, chart.axis, "x")
 
 
-def _name_below(figure: Figure, axes: Axes) -> None:
+def _name_below(figure: Figure, axes: Axes, *, fewest: int) -> None:
     """Names of what has one, below the chart, where they cover nothing; a taller picture for them."""
     handles, names = axes.get_legend_handles_labels()
-    if len(names) < 2:
+    if len(names) < fewest:
         return
     columns = max(1, min(len(names), _LEGEND_LETTERS // (max(map(len, names)) + _SIGN_LETTERS)))
     figure.set_figheight(figure.get_figheight() + 0.2 * math.ceil(len(names) / columns))
@@ -178,9 +210,6 @@ def _rows_down(axes: Axes, rows: Any) -> None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
-def _set_x(axes: Axes, axis: Axis) -> None:
-    axes.set_xlabel(axis.title)
-    if axis.log:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(_PLAIN)
-        axes.xaxis.set_minor_formatter(LogFormatter())
+def _set_axis(axes: Axes, axis: Axis, along: str) -> None:
+    axes.set(**{f"{along}label": axis.title})
+    getattr(axes, f"{along}axis").set_major_formatter(_TICK_TEXT)

@@ -1,15 +1,41 @@
-"""What pages and picture files both do so that labels neither touch nor leave their chart."""
+"""What pages and picture files both do, so that a chart says the same on a screen, on paper and without colours."""
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 
-from plesio.core.exhibits import LineChart
+from plesio.core.exhibits import BarChart, LineChart, Series
 
-__all__ = ["goes_right", "thinned"]
+__all__ = [
+    "BAR_ROOM",
+    "MOST_MARKERS",
+    "bar_texts",
+    "column_labels",
+    "extent",
+    "goes_right",
+    "has_markers",
+    "log_ticks",
+    "mark_rows",
+    "thinned",
+    "tick_text",
+    "values_along",
+]
+
+MOST_MARKERS = 8
+"""Of a line: its shape tells it from the others where colours do not."""
+
+BAR_ROOM = 1.18
+"""An axis of bars over the longest of them, for what stands at its end."""
+
+_DIGITS = ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8, 9))
+_MOST_TICKS, _FEWEST_TICKS = 6, 3
+_MARGIN = 0.03
+_MOST_TILTED = 8
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def goes_right(chart: LineChart, x: float) -> bool:
-    """Whether the label of a point at ``x`` is on its right, where there is more room: it is in the left half.
+    """Whether a label at ``x`` is on its right, where there is more room: it is in the left half.
 
     >>> from plesio.core.exhibits import Axis, Series
     >>> size, line = Axis(title="size (MB)", log=True), Series(name="a", x=[1, 100], y=[1, 2])
@@ -22,11 +48,135 @@ def goes_right(chart: LineChart, x: float) -> bool:
     return place(x) <= (min(places) + max(places)) / 2
 
 
+def mark_rows(chart: LineChart, *, letters: int) -> dict[str, int]:
+    """In which row above the chart the words of each mark are, from 0: the lowest in which they touch no others.
+
+    Args:
+        chart: With marks.
+        letters: That there is room for in a row.
+
+    >>> from plesio.core.exhibits import Axis, Series
+    >>> time, line = Axis(title="time (s)"), Series(name="a", x=[0, 10], y=[1, 2])
+    >>> marks = {"ideal": 1.0, "expected": 2.0, "late": 9.0}
+    >>> mark_rows(LineChart(slug="", title="", caption="", x=time, y=time, series=[line], marks=marks), letters=40)
+    {'ideal': 0, 'expected': 1, 'late': 0}
+    """
+    place = math.log if chart.x.log else float
+    places = [place(value) for value in values_along(chart, "x")]
+    letter = (max(places) - min(places)) / letters
+    rows: dict[str, int] = {}
+    taken: list[tuple[int, float, float]] = []
+    for text, value in chart.marks.items():
+        width = letter * (len(text) + 1)
+        left = place(value) if goes_right(chart, value) else place(value) - width
+        hit = {row for row, begin, end in taken if begin < left + width and left < end}
+        rows[text] = next(row for row in range(len(taken) + 1) if row not in hit)
+        taken.append((rows[text], left, left + width))
+    return rows
+
+
 def thinned(labels: Sequence[str], *, most: int) -> dict[int, str]:
-    """At most so many of the labels, as far apart from each other, by their place.
+    """At most so many of the labels, as far apart from each other, by their place; the last too where that is possible.
 
     >>> thinned(["1", "2", "5", "10", "20"], most=3)
     {0: '1', 2: '5', 4: '20'}
+    >>> list(thinned("abcdefghi", most=4))
+    [0, 4, 8]
     """
     step = math.ceil(len(labels) / most)
-    return {place: label for place, label in enumerate(labels) if place % step == 0}
+    ends = [wider for wider in range(step, 2 * step) if (len(labels) - 1) % wider == 0]
+    return dict(list(enumerate(labels))[:: ends[0] if ends else step])
+
+
+def column_labels(labels: Sequence[str], *, letters: int) -> tuple[dict[int, str], bool]:
+    """The labels below columns by their place, and whether they are tilted.
+
+    Args:
+        labels: From left to right.
+        letters: That there is room for. A few labels that need more are tilted, for they may be names;
+            many are sizes, of which some do.
+
+    >>> column_labels(["ring", "tree"], letters=20)
+    ({0: 'ring', 1: 'tree'}, False)
+    >>> column_labels(["ring", "tree"], letters=8)
+    ({0: 'ring', 1: 'tree'}, True)
+    >>> column_labels([str(place) for place in range(101)], letters=20)
+    ({0: '0', 25: '25', 50: '50', 75: '75', 100: '100'}, False)
+    """
+    a_column = max(map(len, labels)) + 1
+    if a_column * len(labels) <= letters:
+        return dict(enumerate(labels)), False
+    if len(labels) <= _MOST_TILTED:
+        return dict(enumerate(labels)), True
+    return thinned(labels, most=max(2, letters // a_column)), False
+
+
+def extent(values: Sequence[float]) -> tuple[float, float]:
+    """Both ends of a logarithmic axis on which all ``values`` are, with some margin; what is not positive is on none.
+
+    >>> low, high = extent([1.0, 1000.0, math.nan])
+    >>> f"{low:.2f} to {high:.0f}"
+    '0.81 to 1230'
+    """
+    places = [math.log10(value) for value in values if value > 0 and math.isfinite(value)] or [0.0]
+    margin = _MARGIN * (max(places) - min(places)) or _MARGIN
+    return 10 ** (min(places) - margin), 10 ** (max(places) + margin)
+
+
+def values_along(chart: LineChart, axis: str) -> list[float]:
+    """All that is drawn along ``x`` or ``y``."""
+    if axis == "x":
+        return [*chain.from_iterable(series.x for series in chart.series), *chart.marks.values()]
+    return list(chain.from_iterable((*series.y, *series.low, *series.high) for series in chart.series))
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Three to six round values from ``low`` to ``high``: powers of ten, or closer to each other where few are.
+
+    >>> log_ticks(0.5, 2e4), log_ticks(4, 60), log_ticks(0.8, 12)
+    ([1.0, 10.0, 100.0, 1000.0, 10000.0], [5.0, 10.0, 20.0, 50.0], [1.0, 3.0, 10.0])
+    >>> log_ticks(1e-13, 1), log_ticks(1.02, 1.19)
+    ([1e-12, 1e-09, 1e-06, 0.001, 1.0], [1.05, 1.1, 1.15])
+    """
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in _DIGITS:
+        ticks = [float(f"{digit}e{exponent}") for exponent in exponents for digit in digits]
+        inside = [tick for tick in ticks if low <= tick <= high]
+        if len(inside) > _MOST_TICKS:
+            return inside[:: -math.ceil(len(inside) / _MOST_TICKS)][::-1]
+        if len(inside) >= _FEWEST_TICKS:
+            return inside
+    size = 10.0 ** math.floor(math.log10((high - low) / _FEWEST_TICKS))
+    step_size = max(size * digit for digit in (1, 2, 5) if size * digit * _FEWEST_TICKS <= high - low)
+    first, last = math.ceil(low / step_size), math.floor(high / step_size)
+    return [float(f"{place * step_size:.12g}") for place in range(first, last + 1)]
+
+
+def tick_text(value: float) -> str:
+    """A value beside an axis.
+
+    >>> tick_text(10_000), tick_text(0.0001), tick_text(1e-12), tick_text(3e6)
+    ('10,000', '0.0001', '10⁻¹²', '3·10⁶')
+    """
+    if value == 0 or 1e-4 <= abs(value) < 1e6:
+        return f"{value:,.6g}"
+    digits, exponent = f"{value:.5e}".split("e")
+    power = f"10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+    return power if float(digits) == 1 else f"{float(digits):g}·{power}"
+
+
+def has_markers(series: Sequence[Series]) -> bool:
+    """Whether lines have markers: there are others that they could be taken for."""
+    return sum(one.style != "points" for one in series) > 1
+
+
+def bar_texts(chart: BarChart) -> list[tuple[float, str]]:
+    """Where each bar ends, and what stands there: a bar may be too short to be seen.
+
+    >>> from plesio.core.exhibits import Axis
+    >>> time = Axis(title="time (s)")
+    >>> bar_texts(BarChart(slug="", title="", caption="", axis=time, rows=["a"], parts={"b": [1], "c": [1.2346]}))
+    [(2.2346, '2.23')]
+    """
+    ends = [sum(values) for values in zip(*chart.parts.values(), strict=True)]
+    return [(end, tick_text(float(f"{end:.3g}"))) for end in ends]

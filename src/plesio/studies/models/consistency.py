@@ -23,6 +23,7 @@ makes their updates staler than is counted here.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -199,15 +200,19 @@ class Consistency(Answer):
                 slug="persistent",
                 rows=sorted({cell.slowdown for cell in self.persistent}, reverse=True),
                 row_of=lambda cell: cell.slowdown,
-                title="A worker that is slow for good",
+                title=_who_is_first([cell for cell in self.persistent if cell.slowdown == self._slowest]),
                 axis="slowdown of one worker",
             ),
             self._by_slowdown(),
         ]
 
+    @property
+    def _slowest(self) -> float:
+        return max(cell.slowdown for cell in self.persistent)
+
     def _slow_title(self, cells: Sequence[Cell]) -> str:
         """What is first where the worker is slowest."""
-        slowest = max(cells, key=lambda cell: cell.slowdown)
+        slowest = next(cell for cell in cells if cell.slowdown == self._slowest)
         if slowest.slowdown == 1:
             return "Where nobody is slow for good, there is nothing to rebalance"
         winner = slowest.winner
@@ -418,6 +423,18 @@ def _map(
         categories=_FAMILIES,
         texts=[[f"{places[row, column].gain:.2f}" for column in columns] for row in rows],
     )
+
+
+def _who_is_first(cells: Sequence[Cell]) -> str:
+    """Whoever is first in situations that differ by the length of an exchange alone, from short to long."""
+    by_ratio = sorted(cells, key=lambda cell: cell.ratio)
+    runs = [
+        (family, max(cell.ratio for cell in run)) for family, run in groupby(by_ratio, lambda cell: cell.winner.family)
+    ]
+    slowdown = cells[0].slowdown
+    worker = f"With a worker {slowdown:g} times slower for good" if slowdown > 1 else "With equal workers"
+    first = [f"{family} up to a ratio of {ratio:g}" for family, ratio in runs[:-1]]
+    return f"{worker} the fastest is {', '.join([*first, runs[-1][0]])}{' beyond' if first else ''}"
 
 
 def _seconds(value_s: float) -> str:

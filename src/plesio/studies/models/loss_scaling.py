@@ -240,7 +240,13 @@ class LossScaling(Answer):
             powers = [one.power for one in of_it]
             series += [
                 Series(name=f"{name}: infinite", x=powers, y=[100 * one.overflow for one in of_it]),
-                Series(name=f"{name}: cast", x=powers, y=[100 * one.cast_overflow for one in of_it], style="points"),
+                Series(
+                    name=f"{name}: cast",
+                    x=powers,
+                    y=[100 * one.cast_overflow for one in of_it],
+                    style="points",
+                    group=f"{name}: infinite",
+                ),
                 Series(
                     name=f"{name}: subnormal or zero",
                     x=powers,

@@ -256,7 +256,7 @@ class MixtureOfExperts(Answer):
             devices = [int(one.setting["devices"]) for one in points]
             series.append(Series(name=way, x=devices, y=[1e6 * one.predicted for one in points]))
             measured = [1e6 * one.measured for one in points]
-            series.append(Series(name=f"{way}, published", x=devices, y=measured, style="points"))
+            series.append(Series(name=f"{way}, published", x=devices, y=measured, style="points", group=way))
         worst = max(abs(one.error) for one in self.published.predictions)
         return LineChart(
             slug="published",

@@ -232,9 +232,13 @@ class StalenessWeighting(Answer):
         )
 
     def _distributions(self) -> LineChart:
+        largest = {
+            name: max(tau for tau, share in enumerate(shares) if share > 0) for name, shares in self.shares.items()
+        }
+        longest = max(largest, key=lambda name: largest[name])
         return LineChart(
             slug="distributions",
-            title="What the weightings had to deal with",
+            title=f"The longest tail is that of {longest}: staleness up to {largest[longest]}",
             caption="Share of updates by staleness.",
             x=Axis(title="staleness (updates)"),
             y=Axis(title="updates (%)", log=True),
