@@ -67,7 +67,7 @@ CHARTS: list[Chart] = [
         y=TIME,
         columns=[f"{2**place} bytes" for place in range(25)],
         rows=["a", "b"],
-        values=[[place % 2 for place in range(25)]] * 2,
+        values=[[place % 2 for place in range(24)] + [math.nan]] * 2,
         categories=["halving-doubling", "hierarchical"],
     ),
     HeatMap(
@@ -91,6 +91,14 @@ CHARTS: list[Chart] = [
             for place in range(8)
         ],
         marks={"the best": 3.0, "nearly the best": 3.5, "the default": 150.0, "too large": 200.0},
+    ),
+    LineChart(
+        slug="mark-of-one-line",
+        **WORDS,
+        x=TIME,
+        y=SIZE,
+        series=[Series(name="alone", x=[1, 2], y=[1, 2])],
+        marks={"ideal": 1.0, "expected": 1.8},
     ),
     Timeline(
         slug="times",

@@ -20,16 +20,19 @@ ARGUMENTS = [
 ]
 BAD_LABELS = """all => all.flatMap(figure => {
     const frame = figure.getBoundingClientRect();
+    const picture = figure.querySelector('.main-svg').getBoundingClientRect();
     const labels = [...figure.querySelectorAll('.main-svg text')]
         .filter(text => text.textContent.trim() && !text.closest('.hoverlayer'))
         .map(text => ({ text: text.textContent, box: text.getBoundingClientRect() }))
         .filter(({ box }) => box.width > 0);
     // A box is taller than its letters: 3 pixels of two lines' boxes may be shared.
     const hit = (a, b) => a.left + 1 < b.right && b.left + 1 < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom;
+    const out = box => box.left < frame.left || box.right > frame.right
+        || box.top < picture.top - 3 || box.bottom > picture.bottom + 3;
     return labels.flatMap((one, place) => labels.slice(place + 1)
         .filter(other => hit(one.box, other.box))
         .map(other => figure.id + ': ' + one.text + ' / ' + other.text)
-        .concat(one.box.left < frame.left || one.box.right > frame.right ? [figure.id + ': ' + one.text] : []));
+        .concat(out(one.box) ? [figure.id + ': ' + one.text] : []));
 })"""
 
 

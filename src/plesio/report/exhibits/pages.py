@@ -14,6 +14,7 @@ from plesio.report.exhibits.rules import (
     BAR_ROOM,
     MOST_MARKERS,
     bar_texts,
+    cell_inks,
     column_labels,
     extent,
     goes_right,
@@ -109,6 +110,7 @@ def _(chart: LineChart) -> go.Figure:
         height_px=_LINES_PX + marks_px + _NAME_PX * max(0, len(chart.series) - _NAMES_WITHOUT),
         legend_gap_px=_LEGEND_GAP_PX + marks_px if len(chart.series) > 1 else None,
     )
+    figure.update_layout(margin_t=figure.layout.margin.t + marks_px)
     figure.update_xaxes(**_axis(chart.x, values_along(chart, "x")))
     figure.update_yaxes(**_axis(chart.y, values_along(chart, "y")))
     return figure
@@ -198,7 +200,11 @@ def _(chart: HeatMap) -> go.Figure:
             x=[html.escape(column) for column in chart.columns],
             y=[html.escape(row) for row in chart.rows],
             z=[list(row) for row in chart.values],
-            text=[list(row) for row in chart.texts] or None,
+            text=[
+                [f'<span style="color:{ink}">{html.escape(text)}</span>' for text, ink in zip(texts, inks, strict=True)]
+                for texts, inks in zip(chart.texts, cell_inks(chart), strict=False)
+            ]
+            or None,
             texttemplate="%{text}" if chart.texts else None,
             hovertemplate="%{x}, %{y}: %{z:.4g}<extra></extra>",
             xgap=1,

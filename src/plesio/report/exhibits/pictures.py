@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from plesio.core.exhibits import Axis, BarChart, Chart, HeatMap, LineChart, RangeChart, Timeline
-from plesio.report.colours import AMOUNTS, COLOURS, MARK_INK, QUIET, amount_colour, ink_on, series_looks
+from plesio.report.colours import AMOUNTS, COLOURS, MARK_INK, QUIET, ink_on, series_looks
 from plesio.report.exhibits.rules import (
     BAR_ROOM,
     MOST_MARKERS,
     bar_texts,
+    cell_inks,
     column_labels,
     extent,
     goes_right,
@@ -157,12 +158,8 @@ def _(chart: HeatMap, axes: Axes) -> None:
         axes.figure.colorbar(image, ax=axes, label=chart.scale.title)
     for place, category in enumerate(chart.categories):
         axes.scatter([], [], marker="s", s=60, color=COLOURS[place % len(COLOURS)], label=category)
-    finite = [value for values in chart.values for value in values if math.isfinite(value)]
-    least, span = min(finite, default=0.0), (max(finite, default=0.0) - min(finite, default=0.0)) or 1.0
-    for row, texts in enumerate(chart.texts):
-        for column, text in enumerate(texts):
-            value = chart.values[row][column]
-            ink = ink_on(COLOURS[int(value) % len(COLOURS)] if number else amount_colour((value - least) / span))
+    for row, (texts, inks) in enumerate(zip(chart.texts, cell_inks(chart), strict=False)):
+        for column, (text, ink) in enumerate(zip(texts, inks, strict=True)):
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color=ink)
     (columns, tilted), rows = (
         column_labels(chart.columns, letters=_ROW_LETTERS - max(map(len, chart.rows))),

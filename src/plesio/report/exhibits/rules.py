@@ -4,12 +4,14 @@ import math
 from collections.abc import Sequence
 from itertools import chain
 
-from plesio.core.exhibits import BarChart, LineChart, Series
+from plesio.core.exhibits import BarChart, HeatMap, LineChart, Series
+from plesio.report.colours import COLOURS, amount_colour, ink_on
 
 __all__ = [
     "BAR_ROOM",
     "MOST_MARKERS",
     "bar_texts",
+    "cell_inks",
     "column_labels",
     "extent",
     "goes_right",
@@ -180,3 +182,21 @@ def bar_texts(chart: BarChart) -> list[tuple[float, str]]:
     """
     ends = [sum(values) for values in zip(*chart.parts.values(), strict=True)]
     return [(end, tick_text(float(f"{end:.3g}"))) for end in ends]
+
+
+def cell_inks(chart: HeatMap) -> list[list[str]]:
+    """The colour of what stands in each cell, row by row.
+
+    >>> from plesio.core.exhibits import Axis
+    >>> none = Axis(title="")
+    >>> cell_inks(HeatMap(slug="", title="", caption="", x=none, y=none, columns="ab", rows="c", values=[[1, 9]]))
+    [['white', 'black']]
+    """
+    if chart.categories:
+        colours: dict[float, str] = dict(
+            enumerate(COLOURS[place % len(COLOURS)] for place in range(len(chart.categories)))
+        )
+        return [[ink_on(colours.get(value, "#ffffff")) for value in values] for values in chart.values]
+    finite = [value for values in chart.values for value in values if math.isfinite(value)]
+    least, span = min(finite, default=0.0), (max(finite, default=0.0) - min(finite, default=0.0)) or 1.0
+    return [[ink_on(amount_colour((value - least) / span)) for value in values] for values in chart.values]
