@@ -39,7 +39,7 @@ def test_collectives(monkeypatch: pytest.MonkeyPatch, *, on_hosts: bool):
         monkeypatch.setattr("plesio.bench.twins.collectives.why_no_namespaces", lambda: "only root can")
     steps: list[str] = []
     measured = measure_collectives(
-        on_step=steps.append, fitted_bytes=(4_000, 1_000_000, 4_000_000), other_bytes=(2_000_000,), repeats=3
+        on_step=steps.append, fitted_bytes=(50_000, 250_000, 1_000_000), other_bytes=(500_000,), repeats=3
     )
     check(measured, study="collectives")
     assert len(steps) == 8
@@ -77,7 +77,7 @@ def test_overlap():
 @needs_hosts
 def test_two_levels():
     measured = measure_hierarchical(
-        on_step=lambda what: None, fitted_bytes=(12_000, 1_200_000, 6_000_000), sizes_bytes=(60_000, 600_000), repeats=3
+        on_step=lambda what: None, fitted_bytes=(12_000, 400_000, 2_000_000), sizes_bytes=(60_000, 600_000), repeats=3
     )
     check(measured, study="hierarchical")
     assert [one.setting["all-reduce"] for one in measured.predictions] == 2 * ["flat"] + 2 * ["two levels"]

@@ -27,8 +27,9 @@ __all__ = ["all_reduce_times", "measure", "measure_collectives"]
 
 NUM_RANKS = 4
 BYTES_PER_S = 25e6
-FITTED_BYTES = (4_000, 128_000, 2_000_000)
-OTHER_BYTES = (1_000, 16_000, 500_000, 1_000_000, 4_000_000)
+FITTED_BYTES = (128_000, 500_000, 2_000_000)
+"""Below them links are idle between messages, and a message waits for its rank to wake up instead of for the link."""
+OTHER_BYTES = (1_000, 16_000, 256_000, 1_000_000, 4_000_000)
 REPEATS = 11
 
 
