@@ -80,6 +80,17 @@ CHARTS: list[Chart] = [
         values=[[1, 2, 3], [4, 5, 6]],
         scale=Axis(title="iterations, share of the unweighted ones"),
     ),
+    HeatMap(
+        slug="many-texts",
+        **WORDS,
+        x=SIZE,
+        y=TIME,
+        columns=[str(place) for place in range(13)],
+        rows=["0.001", "0.1"],
+        values=[list(range(13))] * 2,
+        scale=TIME,
+        texts=[["1187"] * 13] * 2,
+    ),
     LineChart(
         slug="marks",
         title="Marks stand above",
@@ -259,3 +270,7 @@ def test_every_kind_is_drawn_offline_with_room_for_every_label(tmp_path: Path):
                 load(page, page_file)
                 assert page.eval_on_selector_all("figure", "all => all.length") == len(CHARTS)
                 check_figures(page, width=width)
+                heights = page.eval_on_selector_all(
+                    ".main-svg text", "all => all.map(one => one.getBoundingClientRect().height).filter(Boolean)"
+                )
+                assert min(heights) >= 8, "all that is written can be read"

@@ -35,6 +35,8 @@ _LEGEND_GAP_PX = 10
 _MARK_PX, _MARK_GAP_PX = 16, 22
 _NAME_PX, _NAMES_WITHOUT = 14, 4
 """For each name after so many: they may be below one another."""
+_CELL_PX, _SMALLEST_PX, _CELL_LETTERS = 11, 7, 33
+"""Of words in cells: in a row there is room for so many letters of the first size."""
 _SCALE_PX = 70
 """For colours above a heat map, with their values and a title."""
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x")
@@ -206,6 +208,7 @@ def _(chart: HeatMap) -> go.Figure:
             ]
             or None,
             texttemplate="%{text}" if chart.texts else None,
+            textfont={"size": _cell_px(chart)},  # plotly's own counts the letters of the tags too
             hovertemplate="%{x}, %{y}: %{z:.4g}<extra></extra>",
             xgap=1,
             ygap=1,
@@ -278,6 +281,11 @@ def _(chart: Timeline) -> go.Figure:
         showgrid=False,
     )
     return figure
+
+
+def _cell_px(chart: HeatMap) -> int:
+    needed = len(chart.columns) * max((len(text) for texts in chart.texts for text in texts), default=1)
+    return max(_SMALLEST_PX, min(_CELL_PX, _CELL_PX * _CELL_LETTERS // needed))
 
 
 def _title(axis: Axis) -> str:
