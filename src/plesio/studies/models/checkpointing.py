@@ -256,7 +256,7 @@ class Checkpointing(Answer):
         mtbf_s, _ = self.by_nodes[most]
         return LineChart(
             slug="nodes",
-            title=f"{most} nodes fail every {format_seconds(mtbf_s)}",
+            title=f"{most:,} nodes fail every {format_seconds(mtbf_s)}",
             caption="Share of the time that is useful, by number of nodes, each with its best interval.",
             x=Axis(title="nodes", log=True),
             y=Axis(title="useful (%)"),

@@ -289,10 +289,13 @@ class Pipeline(Answer):
 
     def _shares(self) -> BarChart:
         points = self.by_schedule
+        least = min(points, key=lambda point: point.bubble)
         return BarChart(
             slug="schedules",
-            title=f"Bubble of {self.at.num_micro_batches} micro-batches by schedule",
-            caption="Seconds of an iteration in which a device computes, on average, and waits.",
+            title=f"{self.at.schedule} waits {100 * self.at.bubble:.0f} % of the time, {least.schedule} "
+            f"{100 * least.bubble:.0f} %",
+            caption=f"Seconds of an iteration of {counted(self.at.num_micro_batches, 'micro-batch')} in which a device "
+            "computes, on average, and waits.",
             axis=Axis(title="time (s)"),
             rows=[point.schedule for point in points],
             parts={
