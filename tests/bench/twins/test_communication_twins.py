@@ -38,9 +38,8 @@ def test_collectives(monkeypatch: pytest.MonkeyPatch, *, on_hosts: bool):
     if not on_hosts:
         monkeypatch.setattr("plesio.bench.twins.collectives.why_no_namespaces", lambda: "only root can")
     steps: list[str] = []
-    measured = measure_collectives(
-        on_step=steps.append, fitted_bytes=(50_000, 250_000, 1_000_000), other_bytes=(500_000,), repeats=3
-    )
+    fitted_bytes = (50_000, 250_000, 1_000_000) if on_hosts else (4_000, 4_000_000, 16_000_000)
+    measured = measure_collectives(on_step=steps.append, fitted_bytes=fitted_bytes, other_bytes=(500_000,), repeats=3)
     check(measured, study="collectives")
     assert len(steps) == 8
     assert [one.setting["algorithm"] for one in measured.predictions] == ["ring"] + 4 * ["tree"]

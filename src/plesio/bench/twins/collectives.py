@@ -30,6 +30,9 @@ BYTES_PER_S = 25e6
 FITTED_BYTES = (128_000, 500_000, 2_000_000)
 """Below them links are idle between messages, and a message waits for its rank to wake up instead of for the link."""
 OTHER_BYTES = (1_000, 16_000, 256_000, 1_000_000, 4_000_000)
+LOOPBACK_FITTED_BYTES = (1_000_000, 4_000_000, 16_000_000)
+"""A hundred times as fast, it takes that much for the size to decide."""
+LOOPBACK_OTHER_BYTES = (1_000, 256_000, 2_000_000, 8_000_000)
 REPEATS = 11
 
 
@@ -41,19 +44,22 @@ def measure(*, on_step: Callable[[str], None]) -> Measured:
 def measure_collectives(
     *,
     on_step: Callable[[str], None],
-    fitted_bytes: tuple[int, ...] = FITTED_BYTES,
-    other_bytes: tuple[int, ...] = OTHER_BYTES,
+    fitted_bytes: tuple[int, ...] | None = None,
+    other_bytes: tuple[int, ...] | None = None,
     repeats: int = REPEATS,
 ) -> Measured:
     """Measure and compare.
 
     Args:
         on_step: Is told what is being measured.
-        fitted_bytes: Sizes of the ring that latency and bandwidth are fitted to; three or more.
-        other_bytes: Sizes that are predicted.
+        fitted_bytes: Sizes of the ring that latency and bandwidth are fitted to, three or more; None are those that
+            suit the links.
+        other_bytes: Sizes that are predicted; likewise.
         repeats: Of each size.
     """
     on_hosts = why_no_namespaces() is None
+    fitted_bytes = fitted_bytes or (FITTED_BYTES if on_hosts else LOOPBACK_FITTED_BYTES)
+    other_bytes = other_bytes or (OTHER_BYTES if on_hosts else LOOPBACK_OTHER_BYTES)
     sizes = sorted({*fitted_bytes, *other_bytes})
     measured_s: dict[str, dict[int, list[float]]] = {"ring": {}, "tree": {}}
     with _ranks(on_hosts=on_hosts) as ranks:
