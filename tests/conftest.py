@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+from support.browser import CHROMIUM
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 _PATIENCE_S = 10.0
@@ -40,6 +41,7 @@ _ALONE = (
 
 Starting processes and waiting for them is no reason: two tests at a time have a core each.
 """
+_NO_BROWSER = "they need Debian's chromium; as root: apt-get install chromium"
 _OWN_VARIABLES = ("PYTEST_", "KMP_", "TORCHINDUCTOR_")
 """Set by pytest itself, and by OpenMP and torch when they are loaded."""
 
@@ -74,6 +76,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_alone(item.path):
             item.add_marker(pytest.mark.alone)
+        # Where pages must be opened (continuous integration), the test fails by itself and says what it needs.
+        if "browser" in item.keywords and not CHROMIUM.exists() and not os.environ.get("CI"):
+            item.add_marker(pytest.mark.skip(reason=_NO_BROWSER))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    if count := sum(_NO_BROWSER in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(f"{count} TESTS OF REPORT PAGES WERE SKIPPED: {_NO_BROWSER}", red=True, bold=True)
 
 
 def _is_alone(path: Path) -> bool:

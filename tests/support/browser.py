@@ -1,4 +1,4 @@
-"""Report pages in a real browser. There is no skip without one: a page nobody has opened is not tested."""
+"""Report pages in a real browser. Without one these tests are skipped, loudly; continuous integration has one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
