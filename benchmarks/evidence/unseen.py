@@ -1,0 +1,93 @@
+"""Policies on scenarios that nothing was tuned on: draw them, run them, and print the tables.
+
+    python benchmarks/evidence/unseen.py list --set report                      # what the forty are
+    python benchmarks/evidence/unseen.py run --set dev --first 0 --count 12 --policies bsp,adaptive --seeds 0,1,2
+    python benchmarks/evidence/unseen.py run --set dev --count 12 --label after # with another version of Plesio
+    python benchmarks/evidence/unseen.py show --set dev --count 12 --labels main,after
+
+`--policies` splits at commas before a name; `statics` stands for the twelve of settings.py. Files are kept in
+runs/evidence/unseen (`campaign`): what is there is not done again, also after Ctrl-C.
+"""
+
+import argparse
+import os
+import re
+from pathlib import Path
+
+from campaign import Campaign, run_campaign
+from scenario import SETS, Scenario, draw
+from settings import STATICS
+from verdicts import rows_of, show
+
+from plesio.policies import parse_policy
+
+OUT = Path(__file__).parents[2] / "runs" / "evidence" / "unseen"
+
+
+def split_policies(text: str) -> list[str]:
+    """Specs of a list; an option (``key=value``) belongs to the policy before it.
+
+    >>> split_policies("bsp,local_sgd:8,delay=4,adaptive")
+    ['bsp', 'local_sgd:8,delay=4', 'adaptive']
+    """
+    found = re.split(r",(?!\w+=)", text)
+    names = [name for one in found for name in (STATICS if one == "statics" else [one])]
+    return list(dict.fromkeys(parse_policy(name).spec for name in names))
+
+
+def show_list(scenarios: list[Scenario]) -> None:
+    """A line a scenario."""
+    print(
+        "| scenario | optimizer, schedule, rate | workers, batch, steps | step | stragglers | exchange / step | link |"
+    )
+    print("|:--|:--|:--|--:|:--|--:|:--|")
+    for it in scenarios:
+        print(
+            f"| {it.name} ({it.difficulty:.2f}) | {it.optimizer}, {it.schedule}, x{it.rate_factor:g} "
+            f"| {it.num_workers}, {it.batch_size}, {it.num_steps} | {1e3 * it.step_s:.0f} ms | {it.stragglers} "
+            f"| {it.exchange_share:.2f} | {it.nic_bytes_per_s * 8e-6:.0f} Mbit/s, {it.nominal_bytes / 1e6:.2g} MB"
+            f"{f', {it.racks} racks' if it.racks > 1 else ''}{', changes' if it.link_changes else ''} |"
+        )
+    print(f"\n{sum(it.nothing_to_gain for it in scenarios)} of {len(scenarios)} have nothing to gain")
+
+
+def main() -> None:
+    """Do what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["list", "run", "show"])
+    parser.add_argument("--set", choices=list(SETS), default="dev", dest="set_name")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="scenarios before it are left out (0)")
+    parser.add_argument("--count", type=int, default=100, metavar="N", help="scenarios at most (all)")
+    parser.add_argument("--policies", default="bsp,adaptive", help="(bsp,adaptive)")
+    parser.add_argument("--seeds", default="0,1,2", help="(0,1,2)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (1)")
+    parser.add_argument("--label", default="main", help="folder of these runs (main)")
+    parser.add_argument("--labels", metavar="A,B", help="show: a table for each of these in place of --label")
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    seeds = SETS[arguments.set_name][arguments.first : arguments.first + arguments.count]
+    scenarios = [draw(seed) for seed in seeds]
+    if not scenarios:
+        parser.error(f"--first {arguments.first}: {arguments.set_name} has {len(SETS[arguments.set_name])} scenarios")
+    if arguments.command == "list":
+        show_list(scenarios)
+        return
+    for label in (arguments.labels or arguments.label).split(","):
+        campaign = Campaign(
+            folder=OUT,
+            label=label,
+            set_name=arguments.set_name,
+            scenarios=scenarios,
+            policies=split_policies(arguments.policies),
+            seeds=[int(seed) for seed in arguments.seeds.split(",")],
+        )
+        if arguments.command == "run":
+            run_campaign(campaign, num_jobs=arguments.jobs)
+        for policy in campaign.policies:
+            if policy != "bsp" and (rows := rows_of(campaign, policy=policy)):
+                print(f"\n`{policy}` ({label})\n")
+                show(rows)
+
+
+if __name__ == "__main__":
+    main()

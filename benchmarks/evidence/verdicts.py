@@ -1,0 +1,164 @@
+"""Tables of a campaign: adaptive's time to target and final points against BSP's and the best static's."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from campaign import Campaign, Outcome, kept_outcomes
+from scenario import Scenario
+from scipy.stats import t as student
+
+from plesio.policies import parse_policy
+
+__all__ = ["Row", "rows_of", "show"]
+
+WITHIN = 1.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One policy in one scenario, over the seeds that it and what it is compared with have.
+
+    Attributes:
+        scenario: Which.
+        policy: Which.
+        num_seeds: That both it and BSP have.
+        against_bsp: Mean time to target over BSP's mean; inf if any seed does not get there, NaN if BSP does not.
+        noise: Standard error of that ratio, from the seeds' spread; NaN with one seed.
+        points: Final points minus BSP's, by seed.
+        best_static: The static with the least mean time among those that have all seeds.
+        against_best: Mean time over its mean.
+        best_noise: Standard error of that ratio.
+    """
+
+    scenario: Scenario
+    policy: str
+    num_seeds: int
+    against_bsp: float
+    noise: float
+    points: tuple[float, ...]
+    best_static: str
+    against_best: float
+    best_noise: float
+
+    @property
+    def points_mean(self) -> float:
+        """Mean difference of the final points."""
+        return statistics.fmean(self.points)
+
+    @property
+    def points_error(self) -> float:
+        """Its standard error; NaN with one seed."""
+        if len(self.points) < 2:
+            return math.nan
+        return statistics.stdev(self.points) / math.sqrt(len(self.points))
+
+    @property
+    def near_best(self) -> bool:
+        """Within 5 % of the best static, or inside the noise of that (two standard errors)."""
+        within_noise = self.against_best - 1 <= 2 * self.best_noise  # False with NaN
+        return self.against_best <= WITHIN or within_noise
+
+
+def rows_of(campaign: Campaign, *, policy: str) -> list[Row]:
+    """A row for each scenario that has runs of BSP and of the policy; the worst first."""
+    rows = [row for it in campaign.scenarios if (row := _row(campaign, it, policy)) is not None]
+    return sorted(rows, key=lambda row: -math.inf if math.isnan(row.against_bsp) else row.against_bsp, reverse=True)
+
+
+def _row(campaign: Campaign, scenario: Scenario, policy: str) -> Row | None:
+    own = kept_outcomes(campaign, scenario, policy)
+    statics = {
+        one: found
+        for one in campaign.policies
+        if not parse_policy(one).adapts and (found := kept_outcomes(campaign, scenario, one))
+    }
+    seeds = sorted(own.keys() & statics.get("bsp", {}).keys())
+    if not seeds:
+        return None
+    whole = {one: found for one, found in statics.items() if all(seed in found for seed in seeds)}
+    best = min(whole, key=lambda one: statistics.fmean(whole[one][seed].to_target_s for seed in seeds))
+    against_bsp, noise = _ratio([own[seed] for seed in seeds], [whole["bsp"][seed] for seed in seeds])
+    against_best, best_noise = _ratio([own[seed] for seed in seeds], [whole[best][seed] for seed in seeds])
+    return Row(
+        scenario=scenario,
+        policy=policy,
+        num_seeds=len(seeds),
+        against_bsp=against_bsp,
+        noise=noise,
+        points=tuple(own[seed].final - whole["bsp"][seed].final for seed in seeds),
+        best_static=best,
+        against_best=against_best,
+        best_noise=best_noise,
+    )
+
+
+def _ratio(own: Sequence[Outcome], other: Sequence[Outcome]) -> tuple[float, float]:
+    """Mean time over mean time, and its standard error, pairing the seeds (delta method)."""
+    ours, theirs = [it.to_target_s for it in own], [it.to_target_s for it in other]
+    if not math.isfinite(sum(theirs)):
+        return math.nan, math.nan
+    ratio = statistics.fmean(ours) / max(statistics.fmean(theirs), 1e-12)
+    if not math.isfinite(ratio) or len(ours) < 2:
+        return ratio, math.nan
+    rests = [mine - ratio * their for mine, their in zip(ours, theirs, strict=True)]
+    return ratio, statistics.stdev(rests) / math.sqrt(len(rests)) / statistics.fmean(theirs)
+
+
+def show(rows: Sequence[Row]) -> None:
+    """A Markdown table, the worst first, and the summary."""
+    print(
+        "| scenario | optimizer, schedule, rate | workers | stragglers | exchange / step | time / bsp | points - bsp ",
+        end="",
+    )
+    print("| best static | time / best |")
+    print("|:--|:--|--:|:--|--:|--:|--:|:--|--:|")
+    for row in rows:
+        it = row.scenario
+        racks = f", {it.racks} racks" if it.racks > 1 else ""
+        print(
+            f"| {it.name} | {it.optimizer}, {it.schedule}, x{it.rate_factor:g} | {it.num_workers}{racks} "
+            f"| {it.stragglers} | {it.exchange_share:.2f} | {_with(row.against_bsp, row.noise, 2)} "
+            f"| {_with(row.points_mean, row.points_error, 1)} | `{row.best_static}` "
+            f"| {_with(row.against_best, row.best_noise, 2)} |"
+        )
+    print()
+    for line in _summary(rows):
+        print(f"- {line}")
+
+
+def _with(value: float, error: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if math.isnan(error) else f"{value:.{digits}f} ± {error:.{digits}f}"
+
+
+def _summary(rows: Sequence[Row]) -> list[str]:
+    known = [row for row in rows if not math.isnan(row.against_bsp)]
+    calm = [row.against_bsp for row in known if row.scenario.nothing_to_gain]
+    other = [row.against_bsp for row in known if not row.scenario.nothing_to_gain]
+    above = [row for row in known if row.against_bsp > 1.05 and not row.against_bsp - 1.05 <= 2 * row.noise]
+    near = sum(row.near_best for row in rows)
+    lost = sum(row.points_mean < -1 - (2 * row.points_error if row.points_error > 0 else 0) for row in rows)
+    return [
+        f"time to target / bsp, geometric mean: {_geometric(calm)} where nothing is to be gained ({len(calm)} "
+        f"scenarios; wanted 1.01), {_geometric(other)} elsewhere ({len(other)}; wanted 0.65)",
+        f"worst {max(calm + other, default=math.nan):.2f} (wanted 1.15); {len(above)} above 1.05 by more than noise",
+        f"{len(rows) - len(known)} scenarios in which bsp does not reach the target with every seed",
+        f"final points - bsp: {_interval([row.points_mean for row in rows])} (wanted -0.2, above -0.5); "
+        f"{lost} worse by more than noise and 1 point",
+        f"within 5 % of the best static or inside the noise: {near} of {len(rows)} (wanted 32 of 40); "
+        f"worst {max((row.against_best for row in rows), default=math.nan):.2f} of it (wanted 1.25)",
+    ]
+
+
+def _geometric(ratios: Sequence[float]) -> str:
+    return f"{math.exp(statistics.fmean(map(math.log, ratios))):.3f}" if ratios else "none"
+
+
+def _interval(values: Sequence[float]) -> str:
+    """Mean, and the 95 % interval over the scenarios (Student)."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return f"{mean:.2f}"
+    half = float(student.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    return f"{mean:.2f}, 95 % from {mean - half:.2f} to {mean + half:.2f}"
