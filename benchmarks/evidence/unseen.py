@@ -82,7 +82,10 @@ def main() -> None:
             seeds=[int(seed) for seed in arguments.seeds.split(",")],
         )
         if arguments.command == "run":
-            run_campaign(campaign, num_jobs=arguments.jobs)
+            try:
+                run_campaign(campaign, num_jobs=arguments.jobs)
+            except KeyboardInterrupt:
+                raise SystemExit("interrupted; the same command goes on from here") from None
         for policy in campaign.policies:
             if policy != "bsp" and (rows := rows_of(campaign, policy=policy)):
                 print(f"\n`{policy}` ({label})\n")

@@ -147,7 +147,8 @@ def _summary(rows: Sequence[Row]) -> list[str]:
         f"final points - bsp: {_interval([row.points_mean for row in rows])} (wanted -0.2, above -0.5); "
         f"{lost} worse by more than noise and 1 point",
         f"within 5 % of the best static or inside the noise: {near} of {len(rows)} (wanted 32 of 40); "
-        f"worst {max((row.against_best for row in rows), default=math.nan):.2f} of it (wanted 1.25)",
+        f"worst {max((row.against_best for row in rows if not math.isnan(row.against_best)), default=math.nan):.2f} "
+        "of it (wanted 1.25)",
     ]
 
 
