@@ -35,11 +35,10 @@ def resnet(seed: int, difficulty: float) -> Problem:
     held_out, held_out_classes = _pictures(patterns, NUM_HELD_OUT, noise=noise, random=generator_of(seed, 2))
     return Problem(
         build=lambda: nn.Sequential(
-            nn.Conv2d(1, CHANNELS, 3, padding=1, bias=False),
+            nn.Conv2d(1, CHANNELS, 3, stride=2, padding=1, bias=False),
             nn.BatchNorm2d(CHANNELS),
             nn.ReLU(),
             Block(CHANNELS),
-            nn.AvgPool2d(2),
             nn.Flatten(),
             nn.Linear(CHANNELS * SIDE * SIDE // 4, CLASSES),
         ),
