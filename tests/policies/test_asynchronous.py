@@ -31,10 +31,10 @@ def test_workers_are_admitted_with_credit_for_the_bound():
 def test_credit_follows_the_slowest_worker():
     machine = start(SSP(bound=1), num_workers=2)
     assert machine.handle(Arrived(worker=0, clock=1)) == (
-        Apply(updates=((0, 1),), weight=0.5, version=1, staleness=(0,)),
+        Apply(updates=((0, 1),), weight=0.5, version=1, staleness=(0,), share=0.5),
     )
     assert machine.handle(Arrived(worker=1, clock=1, base_version=0)) == (
-        Apply(updates=((1, 1),), weight=0.5, version=2, staleness=(1,)),
+        Apply(updates=((1, 1),), weight=0.5, version=2, staleness=(1,), share=0.5, age=0.5),
         Grant(worker=0, clock=3),
         Grant(worker=1, clock=3),
     )
@@ -90,7 +90,7 @@ def test_gradient_counts_for_the_steps_it_covers_and_a_delta_holds_them_already(
     applied = {
         kind: start(SSP(bound=4, update=kind), num_workers=2).handle(update)[0] for kind in ("gradient", "delta")
     }
-    assert applied["gradient"] == Apply(updates=((0, 3),), weight=1.5, version=1, staleness=(0,))
+    assert applied["gradient"] == Apply(updates=((0, 3),), weight=1.5, version=1, staleness=(0,), share=1.5)
     assert applied["delta"] == Apply(updates=((0, 3),), weight=0.5, version=1, staleness=(0,))
 
 
@@ -106,7 +106,7 @@ def test_weighting_counts_versions_since_the_base():
     for clock in (1, 2, 3):
         machine.handle(Arrived(worker=0, clock=clock, base_version=clock - 1))
     assert machine.handle(Arrived(worker=1, clock=1, base_version=0)) == (
-        Apply(updates=((1, 1),), weight=0.125, version=4, staleness=(3,)),
+        Apply(updates=((1, 1),), weight=0.125, version=4, staleness=(3,), share=0.5, age=1.5),
     )
 
 
@@ -119,7 +119,7 @@ def test_update_beyond_the_cap_is_refused_but_its_clock_counts():
         Grant(worker=1, clock=3),
     )
     assert machine.handle(Arrived(worker=1, clock=2, base_version=1)) == (
-        Apply(updates=((1, 2),), weight=0.5, version=2, staleness=(0,)),
+        Apply(updates=((1, 2),), weight=0.5, version=2, staleness=(0,), share=0.5),
     )
 
 

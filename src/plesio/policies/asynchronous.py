@@ -25,7 +25,9 @@ How an update counts. Its staleness is τ = (version now) - (version it was comp
 
 where N counts the workers that share the samples and m those whose work the update is (1, or a rack's), so that N
 workers which have made one step each have together moved the parameters by the weight of one synchronous step: the
-learning rate a user writes is that of the synchronous step, whatever the policy. A worker that rests, because there are
+learning rate a user writes is that of the synchronous step, whatever the policy. Of a gradient
+it is also said what share of a round it is, and how many rounds old: momentum and its like are per synchronous step too
+(`plesio.runtime.exchange.interleaved`). A worker that rests, because there are
 no samples left for it, still counts: else the last workers of every epoch would make large steps with stale gradients,
 and undo what all had learned.
 """
@@ -132,9 +134,17 @@ class AsynchronousMachine:
         if self._weighting.discards(tau):
             return Refuse(worker=worker, clock=clock, reason=RefuseReason.TOO_STALE)
         self._version += 1
-        steps = event.num_steps if self._update == "gradient" else 1
-        weight = self._weighting(tau) * steps * self._num_workers[worker] / sum(self._num_workers.values())
-        return Apply(updates=((worker, clock),), weight=weight, version=self._version, staleness=(tau,))
+        whose = self._num_workers[worker] / sum(self._num_workers.values())
+        share = event.num_steps * whose
+        gradient = self._update == "gradient"
+        return Apply(
+            updates=((worker, clock),),
+            weight=self._weighting(tau) * (share if gradient else whose),
+            version=self._version,
+            staleness=(tau,),
+            share=share if gradient else 1.0,
+            age=tau * share if gradient else 0.0,
+        )
 
     @property
     def _credit(self) -> int:

@@ -209,12 +209,18 @@ class Apply:
             itself (their sum).
         version: The version that results: one more than the last.
         staleness: τ of each update, in the order of ``updates``.
+        share: Of a round, one step of every worker, that gradients are: steps times workers whose work they are, over
+            all workers. What an optimizer remembers goes on by so much of a synchronous step.
+        age: Rounds that were applied between the pull of the parameters that a gradient began from and its own
+            application.
     """
 
     updates: tuple[tuple[int, int], ...]
     weight: float
     version: int
     staleness: tuple[int, ...]
+    share: float = field(default=1.0, metadata=OMITTED_BY_DEFAULT)
+    age: float = field(default=0.0, metadata=OMITTED_BY_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -476,6 +476,8 @@ class Coordinator:
             # as in the policy's weights, who rests counts
             "num_live": max(1, sum(self._members.known().values())),
         }
+        if (action.share, action.age) != (1.0, 0.0):
+            body |= {"share": action.share, "age": action.age}
         if self._by_racks:
             body["num_workers"] = [self._members[worker].num_workers for worker, _ in action.updates]
         effects: list[Effect] = [Order("apply", body)]

@@ -7,8 +7,9 @@ asks each for its present, and waits for none.
 
 Two ways to apply, chosen by the policy's ``update``:
 
-* ``gradient``: a stock `torch.optim` optimizer steps with the mean gradient and every learning rate times the weight.
-  A slice whose gradient was absent from all updates is left alone, as torch leaves a parameter whose ``grad`` is None.
+* ``gradient``: a stock `torch.optim` optimizer steps with the mean gradient and every learning rate times the weight,
+  or makes the part of its step that is due to updates which are but a part of a round (`interleaved`). A slice whose
+  gradient was absent from all updates is left alone, as torch leaves a parameter whose ``grad`` is None.
 * ``delta``: the mean delta times the weight is added.
 
 Floating-point buffers (BatchNorm's running statistics) move towards the mean of what the updates of a version carried,
@@ -23,6 +24,7 @@ import torch
 
 from plesio.core.errors import ExchangeError
 from plesio.policies import UpdateKind
+from plesio.runtime.exchange.interleaved import InterleavedOptimizer
 from plesio.runtime.exchange.layout import Slice, view_packed
 from plesio.runtime.exchange.optimizer_state import Piece, Table, read_state, write_state
 
@@ -163,6 +165,7 @@ class Shard:
         self._snapshots: dict[int, torch.Tensor] = {}
         self._tensors = [piece.view(block) for piece in slices]
         self._optimizer = self._build(optimizer) if update == "gradient" and optimizer is not None else None
+        self._steps = None if self._optimizer is None else InterleavedOptimizer(self._optimizer)
 
     def _build(self, spec: OptimizerSpec) -> torch.optim.Optimizer | None:
         groups: list[dict[str, Any]] = []
@@ -230,6 +233,8 @@ class Shard:
         version: int,
         num_live: int,
         num_workers: Sequence[int] | None = None,
+        share: float = 1.0,
+        age: float = 0.0,
     ) -> None:
         """Make the mean of these pending updates, times ``weight``, the given version.
 
@@ -239,6 +244,8 @@ class Shard:
             version: What results.
             num_live: Workers in all.
             num_workers: Of each update, how many workers' work it is, which it counts for in the mean; None: 1 each.
+            share: Of a round, that the updates are.
+            age: Rounds since the pull of what they were computed from.
         """
         pending = [self._pending.pop(update) for update in updates]
         counts = [1] * len(pending) if num_workers is None else num_workers
@@ -257,19 +264,9 @@ class Shard:
             else:
                 tensor.grad = _mean(values, sum(counts))
             self._changed_at[index] = version
-        if self._optimizer is not None:
-            self._step(weight)
+        if self._steps is not None:
+            self._steps.step(weight=weight, share=share, age=age)
         self.version = version
-
-    def _step(self, weight: float) -> None:
-        assert self._optimizer is not None
-        rates = [group["lr"] for group in self._optimizer.param_groups]
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * weight
-        self._optimizer.step()
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        self._optimizer.zero_grad(set_to_none=True)
 
     def _set_options(self, groups: list[dict[str, Any]]) -> None:
         if self._optimizer is None:
@@ -300,6 +297,8 @@ class Shard:
 
     def pull_all(self) -> Pulled:
         """All slices, and the optimizer's state."""
+        if self._steps is not None:
+            self._steps.end_round()
         table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
         payload = self._packed(self._block, range(len(self._slices)), also=tensors)
         return Pulled(self.version, None, payload, table)

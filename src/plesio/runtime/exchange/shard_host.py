@@ -141,6 +141,8 @@ class ShardHost:
                     version=body["version"],
                     num_live=body["num_live"],
                     num_workers=body.get("num_workers"),
+                    share=body.get("share", 1.0),
+                    age=body.get("age", 0.0),
                 )
                 for worker, clock in updates:
                     self._decide(worker, clock=clock)
