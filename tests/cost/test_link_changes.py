@@ -1,6 +1,8 @@
 """Links that change: in cluster files, on paths, and in the time of work that they find under way."""
 
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -69,6 +71,21 @@ def test_links_on_a_path_are_as_they_are_at_the_moment():
     assert cluster.at(40).at(50).path(0, 3) == cluster.at(90).path(0, 3)
 
 
+def test_the_examples_of_the_documentation_are_clusters():
+    docs = Path(__file__).parents[2] / "docs"
+    [changes] = [text for text in _blocks(docs / "cost.md") if text.startswith("[[changes]]")]
+    plain = next(text for text in _blocks(docs / "virtual.md") if text.startswith("hosts"))
+    backup = next(text for text in _blocks(docs / "virtual.md") if text.startswith("[[changes]]"))
+    assert len(Cluster.from_toml(plain + changes, name="four").changes) == 1
+    cluster = Cluster.from_toml(plain + backup, name="four")
+    ends = [cluster.at(at_s).path(2, 3) for at_s in (0, 45, 60)]
+    assert [[link.bytes_per_s * 8 / 1e6 for link in path] for path in ends] == [[1000, 1000], [100, 100], [1000, 10]]
+
+
+def _blocks(page: Path) -> list[str]:
+    return [part.split("```")[0] for part in page.read_text(encoding="utf-8").split("```toml\n")[1:]]
+
+
 def test_an_all_reduce_is_as_slow_as_its_slowest_link_at_the_moment():
     cluster = Cluster.from_toml(TWO_RACKS, name="two")
     before_s, after_s, host_s = (all_reduce_on(cluster.at(at_s), range(4), 40e6) for at_s in (0, 30, 90))
@@ -125,7 +142,7 @@ def test_the_parts_done_between_changes_make_a_whole(
     durations_s = {0.0: first_s, **times}
     end_s = begin_s + seconds_through_changes(begin_s, list(times), durations_s.__getitem__)
     done, edges = 0.0, [*durations_s, float("inf")]
-    for since_s, until_s in zip(edges, edges[1:], strict=False):
+    for since_s, until_s in pairwise(edges):
         done += max(0.0, min(end_s, until_s) - max(begin_s, since_s)) / durations_s[since_s]
     assert done == pytest.approx(1.0, rel=1e-9)
 
