@@ -135,6 +135,12 @@ def test_a_collective_that_loses_a_worker_is_a_failed_run(what: str, tmp_path: P
         ("--slow 4:1", '--slow "4:1": there is no rank 4'),
         ("--cluster 4x1gb", '--cluster: unknown cluster "4x1gb"; did you mean "4x1gbe"?'),
         ("--workers 5 --cluster 4x1gbe", "--cluster: cluster 4x1gbe has room for 4 workers"),
+        ("--batch-size 0", "--batch-size is 0; write 1 or more"),
+        ("--target nan", "--target is nan; write a finite number"),
+        ("--option 0.1", '--option "0.1": write a key and its value, as in learning_rate=0.1'),
+        ("--option dimension=4 --option dimension=8", "--option dimension is there twice"),
+        ("--option dimensions=8", 'task "quadratic" has no option "dimensions"; it accepts'),
+        ("--option dimension=wide", "task \"quadratic\": dimension = 'wide'; write a whole number"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_the_folder_alone(
@@ -146,6 +152,28 @@ def test_a_mistake_is_one_line_and_leaves_the_folder_alone(
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_task_is_given_options_a_batch_size_and_a_target(tmp_path: Path):
+    results = []
+    for name, more in {"plain": "", "other": "--option dimension=8 --batch-size 2 --target 0.5"}.items():
+        line = f"simulate quadratic --policy bsp --epochs 1 {more} --out {tmp_path / name}"
+        assert invoke(line.split()) == 0
+        results += read_results(tmp_path / name / "results.json")
+    plain, other = results
+    assert other.target == 0.5 != plain.target
+    assert other.bytes_sent_total / other.steps < plain.bytes_sent_total / plain.steps
+    assert other.steps > plain.steps
+
+
+@pytest.mark.parametrize("options", ["--batch-size 4", "--option lr=0.1", "--target 0.9"])
+def test_what_is_for_a_task_is_refused_for_a_script(options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (script := tmp_path / "train.py").write_text(SCRIPT)
+    assert invoke(["simulate", str(script), *options.split(), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert f"{options.split()[0]} is for a task" in error
+    assert "follow --" in error
+    assert error.count("\n") == 1
 
 
 def test_planned_faults_are_refused_in_the_process_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -49,6 +49,27 @@ def test_inner_products_are_kept_without_bias():
     assert np.std(errors) < 1.5 * np.sqrt(2 / 64)
 
 
+def sparse_of(dense: torch.Tensor) -> torch.Tensor:
+    """The same gradient, and its first row in two halves."""
+    rows = dense.clone()
+    rows[0] /= 2
+    rows = torch.cat([rows, rows[:1]])
+    places = torch.tensor([[*range(len(dense)), 0]])
+    return torch.sparse_coo_tensor(places, rows, dense.shape, check_invariants=False)
+
+
+def test_the_sketch_of_a_sparse_gradient_is_that_of_the_same_dense_one():
+    generator = torch.Generator().manual_seed(6)
+    table = torch.randn(30, 7, generator=generator) * (torch.rand(30, 1, generator=generator) < 0.3)
+    before = torch.randn(50, generator=generator)
+    dense, sparse = Sketch(64), Sketch(64)
+    for sketch in (dense, sparse):
+        sketch.add(before)
+    dense.add(table.reshape(-1))
+    sparse.add_rows(table.to_sparse(1))
+    assert sparse.take() == pytest.approx(dense.take(), rel=1e-5, abs=1e-5)
+
+
 def test_nothing_measured_is_nothing_told():
     assert Sketch(8).take() == ()
 
@@ -100,6 +121,23 @@ def test_ordinary_gradients_are_left_as_they_are_and_a_spike_is_scaled_down(cut:
     assert monitor.take(101, learning_rate=0.1).num_clipped == 1
     assert monitor.take(102, learning_rate=0.1).num_clipped == 0
     assert "in 1 steps, first in step 101" in str(monitor.clipped)
+
+
+def test_sparse_gradients_are_judged_scaled_down_and_found_not_finite_as_dense_ones_are():
+    plain, mixed = monitor_of(GuardConfig()), monitor_of(GuardConfig())
+    for clock, gradient in enumerate([*gradients(100), 50 * gradients(1)[0]], start=1):
+        layer, table = gradient[:400].clone(), gradient[400:].view(60, 10)
+        rows = sparse_of(table)
+        assert step(plain, clock, [[gradient]])
+        assert step(mixed, clock, [[layer, rows]])
+        torch.testing.assert_close(layer, gradient[:400])
+        torch.testing.assert_close(rows.to_dense(), table)
+    seen = [monitor.take(101, learning_rate=0.1) for monitor in (plain, mixed)]
+    assert [review.num_clipped for review in seen] == [1, 1]
+    norms = [[row[1] for row in review.gradients] for review in seen]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+    table[3, 3] = torch.inf
+    assert not step(mixed, 102, [[layer, sparse_of(table)]])
 
 
 def test_while_the_loss_is_extraordinary_the_gradient_counts_as_if_it_were():

@@ -99,11 +99,20 @@ def check_sweep(recipe: Recipe, *, calibration: Calibration | None = None) -> No
 
 
 def with_bandwidth(cluster: Cluster, *, bytes_per_s: float) -> Cluster:
-    """The cluster with interfaces of this bandwidth; uplinks stay as oversubscribed as they were, latencies as long."""
+    """The cluster with interfaces of this bandwidth; uplinks stay as oversubscribed as they were, latencies as long.
+
+    Links that change while a run goes on change to as much more or less.
+    """
     uplink = cluster.uplink
     if uplink is not None:
         uplink = replace(uplink, bytes_per_s=uplink.bytes_per_s * bytes_per_s / cluster.nic.bytes_per_s)
-    return replace(cluster, nic=replace(cluster.nic, bytes_per_s=bytes_per_s), uplink=uplink)
+    changes = tuple(
+        change
+        if change.link == "local" or change.bytes_per_s is None
+        else replace(change, bytes_per_s=change.bytes_per_s * bytes_per_s / cluster.nic.bytes_per_s)
+        for change in cluster.changes
+    )
+    return replace(cluster, nic=replace(cluster.nic, bytes_per_s=bytes_per_s), uplink=uplink, changes=changes)
 
 
 def describe_network(cluster: Cluster) -> str:

@@ -2,6 +2,8 @@
 
 import math
 import re
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +22,7 @@ EXAMPLES = """\b
 Examples:
   plesio simulate digits --workers 16 --cluster 16x1gbe --policy ssp:4 --step-time "20 ms"
   plesio simulate digits --workers 4 --policy asp --step-time "20 ms" --slow 3:0.33
+  plesio simulate digits --batch-size 32 --option learning_rate=0.1 --target 0.97
   plesio simulate train.py --workers 8 --policy local_sgd:8 --step-time "50 ms" -- --lr 0.1
   plesio simulate digits --workers 16 --cluster 16x1gbe --calibration calibration.json
   plesio simulate digits --step-time lognormal:20ms,cv=0.3 --stalls probability=0.01,factor=10
@@ -43,7 +46,12 @@ EXAMPLE_TABLES = {
     "failures": "mtbf=20s,rejoin_after=2s",
 }
 
-FLAGS = {("workers", "count"): "--workers", ("workers", "cluster"): "--cluster"}
+FLAGS = {
+    ("workers", "count"): "--workers",
+    ("workers", "cluster"): "--cluster",
+    ("task", "batch_size"): "--batch-size",
+    ("run", "target"): "--target",
+}
 """Options whose values stand in a recipe as they are."""
 
 
@@ -97,6 +105,16 @@ def simulate(
     calibration: Annotated[
         Path | None, typer.Option("--calibration", metavar="FILE", help="What plesio calibrate measured of a machine.")
     ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", metavar="N", help="Samples in a worker's step; else the task's.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="An argument of a task; may be repeated."),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option("--target", metavar="X", help="Metric to reach, instead of the task's.")
+    ] = None,
     epochs: Annotated[
         int, typer.Option("--epochs", metavar="N", help="Passes over a task's data, all workers together.")
     ] = 4,
@@ -142,6 +160,9 @@ def simulate(
     is_script = what.endswith(".py") and ":" not in what
     if args and not is_script:
         raise ConfigError(f"{' '.join(args)}: only a script has arguments of its own; {what} is a task")
+    task: Table = {"batch_size": batch_size, "options": _options(option or ())}
+    if is_script:
+        _refuse_for_script(what, {"--batch-size": batch_size, "--option": option, "--target": target})
     overwrite = overwrite or out is None
     out = out or Path("runs/simulation")
     with progress_display() as progress:
@@ -163,8 +184,8 @@ def simulate(
                 progress=progress,
             )
         else:
-            run = {"policies": [spec], "seeds": [seed], "epochs": epochs}
-            recipe = make_recipe({"task": {"name": what}, "run": run, "workers": table}, **of_recipe)
+            run = {"policies": [spec], "seeds": [seed], "epochs": epochs, "target": target}
+            recipe = make_recipe({"task": {"name": what, **task}, "run": run, "workers": table}, **of_recipe)
             VirtualCrew(recipe, calibration=measured)  # whatever is wrong is said before anything is removed
             prepare_folder(out, resume=False, overwrite=overwrite)
             runs = run_comparison(
@@ -224,6 +245,32 @@ def _step_time(text: str) -> Table:
     if "=" not in rest.split(",")[0]:
         rest = f"{STEP_TIMES[kind]}={rest}"
     return {"kind": kind} | _pairs("--step-time", rest, example="lognormal:20ms,cv=0.3")
+
+
+def _options(texts: Sequence[str]) -> Table:
+    """A recipe's ``[task.options]``: values are written as there, and a text may be without its quotes.
+
+    >>> _options(["learning_rate=0.1", "hidden=[32, 32]", "folder=~/data"])
+    {'learning_rate': 0.1, 'hidden': [32, 32], 'folder': '~/data'}
+    """
+    options: Table = {}
+    for text in texts:
+        key, equals, value = (piece.strip() for piece in text.partition("="))
+        if not (key and equals and value):
+            raise ConfigError(f'--option "{text}": write a key and its value, as in learning_rate=0.1')
+        if key in options:
+            raise ConfigError(f"--option {key} is there twice; write it once")
+        try:
+            options[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[key] = value
+    return options
+
+
+def _refuse_for_script(script: str, given: Mapping[str, object]) -> None:
+    for flag, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{flag} is for a task; {script} is a script, whose own arguments follow --")
 
 
 def _tables(**texts: str | None) -> Table:

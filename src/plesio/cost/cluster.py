@@ -12,6 +12,9 @@ over it:
 Links of a name are one link, so a simulation can queue transfers on them. A path's latency is the sum over its links:
 that of the interface is the whole latency between two hosts of a rack, and that of the uplink what another rack adds,
 so both are charged on the way out. Switches do not block.
+
+Links may change while a run goes on (`plesio.cost.link_changes`): `Cluster.path` has them as they are at the beginning,
+and `Cluster.at` gives the cluster that begins later.
 """
 
 import math
@@ -21,6 +24,7 @@ from pathlib import Path
 
 from plesio.core.errors import ConfigError, nearest
 from plesio.cost.cluster_file import read_cluster_text
+from plesio.cost.link_changes import LinkChange, LinkName
 from plesio.cost.named_clusters import CLUSTER_TEXTS
 
 __all__ = ["NAMED_CLUSTERS", "Cluster", "Link", "LinkKind", "parse_cluster"]
@@ -82,6 +86,7 @@ class Cluster:
         uplink: From a rack to the others; needed if there is more than one.
         device: Name of the core or accelerator.
         memory_bytes: Memory that a worker has when there is one per core or accelerator; None is not known.
+        changes: What becomes of links while a run goes on, in the order of time.
 
     >>> two = Cluster(name="two", hosts=2, workers_per_host=4, cores_per_host=4)
     >>> two.host_of(5), [link.name for link in two.path(0, 1)]
@@ -98,6 +103,7 @@ class Cluster:
     uplink: LinkKind | None = None
     device: str = ""
     memory_bytes: int | None = None
+    changes: tuple[LinkChange, ...] = ()
 
     def __post_init__(self) -> None:
         for what in ("hosts", "workers_per_host", "cores_per_host", "racks"):
@@ -113,6 +119,22 @@ class Cluster:
             raise ConfigError(f"cluster {self.name}: interfaces and uplinks are shared; only [local] may be not")
         if self.memory_bytes is not None and not 0 < self.memory_bytes < math.inf:
             raise ConfigError(f"cluster {self.name}: memory is {self.memory_bytes} bytes; write more than 0")
+        self._check_changes()
+
+    def _check_changes(self) -> None:
+        for change in self.changes:
+            place, count = ("rack", self.racks) if change.link == "uplink" else ("host", self.hosts)
+            if change.link == "uplink" and self.racks == 1:
+                raise ConfigError(
+                    f"cluster {self.name}: a change of the uplink, but there is one rack; write link = nic"
+                )
+            if change.number is not None and not 0 <= change.number < count:
+                raise ConfigError(
+                    f"cluster {self.name}: a change of {place} {change.number}; write {place} = 0 to {count - 1}"
+                )
+            self._link(change.link, change.number or 0, (replace(change, at_s=0.0),))  # is it possible?
+        if [change.at_s for change in self.changes] != sorted(change.at_s for change in self.changes):
+            raise ConfigError(f"cluster {self.name}: changes are not in the order of time; sort them by at_s")
 
     @property
     def num_hosts(self) -> int:
@@ -180,18 +202,43 @@ class Cluster:
         """
         up, down = self.rack_of_host(source), self.rack_of_host(target)
         if source == target:
-            return (Link(f"local:{source}", self.local.latency_s, self.local.bytes_per_s, self.local.shared),)
-        out = Link(f"nic:{source}:out", self.nic.latency_s, self.nic.bytes_per_s)
-        into = Link(f"nic:{target}:in", 0.0, self.nic.bytes_per_s)
+            local = self._link("local", source, self.changes)
+            return (Link(f"local:{source}", local.latency_s, local.bytes_per_s, local.shared),)
+        sender = self._link("nic", source, self.changes)
+        out = Link(f"nic:{source}:out", sender.latency_s, sender.bytes_per_s)
+        into = Link(f"nic:{target}:in", 0.0, self._link("nic", target, self.changes).bytes_per_s)
         if up == down:
             return (out, into)
-        assert self.uplink is not None
+        leaving = self._link("uplink", up, self.changes)
         return (
             out,
-            Link(f"uplink:{up}:up", self.uplink.latency_s, self.uplink.bytes_per_s),
-            Link(f"uplink:{down}:down", 0.0, self.uplink.bytes_per_s),
+            Link(f"uplink:{up}:up", leaving.latency_s, leaving.bytes_per_s),
+            Link(f"uplink:{down}:down", 0.0, self._link("uplink", down, self.changes).bytes_per_s),
             into,
         )
+
+    def _link(self, name: LinkName, number: int, changes: tuple[LinkChange, ...]) -> LinkKind:
+        """The link of a host or a rack at the beginning, with those of the changes that happen then."""
+        kind = {"local": self.local, "nic": self.nic, "uplink": self.uplink}[name]
+        assert kind is not None, f"a path over {name} in {self.name}"
+        for change in changes:
+            if change.at_s == 0 and change.befalls(name, number):
+                kind = replace(
+                    kind,
+                    latency_s=kind.latency_s if change.latency_s is None else change.latency_s,
+                    bytes_per_s=kind.bytes_per_s if change.bytes_per_s is None else change.bytes_per_s,
+                )
+        return kind
+
+    def at(self, at_s: float) -> "Cluster":
+        """The cluster that begins ``at_s`` later: what has changed by then is so from its beginning.
+
+        >>> slower = LinkChange(at_s=30.0, link="nic", bytes_per_s=1e6)
+        >>> two = Cluster(name="two", hosts=2, workers_per_host=1, cores_per_host=1, changes=(slower,))
+        >>> [two.at(moment_s).path(0, 1)[0].bytes_per_s for moment_s in (0.0, 29.0, 30.0)]
+        [125000000.0, 125000000.0, 1000000.0]
+        """
+        return replace(self, changes=tuple(replace(one, at_s=max(0.0, one.at_s - at_s)) for one in self.changes))
 
     def for_workers(self, num_workers: int) -> "Cluster":
         """As many of its hosts as ``num_workers`` fill; a single host is given room for all."""
@@ -246,6 +293,8 @@ class Cluster:
                 values["uplink"]["bytes_per_s"] = full_rack / ratio
             if "uplink" in values:
                 values["uplink"] = LinkKind(**values["uplink"])
+            changes = [LinkChange(**change) for change in values.pop("changes", ())]
+            values["changes"] = tuple(sorted(changes, key=lambda change: change.at_s))
             values.setdefault("cores_per_host", values["workers_per_host"])
             return cls(**values)
         except ConfigError as error:

@@ -68,10 +68,18 @@ _LINKS: Mapping[str, Keys] = {
     "nic": _LINK,
     "uplink": {**_LINK, "oversubscription": ("oversubscription", _number)},
 }
+_CHANGE: Keys = {
+    "at": ("at_s", _quantity(parse_seconds, example="30 s")),
+    "link": ("link", _text),
+    "host": ("host", _whole),
+    "rack": ("rack", _whole),
+    **_LINK,
+}
+"""What becomes of a link while a run goes on, ``[[changes]]``; a number is of a host or of a rack, as the link is."""
 
 
 def read_cluster_text(text: str, *, where: str) -> dict[str, Any]:
-    """Fields of the cluster, and for each link table that is there the fields of that link.
+    """Fields of the cluster, for each link table that is there the fields of that link, and ``changes`` with theirs.
 
     Args:
         text: TOML.
@@ -86,15 +94,38 @@ def read_cluster_text(text: str, *, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where} is not valid TOML: {error}") from None
     document.pop("probe", None)
     for key in document:
-        if key not in _CLUSTER and key not in _LINKS:
-            raise ConfigError(f'{where}: unknown key "{key}"; {nearest(key, (*_CLUSTER, *_LINKS))}')
+        if key not in _CLUSTER and key not in _LINKS and key != "changes":
+            raise ConfigError(f'{where}: unknown key "{key}"; {nearest(key, (*_CLUSTER, *_LINKS, "changes"))}')
     links = {name: _link(name, document.pop(name), where=where) for name in _LINKS if name in document}
+    changes = _changes(document.pop("changes", []), where=where)
     if "hosts" not in document:
         raise ConfigError(f"{where}: hosts is missing; write how many there are, as in: hosts = 4")
     cluster = _fields(document, _CLUSTER, where=where)
     if (cluster["hosts"] > 1 or "uplink" in links) and "nic" not in links:
         raise ConfigError(f'{where}: [nic] is missing; write latency = "50 us" and bandwidth = "1 Gbit/s" under it')
-    return {**cluster, **links}
+    return {**cluster, **links, "changes": changes}
+
+
+def _changes(tables: object, *, where: str) -> list[dict[str, Any]]:
+    if not isinstance(tables, list):
+        raise ConfigError(
+            f'{where}: changes is {tables!r}; write [[changes]], and under it at = "30 s", link = "nic", '
+            'bandwidth = "100 Mbit/s"'
+        )
+    return [_change(table, where=f"{where}: [[changes]] {number}") for number, table in enumerate(tables, start=1)]
+
+
+def _change(table: object, *, where: str) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise ConfigError(f'{where} is {table!r}; write at = "30 s", link = "nic", bandwidth = "100 Mbit/s" under it')
+    fields = _fields(table, _CHANGE, where=where)
+    for key, example in (("at_s", 'at = "30 s"'), ("link", 'link = "nic"')):
+        if key not in fields:
+            raise ConfigError(f"{where}: {key.removesuffix('_s')} is missing; write it as in {example}")
+    own, other = ("rack", "host") if fields["link"] == "uplink" else ("host", "rack")
+    if other in fields:
+        raise ConfigError(f'{where}: a link "{fields["link"]}" is of a {own}, and not of a {other}; write {own} = 0')
+    return {"number": fields.pop(own, None), **fields}
 
 
 def _link(name: str, table: object, *, where: str) -> dict[str, Any]:

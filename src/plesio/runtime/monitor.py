@@ -57,8 +57,25 @@ class Sketch:
         torch.mul(part, signs[begin:end], out=padded[: end - begin])
         padded[end - begin :] = 0.0
         sums = padded.view(rows, self._size).sum(0)
+        self._put(sums, norm_sq=float(torch.dot(part, part)), end=end)
+
+    @torch.no_grad()
+    def add_rows(self, part: torch.Tensor) -> None:
+        """The next part, which is sparse and coalesced: as `add` of it made dense, but only its rows are read."""
+        values = part.values().to(torch.float32)
+        end = self._position + part.numel()
+        strides = torch.tensor([part.shape[dim + 1 :].numel() for dim in range(part.sparse_dim())])
+        firsts = (part.indices() * strides.to(part.device)[:, None]).sum(0)
+        width = part.shape[part.sparse_dim() :].numel()
+        places = (firsts[:, None] + torch.arange(width, device=part.device)).reshape(-1)
+        signs = self._signs_for(end, device=part.device)[self._position + places]
+        flat = values.reshape(-1)
+        sums = torch.zeros(self._size, device=part.device).index_add_(0, places % self._size, flat * signs)
+        self._put(sums, norm_sq=float(torch.dot(flat, flat)), end=end)
+
+    def _put(self, sums: torch.Tensor, *, norm_sq: float, end: int) -> None:
         self._sums = sums if self._sums is None else self._sums + sums
-        self._norm_sq += float(torch.dot(part, part))
+        self._norm_sq += norm_sq
         self._position = end
 
     @torch.no_grad()
@@ -154,14 +171,18 @@ class StepMonitor:
         """
         if not parts:
             return True
-        flat = _flat(parts)
-        norm_sq = torch.dot(flat, flat).item()
+        dense, sparse = _apart(parts)
+        values = dense + [_flat([part.values()]) for part in sparse]
+        norm_sq = sum(torch.dot(flat, flat).item() for flat in values)
         if self._config.samples_at(self._clock + 1):
-            self._sketch.add(flat)
+            for flat in dense:
+                self._sketch.add(flat)
+            for part in sparse:
+                self._sketch.add_rows(part)
         if not math.isfinite(norm_sq):
             return False
         if self._guard is not None:
-            place = self._num_pieces, flat.numel()
+            place = self._num_pieces, sum(part.numel() for part in parts)
             self._num_pieces += 1
             if place not in self._norms:
                 self._norms[place] = _detector(self._guard)
@@ -172,7 +193,7 @@ class StepMonitor:
 
     def _scale_down(self, parts: Sequence[torch.Tensor], factor: float) -> None:
         for part in parts:
-            part.detach().mul_(factor)
+            (part._values() if part.is_sparse else part.detach()).mul_(factor)
         self._factor = min(self._factor, factor)
 
     def exchanged(self, clock: int, *, took_s: float) -> None:
@@ -263,6 +284,13 @@ def _detector(guard: GuardConfig) -> SpikeDetector:
     return SpikeDetector(jump=guard.spike_jump, shift=guard.spike_shift)
 
 
+def _apart(parts: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The dense parts as one flat tensor, if there are any, and the sparse ones, coalesced."""
+    sparse = [part.coalesce() for part in parts if part.is_sparse]
+    dense = [part for part in parts if not part.is_sparse] if sparse else parts
+    return [_flat(dense)] if dense else [], sparse
+
+
 def _flat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """One flat tensor, in which squares of single numbers do not overflow; a copy unless it is one already.
 
@@ -270,7 +298,6 @@ def _flat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     flat already, is looked at as it is: every call that a step makes once finds its code in no cache.
     """
     flat = parts[0]
-    if len(parts) > 1 or flat.is_sparse or flat.dim() != 1:
-        dense = [part.to_dense() if part.is_sparse else part for part in parts]
-        flat = torch._utils._flatten_dense_tensors(dense)  # type: ignore[no-untyped-call]
+    if len(parts) > 1 or flat.dim() != 1:
+        flat = torch._utils._flatten_dense_tensors(parts)  # type: ignore[no-untyped-call]
     return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()

@@ -2,8 +2,8 @@
 
 Theory of operation. A fluid model: a transfer is a flow with a rate, not packets. A link of bandwidth B with n
 transfers on it offers each of them B/n, and a transfer goes at the smallest offer of the links on its way. Rates change
-only when a transfer begins or ends, so between two such events every transfer's end is known; whoever begins or ends
-gives the transfers that share a link with it their rates, and their ends, anew.
+only when a transfer begins or ends, or a link changes, so between two such events every transfer's end is known;
+whatever happens on a link gives the transfers on it their rates, and their ends, anew.
 
 Invariants:
 
@@ -75,13 +75,9 @@ class Network:
         """The link of this name, made at the first call.
 
         Raises:
-            ValueError: A latency or bandwidth that no link can have, or not those of the first call.
+            ValueError: A latency or bandwidth that no link can have, or not those that it has.
         """
-        if not (0 <= latency_s < math.inf and bytes_per_s > 0):
-            raise ValueError(
-                f"link {name}: {latency_s} s, {bytes_per_s} bytes per second; "
-                "write a finite latency of 0 or more and a bandwidth above 0"
-            )
+        _check(name, latency_s=latency_s, bytes_per_s=bytes_per_s)
         link = self._links.setdefault(name, Link(name, latency_s, bytes_per_s))
         if (link.latency_s, link.bytes_per_s) != (latency_s, bytes_per_s):
             raise ValueError(
@@ -89,6 +85,17 @@ class Network:
                 f"but it is there already with {link.latency_s} s, {link.bytes_per_s} bytes per second"
             )
         return link
+
+    def change(self, name: str, *, latency_s: float, bytes_per_s: float) -> None:
+        """Give the link of this name another latency and bandwidth, from now on; what has been sent has been sent.
+
+        Raises:
+            ValueError: A latency or bandwidth that no link can have.
+        """
+        _check(name, latency_s=latency_s, bytes_per_s=bytes_per_s)
+        link = self._links[name]
+        link.latency_s, link.bytes_per_s = latency_s, bytes_per_s
+        self._share((link,))
 
     def transfer(
         self,
@@ -146,3 +153,11 @@ class Network:
         self._share(transfer.links)
         self._kernel.after(sum(link.latency_s for link in transfer.links), transfer.on_done)
         transfer.on_sent()
+
+
+def _check(name: str, *, latency_s: float, bytes_per_s: float) -> None:
+    if not (0 <= latency_s < math.inf and bytes_per_s > 0):
+        raise ValueError(
+            f"link {name}: {latency_s} s, {bytes_per_s} bytes per second; "
+            "write a finite latency of 0 or more and a bandwidth above 0"
+        )

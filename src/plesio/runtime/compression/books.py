@@ -39,12 +39,11 @@ class CompressionBooks:
     one reducer when its exchange ends.
 
     Args:
-        reducers: Of one exchange, at least one; all do the same, at the same clocks.
+        reducers: Of one exchange; all do the same, at the same clocks. None where it sends nothing that is dense.
         timeline: Where it goes.
     """
 
     def __init__(self, reducers: Sequence[Booked], *, timeline: Timeline) -> None:
-        self._compression = reducers[0].compression
         self._reducers = reducers
         self._timeline = timeline
         self._num_told = [0] * len(reducers)
@@ -66,11 +65,11 @@ class CompressionBooks:
         """Tell the figures of an exchange that ends at ``clock``."""
         self.look()
         figures = [reducer.figures() for reducer in self._reducers]
-        for each in figures:
+        for reducer, each in zip(self._reducers, figures, strict=True):
             self._event(
                 "compression",
                 clock,
-                spec=self._compression.spec,
+                spec=reducer.compression.spec,
                 num_exchanges=each.num_exchanges,
                 num_refused=each.num_refused,
                 num_flushes=len(each.flushes),
@@ -79,9 +78,9 @@ class CompressionBooks:
             )
         if num_flushes := sum(len(each.flushes) for each in figures):
             # the same numbers on all ranks of a group, so one line for all
-            num_exchanges = sum(each.num_exchanges for each in figures)
+            num_exchanges, first = sum(each.num_exchanges for each in figures), self._reducers[0]
             self._timeline.meter.totals.fallbacks.append(
-                f"{self._compression.spec}: {num_flushes} of {num_exchanges} {self._reducers[0].exchanges} were sent "
+                f"{first.compression.spec}: {num_flushes} of {num_exchanges} {first.exchanges} were sent "
                 "in full, because what had been kept back outgrew its limit"
             )
 

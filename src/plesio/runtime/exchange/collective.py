@@ -125,9 +125,7 @@ class CollectiveExchanges:
                     inner_rate=policy.inner_rate,
                     outer=self._outer_steps(policy),
                 )
-            case BSP() if isinstance(self._group, TorchGroup) and (
-                policy.compression == NO_COMPRESSION or ddp_comm_hook(policy.compression) is not None
-            ):
+            case BSP() if isinstance(self._group, TorchGroup) and self._ddp_can(policy):
                 return DdpExchange(
                     self._replica,
                     group=self._group,
@@ -158,6 +156,12 @@ class CollectiveExchanges:
             snapshots=self._snapshots,
             gauge=self._gauge,
         )
+
+    def _ddp_can(self, policy: BSP) -> bool:
+        """Whether DDP makes this mean; of sparse gradients on CPUs alone (by Gloo), and with no hook that casts."""
+        if policy.compression == NO_COMPRESSION:
+            return all(parameter.device.type == "cpu" for parameter in self._replica.sparse.values())
+        return not self._replica.sparse and ddp_comm_hook(policy.compression) is not None
 
     def _outer_steps(self, policy: LocalSGD) -> Mapping[torch.dtype, OuterStep] | None:
         """Those of the exchange before, if it made them alike: their momentum outlives a change of the period."""

@@ -12,6 +12,10 @@ the next d steps instead.
 **Compression under delay.** A reducer makes one mean at a time, so there are d of them, which take turns: what one
 keeps back of step c it adds to step c + d. Summed up they have sent all gradients but for their residuals, like one.
 
+**Sparse gradients** are sent in full, whatever the compression: the rows that a batch has touched. How many each rank
+has must be known before they are sent, so at every step all ranks wait for that, a few bytes; the rows themselves go
+behind the next d steps, as all else does.
+
 **At the end**, or when another policy follows, the means under way are applied; then everything that was kept back is
 sent in full, and its mean is applied beyond the last step (`late_gradient`).
 
@@ -33,19 +37,21 @@ from plesio.runtime.exchange.flat_gradients import FlatGradients
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.late_gradient import apply_late
 from plesio.runtime.exchange.replica import Replica
+from plesio.runtime.exchange.sparse_mean import SparseMean
 from plesio.runtime.exchange.synchronous import SynchronousExchange
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["GradientMeanExchange"]
 
-_Due = tuple[Progress, list[Tensor]]
-"""The step that a mean gradient is of, and the mean: a flat tensor for each dtype."""
+_Due = tuple[Progress, list[Tensor], list[Tensor]]
+"""The step that a mean gradient is of, and the mean: a flat tensor for each dtype, and the sparse ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
     started: Progress
     means: list[PendingMean]
+    sparse: SparseMean | None
 
 
 class GradientMeanExchange(SynchronousExchange):
@@ -119,7 +125,9 @@ class GradientMeanExchange(SynchronousExchange):
             reducer.begin(flat, progress.clock, weight=weight / self._group.size)
             for reducer, flat in zip(turn, own, strict=True)
         ]
-        self._under_way.append(_UnderWay(progress, means))
+        rows = self._flat.take_sparse()
+        sparse = SparseMean(rows, group=self._group, weight=weight / self._group.size) if rows else None
+        self._under_way.append(_UnderWay(progress, means, sparse))
         self._kept_back = self._keeps_residual
 
     def _first(self) -> _Due:
@@ -127,7 +135,7 @@ class GradientMeanExchange(SynchronousExchange):
         first = self._under_way.popleft()
         means = [mean.wait() for mean in first.means]
         self._books.look()
-        return first.started, means
+        return first.started, means, [] if first.sparse is None else first.sparse.wait()
 
     def _await_first(self) -> _Due:
         begun_s = self._timeline.now_s()
@@ -135,9 +143,10 @@ class GradientMeanExchange(SynchronousExchange):
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=due[0].clock)
         return due
 
-    def _apply(self, started: Progress, means: list[Tensor]) -> None:
+    def _apply(self, started: Progress, means: list[Tensor], sparse: list[Tensor]) -> None:
         """Step the optimizer with the mean gradient of the step ``started``; the parameters are there only now."""
         self._flat.give(means)
+        self._flat.give_sparse(sparse)
         assert self._latest is not None, "a step has begun it"
         super().step(replace(started, at_s=self._latest.at_s))
 

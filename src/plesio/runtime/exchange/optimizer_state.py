@@ -38,7 +38,7 @@ def read_state(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]) -> tup
             elif key in _NUMBERS:
                 row.append([key, "number", _name(value.dtype), value.item()])
             else:
-                part = value.detach().reshape(-1)[piece.start : piece.stop]
+                part = value.detach().to_dense().reshape(-1)[piece.start : piece.stop]
                 row.append([key, "tensor", _name(part.dtype), part.numel()])
                 tensors.append(part)
         table.append(row)

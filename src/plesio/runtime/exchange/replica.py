@@ -35,6 +35,9 @@ class Replica:
             raise TaskError(
                 f"the model ({type(model).__name__}) has no trainable parameters; give it some, or set requires_grad"
             )
+        embedded = {id(module.weight) for module in model.modules() if _makes_sparse_gradients(module)}
+        self.sparse = {name: p for name, p in self.parameters.items() if id(p) in embedded}
+        """Parameters whose gradients are sparse, as torch's modules say."""
         self.buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
         group_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         missing = [name for name, p in self.parameters.items() if id(p) not in group_of]
@@ -61,12 +64,16 @@ class Replica:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def gradients(self) -> Iterator[torch.Tensor]:
-        """The gradients that are there."""
-        return (p.grad for p in self.parameters.values() if p.grad is not None)
+        """The gradients that are there; sparse ones are coalesced in their place, so that each row is there once."""
+        for parameter in self.parameters.values():
+            if parameter.grad is not None:
+                if parameter.grad.is_sparse:
+                    parameter.grad = parameter.grad.coalesce()
+                yield parameter.grad
 
     def gradients_finite(self) -> bool:
         """Whether no gradient holds NaN or infinity (read in one pass, without a copy)."""
-        return all_finite([g.coalesce().values() if g.is_sparse else g for g in self.gradients()])
+        return all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
 
     @property
     def momentum(self) -> float:
@@ -80,6 +87,13 @@ class Replica:
         return any(
             key in group for group in self.optimizer.param_groups for key in ("betas", "alpha", "lr_decay", "rho")
         )
+
+    def sparse_momentum(self) -> None:
+        """Make SGD's momentum of sparse gradients sparse, as its own steps do: Nesterov's cannot add a dense one."""
+        for parameter in self.sparse.values():
+            state = self.optimizer.state.get(parameter, {})
+            if isinstance(momentum := state.get("momentum_buffer"), torch.Tensor) and not momentum.is_sparse:
+                state["momentum_buffer"] = momentum.to_sparse(1)
 
     @contextmanager
     def scaled_rate(self, share: float) -> Iterator[None]:
@@ -117,6 +131,11 @@ class Replica:
             yield
         finally:
             self.load(own)
+
+
+def _makes_sparse_gradients(module: torch.nn.Module) -> bool:
+    """Whether the gradient of its weight is a COO tensor: the test that DDP makes, too."""
+    return isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
 
 
 def all_finite(tensors: Sequence[torch.Tensor]) -> bool:

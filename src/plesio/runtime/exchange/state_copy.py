@@ -51,6 +51,10 @@ def average_state(replica: Replica, group: Group, *, parameters: bool) -> bool:
     """
     state = replica.optimizer.state
     tensors = [tensor for tensor in _tensors(replica) if tensor.is_floating_point()] if parameters else []
+    for parameter in replica.sparse.values():  # SGD's momentum of sparse gradients: ranks have it in different rows
+        for key, value in state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor) and value.is_sparse:
+                state[parameter][key] = value.to_dense()
     held = [
         value
         for parameter in replica.parameters.values()
@@ -71,6 +75,7 @@ def average_state(replica: Replica, group: Group, *, parameters: bool) -> bool:
         flat.div_(group.size)
         for tensor, part in zip(same, torch.split(flat, [tensor.numel() for tensor in same]), strict=True):
             tensor.copy_(part.view_as(tensor))
+    replica.sparse_momentum()
     return alike
 
 

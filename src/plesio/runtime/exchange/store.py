@@ -120,6 +120,7 @@ class StoreExchange:
                 payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server) :])
                 pieces = self._pieces(server)
                 write_state(self._replica.optimizer, pieces, table=reply.state, payload=payload)
+            self._replica.sparse_momentum()
         self._timeline.communicate(begun_s, self._timeline.now_s(), clock=self._clock)
 
     def begin(self, clock: int) -> None:
@@ -179,7 +180,7 @@ class StoreExchange:
         for name, parameter in self._replica.parameters.items():
             if parameter.grad is None:
                 continue
-            grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+            grad = parameter.grad.to_dense()
             if name in self._gradients:
                 self._gradients[name].add_(grad)
             else:

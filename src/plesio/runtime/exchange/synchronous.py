@@ -9,6 +9,7 @@ from plesio.runtime.exchange.blame import takes_blame
 from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.replica import Replica, State
+from plesio.runtime.exchange.sparse_mean import SparseMean
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["ReducingExchange", "SynchronousExchange"]
@@ -122,13 +123,15 @@ class ReducingExchange(SynchronousExchange):
     def reduce(self, progress: Progress) -> bool:
         """Average the gradients; buffers become rank 0's, as DDP makes them before each forward pass."""
         begun_s = self._timeline.now_s()
-        gradients = [p.grad for p in self._replica.parameters.values() if p.grad is not None]
+        gradients = list(self._replica.gradients())
         weight = 1.0
         if self._gauge is not None:
             self._gauge.measure(gradients)
             weight = self._gauge.weight
-        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
-            alike = [gradient for gradient in gradients if gradient.dtype == dtype]
+        self._average_sparse(weight)
+        dense = [gradient for gradient in gradients if not gradient.is_sparse]
+        for dtype in dict.fromkeys(gradient.dtype for gradient in dense):
+            alike = [gradient for gradient in dense if gradient.dtype == dtype]
             flat = torch.cat([gradient.reshape(-1) for gradient in alike]).mul_(weight).div_(self._group.size)
             self._group.all_reduce(flat).wait()
             parts = torch.split(flat, [gradient.numel() for gradient in alike])
@@ -138,3 +141,12 @@ class ReducingExchange(SynchronousExchange):
             self._group.broadcast(buffer)
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=progress.clock)
         return super().reduce(progress)
+
+    def _average_sparse(self, weight: float) -> None:
+        trained = self._replica.parameters.values()
+        touched = [(p, p.grad) for p in trained if p.grad is not None and p.grad.is_sparse]
+        if touched:
+            own = [gradient for _, gradient in touched]
+            means = SparseMean(own, group=self._group, weight=weight / self._group.size).wait()
+            for (parameter, _), mean in zip(touched, means, strict=True):
+                parameter.grad = mean

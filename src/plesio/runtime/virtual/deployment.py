@@ -6,6 +6,7 @@ from functools import cache, partial
 
 from plesio.cost.cluster import Cluster
 from plesio.cost.host_costs import HostCosts
+from plesio.cost.link_changes import seconds_through_changes
 from plesio.cost.placement import all_reduce_on, broadcast_on
 from plesio.runtime.job_server import JobServer
 from plesio.runtime.ledger import Meter
@@ -79,21 +80,32 @@ class Deployment:
         if key not in self._meetings:
 
             @cache
-            def all_reduce_s(num_bytes: int) -> float:
+            def all_reduce_s(num_bytes: int, since_s: float) -> float:
                 measured_s = self.costs.all_reduce(num_bytes)
-                return (
-                    all_reduce_on(self.cluster, ranks, num_bytes, beside=others) if measured_s is None else measured_s
-                )
+                if measured_s is not None:
+                    return measured_s
+                return all_reduce_on(self.cluster.at(since_s), ranks, num_bytes, beside=others)
+
+            @cache
+            def broadcast_s(num_bytes: int, since_s: float) -> float:
+                return broadcast_on(self.cluster.at(since_s), ranks, num_bytes, beside=others)
 
             self._meetings[key] = Meeting(
                 len(ranks),
                 scheduler=self.scheduler,
-                all_reduce_s=all_reduce_s,
-                broadcast_s=cache(partial(broadcast_on, self.cluster, ranks, beside=others)),
+                all_reduce_s=partial(self._while_links_change, all_reduce_s),
+                broadcast_s=partial(self._while_links_change, broadcast_s),
                 # a ring all-reduce is a reduce-scatter and an all-gather, as long as each other (Thakur et al. 2005)
-                all_gather_s=lambda num_bytes: all_reduce_s(num_bytes) / 2,
+                all_gather_s=partial(
+                    self._while_links_change, lambda num_bytes, since_s: all_reduce_s(num_bytes, since_s) / 2
+                ),
             )
         return self._meetings[key]
+
+    def _while_links_change(self, duration_s: Callable[[int, float], float], num_bytes: int, begin_s: float) -> float:
+        """Seconds of a collective that begins at ``begin_s``; ``duration_s`` has it with the links of a moment."""
+        changes_s = [change.at_s for change in self.cluster.changes]
+        return seconds_through_changes(begin_s, changes_s, partial(duration_s, num_bytes))
 
     def abort_collectives(self, rank: int) -> None:
         """Whoever waits in a collective that ``rank`` takes part in fails at its next turn."""

@@ -10,8 +10,12 @@ from plesio.sim.link import Network
 __all__ = ["Channel", "Fabric"]
 
 
+_FIRST = -1
+"""Priority of a change: before all else that happens at its moment."""
+
+
 class Fabric:
-    """Carries messages from host to host in virtual time.
+    """Carries messages from host to host in virtual time, over links that change when the cluster's do.
 
     Args:
         kernel: The events.
@@ -24,6 +28,18 @@ class Fabric:
         self.cross_rack_bytes = 0
         self._network = Network(kernel)
         self._num_connections = 0
+        self._now = cluster
+        """The cluster with its links as they are now."""
+        self._places: dict[str, tuple[int, int, int]] = {}
+        """Of each link that is used: on the way from which host to which it is, and which one there."""
+        for at_s in dict.fromkeys(change.at_s for change in cluster.changes if change.at_s > 0):
+            kernel.at(at_s, self._change, _FIRST)
+
+    def _change(self) -> None:
+        self._now = self.cluster.at(self.kernel.now_s)
+        for name, (source, target, position) in self._places.items():
+            link = self._now.path(source, target)[position]
+            self._network.change(name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
 
     def channel(self, source: int, target: int) -> "Channel":
         """A new connection from host ``source`` to host ``target``."""
@@ -38,10 +54,11 @@ class Fabric:
     def route(self, source: int, target: int) -> list[str]:
         """The names of the links of a new connection; where links are not shared it has some of its own."""
         names = []
-        for link in self.cluster.path(source, target):
+        for position, link in enumerate(self._now.path(source, target)):
             self._num_connections += not link.shared
             name = link.name if link.shared else f"{link.name}:{self._num_connections}"
             self._network.link(name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
+            self._places[name] = source, target, position
             names.append(name)
         return names
 

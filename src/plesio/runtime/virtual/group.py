@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -28,9 +29,9 @@ class Meeting:
     Args:
         size: Ranks.
         scheduler: Whose time collectives take.
-        all_reduce_s: Seconds of an all-reduce of so many bytes, from the moment when all have come.
+        all_reduce_s: Seconds of an all-reduce of so many bytes that begins at a moment, when all have come.
         broadcast_s: The same for a broadcast.
-        all_gather_s: The same for an all-gather of so many bytes in all.
+        all_gather_s: The same for an all-gather, of so many bytes in all.
     """
 
     def __init__(
@@ -38,9 +39,9 @@ class Meeting:
         size: int,
         *,
         scheduler: Scheduler,
-        all_reduce_s: Callable[[int], float],
-        broadcast_s: Callable[[int], float],
-        all_gather_s: Callable[[int], float],
+        all_reduce_s: Callable[[int, float], float],
+        broadcast_s: Callable[[int, float], float],
+        all_gather_s: Callable[[int, float], float],
     ) -> None:
         self.size = size
         self.scheduler = scheduler
@@ -58,10 +59,13 @@ class Meeting:
         tensor: torch.Tensor,
         *,
         at_s: float,
-        duration_s: float,
+        duration_s: Callable[[float], float],
         result: Callable[[dict[int, torch.Tensor]], None],
     ) -> _Operation:
-        """A rank has come to the group's ``number``-th collective at ``at_s``; the last one starts it."""
+        """A rank has come to the group's ``number``-th collective at ``at_s``; the last one starts it.
+
+        ``duration_s`` is called with the moment when it starts.
+        """
         operation = self._operations.setdefault(number, _Operation())
         operation.began_s = max(operation.began_s, at_s)
         operation.tensors[rank] = tensor
@@ -69,7 +73,8 @@ class Meeting:
             del self._operations[number]
             kernel = self.scheduler.kernel
             # a group's collectives run one after the other
-            self._free_at_s = max(self._free_at_s, operation.began_s) + duration_s
+            starts_s = max(self._free_at_s, operation.began_s)
+            self._free_at_s = starts_s + duration_s(starts_s)
             operation.ended_s = self._free_at_s
             kernel.at(self._free_at_s, lambda: self._finish(operation, result))
         return operation
@@ -160,13 +165,13 @@ class VirtualGroup:
         """Overwrite ``tensor`` with rank 0's."""
         num_bytes = tensor.numel() * tensor.element_size()
         self._count_bytes("broadcast", num_bytes)
-        self._begin(tensor, duration_s=self._meeting.broadcast_s(num_bytes), result=_copy_first).wait()
+        self._begin(tensor, duration_s=partial(self._meeting.broadcast_s, num_bytes), result=_copy_first).wait()
 
     def all_reduce(self, tensor: torch.Tensor) -> _Pending:
         """Begin to overwrite ``tensor`` with the sum over the ranks, added up in their order."""
         num_bytes = tensor.numel() * tensor.element_size()
         self._count_bytes("all_reduce", num_bytes)
-        return self._begin(tensor, duration_s=self._meeting.all_reduce_s(num_bytes), result=_sum)
+        return self._begin(tensor, duration_s=partial(self._meeting.all_reduce_s, num_bytes), result=_sum)
 
     def all_gather(self, tensor: torch.Tensor) -> _Gathering:
         """Begin to collect every rank's ``tensor``."""
@@ -174,14 +179,16 @@ class VirtualGroup:
         self._count_bytes("all_gather", num_bytes)
         parts = tensor.new_empty((self.size, *tensor.shape))
         parts[self.rank].copy_(tensor)
-        return _Gathering(self._begin(parts, duration_s=self._meeting.all_gather_s(num_bytes), result=_copy_own), parts)
+        duration_s = partial(self._meeting.all_gather_s, num_bytes)
+        return _Gathering(self._begin(parts, duration_s=duration_s, result=_copy_own), parts)
 
     def all_to_all(self, rows: torch.Tensor) -> _Gathering:
         """Begin to send row r of ``rows`` to rank r; takes as long as an all-gather of as many bytes."""
         num_bytes = rows.numel() * rows.element_size()
         self._count_bytes("all_to_all", num_bytes)
         rows = rows.clone()
-        return _Gathering(self._begin(rows, duration_s=self._meeting.all_gather_s(num_bytes), result=_transpose), rows)
+        duration_s = partial(self._meeting.all_gather_s, num_bytes)
+        return _Gathering(self._begin(rows, duration_s=duration_s, result=_transpose), rows)
 
     def split(self, parts: Sequence[Sequence[int]]) -> "VirtualGroup | None":
         """This rank's part of the group, the same for the same parts; None if it is in none."""
@@ -193,7 +200,11 @@ class VirtualGroup:
         return self._parts[key]
 
     def _begin(
-        self, tensor: torch.Tensor, *, duration_s: float, result: Callable[[dict[int, torch.Tensor]], None]
+        self,
+        tensor: torch.Tensor,
+        *,
+        duration_s: Callable[[float], float],
+        result: Callable[[dict[int, torch.Tensor]], None],
     ) -> _Pending:
         number, self._num_collectives = self._num_collectives, self._num_collectives + 1
         at_s = self._meeting.scheduler.now_s(self._turn)
