@@ -130,7 +130,7 @@ def test_worse_is_said_first_and_so_is_it_where_steps_were_shorter(against: Call
         (GOOD, BAD[:5], 1.0, "Better than bsp", "reached the target, and bsp did not, and ended better"),
         (BAD[:5], BAD[:5], 1.0, "No different from bsp", "did not reach the target, and neither did bsp"),
         (GOOD[3:7], GOOD[2:7], 1.0, "Better than bsp", "sooner, in 0.50x bsp's time (as evaluated), and ended as good"),
-        ((*BAD[:6], 0.7, 0.7, 0.7), GOOD, 1.0, "Worse than bsp", "held the target not at all, and bsp did (smoothed)"),
+        ((*BAD[:6], 0.7, 0.7, 0.7), GOOD, 1.0, "Worse than bsp", "did not hold the target for more than a lucky"),
         ((*GOOD[:5], NAN, NAN, NAN), GOOD, 1.0, "Worse than bsp", "ended with no finite accuracy: it diverged"),
         (GOOD, (*GOOD[:5], NAN, NAN, NAN), 1.0, "Better than bsp", "ended at accuracy 98.0 % where bsp diverged"),
     ],

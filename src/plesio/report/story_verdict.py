@@ -138,28 +138,32 @@ def _time(story: Story, bsp: Outcome) -> tuple[_Side, str]:
         why = "no target was set" if story.target is None else "a run was not evaluated"
         took = f"took {_ratio_text(here.wall_s, bsp.wall_s)} bsp's time for its samples"
         return _sooner(here.wall_s, bsp.wall_s), f"{took} (the time to a target is not known: {why})"
-    raw = _sooner(here.to_target_s, bsp.to_target_s)
-    smooth = _sooner(here.smooth_to_target_s, bsp.smooth_to_target_s)
     if here.to_target_s is None and bsp.to_target_s is None:
         return "equal", "did not reach the target, and neither did bsp"
     if here.to_target_s is None:
         return "worse", "did not reach the target, and bsp did"
     if bsp.to_target_s is None:
         return "better", "reached the target, and bsp did not"
+    raw = _sooner(here.to_target_s, bsp.to_target_s)
+    smooth = _sooner(here.smooth_to_target_s, bsp.smooth_to_target_s)
     if {raw, smooth} == {"better", "worse"}:
         return None, "was sooner at the target by one reading and later by the other"
-    use_smooth = smooth is not None
-    side = smooth if use_smooth else raw
-    ours, theirs = (
-        (here.smooth_to_target_s, bsp.smooth_to_target_s) if use_smooth else (here.to_target_s, bsp.to_target_s)
+    if smooth is None:
+        return raw, _when_text(here.to_target_s, bsp.to_target_s, how="as evaluated")
+    return smooth, _when_text(here.smooth_to_target_s, bsp.smooth_to_target_s, how="smoothed")
+
+
+def _when_text(ours: float | None, theirs: float | None, *, how: str) -> str:
+    """Both evaluated a model that was at the target; by this reading, when, if not by luck alone."""
+    if theirs is None:
+        return f"held the target for more than a lucky evaluation ({how}), and bsp did not"
+    if ours is None:
+        return f"did not hold the target for more than a lucky evaluation ({how}), and bsp did"
+    if _sooner(ours, theirs) == "equal":
+        return f"was at the target as soon ({how})"
+    return (
+        f"was at the target {'sooner' if ours < theirs else 'later'}, in {_ratio_text(ours, theirs)} bsp's time ({how})"
     )
-    how = "smoothed" if use_smooth else "as evaluated"
-    if ours is None or theirs is None:
-        return side, f"held the target {'not at all, and bsp did' if ours is None else 'and bsp did not'} ({how})"
-    if side == "equal":
-        return side, f"was at the target as soon ({how})"
-    word = "sooner" if side == "better" else "later"
-    return side, f"was at the target {word}, in {_ratio_text(ours, theirs)} bsp's time ({how})"
 
 
 def _quality(story: Story, bsp: Outcome) -> tuple[_Side, str]:
