@@ -73,8 +73,8 @@ def _add(figure: go.Figure, outcome: Outcome, *, name: str, colour: str, metric:
 
 
 def _finding(story: Story, metric: Metric) -> str:
-    values = [one.end_metric for one in (story.outcome, story.bsp) if one is not None]
-    known = [metric.text(value) for value in values if value is not None]
-    if len(known) < 2:
-        return f"It ended at {metric.name} {known[0]}" if known else f"No final {metric.name} is known"
-    return f"It ended at {metric.name} {known[0]}, bsp at {known[1]}"
+    ours, theirs = story.outcome.final_metric, None if story.bsp is None else story.bsp.final_metric
+    if ours is None:
+        return f"No final {metric.name} is known"
+    beside = "" if theirs is None else f", bsp at {metric.text(theirs)}"
+    return f"It ended at {metric.name} {metric.text(ours)}{beside}"
