@@ -1,6 +1,8 @@
 """`plesio explain` on folders as runs and comparisons leave them; nothing is trained."""
 
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plesio.cli.main import invoke
-from plesio.core.results import RunResult, write_results
+from plesio.core.results import RunResult, read_results, write_results
 from plesio.policies import EventLog, Reviewed, Steer, parse_policy, write_log
 from plesio.policies.replay import Entry
 
@@ -53,7 +55,10 @@ def test_the_first_adaptive_run_is_told_and_how_to_choose_others(comparison: Pat
         "digits under adaptive, seed 0, 1 worker in the virtual world: 1 change in 30 steps, 600 ms."
     )
     assert "it went from bsp to local_sgd:4, because seed 0 is slow." in text
-    assert "Measured, bsp with the same seed took 1.2 s; this run took 600 ms, 600 ms less (2.00x as fast)" in text
+    assert re.search(r"the whole run +600 ms +1.2 s +0.50x", text)
+    assert text.index("Whether it learned as well as bsp is not known: it took 0.50x bsp's time") < text.index(
+        "It began"
+    )
     assert (
         "3 other runs to explain here: --seed 1 | --policy adaptive,phase=off --seed 0 | "
         "--policy adaptive,phase=off --seed 1"
@@ -68,7 +73,10 @@ def test_another_run_is_chosen_by_policy_and_seed(comparison: Path, capsys: pyte
     assert invoke([*line, "--page", str(page), "--json", str(data)]) == 0
     out = capsys.readouterr().out
     assert "digits under adaptive,phase=off, seed 1" in out
-    assert "Measured" not in out  # bsp was not run with this seed
+    assert "the whole run" not in out  # bsp was not run with this seed
+    assert f"--out {comparison} --resume --policies bsp,adaptive,phase=off --seeds 1 --world virtual" in " ".join(
+        out.split()
+    )
     assert out.endswith(f"{page}\n{data}\n")
     story = json.loads(data.read_text(encoding="utf-8"))
     assert (story["policy"], story["seed"], story["chapters"][1]["policy"]) == ("adaptive,phase=off", 1, "local_sgd:4")
@@ -80,6 +88,37 @@ def test_a_runs_own_folder_is_enough(comparison: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "digits under adaptive, seed 1" in out
     assert "to explain here" not in out
+
+
+def test_bsp_is_found_in_the_comparison_that_a_run_is_of(comparison: Path, capsys: pytest.CaptureFixture[str]):
+    assert invoke(["explain", str(comparison / "runs" / "run1")]) == 0
+    assert "the whole run" in capsys.readouterr().out
+
+
+def test_bsp_of_another_training_is_none(comparison: Path, capsys: pytest.CaptureFixture[str]):
+    runs = read_results(comparison / "results.json")
+    write_results(comparison / "results.json", [dataclasses.replace(runs[0], num_workers=2), *runs[1:]])
+    assert invoke(["explain", str(comparison)]) == 0
+    assert "better or worse than bsp is not known" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_by_itself_is_held_against_bsp_in_another_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for name, run in (("own", a_run("adaptive", 3)), ("bsp", a_run("bsp", 3)), ("wrong", a_run("bsp", 4))):
+        record(tmp_path / name, run)
+    line = ["explain", str(tmp_path / "own")]
+    assert invoke(line) == 0
+    alone = " ".join(capsys.readouterr().out.split())
+    assert "Whether this run did better or worse than bsp is not known" in alone
+    assert "What is predicted for bsp below is the time of its steps, not what they would have learned" in alone
+    assert f"plesio explain {tmp_path}/own --bsp B" in alone
+    assert "compare" not in alone  # it is of no comparison
+    assert invoke([*line, "--bsp", str(tmp_path / "bsp")]) == 0
+    assert re.search(r"the whole run +600 ms +600 ms +1.00x", capsys.readouterr().out)
+    assert (
+        "has no finished run of bsp on digits with 1 workers and seed 3 in the virtual world; it has bsp, seed 4"
+        in (complaint([*line, "--bsp", str(tmp_path / "wrong")], capsys))
+    )
+    assert "does not exist" in complaint([*line, "--bsp", str(tmp_path / "none")], capsys)
 
 
 def complaint(line: list[str], capsys: pytest.CaptureFixture[str]) -> str:

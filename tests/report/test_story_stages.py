@@ -22,6 +22,7 @@ from plesio.report.figures.story import story_figures
 from plesio.report.story import Story, story_of
 from plesio.report.story_page import render_story_page
 from plesio.report.story_sentences import closing_sentences, heading_text, story_sentences
+from plesio.report.story_verdict import measured_rows
 from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
@@ -95,7 +96,7 @@ def test_a_stage_has_its_policy_its_steps_and_its_time(story: Story):
     assert [one.step_s for one in story.chapters] == pytest.approx([0.04, 0.06, 0.04])
     assert [one.steps_made for one in story.chapters] == [(), (20, 8), ()]
     assert [one.num_exchanges for one in story.chapters] == [10, 20, 3]
-    assert (story.server_bytes, story.bytes_sent) == (2_000, 5_000)
+    assert (story.server_bytes, story.outcome.bytes_sent) == (2_000, 5_000)
 
 
 def test_the_sentences(story: Story):
@@ -115,10 +116,10 @@ def test_the_sentences(story: Story):
 def test_it_is_held_against_a_measured_bsp_and_called_by_no_other_name(switch_run: MakeRun, make_run: MakeRun):
     bsp = make_run("bsp", 0, wall_s=3.28, bytes_sent_total=10_000)
     story = story_of(THREE_STAGES, switch_run(), bsp=bsp)
-    assert (
-        "took 3.28 s; this run took 1.64 s, 1.64 s less (2.00x as fast), with 0.50x the bytes"
-        in (closing_sentences(story)[-1])
-    )
+    assert [(row.what, row.here, row.bsp, row.compared) for row in measured_rows(story)][-2:] == [
+        ("the whole run", "1.64 s", "3.28 s", "0.50x"),
+        ("bytes sent", "5 kB", "10 kB", "0.50x"),
+    ]
     assert "adaptive" not in render_story_page(story)
 
 
@@ -222,7 +223,7 @@ def test_of_a_virtual_run_every_step_is_told_and_takes_what_it_takes(tmp_path: P
     per_s = sum(1 / step_s for step_s in STEP_S)
     assert free.step_s == pytest.approx(len(STEP_S) / per_s, rel=0.15)
     assert [one.end_s for one in story.chapters][-1] == pytest.approx(run.wall_s)
-    assert 0 < story.server_bytes < story.bytes_sent
+    assert 0 < story.server_bytes < story.outcome.bytes_sent
 
 
 def test_the_command_explains_the_folder_of_such_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,4 +1,4 @@
-"""`plesio explain`: what a run changed while it trained, why, and what each change saved."""
+"""`plesio explain`: how a run that changes while it trains did against bsp, what it changed, and why."""
 
 import json
 import sys
@@ -23,8 +23,9 @@ Examples:
   plesio explain runs/adaptive --policy adaptive,phase=off
   plesio explain runs/adaptive/runs/adaptive-seed0
   plesio explain runs/switch --policy switch:bsp/asp@200
+  plesio explain runs/mine --bsp runs/mine-bsp
 \b
-First make such a run, and one under bsp to measure it by:
+First make such a run, and one under bsp, without which nobody knows whether it did better:
   plesio compare recipes/demo.toml --out runs/adaptive --policies bsp,adaptive"""
 
 PAGE_NAME = "explain.html"
@@ -38,15 +39,23 @@ def explain(
         str | None, typer.Option("--policy", metavar="SPEC", help="Which policy's run; else the first that changed.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Which seed's run; else the first.")] = None,
+    bsp: Annotated[
+        Path | None,
+        typer.Option(
+            "--bsp", metavar="DIR2", help="Where the same was trained under bsp; else in DIR, if it is there."
+        ),
+    ] = None,
     page: Annotated[
         Path | None, typer.Option("--page", metavar="FILE", help="Where the HTML page goes; else DIR/explain.html.")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Where all numbers go.")] = None,
 ) -> int:
-    """Tell what a run changed, why, and what came of it.
+    """Tell how a run did against bsp, what it changed, and why.
 
-    Prints a sentence for each change and writes a page with a timeline: the slack in force, the time of a step, and
-    the loss; of an adaptive run also what each part of the policy allowed, and what bsp would take by prediction.
+    Says first what was measured: time to target and quality in the end, where the same was trained under bsp too, or
+    that this is not known. Then a sentence for each change. Writes a page with a timeline: the metric, the slack in
+    force, the time of a step, and the loss; of an adaptive run also what each part of the policy allowed, and what a
+    step would take under bsp by prediction.
     """
     for option, path in (("--page", page), ("--json", json_file)):
         check_output_file(option, path)
@@ -58,7 +67,7 @@ def explain(
 
     found = find_changing_runs(directory)
     place = found.choose(policy=policy, seed=seed)
-    story = found.story(place)
+    story = found.story(place, bsp_directory=bsp)
     page = directory / PAGE_NAME if page is None else page
     write_whole(page, render_story_page(story))
     if json_file is not None:

@@ -125,7 +125,8 @@ class RunResult:
         steps: Optimizer steps, summed over workers.
         time_to_target_s: Training time at the first evaluation that reached ``target``; None if none did.
         bytes_sent: Payload and framing on the wire by link class (``ipc``, ``tcp``, ``collective``).
-        decisions: The policy's decisions that changed how the run went on, each with inputs and reason.
+        decisions: The policy's decisions that changed how the run went on, each with inputs and reason; under
+            ``latest`` those of the latest review that left it in force.
         refused_updates: Updates that never reached the parameters, by worker and reason.
         refused_peers: Connections and messages turned away (strangers, other jobs), by reason.
         fallbacks: What was given up and why, one line each.

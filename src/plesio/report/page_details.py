@@ -12,8 +12,8 @@ from plesio.report.markup import prose
 from plesio.report.metric import Metric
 from plesio.report.model import Comparison
 from plesio.report.page_frame import table
-from plesio.report.story import recorded_changes
-from plesio.report.story_sentences import change_text, unchanged_text
+from plesio.report.story_recorded import recorded_changes, recorded_review
+from plesio.report.story_sentences import change_text, unchanged_text, upheld_text
 from plesio.report.summarise import training_s
 
 __all__ = ["TraceLink", "decision_list", "environment_list", "run_table", "trace_list"]
@@ -80,11 +80,12 @@ def _decisions(run: RunResult) -> str:
     if changes is None:
         return f"<pre>{html.escape(_json_lines(run.decisions))}</pre>"
     if not changes:
-        first = run.decisions[0]
+        latest = recorded_review(run.decisions[-1])
         num_steps = run.steps // max(1, run.num_workers)
-        text = unchanged_text(num_steps=num_steps, policy=str(first["policy"]), reason=str(first["reason"]))
+        text = unchanged_text(num_steps=num_steps, policy=latest.policy, reason=latest.reason)
         return f"<ul><li>{prose(text)}</li></ul>"
-    return f"<ol>{''.join(f'<li>{prose(change_text(change))}.</li>' for change in changes)}</ol>"
+    texts = [f"{change_text(change)}.{upheld_text(latest, reason=change.reason)}" for change, latest in changes]
+    return f"<ol>{''.join(f'<li>{prose(text)}</li>' for text in texts)}</ol>"
 
 
 def _json_lines(decisions: Iterable[Mapping[str, Any]]) -> str:

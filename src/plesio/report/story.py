@@ -1,29 +1,33 @@
-"""The story of a run whose policy changes while it trains: what was in force when, why it was changed, what that saved.
+"""The story of a run whose policy changes while it trains: what was in force when, why, and how that did against bsp.
+
+Whether it learned sooner or better than bsp is known only from a run of bsp (`plesio.report.story_outcome`). What the
+policy predicts is the time of steps, and of nothing else.
 
 A *span* is a stretch between two answers of a policy that adapts (`plesio.report.story_spans`), or a stage of a
 schedule (`plesio.report.story_stages`); a *chapter* is made of the spans between two changes. A schedule predicts
-nothing, so nothing is said to be saved by it. Savings are against bsp with equal shares, by the policy's own
-prediction. What bsp would have sent is an exchange a step, each as large as the run's own were on average, or would
-have been in full. Where the n workers of R racks stepped by racks, counted in such exchanges as rings send them, a step
-within the racks is (n - R)/(n - 1), and an exchange between racks (R - 1)/(n - 1), and half of a step to spread the
-mean (`plesio.runtime.exchange.racks`).
+nothing. Seconds saved are seconds of stepping, against bsp with equal shares, by the policy's own prediction.
+
+What bsp would have sent is an exchange a step, each as large as the run's own were on average, or would have been in
+full. Where the n workers of R racks stepped by racks, counted in such exchanges as rings send them, a step within the
+racks is (n - R)/(n - 1), and an exchange between racks (R - 1)/(n - 1), and half of a step to spread the mean
+(`plesio.runtime.exchange.racks`).
 """
 
-import itertools
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, Literal
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
-from plesio.policies import Adaptive, EventLog, Hierarchical, Switch, parse_policy
+from plesio.policies import Adaptive, EventLog, Hierarchical, Steer, Switch, parse_policy
 from plesio.policies.compression import NO_COMPRESSION
+from plesio.report.story_clock import TrainingClock
+from plesio.report.story_outcome import Outcome, outcome_of
 from plesio.report.story_spans import Answer, Noise, Span, components_of, noises_of, read_answers, read_spans
 from plesio.report.story_stages import StoreSteps, read_stages, spans_of_stages
 
-__all__ = ["BspRun", "Change", "Chapter", "Limit", "Story", "recorded_changes", "story_of"]
+__all__ = ["Change", "Chapter", "Limit", "Review", "Story", "story_of"]
 
 _MANY = 2**20
 """Numbers in a tensor that is taken to compare compressions."""
@@ -61,6 +65,25 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """What the policy answered to the reports of all workers, also where it left everything as it was.
+
+    Attributes:
+        clock: Of the last step before the answer held.
+        at_s: Training time then.
+        policy: Spec of the policy under which the workers went on.
+        reason: Why, in the policy's words.
+        inputs: The figures that it was decided from, by name.
+    """
+
+    clock: int
+    at_s: float
+    policy: str
+    reason: str
+    inputs: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """A component of the policy held the slack back.
 
@@ -88,9 +111,10 @@ class Chapter:
         slack: Steps that a worker goes on without hearing of the others'.
         shares: By rank; empty is equal shares.
         change: What began it; None of the first.
+        latest: The latest review that left it in force; None where there was none.
         step_s: Mean seconds of a step, measured.
         bsp_step_s: The same under bsp with equal shares, predicted; None under a policy that predicts nothing.
-        saved_s: Seconds saved against that; below 0 where it was slower.
+        saved_s: Seconds that its steps took less than that; below 0 where they took more.
         saved_so_far_s: The same from the beginning of the run.
         steps_made: On the store, the steps of each worker that made any, in the order of ranks; else empty.
         num_exchanges: Exchanges among all workers that began; on the store, of the furthest worker.
@@ -107,6 +131,7 @@ class Chapter:
     slack: int
     shares: tuple[float, ...]
     change: Change | None
+    latest: Review | None
     step_s: float
     bsp_step_s: float | None
     saved_s: float
@@ -124,31 +149,24 @@ class Chapter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BspRun:
-    """What the same training took under bsp, measured."""
-
-    wall_s: float
-    final_metric: float | None
-    bytes_sent: int
-    cross_rack_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
     """One run from its beginning to its end; times in seconds of training.
 
     Attributes:
+        target: Metric to reach; None for none.
         num_steps: Of each worker.
-        wall_s: Measured.
-        server_bytes: The part of ``bytes_sent`` that is messages between workers and servers, not collectives.
-        cross_rack_bytes: Sent from rack to rack, where that is known.
-        saved_s: Against bsp by prediction.
+        outcome: What it came to, measured.
+        bsp: What the same training came to under bsp; None where that was not run.
+        num_seeds: With how many seeds both were run, where that is known.
+        how_to_know: What to type to have bsp beside it; empty where that is there.
+        server_bytes: The part of all bytes that is messages between workers and servers, not collectives.
+        saved_s: Seconds that its steps took less than bsp's by prediction, which is of step time and not of progress.
         bytes_saved: Against bsp.
         first_reason: Why the policy first answered as it did; empty if it was never asked.
         components: Names of those that may object to slack.
         chapters: Empty where no step was finished.
+        reviews: All answers of the policy, in order.
         losses: (clock, loss).
-        bsp: None where bsp was not run with this seed.
     """
 
     policy: str
@@ -159,22 +177,23 @@ class Story:
     status: str
     error: str | None
     num_steps: int
-    wall_s: float
     metric_name: str
     metric_goal: Literal["max", "min"]
-    final_metric: float | None
-    bytes_sent: int
+    target: float | None
+    outcome: Outcome
+    bsp: Outcome | None
+    num_seeds: int
+    how_to_know: str
+    server_bytes: int
     saved_s: float
     bytes_saved: float
     first_reason: str
     components: tuple[str, ...]
     chapters: tuple[Chapter, ...]
     spans: tuple[Span, ...]
+    reviews: tuple[Review, ...]
     losses: tuple[tuple[int, float], ...]
     noises: tuple[Noise, ...]
-    bsp: BspRun | None = None
-    server_bytes: int = 0
-    cross_rack_bytes: int = 0
 
     @property
     def predicts(self) -> bool:
@@ -188,21 +207,25 @@ class Story:
 
     @property
     def predicted_bsp_s(self) -> float:
-        """What the run would have taken under bsp, by prediction."""
-        return self.wall_s + self.saved_s
+        """What its steps would have taken under bsp, by prediction."""
+        return self.outcome.wall_s + self.saved_s
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary of JSON values."""
         return asdict(self)
 
 
-def story_of(log: EventLog, run: RunResult, *, bsp: RunResult | None = None) -> Story:
+def story_of(
+    log: EventLog, run: RunResult, *, bsp: RunResult | None = None, num_seeds: int = 1, how_to_know: str = ""
+) -> Story:
     """The story that the event log and the result of a run tell whose policy adapts or switches.
 
     Args:
         log: What its policy heard and answered.
         run: Its result.
         bsp: The run under bsp to hold it against.
+        num_seeds: With how many seeds both were run.
+        how_to_know: What to type to have bsp beside it, where it is not.
 
     Raises:
         DataError: The log is of another policy; or of one that switches, and nobody knows when.
@@ -213,7 +236,7 @@ def story_of(log: EventLog, run: RunResult, *, bsp: RunResult | None = None) -> 
         case Adaptive() as policy:
             clocks = [review.clock for answer in answers for review in answer.reviews]
             num_steps = max([run.steps // max(1, run.num_workers), *clocks])
-            times = _TrainingClock(run, num_steps=num_steps)
+            times = TrainingClock(run, num_steps=num_steps)
             spans = read_spans(answers, policy=policy, num_steps=num_steps, at_s=times.at_s)
             components, noises = components_of(policy), noises_of(answers)
             first_reason = next((answer.steer.reason for answer in answers if answer.steer), "")
@@ -225,13 +248,14 @@ def story_of(log: EventLog, run: RunResult, *, bsp: RunResult | None = None) -> 
                     "give session.step the loss"
                 )
             num_steps = stages[-1].end if stages else 0
-            times = _TrainingClock(run, num_steps=num_steps)
+            times = TrainingClock(run, num_steps=num_steps)
             spans = spans_of_stages(stages, steps=steps, at_s=times.at_s)
             components, noises = (), ()
             first_reason = f"the schedule first changes at step {policy.clocks[0]}"
         case policy:
             raise DataError(f"the events are those of {policy.spec}, which changes nothing while it trains")
-    chapters = tuple(_chapters(answers, spans, steps=steps, run=run, times=times))
+    reviews = tuple(_review(answer.steer, times=times) for answer in answers if answer.steer)
+    chapters = tuple(_chapters(answers, reviews, spans, steps=steps, run=run, times=times))
     return Story(
         policy=run.policy,
         task=run.task,
@@ -241,54 +265,44 @@ def story_of(log: EventLog, run: RunResult, *, bsp: RunResult | None = None) -> 
         status=run.status,
         error=run.error,
         num_steps=num_steps,
-        wall_s=run.wall_s,
         metric_name=run.metric_name,
         metric_goal=run.metric_goal,
-        final_metric=run.final_metric,
-        bytes_sent=run.bytes_sent_total,
+        target=run.target,
+        outcome=outcome_of(run, target=run.target),
+        bsp=None if bsp is None else outcome_of(bsp, target=run.target),
+        num_seeds=num_seeds,
+        how_to_know=how_to_know,
+        server_bytes=sum(num_bytes for link, num_bytes in run.bytes_sent.items() if link != "collective"),
         saved_s=sum(chapter.saved_s for chapter in chapters),
         bytes_saved=sum(chapter.bytes_saved for chapter in chapters),
         first_reason=first_reason,
         components=components,
         chapters=chapters,
         spans=spans,
+        reviews=reviews,
         losses=losses,
         noises=noises,
-        bsp=None if bsp is None else _bsp_run(bsp),
-        server_bytes=sum(num_bytes for link, num_bytes in run.bytes_sent.items() if link != "collective"),
-        cross_rack_bytes=run.bytes_sent_cross_rack,
     )
 
 
-def recorded_changes(run: RunResult) -> list[Change] | None:
-    """The changes that a result tells of, without its event log; None if its decisions are of another kind."""
-    changes: list[Change] = []
-    shares: tuple[float, ...] = ()
-    times = _TrainingClock(run, num_steps=run.steps // max(1, run.num_workers))
-    for decision in run.decisions:
-        try:
-            change = Change(
-                clock=int(decision["clock"]),
-                at_s=times.at_s(decision["clock"]),
-                before=str(decision["before"]),
-                policy=str(decision["policy"]),
-                shares=tuple(map(float, decision["shares"])),
-                reshared=tuple(decision["shares"]) != shares,
-                restored=bool(decision["restore"]),
-                restored_to=None,
-                reason=str(decision["reason"]),
-                inputs=dict(decision["inputs"]),
-            )
-        except (KeyError, TypeError, ValueError):
-            return None
-        shares = change.shares
-        if change.policy != change.before or change.reshared or change.restored:
-            changes.append(change)
-    return changes
+def _review(steer: Steer, *, times: TrainingClock) -> Review:
+    return Review(
+        clock=steer.clock,
+        at_s=times.at_s(steer.clock),
+        policy=steer.policy,
+        reason=steer.reason,
+        inputs=dict(steer.inputs),
+    )
 
 
 def _chapters(
-    answers: Sequence[Answer], spans: Sequence[Span], *, steps: StoreSteps, run: RunResult, times: "_TrainingClock"
+    answers: Sequence[Answer],
+    reviews: Sequence[Review],
+    spans: Sequence[Span],
+    *,
+    steps: StoreSteps,
+    run: RunResult,
+    times: TrainingClock,
 ) -> Iterator[Chapter]:
     groups: list[list[Span]] = []
     changes: list[Change | None] = []
@@ -320,6 +334,7 @@ def _chapters(
             slack=first.slack,
             shares=first.shares,
             change=change,
+            latest=next((one for one in reversed(reviews) if first.begin < one.clock < last.end), None),
             step_s=step_s,
             bsp_step_s=step_s + saved_s / num_steps if predicts else None,
             saved_s=saved_s,
@@ -332,7 +347,7 @@ def _chapters(
         )
 
 
-def _change(answers: Sequence[Answer], before: Span, span: Span, *, times: "_TrainingClock") -> Change | None:
+def _change(answers: Sequence[Answer], before: Span, span: Span, *, times: TrainingClock) -> Change | None:
     """What became different from one span to the next, if anything did."""
     answer = next(answer for answer in answers if answer.steer and answer.steer.clock == span.begin)
     steer = answer.steer
@@ -386,28 +401,3 @@ def _limits(spans: Iterable[Span]) -> tuple[Limit, ...]:
                 component=span.limited_by, num_steps=num_steps + span.num_steps, free_step_s=span.free_step_s
             )
     return tuple(sorted(found.values(), key=lambda limit: -limit.num_steps))
-
-
-def _bsp_run(run: RunResult) -> BspRun:
-    return BspRun(
-        wall_s=run.wall_s,
-        final_metric=run.final_metric,
-        bytes_sent=run.bytes_sent_total,
-        cross_rack_bytes=run.bytes_sent_cross_rack,
-    )
-
-
-class _TrainingClock:
-    """Training time at a step: on the straight line between the recorded losses, which have both."""
-
-    def __init__(self, run: RunResult, *, num_steps: int) -> None:
-        known: Mapping[float, float] = {0.0: 0.0, **{point.clock: point.at_s for point in run.losses}}
-        self._points = sorted({**known, max(num_steps, *known): run.wall_s}.items())
-
-    def at_s(self, clock: float) -> float:
-        """Seconds of training when the step that ends at ``clock`` was finished."""
-        place = bisect_right(self._points, (clock, float("inf")))
-        if place == len(self._points):
-            return self._points[-1][1]
-        (before, before_s), (after, after_s) = itertools.islice(self._points, place - 1, place + 1)
-        return before_s + (after_s - before_s) * (clock - before) / (after - before)

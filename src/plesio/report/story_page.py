@@ -1,39 +1,102 @@
 """The story of a run that changed in a terminal, and as a page with pictures."""
 
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from plesio.core.units import format_bytes, format_seconds
+from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.figures.story import story_figures
+from plesio.report.figures.story_metric import metric_figure
 from plesio.report.markup import prose
 from plesio.report.page_frame import page_of, section, section_of_figures, table
-from plesio.report.story import Chapter, Story
+from plesio.report.story import Chapter, Review, Story
 from plesio.report.story_sentences import closing_sentences, heading_text, story_sentences
+from plesio.report.story_verdict import measured_rows, verdict_sentences
 
 __all__ = ["render_story", "render_story_page"]
 
 
-def render_story(story: Story) -> Text:
-    """The sentences as paragraphs."""
-    return Text("\n\n".join([heading_text(story), *story_sentences(story), *closing_sentences(story)]))
+def render_story(story: Story) -> RenderableType:
+    """How it did against bsp, with the figures as a table, and then the sentences as paragraphs."""
+    figures = _measured_table(story)
+    parts: list[RenderableType] = [
+        *map(Text, (heading_text(story), *verdict_sentences(story))),
+        *([] if figures is None else [figures]),
+        *map(Text, (*story_sentences(story), *closing_sentences(story))),
+    ]
+    return Group(parts[0], *(line for part in parts[1:] for line in (Text(), part)))
 
 
 def render_story_page(story: Story) -> str:
     """The page as one HTML document."""
+    rows = [(row.what, row.here, row.bsp, row.compared) for row in measured_rows(story)]
+    verdict = "".join(f"<p>{prose(text)}</p>" for text in verdict_sentences(story))
+    verdict += table(["measured", "this run", "bsp", "compared"], rows) if rows else ""
+    parts = [section(verdict, slug="verdict", title="Against bsp")]
+    metric = metric_figure(story)
+    if metric is not None:
+        parts.append(section_of_figures([metric], title="How good it was, when", slug="progress"))
     sentences = "".join(f"<li>{prose(text)}</li>" for text in story_sentences(story))
     closing = "".join(f"<p>{prose(text)}</p>" for text in closing_sentences(story))
-    parts = [section(f"{closing}<ol>{sentences}</ol>", slug="in-words", title="In words")]
+    parts.append(section(f"<ol>{sentences}</ol>{closing}", slug="in-words", title="What it changed"))
     figures = story_figures(story)
     if figures:
         parts.append(section_of_figures(figures, title="In pictures"))
     if story.chapters:
-        rows = [_row(chapter) for chapter in story.chapters]
-        chapters = table(list(rows[0]), [list(row.values()) for row in rows])
+        columns = [_row(chapter) for chapter in story.chapters]
+        chapters = table(list(columns[0]), [list(row.values()) for row in columns])
         parts.append(section(chapters, slug="chapters", title="Between the changes"))
+    if story.reviews:
+        parts.append(section(_reviews(story), slug="reviews", title="All that the policy answered"))
     heading = f"{story.task}: what {story.policy} changed, and why"
     return page_of(
         parts,
         title=f"Plesio: {story.task}, {story.policy}",
         header=f"<h1>{prose(heading)}</h1>\n<p>{prose(heading_text(story))}</p>",
+    )
+
+
+def _measured_table(story: Story) -> Table | None:
+    rows = measured_rows(story)
+    if not rows:
+        return None
+    drawn = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True, padding=(0, 2, 0, 0))
+    for place, header in enumerate(("measured", "this run", "bsp", "compared")):
+        drawn.add_column(header, justify="right" if place else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*map(Text, (row.what, row.here, row.bsp, row.compared)))
+    return drawn
+
+
+def _reviews(story: Story) -> str:
+    """Each answer with its reason, and below it all figures that it was decided from, whatever they are."""
+    items = []
+    for review in story.reviews:
+        when = f"After {counted(review.clock, 'step')} ({format_seconds(review.at_s)})"
+        figures = f"<br><small>{prose(_inputs_text(review.inputs))}</small>" if review.inputs else ""
+        items.append(f"<li>{prose(f'{when}, {review.policy}: {_sentence(review)}')}{figures}</li>")
+    summary = f"<summary>{counted(len(story.reviews), 'answer')}, each with its figures</summary>"
+    return f"<details>{summary}<ul>{''.join(items)}</ul></details>"
+
+
+def _sentence(review: Review) -> str:
+    return f"{review.reason.rstrip('.')}." if review.reason else "no reason given."
+
+
+def _inputs_text(inputs: Mapping[str, float]) -> str:
+    """All figures by the component that named them.
+
+    >>> _inputs_text({"noise.slack": 3.0, "noise.scale": 41.257, "progress.after": 0.5})
+    'noise: slack 3, scale 41.26; progress: after 0.5'
+    """
+    components: dict[str, list[str]] = {}
+    for name, value in inputs.items():
+        component, _, figure = name.rpartition(".")
+        components.setdefault(component, []).append(f"{figure} {value:.4g}")
+    return "; ".join(
+        f"{name}: {', '.join(figures)}" if name else ", ".join(figures) for name, figures in components.items()
     )
 
 
@@ -53,7 +116,7 @@ def _row(chapter: Chapter) -> dict[str, str]:
         }
     return row | {
         "bsp, predicted": format_seconds(chapter.bsp_step_s),
-        "saved": _signed(chapter.saved_s),
+        "less step time": _signed(chapter.saved_s),
         "so far": _signed(chapter.saved_so_far_s),
         "exchanges": str(chapter.num_exchanges),
         "bytes saved": format_bytes(chapter.bytes_saved),

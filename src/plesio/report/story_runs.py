@@ -1,5 +1,10 @@
-"""Finds the runs in a folder whose policy changes while they train: a run's own trace folder, or a comparison's."""
+"""Finds the runs in a folder whose policy changes while they train: a run's own trace folder, or a comparison's.
 
+With them it finds the runs under bsp to hold them against: in the same results, for a run's own folder in those of the
+comparison that it is a part of (``COMPARISON/runs/RUN``), or where the user says.
+"""
+
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +16,7 @@ from plesio.report.story import Story, story_of
 
 __all__ = ["ChangingRuns", "find_changing_runs"]
 
-_RESULTS, _EVENTS = "results.json", "events.jsonl"
+_RESULTS, _EVENTS, _RUNS = "results.json", "events.jsonl", "runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +26,15 @@ class ChangingRuns:
     Attributes:
         runs: In the order of the results.
         folders: Where each one's events are; None where none were recorded.
-        others: All other runs.
+        known: All runs that stand beside them, they themselves included.
+        comparison: Folder of the comparison that they are of; None where they are of none.
     """
 
     directory: Path
     runs: tuple[RunResult, ...]
     folders: tuple[Path | None, ...]
-    others: tuple[RunResult, ...]
+    known: tuple[RunResult, ...]
+    comparison: Path | None
 
     def choose(self, *, policy: str | None = None, seed: int | None = None) -> int:
         """Place of the first run with this policy and seed; None is any.
@@ -44,11 +51,15 @@ class ChangingRuns:
         asked += [] if seed is None else [f"with seed {seed}"]
         raise DataError(f"{self.directory} has no run {' '.join(asked)}; it has {_listing(self.runs)}")
 
-    def story(self, place: int) -> Story:
-        """The story of one run, held against bsp of the same seed where that was run too.
+    def story(self, place: int, *, bsp_directory: Path | None = None) -> Story:
+        """The story of one run, held against bsp on the same task with as many workers and the same seed.
+
+        Args:
+            place: Which run.
+            bsp_directory: Where the run under bsp is; None is wherever these runs are, if it is there.
 
         Raises:
-            DataError: Its events were not recorded or cannot be read.
+            DataError: Its events were not recorded or cannot be read, or ``bsp_directory`` has no such run.
         """
         run, folder = self.runs[place], self.folders[place]
         if folder is None:
@@ -56,8 +67,35 @@ class ChangingRuns:
                 f"{self.directory} has no events of {run.policy}, seed {run.seed}: {_EVENTS} is missing; run it again "
                 "with plesio compare RECIPE --out DIR, or with a trace folder"
             )
-        bsp = next((one for one in self.others if _is_bsp(one) and one.seed == run.seed), None)
-        return story_of(read_log(folder / _EVENTS), run, bsp=bsp)
+        known = self.known if bsp_directory is None else read_results(bsp_directory / _RESULTS)
+        bsp = next((one for one in known if _is_bsp_of(one, run) and one.seed == run.seed), None)
+        if bsp is None and bsp_directory is not None:
+            raise DataError(
+                f"--bsp {bsp_directory} has no finished run of bsp on {run.task} with {run.num_workers} workers and "
+                f"seed {run.seed} in the {run.world} world; it has {_listing(known)}"
+            )
+        return story_of(
+            read_log(folder / _EVENTS),
+            run,
+            bsp=bsp,
+            num_seeds=self._num_seeds(run),
+            how_to_know=self._how_to_know(run) if bsp is None else "",
+        )
+
+    def _num_seeds(self, run: RunResult) -> int:
+        """With how many seeds both this policy and bsp were run to the end."""
+        ours = {one.seed for one in self.known if one.policy == run.policy and one.status == "finished"}
+        return len(ours & {one.seed for one in self.known if _is_bsp_of(one, run)})
+
+    def _how_to_know(self, run: RunResult) -> str:
+        here = shlex.quote(str(self.directory))
+        apart = f"with its results in another folder B, and write plesio explain {here} --bsp B"
+        if self.comparison is None:
+            return f"train the same under bsp {apart}"
+        out, world = shlex.quote(str(self.comparison)), "" if run.world == "process" else f" --world {run.world}"
+        policies = shlex.quote(f"bsp,{run.policy}")
+        command = f"plesio compare RECIPE --out {out} --resume --policies {policies} --seeds {run.seed}{world}"
+        return f"write {command} with the other options as they were; or train the same under bsp {apart}"
 
 
 def find_changing_runs(directory: Path) -> ChangingRuns:
@@ -78,18 +116,28 @@ def find_changing_runs(directory: Path) -> ChangingRuns:
     folders = tuple(found.get((run.policy, run.seed)) for run in changing)
     if len(runs) == 1 and (directory / _EVENTS).exists():
         folders = (directory,)
+    comparison = _comparison_of(directory)
     return ChangingRuns(
         directory=directory,
         runs=changing,
         folders=folders,
-        others=tuple(run for run in runs if not _changes(run)),
+        known=tuple(runs if comparison in (None, directory) else read_results(comparison / _RESULTS)),
+        comparison=comparison,
     )
+
+
+def _comparison_of(directory: Path) -> Path | None:
+    """The folder itself if it is a comparison's, or the one of which it is a run's."""
+    if (directory / _RUNS).is_dir():
+        return directory
+    above = directory.resolve().parent
+    return above.parent if above.name == _RUNS and (above.parent / _RESULTS).exists() else None
 
 
 def _event_folders(directory: Path) -> dict[tuple[str, int], Path]:
     """By policy and seed, where events were recorded; each folder has the result of its run beside them."""
     folders: dict[tuple[str, int], Path] = {}
-    for events in sorted((directory / "runs").glob(f"*/{_EVENTS}")):
+    for events in sorted((directory / _RUNS).glob(f"*/{_EVENTS}")):
         for run in read_results(events.with_name(_RESULTS))[:1]:
             folders.setdefault((run.policy, run.seed), events.parent)
     return folders
@@ -102,8 +150,10 @@ def _changes(run: RunResult) -> bool:
         return False
 
 
-def _is_bsp(run: RunResult) -> bool:
-    return run.policy == "bsp" and run.status == "finished"
+def _is_bsp_of(one: RunResult, run: RunResult) -> bool:
+    """Whether it is the same training under bsp, to the end, perhaps with another seed."""
+    same = (one.task, one.world, one.num_workers) == (run.task, run.world, run.num_workers)
+    return same and one.policy == "bsp" and one.status == "finished"
 
 
 def _spec(run: RunResult) -> str:

@@ -1,4 +1,8 @@
-"""The story of a run that changed in plain sentences: how it began, one for each change, and what it came to."""
+"""The story of a run that changed in plain sentences: how it began, one for each change, and what was predicted.
+
+What it came to beside bsp is told by `plesio.report.story_verdict`, before all this. Seconds that stand against a
+prediction are called step time, for nothing says that the steps taught as much.
+"""
 
 import re
 import statistics
@@ -6,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.policies import Hierarchical, parse_policy
-from plesio.report.metric import Metric
-from plesio.report.sentences import listed, ratio_text, share_text
-from plesio.report.story import Change, Chapter, Story
+from plesio.report.sentences import listed, share_text
+from plesio.report.story import Change, Chapter, Review, Story
+from plesio.report.story_verdict import ABOUT_EQUAL
 
 __all__ = [
     "change_text",
@@ -17,12 +21,12 @@ __all__ = [
     "percent",
     "story_sentences",
     "unchanged_text",
+    "upheld_text",
 ]
 
 _MOST_SHARES = 8
 """More workers than these are not listed one by one."""
-_ABOUT_EQUAL = 0.01
-"""A difference below this share of the time is none to people."""
+_NUMBERS = re.compile(r"\d[\d.,]*(e[+-]?\d+)?( (ns|µs|ms|s|%|steps?|points?)\b)?")
 _NO_FURTHER = re.compile(r": back to bsp( and to the last good state)?$")
 
 
@@ -32,23 +36,24 @@ def heading_text(story: Story) -> str:
     where = "" if story.world == "process" else f" in the {story.world} world"
     return (
         f"{story.task} under {story.policy}, seed {story.seed}, {counted(story.num_workers, 'worker')}{where}: "
-        f"{num_changes} in {counted(story.num_steps, 'step')}, {format_seconds(story.wall_s)}."
+        f"{num_changes} in {counted(story.num_steps, 'step')}, {format_seconds(story.outcome.wall_s)}."
     )
 
 
 def story_sentences(story: Story) -> list[str]:
-    """How the run began, and each change with what it saved; a single sentence where nothing changed."""
+    """How the run began, and each change with what steps took then; a single sentence where nothing changed."""
     if not story.chapters:
         return ["No step was finished, so there is nothing to tell."]
     first = story.chapters[0]
     if not story.changes:
-        return [unchanged_text(num_steps=first.num_steps, policy=first.policy, reason=story.first_reason)]
+        reason = first.latest.reason if first.latest else story.first_reason
+        return [unchanged_text(num_steps=first.num_steps, policy=first.policy, reason=reason)]
     return [_beginning(story, first), *(_chapter_sentence(story, chapter) for chapter in story.changes)]
 
 
 def closing_sentences(story: Story) -> list[str]:
-    """What it all came to, by prediction and, where bsp was run too, as measured."""
-    return list(_closing(story))
+    """What the steps took in all, beside what is predicted for bsp; nothing where all of them were bsp's."""
+    return [] if all(map(_is_plain_bsp, story.chapters)) else [_total_sentence(story)]
 
 
 def change_text(change: Change) -> str:
@@ -58,9 +63,26 @@ def change_text(change: Change) -> str:
 
 
 def unchanged_text(*, num_steps: int, policy: str, reason: str) -> str:
-    """That a run went through under one policy, and why; ``reason`` is empty where the policy was never asked."""
+    """That a run went through under one policy, and why.
+
+    Args:
+        num_steps: Of each worker.
+        policy: Its spec.
+        reason: Of the latest review; empty where the policy was never asked.
+    """
     asked = f"because {_clause(reason)}" if reason else "for it ended before the first review"
     return f"Nothing changed: all {counted(num_steps, 'step')} ran under {policy}, {asked}."
+
+
+def upheld_text(latest: Review | None, *, reason: str) -> str:
+    """Why the latest review left in force what came into force for ``reason``; with a space before it.
+
+    Empty where there was no such review, or it gave the same reason with other figures.
+    """
+    if latest is None or _NUMBERS.sub("", latest.reason) == _NUMBERS.sub("", reason):
+        return ""
+    when = f"At the latest review, after {counted(latest.clock, 'step')},"
+    return f" {when} it stayed with this because {_clause(latest.reason)}."
 
 
 def percent(share: float) -> str:
@@ -78,17 +100,18 @@ def _beginning(story: Story, chapter: Chapter) -> str:
         text = f"It began under bsp: {steps}, {format_seconds(chapter.step_s)} each"
     else:
         text = f"It began under {chapter.policy}. A step took {_outcome(story, chapter)}"
-    return f"{text}.{_limits_text(chapter)}"
+    return f"{text}.{_limits_text(chapter)}{upheld_text(chapter.latest, reason='')}"
 
 
 def _chapter_sentence(story: Story, chapter: Chapter) -> str:
     assert chapter.change is not None, "all chapters but the first begin with a change"
     outcome = f"A step then took {_outcome(story, chapter)}"
-    return f"{change_text(chapter.change)}. {outcome}.{_limits_text(chapter)}"
+    upheld = upheld_text(chapter.latest, reason=chapter.change.reason)
+    return f"{change_text(chapter.change)}. {outcome}.{_limits_text(chapter)}{upheld}"
 
 
 def _outcome(story: Story, chapter: Chapter) -> str:
-    """What a step took, what it would have taken under bsp by prediction, what that saved, and who made how many."""
+    """What a step took, what it would have taken under bsp by prediction, and who made how many."""
     until = "until the end" if chapter.end == story.num_steps else f"until step {chapter.end}"
     return f"{_took_text(chapter, until=until)}{_steps_made_text(chapter)}"
 
@@ -97,12 +120,12 @@ def _took_text(chapter: Chapter, *, until: str) -> str:
     took = format_seconds(chapter.step_s)
     if _is_plain_bsp(chapter) or chapter.bsp_step_s is None:
         return f"{took}, {until}"
-    if abs(chapter.saved_s) < _ABOUT_EQUAL * chapter.num_steps * chapter.bsp_step_s:
+    if abs(chapter.saved_s) < ABOUT_EQUAL * chapter.num_steps * chapter.bsp_step_s:
         return f"{took}, about as long as predicted for bsp, {until}"
     predicted = f"the {format_seconds(chapter.bsp_step_s)} predicted for bsp"
-    text = f"{took} instead of {predicted}: {_saved_text(chapter.saved_s)} {until}"
+    text = f"{took} instead of {predicted}: {_step_time_text(chapter.saved_s)} {until}"
     if chapter.saved_so_far_s != chapter.saved_s:
-        text += f", {_saved_text(chapter.saved_so_far_s)} since the beginning"
+        text += f", {_step_time_text(chapter.saved_so_far_s).removesuffix(' step time')} since the beginning"
     return text
 
 
@@ -173,30 +196,22 @@ def _limits_text(chapter: Chapter) -> str:
     return f" With any slack a step would have taken {free}; {who}."
 
 
-def _closing(story: Story) -> Iterator[str]:
-    if story.status != "finished":
-        error = f": {story.error.rstrip('.')}" if story.error else ""
-        yield f"The run {'was interrupted' if story.status == 'interrupted' else 'failed'}{error}."
-    if any(not _is_plain_bsp(chapter) for chapter in story.chapters):
-        yield _total_sentence(story)
-    if story.bsp is not None and story.bsp.wall_s > 0 and story.wall_s > 0 and story.status == "finished":
-        yield _measured_sentence(story)
-
-
 def _total_sentence(story: Story) -> str:
-    text = f"In all it took {format_seconds(story.wall_s)}"
+    wall_s, bytes_sent = story.outcome.wall_s, story.outcome.bytes_sent
+    text = f"In all it took {format_seconds(wall_s)}"
     if not story.predicts:
-        collective, to_servers = map(format_bytes, (story.bytes_sent - story.server_bytes, story.server_bytes))
+        collective, to_servers = map(format_bytes, (bytes_sent - story.server_bytes, story.server_bytes))
         sent = f"{collective} in collectives and {to_servers} between workers and servers"
-        return f"{text} and sent {format_bytes(story.bytes_sent)}: {sent}."
+        return f"{text} and sent {format_bytes(bytes_sent)}: {sent}."
     total_s, saved_s = story.predicted_bsp_s, story.saved_s
-    if abs(saved_s) < _ABOUT_EQUAL * total_s:
-        text += ", about as long as predicted for bsp"
+    measured = "" if story.bsp is None else f" (it really took {format_seconds(story.bsp.wall_s)})"
+    if abs(saved_s) < ABOUT_EQUAL * total_s:
+        text += f", about as long as predicted for bsp{measured}"
     else:
         share = share_text(abs(saved_s) / total_s)
-        text += f" instead of the {format_seconds(total_s)} predicted for bsp: {_saved_text(saved_s)} ({share})"
+        text += f"; for bsp {format_seconds(total_s)} are predicted{measured}: {_step_time_text(saved_s)} ({share})"
     sent = _sent_text(story)
-    return f"{text}. {sent}." if sent else f"{text}."
+    return f"{text}. This is the time of steps, not what they taught.{f' {sent}.' if sent else ''}"
 
 
 def _sent_text(story: Story) -> str:
@@ -212,41 +227,15 @@ def _sent_text(story: Story) -> str:
         text += f" and compressed {compressed} of these exchanges" if compressed else ""
     else:
         text = f"It compressed {compressed} of its {exchanges} exchanges"
-    part = story.bytes_saved / (story.bytes_sent + story.bytes_saved)
-    if part < _ABOUT_EQUAL and by_racks:
+    part = story.bytes_saved / (story.outcome.bytes_sent + story.bytes_saved)
+    if part < ABOUT_EQUAL and by_racks:
         return text
     together = "together " if seldom and compressed else ""
     return f"{text}, which {together}saved {format_bytes(story.bytes_saved)} ({share_text(part)})"
 
 
-def _measured_sentence(story: Story) -> str:
-    assert story.bsp is not None, "there is a run to compare with"
-    bsp, metric = story.bsp, Metric(name=story.metric_name, goal=story.metric_goal)
-    gap_s = bsp.wall_s - story.wall_s
-    speed = f"{ratio_text(bsp.wall_s / story.wall_s)} as fast"
-    if abs(gap_s) < _ABOUT_EQUAL * bsp.wall_s:
-        verdict = f"this run took about as long ({format_seconds(story.wall_s)})"
-    elif gap_s > 0:
-        verdict = f"this run took {format_seconds(story.wall_s)}, {format_seconds(gap_s)} less ({speed})"
-    else:
-        verdict = (
-            f"this run was slower: it took {format_seconds(story.wall_s)}, {format_seconds(-gap_s)} more ({speed})"
-        )
-    text = f"Measured, bsp with the same seed took {format_seconds(bsp.wall_s)}; {verdict}"
-    if bsp.bytes_sent > 0:
-        ratio = story.bytes_sent / bsp.bytes_sent
-        text += f", with {'as many' if abs(ratio - 1) < _ABOUT_EQUAL else f'{ratio_text(ratio)} the'} bytes"
-    if bsp.cross_rack_bytes > 0:
-        ratio = story.cross_rack_bytes / bsp.cross_rack_bytes
-        text += f" and {'as many' if abs(ratio - 1) < _ABOUT_EQUAL else f'{ratio_text(ratio)} of those'} between racks"
-    if bsp.final_metric is not None and story.final_metric is not None:
-        values = f"{metric.text(story.final_metric)} against {metric.text(bsp.final_metric)}"
-        text += f"; it ended at {metric.name} {values}"
-    return f"{text}."
-
-
-def _saved_text(saved_s: float) -> str:
-    return f"{format_seconds(abs(saved_s))} {'saved' if saved_s >= 0 else 'lost'}"
+def _step_time_text(saved_s: float) -> str:
+    return f"{format_seconds(abs(saved_s))} {'less' if saved_s >= 0 else 'more'} step time"
 
 
 def _clause(reason: str) -> str:

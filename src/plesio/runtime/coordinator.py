@@ -356,6 +356,8 @@ class Coordinator:
         if self._steered is None or action.policy != action.before or reshared or action.alarm:
             self.ledger.steered(action, at_s=now_s - self.started_s)
             self.trace.event("steer", at_s=now_s, clock=action.clock, policy=action.policy, reason=action.reason)
+        else:
+            self.ledger.upheld(action, at_s=now_s - self.started_s)
         self._steered = action
         left = self._stage.exchange == "store" and (action.policy != action.before or action.restore)
         body = {

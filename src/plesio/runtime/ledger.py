@@ -204,6 +204,11 @@ class Ledger:
         if action.alarm:
             self.fallbacks.append(f"at step {action.clock}: {action.reason}")
 
+    def upheld(self, action: Steer, *, at_s: float) -> None:
+        """Take in that a review left everything as the last decision had it: its reasons are the newer ones."""
+        latest = {"at_s": at_s, "clock": action.clock, "reason": action.reason, "inputs": dict(action.inputs)}
+        self.decisions[-1] = {**self.decisions[-1], "latest": latest}
+
     def recent_step_s(self) -> float:
         """Median step of the slowest worker lately; 0 before anyone has reported."""
         return max((report.recent_step_s for report in self._reports.values()), default=0.0)

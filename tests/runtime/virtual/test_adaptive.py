@@ -15,7 +15,7 @@ import plesio
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
-from plesio.policies import LocalSGD, Reviewed, parse_policy, read_log, verify
+from plesio.policies import LocalSGD, Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.controller import Decision
 from plesio.policies.adaptive.setting import MODERATE, ON_THE_STORE, Setting
 from plesio.runtime.environment import Place
@@ -300,6 +300,26 @@ def test_the_log_of_an_adaptive_run_replays(tmp_path: Path) -> None:
     log = read_log(tmp_path / "events.jsonl")
     assert any(isinstance(entry.event, Reviewed) for entry in log.entries)
     assert verify(log) is None
+
+
+def test_a_decision_has_the_reason_of_the_latest_review_that_left_it_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = replace(to(4), reason="the noise is known", inputs=(("noise.scale", 7.0),))
+    script(monkeypatch, to(1), to(4), known)
+    [result] = run("adaptive", trace=tmp_path).runs
+    entries = read_log(tmp_path / "events.jsonl").entries
+    answers = [action for entry in entries for action in entry.actions if isinstance(action, Steer)]
+    first, second = result.decisions
+    assert "latest" not in first
+    assert second["reason"] == "as scripted"
+    latest = second["latest"]
+    assert (latest["clock"], latest["reason"], latest["inputs"]) == (
+        answers[-1].clock,
+        "the noise is known",
+        {"noise.scale": 7.0},
+    )
+    assert second["at_s"] < latest["at_s"] <= result.wall_s
 
 
 def test_back_to_the_last_good_state(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from plesio.report.figures.page_figure import PageFigure
 from plesio.report.figures.theme import PolicyStyle, lay_out, with_alpha
 from plesio.report.model import Comparison
 
-__all__ = ["loss_figure", "progress_figure"]
+__all__ = ["late_range", "loss_figure", "progress_figure"]
 
 
 def progress_figure(comparison: Comparison, *, styles: Mapping[str, PolicyStyle]) -> PageFigure | None:
@@ -29,7 +29,7 @@ def progress_figure(comparison: Comparison, *, styles: Mapping[str, PolicyStyle]
     if comparison.target is not None:
         figure.add_hline(y=metric.scale * comparison.target, line={"dash": "dot", "width": 1, "color": "#8b949e"})
     lay_out(figure, height_px=420, legend_gap_px=10)
-    span = _late_range([summary.metric_mean for summary in drawn], goal=metric.goal)
+    span = late_range([summary.metric_mean for summary in drawn], goal=metric.goal)
     figure.update_yaxes(title_text=metric.axis_title, range=[metric.scale * span[0], metric.scale * span[1]])
     figure.update_xaxes(title_text="training time (s)", rangemode="tozero")
     target = "" if comparison.target is None else " The dotted line is the target."
@@ -95,7 +95,7 @@ def _add_line(
     )
 
 
-def _late_range(curves: Iterable[Curve], *, goal: str) -> tuple[float, float]:
+def late_range(curves: Iterable[Curve], *, goal: str) -> tuple[float, float]:
     """The range of a metric's values that leaves out the steep start: from the values a fifth of the way on."""
     late = [curve.at(curve.x[0] + 0.2 * (curve.x[-1] - curve.x[0])) for curve in curves]
     everything = [y for curve in curves for y in curve.y]

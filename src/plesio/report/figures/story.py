@@ -34,8 +34,8 @@ _ALLOWED = (
 )
 _PREDICTED = (
     "Seconds computing and blocked, mean over workers and over the steps between two reviews; and what the policy "
-    "predicted for bsp with equal shares from the same steps. Where that was in force, the two are one. After the last "
-    "review by the training clock."
+    "predicted for bsp with equal shares from the same steps: step time, not progress. Where that was in force, the "
+    "two are one. After the last review by the training clock."
 )
 _SCHEDULED = "Training time between two changes, over the steps that a worker made in it on average."
 _DOTS = "A dot is a change: point at it to read why."
@@ -119,7 +119,7 @@ def _step_figure(story: Story) -> PageFigure | None:
             fill="tonexty",
             fillcolor=with_alpha(_IN_FORCE, 0.18),
             hoverinfo="skip",
-            name="time saved",
+            name="less step time",
         )
     _add_steps(figure, edges, step_ms, name="measured", colour=_IN_FORCE, width=3, unit="ms")
     lay_out(figure, height_px=340, legend_gap_px=10)

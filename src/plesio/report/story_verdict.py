@@ -1,0 +1,240 @@
+"""How a run did against bsp, in plain words and as a table: first what was measured, and otherwise that nobody knows.
+
+Sooner or later is told by the smoothed curves where there are any, for one lucky evaluation decides the other reading;
+where the two readings contradict each other, neither is believed. Better or worse in the end is told by the last three
+evaluations; where the ranges of the two overlap it is "perhaps" better or worse, and the difference is told anyway.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from plesio.core.units import counted, format_bytes, format_seconds
+from plesio.report.metric import Metric
+from plesio.report.sentences import ratio_text
+from plesio.report.story import Story
+from plesio.report.story_outcome import Outcome
+
+__all__ = ["ABOUT_EQUAL", "MeasuredRow", "measured_rows", "metric_of", "verdict_sentences"]
+
+ABOUT_EQUAL = 0.01
+"""A difference below this share of the time is none to people."""
+_NONE = "–"
+_Side = Literal["better", "perhaps better", "equal", "perhaps worse", "worse"] | None
+"""None: it is not known, or not clear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRow:
+    """A figure of this run and of bsp's; as text."""
+
+    what: str
+    here: str
+    bsp: str
+    compared: str
+
+
+def metric_of(story: Story) -> Metric:
+    """What the run was evaluated by."""
+    return Metric(name=story.metric_name, goal=story.metric_goal)
+
+
+def verdict_sentences(story: Story) -> list[str]:
+    """Whether it did better or worse than bsp, or that this is not known and how to find out."""
+    if story.status != "finished":
+        error = f": {story.error.rstrip('.')}" if story.error else ""
+        return [f"The run {'was interrupted' if story.status == 'interrupted' else 'failed'}{error}."]
+    if story.bsp is None:
+        return _unknown(story)
+    time, time_text = _time(story, story.bsp)
+    quality, quality_text = _quality(story, story.bsp)
+    sides = (time, quality)
+    but = "but" if any(map(_is_better, sides)) and any(map(_is_worse, sides)) else "and"
+    return [f"{_lead(time, quality)}: it {time_text}, {but} {quality_text}.", _reservations(story, story.bsp)]
+
+
+def _is_better(side: _Side) -> bool:
+    return side in ("better", "perhaps better")
+
+
+def _is_worse(side: _Side) -> bool:
+    return side in ("worse", "perhaps worse")
+
+
+def _lead(time: _Side, quality: _Side) -> str:
+    """The verdict in a few words; none where the two do not go together."""
+    if quality is None:
+        return "Whether it learned as well as bsp is not known"
+    sides = (time, quality)
+    if "better" in sides and "worse" in sides:
+        return "Better than bsp in one way and worse in another"
+    if "worse" in sides and not any(map(_is_better, sides)):
+        return "Worse than bsp"
+    if "better" in sides and not any(map(_is_worse, sides)) and time is not None:
+        return "Better than bsp"
+    return "No different from bsp" if sides == ("equal", "equal") else "Against bsp"
+
+
+def measured_rows(story: Story) -> list[MeasuredRow]:
+    """The measured figures beside those of bsp; none where bsp was not run, or this run did not finish."""
+    here, bsp, metric = story.outcome, story.bsp, metric_of(story)
+    if bsp is None or story.status != "finished":
+        return []
+    rows = []
+    if story.target is not None and here.num_evaluations and bsp.num_evaluations:
+        to = f"to {metric.name} {metric.text(story.target)}"
+        rows.append(_seconds_row(f"{to}, as evaluated", here.to_target_s, bsp.to_target_s))
+        if here.smooth_metrics.x and bsp.smooth_metrics.x:
+            rows.append(_seconds_row(f"{to}, smoothed", here.smooth_to_target_s, bsp.smooth_to_target_s))
+    if here.final_metric is not None and bsp.final_metric is not None:
+        rows.append(_metric_row(f"{metric.name} in the end", (here.final_metric,), (bsp.final_metric,), metric))
+    if here.last_metrics and bsp.last_metrics:
+        what = f"{metric.name}, last {len(here.last_metrics)} evaluations"
+        rows.append(_metric_row(what, here.last_metrics, bsp.last_metrics, metric))
+    rows.append(_seconds_row("the whole run", here.wall_s, bsp.wall_s))
+    for what, ours, theirs in (
+        ("bytes sent", here.bytes_sent, bsp.bytes_sent),
+        ("bytes between racks", here.cross_rack_bytes, bsp.cross_rack_bytes),
+    ):
+        if theirs > 0:
+            rows.append(
+                MeasuredRow(
+                    what=what,
+                    here=format_bytes(ours),
+                    bsp=format_bytes(theirs),
+                    compared=ratio_text(ours / theirs),
+                )
+            )
+    return rows
+
+
+def _unknown(story: Story) -> list[str]:
+    """There is no bsp to hold it against."""
+    where = "no finished run of bsp with the same task, workers and seed is here"
+    sentences = [f"Whether this run did better or worse than bsp is not known: {where}."]
+    if story.predicts:
+        sentences[0] += " What is predicted for bsp below is the time of its steps, not what they would have learned."
+    if story.how_to_know:
+        sentences[0] += f" To find out, {story.how_to_know}."
+    here, metric = story.outcome, metric_of(story)
+    told = []
+    if story.target is not None and here.num_evaluations:
+        when = "was not reached" if here.to_target_s is None else f"came after {format_seconds(here.to_target_s)}"
+        text = f"{metric.name} {metric.text(story.target)} {when}"
+        if here.smooth_metrics.x:
+            smooth_s = here.smooth_to_target_s
+            text += f" (smoothed: {'not reached' if smooth_s is None else f'after {format_seconds(smooth_s)}'})"
+        told.append(text)
+    if here.final_metric is not None:
+        told.append(f"it ended at {metric.name} {metric.text(here.final_metric)}")
+    return [*sentences, f"By itself: {'; '.join(told)}."] if told else sentences
+
+
+def _time(story: Story, bsp: Outcome) -> tuple[_Side, str]:
+    """Which was sooner at the target; where there is none, which took less time for the same samples."""
+    here = story.outcome
+    if story.target is None or not (here.num_evaluations and bsp.num_evaluations):
+        why = "no target was set" if story.target is None else "a run was not evaluated"
+        took = f"took {_ratio_text(here.wall_s, bsp.wall_s)} bsp's time for its samples"
+        return _sooner(here.wall_s, bsp.wall_s), f"{took} (the time to a target is not known: {why})"
+    if here.to_target_s is None and bsp.to_target_s is None:
+        return "equal", "did not reach the target, and neither did bsp"
+    if here.to_target_s is None:
+        return "worse", "did not reach the target, and bsp did"
+    if bsp.to_target_s is None:
+        return "better", "reached the target, and bsp did not"
+    raw = _sooner(here.to_target_s, bsp.to_target_s)
+    smooth = _sooner(here.smooth_to_target_s, bsp.smooth_to_target_s)
+    if {raw, smooth} == {"better", "worse"}:
+        return None, "was sooner at the target by one reading and later by the other"
+    if smooth is None:
+        return raw, _when_text(here.to_target_s, bsp.to_target_s, how="as evaluated")
+    return smooth, _when_text(here.smooth_to_target_s, bsp.smooth_to_target_s, how="smoothed")
+
+
+def _when_text(ours: float | None, theirs: float | None, *, how: str) -> str:
+    """Both evaluated a model that was at the target; by this reading, when, if not by luck alone."""
+    if theirs is None:
+        return f"held the target for more than a lucky evaluation ({how}), and bsp did not"
+    if ours is None:
+        return f"did not hold the target for more than a lucky evaluation ({how}), and bsp did"
+    if _sooner(ours, theirs) == "equal":
+        return f"was at the target as soon ({how})"
+    return (
+        f"was at the target {'sooner' if ours < theirs else 'later'}, in {_ratio_text(ours, theirs)} bsp's time ({how})"
+    )
+
+
+def _quality(story: Story, bsp: Outcome) -> tuple[_Side, str]:
+    """Which was better in the end."""
+    here, metric = story.outcome, metric_of(story)
+    ours, theirs = here.end_metric, bsp.end_metric
+    smooth = bool(here.last_metrics and bsp.last_metrics)
+    if not smooth:
+        ours, theirs = here.final_metric, bsp.final_metric
+    if ours is None or theirs is None:
+        if here.num_evaluations and theirs is not None:
+            return "worse", f"ended with no finite {metric.name}: it diverged"
+        if bsp.num_evaluations and ours is not None:
+            return "better", f"ended at {metric.name} {metric.text(ours)} where bsp diverged"
+        return None, f"how good it was in the end is not known, for a final {metric.name} is missing"
+    how = f"mean of the last {len(here.last_metrics)} evaluations" if smooth else "last evaluation"
+    if metric.text(ours) == metric.text(theirs):
+        return "equal", f"ended as good ({how})"
+    better = metric.improves(ours - theirs)
+    difference = f"{metric.name} {metric.difference_text(ours - theirs)}"
+    if smooth and _overlap(here.last_metrics, bsp.last_metrics):
+        side: _Side = "perhaps better" if better else "perhaps worse"
+        return side, f"ended {side}: {difference} ({how}, and their ranges overlap)"
+    side = "better" if better else "worse"
+    return side, f"ended {side}: {difference} ({how})"
+
+
+def _reservations(story: Story, bsp: Outcome) -> str:
+    """What the verdict is of, and what it does not show."""
+    here = story.outcome
+    text = f"Measured, with the same task, {counted(story.num_workers, 'worker')} and seed {story.seed}"
+    if abs(here.samples - bsp.samples) > ABOUT_EQUAL * bsp.samples:
+        text += f", but with {here.samples:,} samples where bsp had {bsp.samples:,}, so that the ends do not compare"
+    others = f"; plesio report tells all {story.num_seeds} seeds here" if story.num_seeds > 1 else ""
+    return f"{text}. One seed cannot tell small differences from chance{others}."
+
+
+def _sooner(ours: float | None, theirs: float | None) -> _Side:
+    """Of two times, None being never; None where both are."""
+    if ours is None or theirs is None:
+        return None if ours is theirs else "worse" if ours is None else "better"
+    if abs(ours - theirs) <= ABOUT_EQUAL * theirs:
+        return "equal"
+    return "better" if ours < theirs else "worse"
+
+
+def _overlap(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    return max(min(ours), min(theirs)) <= min(max(ours), max(theirs))
+
+
+def _ratio_text(ours: float, theirs: float) -> str:
+    return ratio_text(ours / theirs) if theirs > 0 and math.isfinite(ours) else _NONE
+
+
+def _seconds_row(what: str, ours: float | None, theirs: float | None) -> MeasuredRow:
+    texts = ["not reached" if value is None else format_seconds(value) for value in (ours, theirs)]
+    compared = _NONE if ours is None or theirs is None else _ratio_text(ours, theirs)
+    return MeasuredRow(what=what, here=texts[0], bsp=texts[1], compared=compared)
+
+
+def _metric_row(what: str, ours: Sequence[float], theirs: Sequence[float], metric: Metric) -> MeasuredRow:
+    """The means, and the ranges of more than one value."""
+    difference = math.fsum(ours) / len(ours) - math.fsum(theirs) / len(theirs)
+    return MeasuredRow(
+        what=what,
+        here=_range_text(ours, metric),
+        bsp=_range_text(theirs, metric),
+        compared=metric.difference_text(difference),
+    )
+
+
+def _range_text(values: Sequence[float], metric: Metric) -> str:
+    mean = metric.text(math.fsum(values) / len(values))
+    return mean if len(values) == 1 else f"{mean} ({metric.text(min(values))} to {metric.text(max(values))})"
