@@ -17,6 +17,7 @@ from tuning import Tuned
 
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.link_changes import LinkChange
 from plesio.cost.step_time import LogNormal, Stalls, StepTime
 from plesio.runtime.join import join
 from plesio.runtime.ledger import RunInfo
@@ -84,7 +85,7 @@ def cluster_of(scenario: Scenario, *, num_bytes: int) -> Cluster:
     """Hosts and links on which a model of ``num_bytes`` is exchanged as fast as the nominal model on nominal links.
 
     The latency is small beside the exchange: a tenth of it, or 50 microseconds a message if that is less.
-    ``scenario.link_changes`` are not in it: no cluster has links that change yet.
+    A change comes at its share of the time that BSP's steps and exchanges would take without stragglers.
     """
     it = scenario
     num_messages = 2 * (it.num_workers - 1)
@@ -93,6 +94,11 @@ def cluster_of(scenario: Scenario, *, num_bytes: int) -> Cluster:
         bytes_per_s=it.nic_bytes_per_s * num_bytes / it.nominal_bytes,
     )
     rack_bytes_per_s = nic.bytes_per_s * it.num_workers / it.racks / it.oversubscription
+    expected_s = it.num_steps * it.step_s * (1 + it.exchange_share)
+    changes = tuple(
+        LinkChange(at_s=change.at_share * expected_s, link="nic", bytes_per_s=nic.bytes_per_s * change.factor)
+        for change in sorted(it.link_changes, key=lambda change: change.at_share)
+    )
     return Cluster(
         name=it.name,
         hosts=it.num_workers,
@@ -101,6 +107,7 @@ def cluster_of(scenario: Scenario, *, num_bytes: int) -> Cluster:
         racks=it.racks,
         nic=nic,
         uplink=LinkKind(latency_s=nic.latency_s, bytes_per_s=rack_bytes_per_s) if it.racks > 1 else None,
+        changes=changes,
     )
 
 
