@@ -10,13 +10,17 @@ from hypothesis import given
 from plesio.core.errors import PolicySpecError
 from plesio.policies import Reviewed
 from plesio.policies.adaptive.setting import ON_THE_STORE, SYNCHRONOUS, Setting, SystemConfig, ladder
-from plesio.policies.adaptive.system import SystemMonitor
+from plesio.policies.adaptive.system import Allowance, SystemMonitor
 from plesio.policies.adaptive.what_if import predict_step_s
 
 BSP = Setting.of(period=1, delay=0)
 SETTINGS = st.integers(1, 16).flatmap(
     lambda period: st.builds(Setting.of, period=st.just(period), delay=st.integers(0, period))
 )
+
+
+def allow(slack: float) -> Allowance:
+    return Allowance(slack=slack, staleness=slack)
 
 
 def review(
@@ -151,13 +155,13 @@ def test_behind_the_steps_the_transfer_is_what_it_took_whoever_began_it_last():
 def test_the_least_slack_that_hides_the_transfer(transfer_s: float, slack: float, wanted: Setting):
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=transfer_s), setting=BSP)
-    assert monitor.choose(slack=slack, current=BSP, shares=()).setting == wanted
+    assert monitor.choose(allowance=allow(slack), current=BSP, shares=()).setting == wanted
 
 
 def test_without_compression_strict_steps_are_sent_in_full():
     monitor = SystemMonitor(SystemConfig(compress=False))
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.079), setting=BSP)
-    choice = monitor.choose(slack=0, current=BSP, shares=())
+    choice = monitor.choose(allowance=allow(0), current=BSP, shares=())
     assert (choice.setting, choice.setting.spec) == (BSP, "bsp")
 
 
@@ -166,31 +170,31 @@ def test_a_compression_that_saves_less_time_than_bytes_is_given_up():
     rounded = Setting.of(period=1, delay=0, compressed=True)
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.02), setting=BSP)
-    assert monitor.choose(slack=0, current=BSP, shares=()).setting == rounded
+    assert monitor.choose(allowance=allow(0), current=BSP, shares=()).setting == rounded
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.03), setting=rounded)
-    assert monitor.choose(slack=0, current=rounded, shares=()).setting == BSP
+    assert monitor.choose(allowance=allow(0), current=rounded, shares=()).setting == BSP
 
 
 def test_a_setting_that_is_not_affordable_any_more_is_left_at_once():
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.1), setting=BSP)
     loose = Setting.of(period=8, delay=4)
-    assert monitor.choose(slack=3, current=loose, shares=()).setting.slack == 3
+    assert monitor.choose(allowance=allow(3), current=loose, shares=()).setting.slack == 3
 
 
 def test_slack_that_is_not_needed_is_given_back_by_the_second_review():
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.0001), setting=BSP)
     loose = Setting.of(period=8, delay=4)
-    first = monitor.choose(slack=math.inf, current=loose, shares=())
-    second = monitor.choose(slack=math.inf, current=first.setting, shares=())
+    first = monitor.choose(allowance=allow(math.inf), current=loose, shares=())
+    second = monitor.choose(allowance=allow(math.inf), current=first.setting, shares=())
     assert (first.setting, second.setting) == (loose, BSP)
 
 
 def test_shares_follow_persistent_slowness():
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8] * 3 + [[0.06] * 8], transfer_s=0.001), setting=BSP)
-    choice = monitor.choose(slack=0, current=BSP, shares=())
+    choice = monitor.choose(allowance=allow(0), current=BSP, shares=())
     assert choice.shares == pytest.approx((0.3, 0.3, 0.3, 0.1))
 
 
@@ -212,7 +216,7 @@ def test_shares_are_found_in_a_few_reviews_where_a_step_has_a_part_of_its_own():
             for worker, it in reviews.items()
         }
         monitor.observe(sized, setting=BSP)
-        shares = monitor.choose(slack=0, current=BSP, shares=shares).shares
+        shares = monitor.choose(allowance=allow(0), current=BSP, shares=shares).shares
     parts = shares
     seconds = [0.005 + 0.02 * 4 * part * (3 if worker == 3 else 1) for worker, part in enumerate(parts)]
     assert max(seconds) / min(seconds) < 1.06
@@ -224,7 +228,7 @@ def test_chance_is_no_slowness(seed: int):
     compute_s = [[0.02 * rng.lognormvariate(0, 0.4) for _ in range(16)] for _ in range(8)]
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews(compute_s, transfer_s=0.001), setting=BSP)
-    assert monitor.choose(slack=0, current=BSP, shares=()).shares == ()
+    assert monitor.choose(allowance=allow(0), current=BSP, shares=()).shares == ()
 
 
 @pytest.mark.parametrize("wrong", [{"gain": 0.0}, {"tolerance": 1.0}, {"memory": 2}, {"largest_period": 0}])
@@ -238,20 +242,20 @@ def test_without_samples_there_are_no_shares():
     monitor = SystemMonitor(SystemConfig())
     reviews = bsp_reviews([[0.02] * 8] * 3 + [[0.06] * 8], transfer_s=0.001)
     monitor.observe({w: dataclasses.replace(it, samples=(0,) * 8) for w, it in reviews.items()}, setting=BSP)
-    assert monitor.choose(slack=0, current=BSP, shares=()).shares == ()
+    assert monitor.choose(allowance=allow(0), current=BSP, shares=()).shares == ()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_few_workers_are_workers_too(workers: int):
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8, [0.06] * 8][:workers], transfer_s=0.0), setting=BSP)
-    assert monitor.choose(slack=math.inf, current=BSP, shares=()).setting == BSP
+    assert monitor.choose(allowance=allow(math.inf), current=BSP, shares=()).setting == BSP
 
 
 def test_a_beginning_that_is_not_on_the_ladder_is_left():
     monitor = SystemMonitor(SystemConfig(largest_period=2))
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.0), setting=BSP)
-    assert monitor.choose(slack=math.inf, current=Setting.of(period=4, delay=2), shares=()).setting == BSP
+    assert monitor.choose(allowance=allow(math.inf), current=Setting.of(period=4, delay=2), shares=()).setting == BSP
 
 
 def test_steps_are_as_short_as_the_optimizers_momentum_allows():
@@ -260,7 +264,7 @@ def test_steps_are_as_short_as_the_optimizers_momentum_allows():
         reviews = bsp_reviews([[0.02] * 8] * 4, transfer_s=0.079)
         reviews = {w: dataclasses.replace(it, momentum=momentum) for w, it in reviews.items()}
         monitor.observe(reviews, setting=BSP)
-        return monitor.choose(slack=math.inf, current=BSP, shares=()).setting.spec
+        return monitor.choose(allowance=allow(math.inf), current=BSP, shares=()).setting.spec
 
     assert spec(0.0) == "local_sgd:8,delay=4,inner_rate=0.25,momentum=0.5"
     assert spec(0.8) == "local_sgd:8,delay=4,inner_rate=0.5,momentum=0.4"
@@ -274,7 +278,7 @@ def test_a_short_round_says_nothing_of_shares():
         samples = (8, 8, 8, last) * 2
         reviews[worker] = dataclasses.replace(reviews[worker], samples=samples)
     monitor.observe(reviews, setting=SYNCHRONOUS)
-    choice = monitor.choose(slack=math.inf, current=SYNCHRONOUS, shares=())
+    choice = monitor.choose(allowance=allow(math.inf), current=SYNCHRONOUS, shares=())
     assert choice.shares == ()
     assert dict(choice.inputs)["system.bsp_step_s"] == pytest.approx(0.021, rel=0.03)
 
@@ -287,7 +291,7 @@ def with_store(*, transfer_s: float, can_push: bool = True, slack: float = 3) ->
     reviews = bsp_reviews(compute_s, transfer_s=transfer_s)
     reviews = {worker: dataclasses.replace(it, can_push=can_push) for worker, it in reviews.items()}
     monitor.observe(reviews, setting=SYNCHRONOUS)
-    return monitor.choose(slack=slack, current=SYNCHRONOUS, shares=()).setting
+    return monitor.choose(allowance=allow(slack), current=SYNCHRONOUS, shares=()).setting
 
 
 def test_the_store_is_for_stragglers_on_fast_links_where_its_servers_can_step():
@@ -308,7 +312,7 @@ def test_nobody_goes_to_the_store_before_an_exchange_has_been_measured():
         for worker in range(8)
     }
     monitor.observe(reviews, setting=start)
-    choice = monitor.choose(slack=3, current=start, shares=())
+    choice = monitor.choose(allowance=allow(3), current=start, shares=())
     assert not choice.setting.on_store
     assert choice.reason.endswith("(no exchange has been measured yet)")
 
@@ -324,6 +328,6 @@ def test_the_store_is_left_for_smaller_shares_of_a_slow_worker():
     setting = ON_THE_STORE[1]
     reviews = {worker: review(worker, [0.06 if worker == 3 else 0.02] * 16, [0.001] * 16) for worker in range(4)}
     monitor.observe(reviews, setting=setting)
-    choice = monitor.choose(slack=3, current=setting, shares=())
+    choice = monitor.choose(allowance=allow(3), current=setting, shares=())
     assert not choice.setting.on_store
     assert choice.shares[3] == pytest.approx(0.1, rel=0.05)

@@ -22,7 +22,7 @@ from plesio.policies.adaptive.setting import (
     TopologyConfig,
     settings_by_racks,
 )
-from plesio.policies.adaptive.system import Choice, SystemMonitor
+from plesio.policies.adaptive.system import Allowance, Choice, SystemMonitor
 from plesio.policies.adaptive.topology import RackTransfers, WorkerRacks
 
 TWO_OF_EIGHT = (0,) * 8 + (8,) * 8
@@ -61,7 +61,7 @@ def monitor(*, topology: TopologyConfig | None = None) -> SystemMonitor:
 
 
 def choose(system: SystemMonitor, current: Setting, *, slack: float = math.inf, drift: float = math.inf) -> Choice:
-    return system.choose(slack=slack, drift=drift, current=current, shares=())
+    return system.choose(allowance=Allowance(slack=slack, staleness=slack, drift=drift), current=current, shares=())
 
 
 @pytest.mark.parametrize("rack_of", [(0, 0, 0, 0), (0, 1, 2, 3), (0,)], ids=str)

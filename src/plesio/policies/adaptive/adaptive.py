@@ -26,6 +26,7 @@ from plesio.policies.adaptive.gradient import GradientMonitorConfig
 from plesio.policies.adaptive.guard import GuardConfig
 from plesio.policies.adaptive.noise import NoiseConfig
 from plesio.policies.adaptive.phase import PhaseConfig
+from plesio.policies.adaptive.progress import ProgressConfig
 from plesio.policies.adaptive.review import FIRST_CLOCK, FIRST_REVIEW, ReviewConfig
 from plesio.policies.adaptive.setting import MODERATE, SYNCHRONOUS, Setting, SystemConfig, TopologyConfig
 from plesio.policies.fields import write_spec
@@ -50,6 +51,7 @@ class Adaptive(PeriodicSchedule):
         noise: No slack where noisy batches would lead an optimizer that normalises astray.
         phase: Less slack in critical phases.
         feedback: The slack grows while training is stable, and is cut when it is not.
+        progress: Judges changes by the loss, and undoes what costs more than it saves.
         guard: Notices divergence, falls back to BSP and goes back to the last good parameters.
 
     Raises:
@@ -77,6 +79,7 @@ class Adaptive(PeriodicSchedule):
     noise: NoiseConfig | None = field(default_factory=NoiseConfig)
     phase: PhaseConfig | None = field(default_factory=PhaseConfig)
     feedback: BoundTunerConfig | None = field(default_factory=BoundTunerConfig)
+    progress: ProgressConfig | None = field(default_factory=ProgressConfig)
     guard: GuardConfig | None = field(default_factory=GuardConfig)
 
     def first_setting(self, *, normalises: bool = False) -> Setting:

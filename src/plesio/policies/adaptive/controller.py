@@ -1,13 +1,14 @@
 """Decides a review: what training can afford, what the system wants, and the smaller of the two.
 
-An alarm of the guard overrules both: the run goes on under plain BSP, in full and not rounded, so neither staleness nor
-rounding can be what is wrong. Whatever makes steps shorter comes back by the ordinary decision of a later
+A change that makes steps shorter is on trial until it has shown that training goes on (`progress`); one that fails is
+undone. An alarm of the guard overrules all: the run goes on under plain BSP, in full and not rounded, so neither
+staleness nor rounding can be what is wrong. Whatever makes steps shorter comes back by the ordinary decision of a later
 review.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from plesio.policies.adaptive.bound import BoundTuner
@@ -15,10 +16,11 @@ from plesio.policies.adaptive.gradient import GradientMonitor
 from plesio.policies.adaptive.guard import Guard
 from plesio.policies.adaptive.noise import NoiseMonitor
 from plesio.policies.adaptive.phase import PhaseDetector
+from plesio.policies.adaptive.progress import ProgressJudge
 from plesio.policies.adaptive.reading import Advice, Reading
 from plesio.policies.adaptive.review import GradientPairs, Movement, put_together
 from plesio.policies.adaptive.setting import SYNCHRONOUS, Setting
-from plesio.policies.adaptive.system import Choice, SystemMonitor
+from plesio.policies.adaptive.system import Allowance, Choice, SystemMonitor
 from plesio.policies.events import Reviewed
 
 if TYPE_CHECKING:  # the policy's description starts the machine that holds this
@@ -71,6 +73,7 @@ class Controller:
         "_movement",
         "_num_restores",
         "_pairs",
+        "_progress",
         "_system",
         "setting",
         "shares",
@@ -92,6 +95,7 @@ class Controller:
         if policy.feedback is not None:
             self._components["feedback"] = BoundTuner(policy.feedback)
         self._guard = None if policy.guard is None else Guard(policy.guard)
+        self._progress = None if policy.progress is None else ProgressJudge(policy.progress)
         self._pairs = GradientPairs()
         self._movement = Movement()
         self._has_kept = False
@@ -110,12 +114,10 @@ class Controller:
         )
         self._system.observe(reviews, setting=self.setting)
         advices = {name: component.observe(reading) for name, component in self._components.items()}
-        slack = min((advice.slack for advice in advices.values()), default=math.inf)
-        drift = min((advice.drift for advice in advices.values()), default=math.inf)
         alarm = None if self._guard is None else self._guard.observe(reading)
+        failure = None if self._progress is None else self._progress.observe(reading)
         choice = self._system.choose(
-            slack=slack,
-            drift=drift,
+            allowance=self._allowance(advices.values()),
             current=self.setting,
             shares=self.shares,
             only=None if alarm is None else SYNCHRONOUS,
@@ -126,14 +128,20 @@ class Controller:
             inputs |= {f"{name}.drift": float(advice.drift) for name, advice in advices.items()}
         inputs |= {f"{name}.{key}": float(v) for name, advice in advices.items() for key, v in advice.inputs.items()}
         restore = False
+        if failure is not None:
+            inputs |= {f"progress.{key}": float(value) for key, value in failure.inputs.items()}
         if alarm is not None:
             inputs |= {f"guard.{key}": float(value) for key, value in alarm.inputs.items()}
-            restore = not alarm.averted and self._has_kept and self._num_restores < MAX_RESTORES
-            self._num_restores += restore
+            restore = not alarm.averted and self._may_restore
             reason = f"{alarm.reason}: {self._fall_back_text(restore=restore)}"
+        elif failure is not None:
+            restore = failure.harmed and self._may_restore
+            reason = f"{failure.reason}: {self._return_text(choice, restore=restore)}"
         else:
             reason = choice.reason + self._objection(choice, advices)
-        keep = alarm is None and self._guard is not None and self._guard.good
+        self._num_restores += restore
+        # what a change did to training is not known before its trial is over: until then nothing new is kept
+        keep = alarm is None and failure is None and not self.on_trial and self._guard is not None and self._guard.good
         on_the_way = self.setting != choice.setting and (self.setting.on_store or choice.setting.on_store)
         self._has_kept |= keep and not on_the_way
         tightens = self._tightens(choice.setting)
@@ -141,6 +149,11 @@ class Controller:
             self._movement.forget()
         if tightens and alarm is None and self._guard is not None:
             self._guard.tightened()
+        if self._progress is not None:
+            if alarm is not None:
+                self._progress.failed()
+            if choice.setting != self.setting:
+                self._progress.changed(self.setting, choice.setting)
         self.setting, self.shares = choice.setting, choice.shares
         return Decision(
             setting=choice.setting,
@@ -151,6 +164,29 @@ class Controller:
             reason=reason,
             inputs=tuple((name, value) for name, value in sorted(inputs.items()) if math.isfinite(value)),
         )
+
+    def _allowance(self, advices: Iterable[Advice]) -> Allowance:
+        """The least that any component allows."""
+        advices = list(advices)
+        allowance = Allowance(
+            slack=min((advice.slack for advice in advices), default=math.inf),
+            drift=min((advice.drift for advice in advices), default=math.inf),
+            staleness=min((advice.staleness for advice in advices), default=math.inf),
+        )
+        return allowance if self._progress is None else replace(allowance, bears=self._progress.allows)
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether the last change is still on trial."""
+        return self._progress is not None and self._progress.on_trial
+
+    @property
+    def _may_restore(self) -> bool:
+        return self._has_kept and self._num_restores < MAX_RESTORES
+
+    def _return_text(self, choice: Choice, *, restore: bool) -> str:
+        """What is done about a change that training did not bear."""
+        return f"on with {choice.setting.spec}" + (" and from the last good state" if restore else "")
 
     def _tightens(self, setting: Setting) -> bool:
         """Whether the next setting has less slack, or is on the way to the store or from it.

@@ -32,7 +32,7 @@ class _Reviewing:
     def __init__(self, policy: "Adaptive") -> None:
         self._policy = policy
         self._controller = Controller(policy)
-        self._every = policy.review.every
+        self._review = policy.review
         self._first_review = policy.first_review
 
     def first(self, *, normalises: bool) -> Policy:
@@ -61,5 +61,5 @@ class _Reviewing:
         """Sooner until an exchange has been measured: then as soon as one can have been."""
         if since == 0:
             return self._first_review
-        every = self._every if self._controller.knows_transfer else 1
+        every = self._review.interval(since, trial=self._controller.on_trial) if self._controller.knows_transfer else 1
         return next_review(since, setting=self._controller.setting, every=every)

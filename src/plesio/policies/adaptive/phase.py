@@ -41,6 +41,10 @@ How they are found:
 - *Setback*. A loss above its usual level by ``setback`` of it, by ``setback_noise`` standard deviations, and by
   ``least_fall`` of what it once fell by: twice in a row, or once by twice as much. A start follows.
 
+How long the end is strict. Under a cosine the last twentieth of the rates' sum takes three tenths of the steps. So
+where it is known how many steps there are, the final phase is strict in the last ``final_steps`` of them alone, and
+before that it allows anything.
+
 Noise does not make the phase flap: a setback must exceed it and needs four usual readings before, and a start that was
 taken for over can return to ``critical`` once.
 """
@@ -92,6 +96,7 @@ class PhaseConfig:
         jump_budget: Share of the last cycle's budget; when a jump has spent as much it is over.
         final_share: Share of its peak at which the learning rate is final.
         final_budget: Share of the cycle's budget that is left when the final phase begins.
+        final_steps: Share of all steps in which a final phase is strict, where it is known how many there are.
         settled_loss: Share of the loss's fall that the newer half of a start holds when it is over.
         settled_gradient: The same for the norm of the mean gradient.
         least_fall: Share of its highest value by which a figure falls, if it does.
@@ -111,6 +116,7 @@ class PhaseConfig:
     jump_budget: float = 0.05
     final_share: float = 0.12
     final_budget: float = 0.05
+    final_steps: float = 0.1
     settled_loss: float = 0.25
     settled_gradient: float = 0.5
     least_fall: float = 0.15
@@ -132,6 +138,7 @@ class PhaseConfig:
             "jump_budget",
             "final_share",
             "final_budget",
+            "final_steps",
             "settled_loss",
             "settled_gradient",
             "least_fall",
@@ -184,8 +191,16 @@ class PhaseDetector:
         verdict = self._by_rate() or self._by_figures(reading)
         if verdict.phase != self.phase or verdict.phase == "critical":
             self._verdict = verdict
-        slack = self._config.slack if self.phase in _STRICT[self._config.direction] else math.inf
+        strict = self.phase in _STRICT[self._config.direction] and not self._is_early(reading)
+        slack = self._config.slack if strict else math.inf
         return Advice(slack=slack, reason=self._verdict.reason, inputs=self._verdict.inputs)
+
+    def _is_early(self, reading: Reading) -> bool:
+        """Whether the final phase has begun with many steps still to come, as under a long tail of small rates."""
+        if self.phase != "final" or reading.progress is None or not reading.clock:
+            return False
+        at_next_review = reading.progress * (1 + reading.num_steps / reading.clock)
+        return at_next_review < 1 - self._config.final_steps
 
     def _by_rate(self) -> _Verdict | None:
         """What the learning rate says; None where it is silent."""

@@ -37,6 +37,8 @@ class Reading:
         loss: Mean over workers and steps; NaN if the user gives none.
         worst_loss: Mean of the worker with the highest; NaN if the user gives none.
         typical_loss: Median over the workers of their means; NaN if the user gives none.
+        loss_error: Standard error of ``loss``: the scatter of the workers' means over the root of their number; NaN of
+            one worker.
         num_workers: Whose gradients a mean is of.
         num_racks: That they are in.
         normalises: Whether the optimizer divides by the gradients' size, as Adam does.
@@ -63,6 +65,7 @@ class Reading:
     num_clipped: int = 0
     gradient: GradientFigures | None = None
     speed: float = math.nan
+    loss_error: float = math.nan
     metric: float | None = None
     progress: float | None = None
 
@@ -78,17 +81,25 @@ class Advice:
         inputs: The numbers that it follows from, by name.
         by_racks: The same as ``slack`` where the workers of a rack step together, counted as the slack of single
             workers whose replicas would drift as far apart (`topology`); None is ``slack`` too.
+        on_store: The same where updates go through the store, and no worker steps on its own gradients alone; None is
+            ``slack`` too.
     """
 
     slack: float
     reason: str
     inputs: Mapping[str, float] = field(default_factory=dict)
     by_racks: float | None = None
+    on_store: float | None = None
 
     @property
     def drift(self) -> float:
         """The most that replicas of racks may drift."""
         return self.slack if self.by_racks is None else self.by_racks
+
+    @property
+    def staleness(self) -> float:
+        """The most slack that there may be on the store."""
+        return self.slack if self.on_store is None else self.on_store
 
 
 NO_OBJECTION = Advice(slack=math.inf, reason="no objection")

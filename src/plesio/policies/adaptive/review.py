@@ -30,6 +30,8 @@ __all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "GradientPairs", "Movement", "ReviewCo
 FIRST_REVIEW = 3
 """Clock of the first review: slow workers should not be waited for for long."""
 FIRST_CLOCK = FIRST_REVIEW + LEAD
+_FIRST_INTERVAL = 4
+"""Steps between the first reviews, while half of the steps so far are fewer than `ReviewConfig.every`."""
 _USUAL_STEPS = 16
 """Between two reviews, to which speeds are brought."""
 
@@ -39,7 +41,8 @@ class ReviewConfig:
     """How often workers report.
 
     Args:
-        every: Steps between two reviews, at least; the period and delay in force may make it more.
+        every: Steps between two reviews, at least; the period and delay in force may make it more. At the beginning
+            they come sooner, after half as many steps as there have been.
         sample_every: Of so many steps, the gradients of the first two are sampled (32: 6 % of steps).
         sketch: Numbers in a sketch of a gradient.
 
@@ -55,6 +58,15 @@ class ReviewConfig:
         require_whole("adaptive", "review.every", self.every, minimum=4)
         require_whole("adaptive", "review.sample_every", self.sample_every, minimum=2)
         require_whole("adaptive", "review.sketch", self.sketch, minimum=8)
+
+    def interval(self, since: int, *, trial: bool) -> int:
+        """Steps to the next review after ``since`` steps, at least; half as many while a change is on trial.
+
+        >>> [ReviewConfig().interval(since, trial=False) for since in (0, 5, 12, 20, 100)]
+        [4, 4, 6, 10, 16]
+        """
+        most = self.every // 2 if trial else self.every
+        return max(_FIRST_INTERVAL, min(most, since // 2))
 
     def samples_at(self, clock: int) -> bool:
         """Whether the gradient of the step that ends at ``clock`` is sampled.
@@ -159,6 +171,7 @@ def put_together(
         loss=_mean(losses),
         worst_loss=max(losses, default=math.nan),
         typical_loss=statistics.median(losses) if losses else math.nan,
+        loss_error=_standard_error(losses),
         num_workers=len(reviews),
         num_racks=len({review.rack for review in reviews.values()}),
         normalises=any_review.normalises,
@@ -173,3 +186,8 @@ def put_together(
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return statistics.stdev(finite) / math.sqrt(len(finite)) if len(finite) > 1 else math.nan

@@ -13,7 +13,8 @@ The remembered steps are then run again, in thought, under every setting of a la
 
 The *choice* is the setting of the least slack among those that training can afford whose predicted time is within
 ``tolerance`` of the best of them. A change must promise ``gain``; one that only gives slack back must promise nothing
-but is made when two reviews running agree, so the setting does not swing between two that are about equal.
+but is made when two reviews running agree. For every time that a setting was left it must promise twice as much, or be
+wanted by twice as many reviews, so that nothing swings between two that are about equal.
 
 *Compressed*, every setting without delay is there a second time, with numbers rounded to 8 bits (`ROUNDED`). Until such
 an exchange has been measured it is taken to last as much less as it has fewer bytes. What is sent in full comes first.
@@ -40,9 +41,9 @@ batch. With a part of a step that does not depend on its samples the rule reache
 
 import math
 import statistics
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,7 @@ from plesio.policies.adaptive.topology import RackTransfers, WorkerRacks, begun_
 from plesio.policies.adaptive.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
 
-__all__ = ["Choice", "SystemMonitor"]
+__all__ = ["Allowance", "Choice", "SystemMonitor"]
 
 SIGNIFICANCE = 4.0
 """Standard errors from the median that make a worker's pace its own."""
@@ -71,8 +72,27 @@ SHORTEST_S = 1e-9
 """Of a step: clocks have a resolution, and a step that took no time has a pace all the same."""
 SENT_SHARE = ROUNDED.payload_bits(2**20) / (32 * 2**20)
 """Bytes of a compressed exchange, as a share of those in full."""
+MOST_DOUBLINGS = 3
+"""Of what a change must promise, for the times that its setting was left."""
 SMALLEST_SHARE = 0.02
 """Of an equal share: less is not worth a worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What training can afford.
+
+    Attributes:
+        slack: Most steps that workers may go on by themselves.
+        drift: The same where workers step by racks (`topology`).
+        staleness: The same on the store.
+        bears: Whether nothing else speaks against a setting.
+    """
+
+    slack: float = math.inf
+    drift: float = math.inf
+    staleness: float = math.inf
+    bears: Callable[[Setting], bool] = field(default=lambda _: True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +133,7 @@ class SystemMonitor:
         "_pace_s",
         "_rack_transfers",
         "_racks",
+        "_times_left",
         "_topology",
         "_transfer_s",
     )
@@ -131,7 +152,9 @@ class SystemMonitor:
         """Of each worker, the seconds of its last steps, brought to equal shares."""
         self._transfer_s: dict[tuple[str, bool], float] = {}
         """Of an exchange: of gradients (every step), of parameters (now and then), or with the store; if compressed."""
-        self._less_wanted: Setting | None = None
+        self._less_wanted: tuple[Setting | None, int] = (None, 0)
+        """A setting of less slack, and how many reviews running have wanted it."""
+        self._times_left: Counter[Setting] = Counter()
         self._counts_samples = False
         """Whether samples are dealt in rounds; else there are no shares to change."""
         self._can_push = False
@@ -186,22 +209,21 @@ class SystemMonitor:
     def choose(
         self,
         *,
-        slack: float,
+        allowance: Allowance,
         current: Setting,
         shares: Sequence[float],
-        drift: float = math.inf,
         only: Setting | None = None,
     ) -> Choice:
         """Period, delay and shares for the next steps.
 
         Args:
-            slack: Most that training can afford, in steps.
-            drift: The same where workers step by racks (`topology`).
+            allowance: What training can afford.
             current: What is in force.
             shares: In force; empty is equal shares.
             only: The setting on the collective to go on with, whatever it saves; None lets all be compared.
         """
         pace_s = self._remembered_s()
+        shares = shares if len(shares) == len(pace_s) else ()  # some have left: they are of no use to the others
         balances = self._config.balance and self._counts_samples
         new_shares = self._shares(pace_s, shares) if balances else tuple(shares)
         if not pace_s.size:
@@ -218,21 +240,19 @@ class SystemMonitor:
         compute_s = _with_shares(pace_s, new_shares)
         settings = sorted((*self._ladder, *self._by_racks), key=self._rung) if self._by_racks else self._ladder
         predicted = self._predict(compute_s, settings)
-        affordable = [one for one in settings if self.drift(one) <= (drift if one.by_racks else slack)]
-        if only is not None:
-            affordable, slack = [only], only.slack
+        affordable = [only] if only is not None else [one for one in settings if self._affords(allowance, one)]
         wanted = self._cheapest(affordable, predicted, current=current)
-        if current.on_store or self._store_may_gain(pace_s, best_s=predicted[wanted]):
+        if current.on_store or (only is None and self._store_may_gain(pace_s, best_s=predicted[wanted])):
             predicted |= predict_steps_s(pace_s, transfer_s=self.transfer_s, settings=ON_THE_STORE)
-            wanted = self._on_store(predicted, slack=slack, current=current, best_s=predicted[wanted]) or wanted
+        if only is None and ON_THE_STORE[0] in predicted:
+            wanted = self._on_store(predicted, allowance, current=current, best_s=predicted[wanted]) or wanted
         # with the step sizes that fit the optimizer; what a run begins with may be none of the ladder's
         setting = current if current.on_store else next((one for one in settings if one == current), wanted)
-        gains = predicted[wanted] <= predicted[setting] * (1 - self._config.gain)
-        less = self.drift(wanted) < self.drift(current)
-        too_much = self.drift(current) > (drift if current.by_racks else slack)
-        if only is not None or too_much or (self.knows_transfer and (gains or (less and self._less_wanted == wanted))):
+        if only is not None or not self._affords(allowance, current) or self._is_better(wanted, current, predicted):
             setting = wanted
-        self._less_wanted = wanted if setting == current and less else None
+        if setting != current:
+            self._times_left[current] += 1
+            self._less_wanted = (None, 0)
         return Choice(
             setting=setting,
             least=self._cheapest(settings, predicted, current=current),
@@ -240,6 +260,23 @@ class SystemMonitor:
             reason=_reason(setting, predicted, affordable=affordable) + ("" if self.knows_transfer else NOT_MEASURED),
             inputs=tuple(self._inputs(setting, predicted, before=current, compute_s=compute_s).items()),
         )
+
+    def _affords(self, allowance: Allowance, setting: Setting) -> bool:
+        most = allowance.staleness if setting.on_store else allowance.drift if setting.by_racks else allowance.slack
+        return self.drift(setting) <= most and allowance.bears(setting)
+
+    def _is_better(self, wanted: Setting, current: Setting, predicted: Mapping[Setting, float]) -> bool:
+        """Whether to change: for a gain, or for less slack if two reviews agree; more where it was left before."""
+        if not self.knows_transfer or wanted == current:
+            return False
+        times = min(self._times_left[wanted], MOST_DOUBLINGS)
+        needed = 1 - min(0.5, self._config.gain * 2**times)
+        if predicted[wanted] <= predicted.get(current, predicted[wanted]) * needed:
+            return True
+        before, agreed = self._less_wanted
+        less = self.drift(wanted) < self.drift(current)
+        self._less_wanted = (wanted, agreed + 1 if before == wanted else 1) if less else (None, 0)
+        return bool(self._less_wanted[1] > 2**times)
 
     def _inputs(
         self,
@@ -322,10 +359,10 @@ class SystemMonitor:
         return least_s <= best_s * (1 - self._config.gain)
 
     def _on_store(
-        self, predicted: Mapping[Setting, float], *, slack: float, current: Setting, best_s: float
+        self, predicted: Mapping[Setting, float], allowance: Allowance, *, current: Setting, best_s: float
     ) -> Setting | None:
         """The setting on the store, if one is so much faster than the best on the collective."""
-        affordable = [setting for setting in ON_THE_STORE if setting.slack <= slack]
+        affordable = [setting for setting in ON_THE_STORE if self._affords(allowance, setting)]
         if not affordable:
             return None
         cheapest = self._cheapest(affordable, predicted, current=current)

@@ -7,7 +7,7 @@ keys and in torch's own units: SGD's ``momentum_buffer`` is ``G M``, Adam's ``ex
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -29,10 +29,12 @@ class Past:
     Attributes:
         rounds: Rounds since the parameters came to the store.
         age: Rounds from the pull of parameters to the application of what was computed from them, smoothed.
+        means: G M of each parameter whose optimizer has no momentum, and so no place for it.
     """
 
     rounds: float = 0.0
     age: float = 0.0
+    means: dict[Tensor, Tensor] = field(default_factory=dict)
 
 
 class StepRule(Protocol):
@@ -89,11 +91,9 @@ def memory(decay: float, *, past: Past) -> float:
 
     >>> [round(memory(0.9, past=Past(rounds=rounds, age=1.0)), 4) for rounds in (0, 12, 1000)]
     [0.9, 0.9167, 0.95]
-    >>> memory(0.0, past=Past(rounds=9, age=1.0))
-    0.0
+    >>> [memory(0.0, past=Past(rounds=rounds, age=1.0)) for rounds in (0, 9)]
+    [0.0, 0.5]
     """
-    if decay == 0.0:
-        return 0.0
     own = _own_memory(decay)
     return 1 - 1 / min((1 + past.age) * own, max(own, past.rounds))
 
@@ -121,29 +121,31 @@ class SGDRule:
 
 
 def _gain(group: Group) -> float:
-    return float(1 - group.get("dampening", 0.0)) * _own_memory(group["momentum"])
+    return float(1 - group.get("dampening", 0.0)) * _own_memory(group.get("momentum", 0.0))
 
 
 def _move_by(parameter: Tensor, direction: Tensor, state: State, group: Group, *, weight: float, past: Past) -> None:
-    step = group["lr"] * weight
-    if group["momentum"] == 0.0:
-        parameter.add_(direction, alpha=-step)
-        return
-    kept = memory(group["momentum"], past=past) ** 2
+    step, momentum = group["lr"] * weight, group.get("momentum", 0.0)
+    kept = memory(momentum, past=past) ** 2
     parameter.add_(direction, alpha=-step * _gain(group) * (1 - kept))
-    if (buffer := state.get("momentum_buffer")) is not None:
+    buffer = state.get("momentum_buffer") if momentum else past.means.get(parameter)
+    if buffer is not None and kept:
         parameter.add_(buffer, alpha=-step * kept)
 
 
 def _advance_buffer(
     parameter: Tensor, direction: Tensor, state: State, group: Group, *, share: float, past: Past
 ) -> None:
-    if group["momentum"] == 0.0:
-        return
-    kept = memory(group["momentum"], past=past) ** share
-    if state.get("momentum_buffer") is None:
-        state["momentum_buffer"] = torch.zeros_like(parameter)
-    state["momentum_buffer"].mul_(kept).add_(direction, alpha=(1 - kept) * _gain(group))
+    momentum = group.get("momentum", 0.0)
+    kept = memory(momentum, past=past) ** share
+    buffer = state.get("momentum_buffer") if momentum else past.means.get(parameter)
+    if buffer is None:
+        buffer = torch.zeros_like(parameter)
+        if momentum:
+            state["momentum_buffer"] = buffer
+        else:
+            past.means[parameter] = buffer
+    buffer.mul_(kept).add_(direction, alpha=(1 - kept) * _gain(group))
 
 
 class AdamRule:
@@ -243,15 +245,17 @@ class AdagradRule:
     def move(
         parameter: Tensor, gradient: Tensor, mean: Tensor, state: State, group: Group, *, weight: float, past: Past
     ) -> None:
-        """``θ <- θ - η weight g / (sqrt(sum + ḡ²) + ε)``."""
+        """As SGD with ``g / (sqrt(sum) + ε)`` in place of the gradient, with ḡ² in the sum."""
         scale = (state["sum"] + mean.square()).sqrt_().add_(group["eps"])
-        rate = group["lr"] / (1 + float(state["step"]) * group["lr_decay"])
-        parameter.addcdiv_(gradient, scale, value=-rate * weight)
+        slowed = weight / (1 + float(state["step"]) * group["lr_decay"])
+        _move_by(parameter, gradient / scale, state, group, weight=slowed, past=past)
 
     @staticmethod
     def advance(parameter: Tensor, mean: Tensor, state: State, group: Group, *, share: float, past: Past) -> None:
-        """``sum <- sum + ḡ²``."""
+        """``sum <- sum + ḡ²``, and the mean of directions as SGD's of gradients."""
         state["sum"].addcmul_(mean, mean, value=share)
+        direction = mean / (state["sum"].sqrt() + group["eps"])
+        _advance_buffer(parameter, direction, state, group, share=share, past=past)
         _count(state, share)
 
 

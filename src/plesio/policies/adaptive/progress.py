@@ -1,0 +1,243 @@
+"""Whether training goes on as it did: a change that makes steps shorter is judged by the loss, and undone if it costs.
+
+The system side predicts seconds a step, and seconds are not progress. So every change to a looser setting is on *trial*
+for the next reviews. Let y be the loss of a review (the mean over its steps and workers), y0 the last one before the
+change, and F by how much the loss had fallen over the S steps before that (over at most `window` reviews). If training
+went on as it did, the loss would fall further; the curves of training flatten, so of what it would come to in another Δ
+steps only a part is asked for:
+
+    expected(Δ) = y0 - keeps · F · Δ / (S + Δ),        keeps = 0.5
+
+which for a steady fall is a quarter of F after as many steps again. The trial *fails* as soon as
+
+    y(Δ) > expected(Δ) + noise_factor · σ + least_rise · |y0|
+
+σ is the error of both losses and of F: of each review the scatter of the workers' means over the root of their number,
+or, where that is more, the scatter of the reviews about their trend. Workers that draw from different data scatter
+more, and are judged more mildly. Without a loss nothing is judged.
+
+What failed is barred: its *kind* (local steps, racks, the store, rounding), from its slack on, for `back_off` reviews,
+twice as many after every further failure. For `rest` reviews nothing that is looser than the setting before the trial
+is taken, so that training shows how it goes without. Where the loss is far above what it was (`harm` times σ, and
+`harm_rise` of it), the parameters have come to harm, and the run goes back to the last good state as well.
+"""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from plesio.policies.adaptive.numbers import require_number
+from plesio.policies.adaptive.reading import Reading
+from plesio.policies.adaptive.setting import Setting
+from plesio.policies.fields import require_whole
+
+__all__ = ["Failure", "ProgressConfig", "ProgressJudge"]
+
+Kind = Literal["local", "racks", "store", "rounded"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressConfig:
+    """How long a change is on trial, and what it must keep up.
+
+    Attributes:
+        window: Reviews before a change that say how training went.
+        trial: Reviews after it in which it may fail.
+        keeps: Share of the former fall of the loss that must go on.
+        noise_factor: Standard deviations by which the loss must be above what was expected.
+        least_rise: Share of the loss by which it must be above that as well.
+        back_off: Reviews for which what failed is barred; doubled by every further failure of its kind.
+        rest: Reviews after a failure in which nothing looser than the setting before is taken.
+        harm: Standard deviations above the loss before the change at which the parameters have come to harm.
+        harm_rise: Share of that loss by which it must be above it as well.
+
+    Raises:
+        PolicySpecError: A value out of its range.
+    """
+
+    window: int = 4
+    trial: int = 3
+    keeps: float = 0.5
+    noise_factor: float = 3.0
+    least_rise: float = 0.01
+    back_off: int = 8
+    rest: int = 2
+    harm: float = 8.0
+    harm_rise: float = 0.1
+
+    def __post_init__(self) -> None:
+        owner = "adaptive progress"
+        require_whole(owner, "window", self.window, minimum=2)
+        require_whole(owner, "trial", self.trial, minimum=1)
+        require_whole(owner, "back_off", self.back_off, minimum=1)
+        require_whole(owner, "rest", self.rest, minimum=0)
+        require_number(owner, "keeps", self.keeps, above=0.0, below=1.0)
+        require_number(owner, "noise_factor", self.noise_factor, above=0.0)
+        require_number(owner, "least_rise", self.least_rise, above=0.0)
+        require_number(owner, "harm", self.harm, above=0.0)
+        require_number(owner, "harm_rise", self.harm_rise, above=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A change that training did not bear.
+
+    Attributes:
+        reason: One clause.
+        harmed: Whether the parameters have come to harm.
+        inputs: The figures behind it, by name.
+    """
+
+    reason: str
+    harmed: bool
+    inputs: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    clock: int
+    loss: float
+    error: float
+
+
+@dataclass(slots=True)
+class _Trial:
+    before: Setting
+    after: Setting
+    points: tuple[_Point, ...]
+    reviews: int = 0
+
+
+@dataclass(slots=True)
+class _Bar:
+    slack: int
+    until: int
+    times: int = field(default=1)
+
+
+class ProgressJudge:
+    """Watches what changes do to the loss; the module's head has the rule.
+
+    >>> judge = ProgressJudge(ProgressConfig())
+    >>> def look(clock: int, loss: float) -> Failure | None:
+    ...     return judge.observe(Reading(clock=clock, num_steps=16, learning_rate=0.1, loss=loss, loss_error=0.01))
+    >>> bsp, local = Setting.of(period=1, delay=0), Setting.of(period=8, delay=4)
+    >>> [look(clock, loss) for clock, loss in ((16, 2.0), (32, 1.8), (48, 1.65))]
+    [None, None, None]
+    >>> judge.changed(bsp, local)
+    >>> look(64, 1.9).reason
+    'the loss went from 1.65 to 1.9 in 16 steps of local_sgd:8,delay=4, where 1.592 was to be expected'
+    >>> judge.allows(local), judge.allows(bsp)
+    (False, True)
+    """
+
+    __slots__ = ("_bars", "_config", "_points", "_rest_until", "_resting_at", "_reviews", "_trial")
+
+    def __init__(self, config: ProgressConfig) -> None:
+        self._config = config
+        self._points: deque[_Point] = deque(maxlen=config.window)
+        self._trial: _Trial | None = None
+        self._bars: dict[Kind, _Bar] = {}
+        self._reviews = 0
+        self._rest_until = 0
+        self._resting_at: Setting | None = None
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether the setting in force is on trial."""
+        return self._trial is not None
+
+    def observe(self, reading: Reading) -> Failure | None:
+        """Take a review; say whether the setting in force is to be left."""
+        self._reviews += 1
+        if not math.isfinite(reading.loss):
+            return None
+        point = _Point(reading.clock, reading.loss, reading.loss_error)
+        failure = None if self._trial is None else self._judge(self._trial, point)
+        self._points.append(point)
+        return failure
+
+    def allows(self, setting: Setting) -> bool:
+        """Whether no failure speaks against ``setting`` now."""
+        kind = _kind(setting)
+        if kind is None:
+            return True
+        if self._resting_at is not None and self._reviews < self._rest_until and _looser(setting, self._resting_at):
+            return False
+        bar = self._bars.get(kind)
+        return bar is None or self._reviews >= bar.until or setting.slack < bar.slack
+
+    def changed(self, before: Setting, after: Setting) -> None:
+        """Another setting is in force from now on."""
+        if _looser(after, before):
+            known = tuple(self._points)
+            self._trial = _Trial(before, after, known) if known else None
+        else:
+            self._trial = None
+            self._points.clear()
+
+    def failed(self) -> None:
+        """Training diverges: whatever is on trial has failed, and the losses so far say nothing of those to come."""
+        if self._trial is not None:
+            self._bar(self._trial)
+        self._points.clear()
+
+    def _judge(self, trial: _Trial, point: _Point) -> Failure | None:
+        config, last = self._config, trial.points[-1]
+        trial.reviews += 1
+        first = trial.points[0]
+        fell, over, ran = max(0.0, first.loss - last.loss), last.clock - first.clock, point.clock - last.clock
+        part = config.keeps * ran / (over + ran) if over else 0.0
+        expected = last.loss - part * fell
+        noise = _scatter(trial.points)
+        last_error, error = max(noise, last.error), max(noise, point.error)
+        sigma = math.sqrt(error**2 + ((1 + part) * last_error) ** 2 + (part * max(noise, first.error)) ** 2)
+        excess = point.loss - expected
+        if excess > config.noise_factor * sigma + config.least_rise * abs(last.loss):
+            self._bar(trial)
+            rise = point.loss - last.loss
+            return Failure(
+                reason=f"the loss went from {last.loss:.4g} to {point.loss:.4g} in {ran} steps of {trial.after.spec}, "
+                f"where {expected:.4g} was to be expected",
+                harmed=rise > config.harm * sigma and rise > config.harm_rise * abs(last.loss),
+                inputs={"loss": point.loss, "loss_before": last.loss, "expected": expected, "sigma": sigma},
+            )
+        if trial.reviews >= config.trial:
+            self._trial = None
+        return None
+
+    def _bar(self, trial: _Trial) -> None:
+        kind = _kind(trial.after)
+        self._trial = None
+        self._points.clear()
+        self._resting_at, self._rest_until = trial.before, self._reviews + self._config.rest
+        if kind is None:
+            return
+        times = self._bars[kind].times + 1 if kind in self._bars else 1
+        until = self._reviews + self._config.back_off * 2 ** (times - 1)
+        self._bars[kind] = _Bar(slack=trial.after.slack, until=until, times=times)
+
+
+def _kind(setting: Setting) -> Kind | None:
+    """What makes the setting looser than BSP; None where nothing does."""
+    if setting.on_store:
+        return "store"
+    if setting.slack == 0:
+        return "rounded" if setting.compressed else None
+    return "racks" if setting.by_racks else "local"
+
+
+def _looser(after: Setting, before: Setting) -> bool:
+    """Whether training has more to bear, or something else."""
+    kind = _kind(after)
+    return kind is not None and (kind != _kind(before) or after.slack > before.slack or after.bound > before.bound)
+
+
+def _scatter(points: tuple[_Point, ...]) -> float:
+    """Standard deviation of one loss about the trend of the reviews before the change; 0 where there are too few."""
+    losses = [point.loss for point in points]
+    second = [abs(c - 2 * b + a) for a, b, c in zip(losses, losses[1:], losses[2:], strict=False)]
+    return statistics.median(second) / (math.sqrt(6) * 0.6745) if len(second) >= 2 else 0.0
