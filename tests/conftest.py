@@ -18,8 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
-from support.browser import CHROMIUM
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from support.browser import CHROMIUM
 
 _PATIENCE_S = 10.0
 """How long what a test has ended already may take to be gone."""
