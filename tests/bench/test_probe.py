@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plesio.bench.namespaces import NetworkHost, networked_racks, why_no_namespaces
-from plesio.bench.probe import probe_here, probe_locally, tournament
+from plesio.bench.probe import probe_here, probe_locally
 from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster
 from plesio.cost.topology_file import read_topology
+from plesio.cost.tournament import tournament
 from plesio.runtime.environment import Place
 
 NO_NAMESPACES = why_no_namespaces()

@@ -25,83 +25,42 @@ interface that leads to the job's meeting point, and measures the path that coll
 
 import math
 import multiprocessing.connection
-import random
 import socket
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from functools import partial
 from itertools import chain, zip_longest
 from multiprocessing.connection import Connection
 
 import torch
-import torch.distributed as dist
 
 from plesio.bench.gang import Gang, enlisted
 from plesio.core.errors import ConfigError, PlesioError, TransportError
 from plesio.cost.probe import Probe
 from plesio.cost.topology import RACK_FACTOR, PairMatrix, Rows, Topology, racks_of, slower_between
+from plesio.cost.tournament import Pair, tournament
 from plesio.runtime.environment import Place
-from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.exchange.pair_link import FIRST_BYTES, MOST_BYTES, REPEATS, PairLink
 from plesio.runtime.job import Job
 
-__all__ = ["OnStep", "probe_here", "probe_locally", "tournament"]
+__all__ = ["OnStep", "probe_here", "probe_locally"]
 
-PINGS = 40
-WARM_UP = 5
-REPEATS = 3
-TARGET_S = 0.02
-"""How long a message takes whose bandwidth counts."""
 SHARED_SEEDS = (0, 1)
-SHARED_REPEATS = 2
 SHARED_S = 0.03
 """Of the tournaments in which all send both ways at once; and how long a message would take alone."""
 SUSPICION = 1.2
 """How much slower ways must be among others for racks to be suspected, which the third step then shows or refutes."""
-LATENCIES = 10
-"""Or so many latencies, where that is longer."""
-FIRST_BYTES, MOST_BYTES = 2**16, 2**25
-GROWTH = 8.0
 AT_ONCE_S = 0.1
 MOST_ALONE = 64
 """Pairs that are measured alone; if there are more between the racks, a part of them stands for all."""
 MOST_REGROUPINGS = 3
-WAIT_S = 30.0
-"""After so long without a word the other end is taken for lost."""
 NAME_BYTES = 256
 
-Pair = tuple[int, int]
 Racks = tuple[int, ...]
 OnStep = Callable[[str, int, int], None]
 """Called with what is being measured, steps done, and steps in all as far as is known."""
-
-
-def tournament(num_hosts: int, *, seed: int | None = None) -> list[list[Pair]]:
-    """Rounds in which every host meets one other at most, and in all of them every other once (the circle method).
-
-    Args:
-        num_hosts: How many.
-        seed: Seats the hosts in another order; None as they are numbered.
-
-    >>> tournament(4)
-    [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
-    """
-    seats: list[int | None] = list(range(num_hosts))
-    if seed is not None:
-        random.Random(seed).shuffle(seats)
-    if num_hosts % 2:
-        seats.append(None)  # who meets nobody rests
-    rounds = []
-    for _ in range(len(seats) - 1):
-        half = len(seats) // 2
-        meetings = zip(seats[:half], reversed(seats[half:]), strict=True)
-        rounds.append(
-            sorted((min(one, two), max(one, two)) for one, two in meetings if one is not None and two is not None)
-        )
-        seats = [seats[0], seats[-1], *seats[1:-1]]
-    return rounds
 
 
 def probe_here(place: Place, *, on_step: OnStep = lambda what, done, total: None) -> Probe:
@@ -193,7 +152,7 @@ class _Prober:
         self._place = job.place
         group = job.group("cpu")
         self._count, self._rank = group.size, group.rank
-        self._link = _Link(group)
+        self._link = PairLink(group)
         self._on_step = on_step
         self._done = 0
         self._total = (1 + len(SHARED_SEEDS)) * len(tournament(self._count))
@@ -337,103 +296,6 @@ class _Prober:
             numbers.append(len(pairs))
             uplinks.append(sum(sizes.values()) / float(longest.median()))
         return tuple(numbers), tuple(uplinks)
-
-
-class _Link:
-    """Messages between the ranks of a group; whoever says nothing for `WAIT_S` ends the probe with a RuntimeError."""
-
-    def __init__(self, group: TorchGroup) -> None:
-        self._group = group
-        self._wait = timedelta(seconds=WAIT_S)
-        self._buffer, self._inbox = torch.ones(2, MOST_BYTES, dtype=torch.uint8)
-        self._latency_s: dict[int, float] = {}
-
-    def meet(self) -> None:
-        """Return when all have come."""
-        self.gathered(torch.zeros(1))
-
-    def gathered(self, own: torch.Tensor) -> torch.Tensor:
-        """The sum of what all have: parts of a whole, if each fills in its own and has 0 elsewhere."""
-        whole = own.clone()
-        work = dist.all_reduce(whole, group=self._group.process_group, async_op=True)
-        assert work is not None
-        work.wait(self._wait)
-        return whole
-
-    def ping(self, peer: int, *, begins: bool) -> float:
-        """Seconds of a small message one way: half the median round trip. Both ends call this, one begins."""
-        small = self._buffer[:8]
-        round_trips = []
-        for _ in range(WARM_UP + PINGS):
-            begun_s = time.perf_counter()
-            for sends in (begins, not begins):
-                (self._send if sends else self._receive)(small, peer)
-            round_trips.append(time.perf_counter() - begun_s)
-        self._latency_s[peer] = statistics.median(round_trips[WARM_UP:]) / 2
-        return self._latency_s[peer]
-
-    def send_rate(self, peer: int) -> float:
-        """Bytes per second to ``peer``, which calls `receive`."""
-        target_s = max(TARGET_S, LATENCIES * self._latency_s[peer])
-        size = FIRST_BYTES
-        while (took_s := self.send_timed(peer, size)) < 0.75 * target_s and size < MOST_BYTES:
-            size = min(round(size * max(2.0, min(GROWTH, target_s / took_s))), MOST_BYTES)
-        self.end(peer)
-        return size / max(took_s - 2 * self._latency_s[peer], took_s / 2)
-
-    def exchange_rate(self, peer: int, num_sent: int, num_received: int) -> float:
-        """Bytes per second from ``peer`` while both send; both ends call this."""
-        durations = []
-        for _ in range(SHARED_REPEATS):
-            for num_out, num_in in ((1, 1), (num_sent, num_received)):  # the first, so that both begin
-                begun_s = time.perf_counter()
-                sent = dist.isend(self._buffer[:num_out], peer, group=self._group.process_group)
-                assert sent is not None
-                self._receive(self._inbox[:num_in], peer)
-                took_s = time.perf_counter() - begun_s
-                sent.wait(self._wait)
-            durations.append(took_s)
-        took_s = statistics.fmean(durations)
-        return num_received / max(took_s - self._latency_s[peer], took_s / 2)
-
-    def send_timed(self, peer: int, size: int, *, repeats: int = REPEATS) -> float:
-        """The least seconds of a message and its acknowledgement: what disturbs a message only makes it slower."""
-        self._send(torch.tensor([size, repeats]), peer)
-        self._receive(self._buffer[:1], peer)
-        durations = []
-        for _ in range(repeats):
-            begun_s = time.perf_counter()
-            self._send(self._buffer[:size], peer)
-            self._receive(self._buffer[:1], peer)
-            durations.append(time.perf_counter() - begun_s)
-        return min(durations)
-
-    def end(self, peer: int) -> None:
-        """Let ``peer`` return from `receive`."""
-        self._send(torch.zeros(2, dtype=torch.int64), peer)
-
-    def receive(self, peer: int) -> None:
-        """Take and acknowledge what ``peer`` sends until it ends."""
-        while True:
-            header = torch.zeros(2, dtype=torch.int64)
-            self._receive(header, peer)
-            size, repeats = header.tolist()
-            if size == 0:
-                return
-            self._send(self._buffer[:1], peer)
-            for _ in range(repeats):
-                self._receive(self._buffer[:size], peer)
-                self._send(self._buffer[:1], peer)
-
-    def _send(self, tensor: torch.Tensor, peer: int) -> None:
-        work = dist.isend(tensor, peer, group=self._group.process_group)
-        assert work is not None
-        work.wait(self._wait)
-
-    def _receive(self, tensor: torch.Tensor, peer: int) -> None:
-        work = dist.irecv(tensor, peer, group=self._group.process_group)
-        assert work is not None
-        work.wait(self._wait)
 
 
 def _rows(values: torch.Tensor) -> Rows:

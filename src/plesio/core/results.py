@@ -125,6 +125,7 @@ class RunResult:
         steps: Optimizer steps, summed over workers.
         time_to_target_s: Training time at the first evaluation that reached ``target``; None if none did.
         bytes_sent: Payload and framing on the wire by link class (``ipc``, ``tcp``, ``collective``).
+        racks: Number of each worker's rack, by rank; equal numbers are one rack. Empty for a worker on its own.
         decisions: The policy's decisions that changed how the run went on, each with inputs and reason; under
             ``latest`` those of the latest review that left it in force.
         refused_updates: Updates that never reached the parameters, by worker and reason.
@@ -155,6 +156,7 @@ class RunResult:
     workers: tuple[WorkerTimes, ...] = ()
     staleness: Staleness = field(default_factory=lambda: Staleness.of({}))
     max_lead: int = 0
+    racks: tuple[int, ...] = ()
     decisions: tuple[dict[str, Any], ...] = ()
     lost_workers: tuple[int, ...] = ()
     refused_updates: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -185,7 +187,7 @@ class RunResult:
             values["staleness"] = Staleness(**{**staleness, "counts": tuple(staleness.get("counts", ()))})
             values["evaluations"] = tuple(Evaluation(**_floats(point)) for point in values.get("evaluations", ()))
             values["losses"] = tuple(LossPoint(**_floats(point)) for point in values.get("losses", ()))
-            for name in ("decisions", "lost_workers", "fallbacks"):
+            for name in ("racks", "decisions", "lost_workers", "fallbacks"):
                 values[name] = tuple(values.get(name, ()))
             if values.get("environment") is not None:
                 values["environment"] = Environment(**values["environment"])

@@ -170,6 +170,7 @@ class Coordinator:
         if self.state == "gathering" and all(rank in self._members for rank in self.expected):
             self.state = "running"
             self.started_s = now_s
+            self.ledger.rack_of = tuple(self._members[rank].rack for rank in self.expected)
             if self._by_racks:
                 self.ledger.racks = self._members.form_racks(self.expected)
             return self._admit(self.expected, now_s=now_s)

@@ -1,7 +1,7 @@
 """Where a process stands in its job, as torchrun's variables say it (Slurm, Kubernetes and Ray Train set the same).
 
-They know of hosts and not of racks. So a host is taken for a rack, unless ``PLESIO_RACK`` has the rack's number: the
-same on all hosts of a rack, and on every host or none (`plesio probe` finds racks).
+They know of hosts and not of racks. ``PLESIO_RACK`` may have the number of a worker's rack, for all workers or none;
+else `plesio.runtime.rack_choice` finds out.
 """
 
 import os
@@ -29,7 +29,7 @@ class Place:
         port: Its port.
         agent_hosts_store: Whether the launcher runs that store (torchrun and ``plesio run`` do); else rank 0 does.
         restart: How often torchrun has started the job over.
-        rack: Number of its rack: the first rank of its host, unless the environment says another.
+        rack: Number of its rack, if the environment says one.
     """
 
     rank: int
@@ -40,7 +40,7 @@ class Place:
     port: int
     agent_hosts_store: bool
     restart: int = 0
-    rack: int = 0
+    rack: int | None = None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Place | None":
@@ -73,7 +73,7 @@ class Place:
             port=_number(environ, "MASTER_PORT"),
             agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             restart=_number(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
-            rack=_number(environ, "PLESIO_RACK", default=rank - local_rank),
+            rack=_number(environ, "PLESIO_RACK") if "PLESIO_RACK" in environ else None,
         )
 
     @classmethod

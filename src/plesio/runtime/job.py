@@ -25,14 +25,16 @@ import zmq
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from plesio.core.clock import Clock, MonotonicClock
-from plesio.core.errors import TransportError
+from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.exchange.tcp_traffic import TcpTraffic
 from plesio.runtime.exchange.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys, new_job_secret
 from plesio.runtime.heartbeat import Heartbeat
 from plesio.runtime.messages import heartbeat_identity, worker_identity
 from plesio.runtime.pacing import Pacer
+from plesio.runtime.rack_choice import RackChoice, Wish, choose
 from plesio.runtime.server import MAX_BULK_BYTES, ServerConfig
 
 __all__ = ["Job"]
@@ -57,7 +59,7 @@ class Job:
 
     def __init__(self, place: Place, *, meet_s: float = MEET_S) -> None:
         self.place = place
-        self.rack = place.rack
+        self.rack = place.rank - place.local_rank if place.rack is None else place.rack
         self.clock: Clock = MonotonicClock()
         self.meet_s = meet_s
         self.pacer: Pacer | None = None
@@ -69,6 +71,8 @@ class Job:
         self._group: TorchGroup | None = None
         self._heartbeat: Heartbeat | None = None
         self._num_groups = 0
+        self._num_choices = 0
+        self._found: HostRacks | None = None
         self._group_traffic = TcpTraffic()
         self._context: zmq.Context[Any] = zmq.Context()
         try:
@@ -217,6 +221,67 @@ class Job:
             assert dist.group.WORLD is not None
             self._group = TorchGroup(dist.group.WORLD, rack=self.rack, connecting=self._connecting)
         return self._group
+
+    def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
+        """Agree with the other workers on who is in which rack; all workers that the job began with call it.
+
+        Args:
+            wish: What this worker asks for.
+            device_type: Of the parameters, as for `group`.
+
+        Returns:
+            What was decided; None if this worker's policy does not go by racks.
+
+        Raises:
+            ConfigError: The workers ask for different racks.
+            TransportError: A worker did not come, or was lost while hosts were probed.
+        """
+        at = f"racks/{self._num_choices}"
+        self._num_choices += 1
+        self._store.set(f"{at}/{self.place.rank}", wish.to_json())
+        if self.place.rank == 0:
+            self._store.set(f"{at}/said", json.dumps(self._decide(at) if wish.by_racks else {}))
+        if not wish.by_racks:
+            return None
+        said = json.loads(self._get(f"{at}/said"))
+        if "error" in said:
+            raise ConfigError(said["error"])
+        if not said:
+            return None  # worker 0 has another policy, which the run will say
+        choice = self._probe(said["probe"], at=at, device_type=device_type) if "probe" in said else said["choice"]
+        choice = RackChoice.from_json(choice)
+        self.rack = choice.racks[self.place.rank]
+        self._group = None  # made anew, for this rack, on the same connections
+        return choice
+
+    def _decide(self, at: str) -> dict[str, Any]:
+        """What rank 0 says to all: a choice, the hosts to be probed, or why there is neither."""
+        try:
+            wishes = [Wish.from_json(str(self._store.get(f"{at}/{r}"), "utf-8")) for r in range(self.place.num_workers)]
+        except RuntimeError as error:
+            raise TransportError(
+                f"worker 0 waited {self.meet_s:g} s for the others; of the job's workers {self.missing()} have not come"
+            ) from error
+        try:
+            choice = choose(wishes)
+        except ConfigError as error:
+            return {"error": str(error)}
+        return {"probe": [wish.host for wish in wishes]} if choice is None else {"choice": choice.to_json()}
+
+    def _probe(self, hosts: list[int], *, at: str, device_type: str) -> dict[str, Any]:
+        """What the first worker of each host measures, and worker 0 tells the others."""
+        try:
+            leaders = self.group(device_type).split([sorted(set(hosts))])
+            if self._found is None and leaders is not None:
+                self._found = find_host_racks(leaders)
+        except RuntimeError as error:  # Gloo's, which has no class of its own
+            reason = str(error).splitlines()[0]
+            raise TransportError(f"racks cannot be found: a host was lost, or is too slow ({reason})") from error
+        if self.place.rank == 0:
+            assert self._found is not None, "worker 0 is the first of its host"
+            self._store.set(f"{at}/found", json.dumps(RackChoice.probed(hosts, self._found).to_json()))
+        found: dict[str, Any] = json.loads(self._get(f"{at}/found"))
+        return found
 
     def abort_collectives(self) -> None:
         """Wake every thread that is blocked in a collective, with an error."""

@@ -14,6 +14,7 @@ from plesio.runtime.exchange.connection import ServerConnection
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.ledger import Meter
 from plesio.runtime.pacing import Pacer
+from plesio.runtime.rack_choice import RackChoice, Wish
 
 __all__ = ["JobHandle", "Pulse", "ambient_job", "as_ambient_job"]
 
@@ -64,6 +65,14 @@ class JobHandle(Protocol):
 
     def group(self, device_type: str) -> Group:
         """The group of all ranks that the job began with; all of them call it."""
+        ...
+
+    def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
+        """Agree on who is in which rack, before the first use of `rack` or `group`; all workers call it.
+
+        Returns:
+            What was decided; None where there was nothing to decide.
+        """
         ...
 
     def abort_collectives(self) -> None:

@@ -17,9 +17,11 @@ from plesio.runtime.exchange.adaptive import AdaptiveExchange, Transition
 from plesio.runtime.exchange.collective import CollectiveExchanges
 from plesio.runtime.exchange.exchange import Exchange, LocalExchange, Refusal, SnapshotTaker
 from plesio.runtime.exchange.group import Group
+from plesio.runtime.exchange.host_racks import HostRacks
 from plesio.runtime.exchange.layout import Layout
 from plesio.runtime.exchange.rack_store import RackStoreExchange
-from plesio.runtime.exchange.racks import Racks
+from plesio.runtime.exchange.rack_watch import RackWatch
+from plesio.runtime.exchange.racks import Racks as RackMembers
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.exchange.shard import optimizer_spec, runs_on_servers
 from plesio.runtime.exchange.store import StoreExchange
@@ -31,6 +33,7 @@ from plesio.runtime.job_handle import JobHandle, ambient_job
 from plesio.runtime.ledger import Meter, RunInfo
 from plesio.runtime.monitor import StepMonitor
 from plesio.runtime.pacing import Pacer
+from plesio.runtime.rack_choice import RackChoice, Racks, Wish, check_racks
 from plesio.runtime.rack_feed import Rack
 from plesio.runtime.session import Session
 from plesio.runtime.timeline import Timeline
@@ -58,6 +61,7 @@ def join(
     job: JobHandle | None = None,
     total_samples: int | None = None,
     on_transition: OnTransition | None = None,
+    racks: Racks = "auto",
 ) -> Session:
     """Take part in training ``model`` with the other workers of this job; the start is common to all of them.
 
@@ -78,6 +82,9 @@ def join(
         total_samples: Samples of the whole training, over all workers and epochs, if that is known; tells the adaptive
             policy how far it is.
         on_transition: Called on every worker, with the optimizer, when a policy that changes has changed.
+        racks: Which workers are near to each other, for policies that go by racks (``hier:``, ``adaptive``): ``"auto"``
+            measures between four hosts or more, some seconds at the start; ``"host"`` takes every host for a rack; or
+            the number of each rank's rack, ``(0, 0, 1, 1)``. In the virtual world the cluster has them.
 
     Returns:
         The session; close it, or use it as a context manager.
@@ -86,7 +93,7 @@ def join(
         PolicySpecError: The policy's text cannot be read.
         TaskError: The model has no trainable parameters, or the optimizer none of the model's.
         ExchangeError: The store's servers cannot run this optimizer.
-        ConfigError: This worker joins late, and the policy's exchange is a collective.
+        ConfigError: This worker joins late, and the policy's exchange is a collective; or workers disagree on racks.
         TransportError: The other workers cannot be reached.
 
     >>> import torch
@@ -137,8 +144,10 @@ def join(
         local = LocalExchange(replica, refuse=refuse, snapshots=SnapshotTaker(snapshot_every))
         return Session(replica, policy=chosen, world=alone, exchange=local, timeline=timeline, pacer=pacer)
 
+    check_racks(racks, num_workers=place.num_workers)
+    handle = job if job is not None else Job(place)
     world = DistributedWorld(
-        job if job is not None else Job(place),
+        handle,
         owns_job=job is None,
         policy=chosen,
         info=names,
@@ -147,7 +156,18 @@ def join(
         snapshot_every=snapshot_every,
     )
     try:
-        parts = _Parts(replica, world=world, timeline=timeline, refuse=refuse, rank=place.rank)
+        wish = Wish.of(place, racks, policy=chosen.spec, by_racks=_goes_by_racks(chosen))
+        choice = None if place.late else handle.settle_racks(wish, device_type=replica.device_type)
+        if choice is not None:
+            _enter(choice, timeline, rank=place.rank)
+        parts = _Parts(
+            replica,
+            world=world,
+            timeline=timeline,
+            refuse=refuse,
+            place=place,
+            found=None if choice is None else choice.found,
+        )
         num_servers = num_servers or _usual_servers(chosen, num_hosts=place.num_hosts) if chosen.pushes else 1
         client = world.connect(num_servers, on_refused=refuse)
         snapshots = SnapshotTaker(snapshot_every if place.rank == 0 else None)
@@ -175,6 +195,17 @@ def _usual_servers(policy: Policy, *, num_hosts: int) -> int:
     return min(num_hosts, MOST_SERVERS_OF_ADAPTIVE) if isinstance(policy, Adaptive) else num_hosts
 
 
+def _goes_by_racks(policy: Policy) -> bool:
+    return isinstance(policy, Hierarchical) or (isinstance(policy, Adaptive) and policy.topology is not None)
+
+
+def _enter(choice: RackChoice, timeline: Timeline, *, rank: int) -> None:
+    """Put the choice of racks in this worker's trace, and what would be better in the result."""
+    timeline.event("racks", at_s=timeline.now_s(), clock=0, **choice.to_json())
+    if rank == 0 and choice.advice():
+        timeline.meter.totals.fallbacks.append(choice.advice())
+
+
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """What the exchanges of one worker are made of."""
@@ -184,7 +215,12 @@ class _Parts:
     world: DistributedWorld
     timeline: Timeline
     refuse: Refusal
-    rank: int
+    place: Place
+    found: HostRacks | None
+
+    @property
+    def rank(self) -> int:
+        return self.place.rank
 
     def store(self, policy: Policy, client: StoreClient) -> Exchange:
         store = self._join_store(policy, client)
@@ -210,7 +246,7 @@ class _Parts:
     def racks_on_store(self, policy: Hierarchical, client: StoreClient, *, snapshots: SnapshotTaker) -> Exchange:
         store = self._join_store(policy, client)
         group = self._group()
-        racks = Racks.among(group)
+        racks = RackMembers.among(group)
         alone = len(racks.members) == 1
         rack = group if alone else group.split(racks.members)
         assert rack is not None, "every rank is in a rack"
@@ -236,8 +272,15 @@ class _Parts:
         self.world.before_rest = exchange.flush
         return exchange
 
+    def _watch(self, group: Group) -> RackWatch | None:
+        """If a probe found racks."""
+        if self.found is None or self.found.between is None:
+            return None
+        say = self.timeline.meter.totals.fallbacks.append
+        return RackWatch(self.found, group=group, workers_per_host=self.place.local_workers, say=say)
+
     def _group(self) -> Group:
-        return self.world.group(next(iter(self.replica.parameters.values())).device.type)
+        return self.world.group(self.replica.device_type)
 
     def collective(
         self,
@@ -274,6 +317,7 @@ class _Parts:
             snapshots=snapshots,
             gauge=monitor,
             seed=seed,
+            watch=self._watch(group),
         )
         exchanges.make_equal()
         if not isinstance(policy, Adaptive | Switch):

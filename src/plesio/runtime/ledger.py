@@ -143,6 +143,8 @@ class Ledger:
         self.version = 0
         self.racks: Mapping[int, tuple[int, ...]] = {}
         """Of each worker, who meets it in collectives where only those of its rack do; else all meet."""
+        self.rack_of: tuple[int, ...] = ()
+        """Number of the rack of each worker that the run began with, by rank."""
         self._policy = policy
         self._num_workers = num_workers
         self._reports: dict[int, Report] = {}
@@ -262,6 +264,7 @@ class Ledger:
             workers=tuple(self._times(worker, reports[worker]) for worker in sorted(reports)),
             staleness=Staleness.of(self._staleness),
             max_lead=self.max_lead,
+            racks=self.rack_of,
             decisions=tuple(self.decisions),
             lost_workers=tuple(self.lost),
             refused_updates={str(worker): report.refused for worker, report in reports.items() if report.refused},

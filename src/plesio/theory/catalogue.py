@@ -8,6 +8,7 @@ from typing import Any
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.inputs import Input, checked, inputs_of
 from plesio.theory.bound import Bound
+from plesio.theory.changing_bound import changing_bound, chosen_bound, varying_staleness
 from plesio.theory.communication import all_reduce_bytes, asynchronous_rate, best_num_workers, speedup
 from plesio.theory.convergence import (
     asynchronous_average_staleness,
@@ -83,12 +84,15 @@ THEOREMS: tuple[Theorem, ...] = (
     Theorem(delayed_strongly_convex, "Arjevani, Shamir & Srebro 2020; Stich & Karimireddy 2020", "num_steps"),
     Theorem(asynchronous_average_staleness, "Koloskova, Stich & Jaggi 2022; Mishchenko et al. 2022", "num_steps"),
     Theorem(asynchronous_nonconvex, "Lian, Huang, Li & Liu 2015", "num_steps"),
+    Theorem(changing_bound, "after Lian, Huang, Li & Liu 2015", "num_steps_each"),
+    Theorem(chosen_bound, "after Lian, Huang, Li & Liu 2015; Doob 1953", "max_bound"),
     Theorem(local_sgd, "Khaled, Mishchenko & Richtárik 2020", "period"),
     Theorem(compressed_gradients, "Bertsekas & Tsitsiklis 2000", "num_steps"),
     Theorem(error_feedback, "Karimireddy, Rebjock, Stich & Jaggi 2019", "kept_share"),
     Theorem(critical_batch, "McCandlish, Kaplan, Amodei et al. 2018", "batch_size"),
     Theorem(grid_variance, "Pham & Ahn 2025", "num_stages"),
     Theorem(constant_staleness, "Levin & May 1976", "staleness"),
+    Theorem(varying_staleness, "Yorke 1970", "max_staleness"),
     Theorem(all_reduce_bytes, "Patarasuk & Yuan 2009", "num_ranks"),
     Theorem(speedup, "Amdahl 1967", "num_workers"),
     Theorem(best_num_workers, "the derivative of T(n)", "compute_s"),

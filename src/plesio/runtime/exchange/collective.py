@@ -18,6 +18,7 @@ from plesio.runtime.exchange.group import Group, TorchGroup
 from plesio.runtime.exchange.hierarchical import HierarchicalExchange
 from plesio.runtime.exchange.outer_step import OuterStep
 from plesio.runtime.exchange.rack_reducer import RackReducer
+from plesio.runtime.exchange.rack_watch import RackWatch
 from plesio.runtime.exchange.racks import BetweenRacks, Racks
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.exchange.synchronous import ReducingExchange
@@ -52,6 +53,7 @@ class CollectiveExchanges:
         snapshots: Kept on rank 0.
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
         seed: Of the run; equal on all ranks.
+        watch: Shown what exchanges by racks take; None where nothing was predicted.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class CollectiveExchanges:
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
         seed: int = 0,
+        watch: RackWatch | None = None,
     ) -> None:
         self._replica = replica
         self._group = group
@@ -72,6 +75,7 @@ class CollectiveExchanges:
         self._snapshots = snapshots
         self._gauge = gauge
         self._seed = seed
+        self._watch = watch
         self._outer: dict[torch.dtype, OuterStep] = {}
         self._outer_made_as: tuple[float, float] | None = None
         self._racks: Racks | None = None
@@ -181,7 +185,7 @@ class CollectiveExchanges:
                     f"all workers are in one rack, so {policy.spec} is {policy.inner.spec}"
                 )
             return self.build(policy.inner)
-        between = BetweenRacks(self._group, self._racks, rails=policy.compression.cuts)
+        between = BetweenRacks(self._group, self._racks, rails=policy.compression.cuts, watch=self._watch)
         inner = CollectiveExchanges(
             self._replica,
             group=between.inside,

@@ -14,12 +14,15 @@ shared uplink limits them and no rank's own traffic is held up by all of it; and
 ``(m-1)/m S/B`` instead of ``⌈log₂ m⌉ S/B`` seconds. `benchmarks/adaptive/hierarchical.py` has both, modelled.
 """
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from plesio.runtime.exchange.group import Gathering, Group, Work
+from plesio.runtime.exchange.rack_watch import RackWatch
 
 __all__ = ["BetweenRacks", "Racks"]
 
@@ -67,13 +70,16 @@ class BetweenRacks:
         group: All ranks.
         racks: Where they are.
         rails: Whether all ranks of racks that are equally large take part between racks, or the leaders alone.
+        watch: Shown what sums take; None where nothing was predicted.
     """
 
-    def __init__(self, group: Group, racks: Racks, *, rails: bool = True) -> None:
+    def __init__(self, group: Group, racks: Racks, *, rails: bool = True, watch: RackWatch | None = None) -> None:
         self.rank = group.rank
         self.size = group.size
         self.rack = group.rack
         self._group = group
+        self.watch = watch
+        self.sizes = list(map(len, racks.members))
         between = racks.rails if rails else (racks.leaders,)
         self.num_rails = len(between)
         """Slices that a tensor is cut into."""
@@ -145,7 +151,20 @@ class _Sum:
         """Return when the sum is there."""
         if self._work is not None:
             self._work.wait()
+        begun_s = time.perf_counter()
         self._flat.copy_(self._between.spread(self._own, num_elements=self._flat.numel()))
+        if self._between.watch is not None:
+            self._show(self._between.watch, spread_s=time.perf_counter() - begun_s)
+
+    def _show(self, watch: RackWatch, *, spread_s: float) -> None:
+        between = self._between
+        watch.saw(
+            summed_s=math.inf if self._work is None else self._work.took_s(),
+            spread_s=spread_s if between.inside.size > 1 else math.inf,
+            num_bytes=self._flat.numel() * self._flat.element_size(),
+            num_rails=between.num_rails,
+            sizes=between.sizes,
+        )
 
     def took_s(self) -> float:
         """Seconds between racks; in the rack the sum is spread only when somebody waits. 0 for who is on no rail."""

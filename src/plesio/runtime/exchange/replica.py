@@ -46,6 +46,11 @@ class Replica:
         self._group_of = {name: group_of.get(id(p), -1) for name, p in self.parameters.items()}
 
     @property
+    def device_type(self) -> str:
+        """Of the first parameter."""
+        return next(iter(self.parameters.values())).device.type
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of the trained parameters."""
         return sum(p.numel() * p.element_size() for p in self.parameters.values())

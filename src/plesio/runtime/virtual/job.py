@@ -12,6 +12,7 @@ from plesio.runtime.exchange.transport import Bulk, Control
 from plesio.runtime.ledger import Meter
 from plesio.runtime.messages import ControlKind, heartbeat_identity, worker_identity
 from plesio.runtime.pacing import Pacer
+from plesio.runtime.rack_choice import RackChoice, Wish
 from plesio.runtime.virtual.connections import ControlLine, WorkerLine
 from plesio.runtime.virtual.deployment import Deployment
 from plesio.runtime.virtual.group import VirtualGroup
@@ -178,6 +179,10 @@ class VirtualJob:
 
     def _count(self, ranks: Sequence[int], operation: str, num_bytes: int) -> None:
         self._collective_bytes += self._deployment.count_collective(ranks, self.place.rank, operation, num_bytes)
+
+    def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
+        """The cluster has the racks."""
+        return None
 
     def abort_collectives(self) -> None:
         """Wake whoever is blocked in a collective with this worker, with an error."""

@@ -1,0 +1,33 @@
+"""Who meets whom in which round, so that all pairs meet and nobody is in two places (round-robin tournaments)."""
+
+import random
+
+__all__ = ["Pair", "tournament"]
+
+Pair = tuple[int, int]
+
+
+def tournament(num_hosts: int, *, seed: int | None = None) -> list[list[Pair]]:
+    """Rounds in which every host meets one other at most, and in all of them every other once (the circle method).
+
+    Args:
+        num_hosts: How many.
+        seed: Seats the hosts in another order; None as they are numbered.
+
+    >>> tournament(4)
+    [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
+    """
+    seats: list[int | None] = list(range(num_hosts))
+    if seed is not None:
+        random.Random(seed).shuffle(seats)
+    if num_hosts % 2:
+        seats.append(None)  # who meets nobody rests
+    rounds = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        meetings = zip(seats[:half], reversed(seats[half:]), strict=True)
+        rounds.append(
+            sorted((min(one, two), max(one, two)) for one, two in meetings if one is not None and two is not None)
+        )
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return rounds
