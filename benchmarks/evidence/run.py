@@ -42,11 +42,12 @@ ABLATION = {
     "no noise": "adaptive,noise=off",
     "no phase": "adaptive,phase=off",
     "no feedback": "adaptive,feedback=off",
+    "no progress": "adaptive,progress=off",
     "no guard": "adaptive,guard=off",
-    "gradient alone": "adaptive,noise=off,phase=off,feedback=off,guard=off",
-    "phase alone": "adaptive,gradient=off,noise=off,feedback=off,guard=off",
-    "feedback alone": "adaptive,gradient=off,noise=off,phase=off,guard=off",
-    "system side alone": "adaptive,gradient=off,noise=off,phase=off,feedback=off,guard=off",
+    "gradient alone": "adaptive,noise=off,phase=off,feedback=off,progress=off,guard=off",
+    "phase alone": "adaptive,gradient=off,noise=off,feedback=off,progress=off,guard=off",
+    "feedback alone": "adaptive,gradient=off,noise=off,phase=off,progress=off,guard=off",
+    "system side alone": "adaptive,gradient=off,noise=off,phase=off,feedback=off,progress=off,guard=off",
 }
 """By what is on; the system side always is."""
 CHANGES = (

@@ -180,12 +180,11 @@ def test_a_round_that_is_cut_off_is_not_lost():
 
 @pytest.mark.parametrize("num_workers", MANY)
 def test_what_rates_are_stable_with_late_gradients(num_workers: int):
-    """With momentum four fifths at least of what BSP's Nesterov bears; without, as much as BSP does."""
-    nesterov, momentum, plain = (OPTIMIZERS[name] for name in ("nesterov", "momentum", "sgd"))
+    """With momentum, once its memory has grown, four fifths of what BSP's heavy ball bears; without, three quarters."""
+    momentum, plain = OPTIMIZERS["momentum"], OPTIMIZERS["sgd"]
     late = largest_stable_rate(momentum, num_workers=num_workers, late=True)
-    assert late == pytest.approx(largest_stable_rate(nesterov, num_workers=num_workers, late=True))
-    assert late >= 0.8 * largest_stable_rate(nesterov, num_workers=num_workers, late=False)
-    assert largest_stable_rate(plain, num_workers=num_workers, late=True) >= 0.95 * largest_stable_rate(
+    assert late >= 0.8 * largest_stable_rate(momentum, num_workers=num_workers, late=False)
+    assert largest_stable_rate(plain, num_workers=num_workers, late=True) >= 0.75 * largest_stable_rate(
         plain, num_workers=num_workers, late=False
     )
 

@@ -249,7 +249,7 @@ def test_back_to_the_last_good_state_from_steps_by_racks(monkeypatch: pytest.Mon
 
 # What it chooses, what that takes, and what crosses racks
 
-SYSTEM_ALONE = "adaptive,gradient=off,noise=off,phase=off,feedback=off,guard=off"
+SYSTEM_ALONE = "adaptive,gradient=off,noise=off,phase=off,feedback=off,progress=off,guard=off"
 LARGE = {"hidden": 1024, "epochs": 12}
 """A model of 57 kB: 43 ms of a ring over an uplink of 2 MB/s, and 0.1 ms within a rack."""
 

@@ -194,7 +194,7 @@ class ProgressJudge:
         expected = last.loss - part * fell
         noise = _scatter(trial.points)
         last_error, error = max(noise, last.error), max(noise, point.error)
-        sigma = math.sqrt(error**2 + ((1 + part) * last_error) ** 2 + (part * max(noise, first.error)) ** 2)
+        sigma = math.hypot(error, (1 + part) * last_error, part * max(noise, first.error))
         excess = point.loss - expected
         if excess > config.noise_factor * sigma + config.least_rise * abs(last.loss):
             self._bar(trial)

@@ -21,12 +21,13 @@ DANA (Hakimi et al. 2019, "Taming Momentum in a Distributed Asynchronous Environ
 
 How long it remembers. Momentum averages over n = 1 / (1 - β) rounds. With gradients that are a round late, ``η λ`` may
 be about ``0.8 (1 - β) / (1 - b)`` at most, for N = 2 to 32 workers in turn: so a longer memory b at the same gain G
-raises the limit. Where gradients are a rounds late (updates of p steps are p rounds old when they are applied), the
-memory is ``(1 + a) n``. It grows from n by one round a round (`step_rules.memory`): the first rounds, in which most is
-learned, have BSP's own. Asynchrony acts as momentum by itself (Mitliagkas et al. 2016, "Asynchrony begets momentum"),
-but where workers take turns it is a delay, which damps nothing; hence the look-ahead instead of less momentum. An
-optimizer without momentum gets a memory of 1 + a rounds, which it needs to bear the rates that BSP bears. The tests
-hold limits and rates of convergence against BSP's.
+raises the limit, and with five times n it is that of BSP's heavy ball. But what is remembered is learned late. So where
+gradients are a rounds old (updates of p steps are p rounds old when they are applied) the memory grows to ``(1 + 4 a)
+n``, and is never more than a third of the rounds so far (`step_rules.memory`). Asynchrony acts as momentum by itself
+(Mitliagkas et al. 2016, "Asynchrony begets momentum"), but where workers take turns it is a delay, which damps nothing;
+hence the look-ahead instead of less momentum. An optimizer that normalises and has no momentum gets a memory as well
+(n = 1), which it needs to bear the rates that BSP bears. Plain SGD gets none: it bears three quarters of them, and so
+its updates simply add up. The tests hold limits and rates of convergence against BSP's.
 
 What is normalised by, D, is what the synchronous optimizer would have at the end of the round if the rest of it were as
 what has come: sqrt(v̂) + ε of the round's mean so far. So the noise in it is that of means. That mean may be next to

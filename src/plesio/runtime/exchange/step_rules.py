@@ -15,6 +15,10 @@ from torch import Tensor
 
 __all__ = ["STEP_RULES", "Group", "Past", "State", "StepRule", "memory", "penalised"]
 
+LONGER = 4.0
+"""By how many times its own length momentum's memory becomes longer, for every round that gradients are old."""
+LARGEST_SHARE = 1 / 3
+"""Of the rounds so far, that momentum remembers beyond its own length: what it remembers, it learns late."""
 _LONGEST = 1e6
 """Rounds of memory: a momentum of 1 would be without end."""
 
@@ -89,13 +93,13 @@ def penalised(parameter: Tensor, group: Group) -> Tensor:
 def memory(decay: float, *, past: Past) -> float:
     """b: what momentum keeps at a round's end, where the synchronous optimizer keeps ``decay``.
 
-    >>> [round(memory(0.9, past=Past(rounds=rounds, age=1.0)), 4) for rounds in (0, 12, 1000)]
-    [0.9, 0.9167, 0.95]
-    >>> [memory(0.0, past=Past(rounds=rounds, age=1.0)) for rounds in (0, 9)]
-    [0.0, 0.5]
+    >>> [round(memory(0.9, past=Past(rounds=rounds, age=1.0)), 4) for rounds in (0, 60, 1000)]
+    [0.9, 0.95, 0.98]
+    >>> [round(memory(0.0, past=Past(rounds=rounds, age=1.0)), 4) for rounds in (0, 60)]
+    [0.0, 0.8]
     """
     own = _own_memory(decay)
-    return 1 - 1 / min((1 + past.age) * own, max(own, past.rounds))
+    return 1 - 1 / min((1 + LONGER * past.age) * own, max(own, past.rounds * LARGEST_SHARE))
 
 
 def _own_memory(decay: float) -> float:
@@ -111,13 +115,17 @@ class SGDRule:
     def move(
         parameter: Tensor, gradient: Tensor, mean: Tensor, state: State, group: Group, *, weight: float, past: Past
     ) -> None:
-        """``θ <- θ - η weight (G (1 - b²) g + b² buffer)``."""
+        """``θ <- θ - η weight (G (1 - b²) g + b² buffer)``; without momentum ``θ <- θ - η weight g``."""
+        if not group["momentum"]:
+            parameter.add_(gradient, alpha=-group["lr"] * weight)
+            return
         _move_by(parameter, gradient, state, group, weight=weight, past=past)
 
     @staticmethod
     def advance(parameter: Tensor, mean: Tensor, state: State, group: Group, *, share: float, past: Past) -> None:
         """``buffer <- b buffer + (1 - b) G ḡ``."""
-        _advance_buffer(parameter, mean, state, group, share=share, past=past)
+        if group["momentum"]:
+            _advance_buffer(parameter, mean, state, group, share=share, past=past)
 
 
 def _gain(group: Group) -> float:
