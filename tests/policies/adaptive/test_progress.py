@@ -1,0 +1,145 @@
+"""Changes on trial: what fails, what passes, and what is remembered."""
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies.adaptive.progress import Failure, ProgressConfig, ProgressJudge
+from plesio.policies.adaptive.reading import Reading
+from plesio.policies.adaptive.setting import Setting
+
+BSP = Setting.of(period=1, delay=0)
+LOCAL, LOOSER = Setting.of(period=4, delay=0), Setting.of(period=8, delay=4)
+STORE = Setting.on_the_store(7)
+
+
+class Run:
+    """Reviews every 16 steps."""
+
+    def __init__(self, config: ProgressConfig | None = None, *, error: float = 0.01) -> None:
+        self.judge = ProgressJudge(ProgressConfig() if config is None else config)
+        self.error = error
+        self.clock = 0
+
+    def see(self, *losses: float) -> list[Failure | None]:
+        found = []
+        for loss in losses:
+            self.clock += 16
+            reading = Reading(
+                clock=self.clock, num_steps=16, learning_rate=0.1, loss=loss, loss_error=self.error, num_workers=8
+            )
+            found.append(self.judge.observe(reading))
+        return found
+
+
+def fall(count: int, *, begin: int = 0, steepness: float = 0.05, noise: float = 0.0, seed: int = 0) -> list[float]:
+    rng = random.Random(seed)
+    return [math.exp(-steepness * (begin + place)) * (1 + rng.gauss(0, noise)) for place in range(count)]
+
+
+def test_a_collapse_is_seen_in_the_first_review_and_the_parameters_have_come_to_harm():
+    run = Run()
+    run.see(*fall(4))
+    run.judge.changed(BSP, STORE)
+    [failure] = run.see(1.5)
+    assert failure is not None
+    assert failure.harmed
+    assert failure.inputs["loss"] == 1.5
+    assert not run.judge.allows(STORE)
+    assert run.judge.allows(BSP)
+
+
+def test_training_that_stands_still_fails_without_harm():
+    run = Run(error=0.001)
+    before = fall(4, steepness=0.1)
+    run.see(*before)
+    run.judge.changed(BSP, LOCAL)
+    failures = [one for one in run.see(*[before[-1]] * 3) if one is not None]
+    assert len(failures) == 1
+    assert not failures[0].harmed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_training_that_goes_on_as_it_did_passes(seed: int):
+    losses = fall(40, noise=0.02, seed=seed)
+    run = Run(error=0.02)
+    for place, loss in enumerate(losses):
+        if place == 10:
+            run.judge.changed(BSP, LOCAL)
+        if place == 20:
+            run.judge.changed(LOCAL, LOOSER)
+        assert run.see(loss) == [None]
+    assert run.judge.allows(LOOSER)
+    assert not run.judge.on_trial
+
+
+def test_within_its_noise_nothing_is_judged():
+    run = Run(error=0.3)
+    run.see(*fall(4))
+    run.judge.changed(BSP, STORE)
+    assert run.see(1.0) == [None]
+
+
+@pytest.mark.parametrize("losses", [(math.nan,) * 3, (math.inf,) * 3])
+def test_without_a_loss_nothing_is_judged(losses: Sequence[float]):
+    run = Run()
+    run.see(*losses)
+    run.judge.changed(BSP, STORE)
+    assert run.see(*losses) == [None] * 3
+
+
+def test_a_change_to_less_slack_is_not_on_trial():
+    run = Run()
+    run.see(*fall(4))
+    run.judge.changed(LOOSER, BSP)
+    assert not run.judge.on_trial
+    assert run.see(2.0) == [None]
+
+
+def test_what_failed_is_barred_from_its_slack_on_and_twice_as_long_the_next_time():
+    config = ProgressConfig(back_off=3, rest=1)
+    run = Run(config)
+    for barred in (3, 6, 12):
+        run.see(*fall(4))
+        run.judge.changed(LOCAL, LOOSER)
+        assert run.see(5.0)[0] is not None
+        for _ in range(barred):
+            assert not run.judge.allows(LOOSER)
+            run.see(1.0)
+            assert run.judge.allows(LOCAL)
+        assert run.judge.allows(LOOSER)
+
+
+def test_while_it_rests_nothing_looser_than_before_is_taken():
+    run = Run(ProgressConfig(rest=2))
+    run.see(*fall(4))
+    run.judge.changed(BSP, STORE)
+    assert run.see(5.0)[0] is not None
+    assert not run.judge.allows(LOCAL)
+    run.see(1.0, 1.0)
+    assert run.judge.allows(LOCAL)
+
+
+def test_an_alarm_bars_what_is_on_trial():
+    run = Run()
+    run.see(*fall(4))
+    run.judge.changed(BSP, STORE)
+    run.judge.failed()
+    assert not run.judge.allows(STORE)
+    assert not run.judge.on_trial
+
+
+def test_a_loss_beyond_all_numbers_is_judged_too():
+    run = Run(error=1e200)
+    run.see(*fall(4))
+    run.judge.changed(BSP, STORE)
+    run.see(1e300)
+
+
+@pytest.mark.parametrize("wrong", [{"window": 1}, {"trial": 0}, {"keeps": 1.0}, {"harm": 0.0}, {"rest": -1}])
+def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
+    with pytest.raises(PolicySpecError, match=next(iter(wrong))):
+        ProgressConfig(**wrong)  # type: ignore[arg-type]
