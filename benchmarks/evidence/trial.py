@@ -29,6 +29,7 @@ from plesio.tasks.task import seeded
 __all__ = ["Trial", "cluster_of", "run_trial"]
 
 LATENCY_S = 50e-6
+BALLAST, BALLAST_NUMBERS = "ballast", 2**15
 FAST_SERVERS, SLOW_SERVERS = 2, 8
 """Hosts that have the store's parameters, at most: fewer messages to simulate. Fewer where links are no bottleneck."""
 BOTTLENECK_SHARE = 0.2
@@ -115,7 +116,7 @@ def run_trial(scenario: Scenario, tuned: Tuned, *, policy: str, seed: int) -> Tr
     """Train under a policy in the virtual world."""
     problem = FAMILIES[scenario.family].make(scenario.seed, scenario.difficulty)
     with seeded(seed):
-        model = problem.build()
+        model = _with_ballast(problem.build())
     num_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
     start = points_of(problem, model)
 
@@ -165,7 +166,7 @@ def _work(
     """What one worker does; the result is rank 0's."""
     rank = job.place.rank
     with seeded(seed):
-        model: nn.Module = problem.build()
+        model = _with_ballast(problem.build())
     stream = seed * 1_000_003 + rank
     torch.manual_seed(stream)
     np.random.seed(stream % 2**32)
@@ -197,12 +198,22 @@ def _work(
         loader = DataLoader(rows, batch_size=scenario.batch_size, collate_fn=_as_it_is)
         for batch in session.shard(loader, samples=scenario.num_samples):
             loss = problem.loss(model, batch)
-            loss.backward()
+            (loss + 0.0 * model.get_parameter(BALLAST).sum()).backward()
             session.step(loss)
             if session.clock < scenario.num_steps:
                 schedule.step()
         session.finish(lambda: points_of(problem, model))
     return session.report() if rank == 0 else None
+
+
+def _with_ballast(model: nn.Module) -> nn.Module:
+    """The model with zeros that are exchanged and trained like all else, and stay zeros.
+
+    Reviews and other messages are as long for a tiny model as for a large one. On links that are slowed down until the
+    tiny model's exchange takes as long as a large one's they would be as long as gradients, which no real run has.
+    """
+    model.register_parameter(BALLAST, nn.Parameter(torch.zeros(BALLAST_NUMBERS)))
+    return model
 
 
 def _as_it_is(batch: list[Tensor]) -> list[Tensor]:

@@ -316,9 +316,10 @@ class _Rate:
     def _budget_left(self, reading: Reading) -> float:
         """The share that is left of the cycle's budget, as far as can be told; 1 if nothing can.
 
-        In the middle of the review to come, since that is what the phase is for.
+        In the middle of the review to come, since that is what the phase is for; at its end where it is known how many
+        steps are to come, so that no run ends before it has become strict.
         """
-        left = math.inf
+        left, ahead = math.inf, reading.num_steps / 2
         oldest, newest = self._falls[0], self._falls[-1]
         if len(self._falls) == self._falls.maxlen and min(self._falls) > 0:
             left = self._last * self._last / newest * (2 / 3 if newest < _SLOWS_DOWN * oldest else 1 / 2)
@@ -327,10 +328,10 @@ class _Rate:
             first_steps, first_progress = self._first_progress = self._first_progress or (self._num_steps, progress)
             if progress > first_progress:
                 steps = (self._num_steps - first_steps) * (1 - progress) / (progress - first_progress)
-                left = min(left, self._last * steps)
+                left, ahead = min(left, self._last * steps), reading.num_steps
         if left == math.inf or self._budget == 0:
             return 1.0
-        return max(0.0, left - self._last * reading.num_steps / 2) / (left + self._budget)
+        return max(0.0, left - self._last * ahead) / (left + self._budget)
 
     def verdict(self) -> _Verdict | None:
         """What follows for the phase; None if nothing."""
