@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from plesio.cost.cluster import Cluster
 from plesio.sim.kernel import Kernel
-from plesio.sim.link import Network
+from plesio.sim.link import Network, Route
 
 __all__ = ["Channel", "Fabric"]
 
@@ -46,13 +46,13 @@ class Fabric:
         return Channel(self, source, target)
 
     def transfer(
-        self, route: list[str], num_bytes: int, *, on_arrival: Callable[[], None], on_sent: Callable[[], None]
+        self, route: Route, num_bytes: int, *, on_arrival: Callable[[], None], on_sent: Callable[[], None]
     ) -> None:
         """Send ``num_bytes``, over links shared with what else is on them."""
-        self._network.transfer(route, num_bytes, on_arrival, on_sent=on_sent)
+        self._network.send(route, num_bytes, on_arrival, on_sent=on_sent)
 
-    def route(self, source: int, target: int) -> list[str]:
-        """The names of the links of a new connection; where links are not shared it has some of its own."""
+    def route(self, source: int, target: int) -> Route:
+        """The links of a new connection; where links are not shared it has some of its own."""
         names = []
         for position, link in enumerate(self._now.path(source, target)):
             self._num_connections += not link.shared
@@ -60,7 +60,7 @@ class Fabric:
             self._network.link(name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
             self._places[name] = source, target, position
             names.append(name)
-        return names
+        return self._network.route(names)
 
 
 class Channel:
