@@ -1,7 +1,8 @@
 """Slices on their way between tensors and the packed payloads of messages, in a few calls for many slices.
 
 A model has many small tensors, and a call of torch takes longer than it takes to copy one of them. So all slices of a
-payload are copied by one call where they are numbers of one type; only others are copied one by one.
+payload are copied by one call where they are numbers of one type; only others are copied one by one. All tensors are
+detached: turning autograd off for each payload would take as long as the copy.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,6 @@ from plesio.runtime.exchange.layout import Slice, view_packed, write_slice
 __all__ = ["pack", "unpack"]
 
 
-@torch.no_grad()
 def pack(parts: Sequence[torch.Tensor], payload: torch.Tensor) -> None:
     """Copy flat tensors into ``payload`` (uint8, of exactly their bytes), one after the other."""
     if _alike(parts, payload):
@@ -26,7 +26,6 @@ def pack(parts: Sequence[torch.Tensor], payload: torch.Tensor) -> None:
         position += source.numel()
 
 
-@torch.no_grad()
 def unpack(payload: torch.Tensor, pieces: Sequence[tuple[torch.Tensor, Slice]]) -> None:
     """Overwrite slices, each of a whole tensor, with what ``payload`` (uint8) has of them, one after the other.
 
