@@ -182,9 +182,9 @@ class VirtualServer:
             self._do_next()
 
     def _do_next(self) -> None:
-        # the answers to a message leave one by one before the next message is looked at
-        self._waiting.extendleft(reversed(self._answers))
-        self._answers.clear()
+        if self._answers:  # to a message: they leave one by one before the next message is looked at
+            self._waiting.extendleft(reversed(self._answers))
+            self._answers.clear()
         self._busy = bool(self._waiting)
         if self._waiting:
             work_s, act = self._waiting.popleft()
