@@ -38,7 +38,7 @@ LIMIT_RATIOS = {"asp": 2.0, "adaptive": 1.15}
 RATIO_POLICIES = ("bsp", "ssp:4", "asp", "adaptive")
 RATIO_SETTINGS = ((8, 1), (16, 1), (8, None), (16, None))
 """Workers, each with a host of its own, and servers (None: the default)."""
-RATIO_STEPS, RATIO_ROUNDS = 60, 4
+RATIO_STEPS, RATIO_ROUNDS = 40, 5
 
 
 def turn_s(num_turns: int) -> float:
