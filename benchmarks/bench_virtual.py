@@ -1,8 +1,11 @@
-"""What the virtual world adds to a step: the turns of 16 workers, and a whole run of `digits`.
+"""What the virtual world adds to a step: the turns of 16 workers, whole runs of `digits`, and policies beside BSP.
 
 - Turns: threads that only sleep, for times of their own; every sleep is an event and a switch, random streams included.
 - Run: 16 workers of `digits` on 16 hosts at 1 Gbit/s, 400 steps each, by policy, beside the bare gradients of as many
   steps in a plain loop.
+- Ratios: processor seconds of a worker's step by policy over those under BSP, in runs that take turns, for 8 and 16
+  workers with one server and with as many as there are by default. The least of all rounds counts on either side: what
+  else the machine does only adds to it.
 
     python benchmarks/bench_virtual.py [--quick]
 
@@ -31,6 +34,11 @@ from record import Spread, print_table, print_verdict, save
 NUM_WORKERS = 16
 LIMIT_TURN_S, LIMIT_RUN_S = 100e-6, 60.0
 POLICIES = ("bsp", "local_sgd:8", "asp")
+LIMIT_RATIOS = {"asp": 2.0, "adaptive": 1.15}
+RATIO_POLICIES = ("bsp", "ssp:4", "asp", "adaptive")
+RATIO_SETTINGS = ((8, 1), (16, 1), (8, None), (16, None))
+"""Workers, each with a host of its own, and servers (None: the default)."""
+RATIO_STEPS, RATIO_ROUNDS = 40, 5
 
 
 def turn_s(num_turns: int) -> float:
@@ -49,25 +57,58 @@ def turn_s(num_turns: int) -> float:
     return (time.perf_counter() - started_s) / (NUM_WORKERS * num_turns)
 
 
-def run_s(policy: str, num_steps: int) -> tuple[float, int]:
-    """Seconds of real time for a run, and the steps that it had."""
+def run_s(
+    policy: str, num_steps: int, *, num_workers: int = NUM_WORKERS, num_servers: int | None = 1
+) -> tuple[float, float, int]:
+    """Seconds of real time and of the processor for a run, and the steps that it had."""
     task = digits()
     data = task.train_set()
 
     def work(job: VirtualJob) -> None:
         model, optimizer = task.build(0)
         pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
-        with plesio.join(model, optimizer, policy=policy, pacer=pacer, num_servers=1) as session:
+        with plesio.join(model, optimizer, policy=policy, pacer=pacer, num_servers=num_servers) as session:
             loader = DataLoader(data, batch_size=task.batch_size)
-            for batch in session.shard(loader, samples=num_steps * NUM_WORKERS * task.batch_size):
+            for batch in session.shard(loader, samples=num_steps * num_workers * task.batch_size):
                 loss = task.loss(model, batch)
                 loss.backward()
                 session.step(loss)
 
-    started_s = time.perf_counter()
-    simulation = simulate(work, num_workers=NUM_WORKERS, cluster=parse_cluster("16x1gbe"))
+    started_s, began_s = time.perf_counter(), time.process_time()
+    simulation = simulate(work, num_workers=num_workers, cluster=parse_cluster("16x1gbe"))
     simulation.values()
-    return time.perf_counter() - started_s, simulation.runs[0].steps
+    return time.perf_counter() - started_s, time.process_time() - began_s, simulation.runs[0].steps
+
+
+def step_cpu_s(*, num_workers: int, num_servers: int | None, num_steps: int, num_rounds: int) -> dict[str, float]:
+    """Least processor seconds of one worker's step, by policy."""
+    least: dict[str, float] = {}
+    for number in range(num_rounds):
+        for policy in RATIO_POLICIES if number % 2 else reversed(RATIO_POLICIES):
+            _, cpu_s, steps = run_s(policy, num_steps, num_workers=num_workers, num_servers=num_servers)
+            least[policy] = min(cpu_s / steps, least.get(policy, cpu_s / steps))
+    return least
+
+
+def ratios(*, num_steps: int, num_rounds: int) -> tuple[list[dict[str, Any]], bool]:
+    """Of every setting the seconds by policy, and whether all ratios to BSP are within their limits."""
+    found = []
+    met = True
+    rows = []
+    for num_workers, num_servers in RATIO_SETTINGS:
+        cpu_s = step_cpu_s(num_workers=num_workers, num_servers=num_servers, num_steps=num_steps, num_rounds=num_rounds)
+        over_bsp = {policy: cpu_s[policy] / cpu_s["bsp"] for policy in RATIO_POLICIES}
+        met = met and all(over_bsp[policy] <= limit for policy, limit in LIMIT_RATIOS.items())
+        found.append({"workers": num_workers, "servers": num_servers, "step_cpu_s": cpu_s, "over_bsp": over_bsp})
+        servers = "by default" if num_servers is None else str(num_servers)
+        shown = [f"{1e3 * cpu_s[policy]:.2f} ms ({over_bsp[policy]:.2f})" for policy in RATIO_POLICIES]
+        rows.append([str(num_workers), servers, *shown])
+    print_table(
+        "processor time of a worker's step of digits (over BSP's)",
+        columns=["workers", "servers", *RATIO_POLICIES],
+        rows=rows,
+    )
+    return found, met
 
 
 def bare_s(num_steps: int) -> float:
@@ -100,7 +141,7 @@ def main() -> int:
     run_s(POLICIES[0], 4)  # loads what torch loads at first use
     for policy in POLICIES:
         own_s = bare_s(400 // scale)
-        whole_s, steps = run_s(policy, 400 // scale)
+        whole_s, _, steps = run_s(policy, 400 // scale)
         results[policy] = {"run_s": whole_s, "steps": steps, "bare_step_s": own_s}
         run_ok = run_ok and whole_s <= LIMIT_RUN_S
         added_s = whole_s / steps - own_s
@@ -109,9 +150,14 @@ def main() -> int:
     print_table(
         f"{NUM_WORKERS} virtual workers of digits", columns=["policy", "steps", "run", "bare step", "added"], rows=rows
     )
+    results["ratios"], ratios_ok = ratios(
+        num_steps=RATIO_STEPS // (6 if arguments.quick else 1), num_rounds=1 if arguments.quick else RATIO_ROUNDS
+    )
     print_verdict("a turn takes at most 100 us", met=turn_ok)
     print_verdict("16 workers of digits, 400 steps each, take less than 60 s", met=run_ok)
-    save("virtual", settings={"workers": NUM_WORKERS, "scale": scale}, results=results, met=turn_ok and run_ok)
+    print_verdict("an asp step at most 2 of a bsp one in processor time, an adaptive one at most 1.15", met=ratios_ok)
+    met = turn_ok and run_ok and ratios_ok
+    save("virtual", settings={"workers": NUM_WORKERS, "scale": scale}, results=results, met=met)
     return 0
 
 

@@ -7,7 +7,6 @@ sent.
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -262,14 +261,15 @@ class JobServer:
             )
             self._act(effects)
         elif self._first is not None:
-            body = {"event": asdict(event), "num_samples": num_samples, "finished": finished, "server": server}
+            fields = {name: getattr(event, name) for name in Arrived.__slots__}
+            body = {"event": fields, "num_samples": num_samples, "finished": finished, "server": server}
             self._first.send(ControlKind.ARRIVED, body)
 
     def _act(self, effects: list[Effect]) -> None:
         orders = [effect for effect in effects if isinstance(effect, Order)]
         if orders:
+            body = {"orders": [[order.kind, order.body] for order in orders]}
             for peer in self._holders:
-                body = {"orders": [[order.kind, order.body] for order in orders]}
                 self._endpoint.send_control(peer, ControlKind.ORDERS, body)
             self._shard.carry_out(orders)
         for effect in effects:

@@ -23,7 +23,7 @@ from functools import partial
 
 from plesio.sim.kernel import Cancellable, Kernel
 
-__all__ = ["Link", "Network"]
+__all__ = ["Link", "Network", "Route"]
 
 
 @dataclass(slots=True, eq=False)
@@ -37,14 +37,18 @@ class Link:
     """In the order in which they began."""
 
 
+Route = tuple[Link, ...]
+"""The links that a transfer goes over; made by `Network.route`."""
+
+
 @dataclass(slots=True, eq=False)
 class _Transfer:
-    links: tuple[Link, ...]
+    route: Route
     left_bytes: float
     on_done: Callable[[], None]
     on_sent: Callable[[], None]
+    updated_s: float
     bytes_per_s: float = 0.0
-    updated_s: float = 0.0
     end: Cancellable | None = None
 
 
@@ -105,38 +109,68 @@ class Network:
         *,
         on_sent: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin a transfer over the named links.
+        """Begin a transfer over the named links; as `send` over a `route` of them.
+
+        Raises:
+            ValueError: A number of bytes that cannot be, a link that is not there, or one named twice.
+        """
+        self.send(self.route(links), num_bytes, on_done, on_sent=on_sent)
+
+    def route(self, links: Sequence[str]) -> Route:
+        """The way over the named links, for any number of transfers.
+
+        Raises:
+            ValueError: A link that is not there, or one named twice.
+        """
+        if unknown := [name for name in links if name not in self._links]:
+            raise ValueError(f"no link named {', '.join(unknown)}; make it with `link` first")
+        if len(set(links)) < len(links):
+            raise ValueError(f"a transfer over {', '.join(links)}: name each link once")
+        return tuple(self._links[name] for name in links)
+
+    def send(
+        self,
+        route: Route,
+        num_bytes: float,
+        on_done: Callable[[], None],
+        *,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin a transfer.
 
         Args:
-            links: Their names.
+            route: Where it goes.
             num_bytes: What is transferred.
             on_done: Called when the last byte has arrived.
             on_sent: Called when the last byte is out, a latency before that.
 
         Raises:
-            ValueError: A number of bytes that cannot be, a link that is not there, or one named twice.
+            ValueError: A number of bytes that cannot be.
         """
         if not 0 <= num_bytes < math.inf:
             raise ValueError(f"a transfer of {num_bytes} bytes; write a finite number, 0 or more")
-        if unknown := [name for name in links if name not in self._links]:
-            raise ValueError(f"no link named {', '.join(unknown)}; make it with `link` first")
-        if len(set(links)) < len(links):
-            raise ValueError(f"a transfer over {', '.join(links)}: name each link once")
-        route = tuple(self._links[name] for name in links)
         if num_bytes == 0 or not route:
-            self._kernel.after(sum(link.latency_s for link in route), on_done)
+            self._kernel.after(_latency_s(route), on_done)
             on_sent()
             return
-        transfer = _Transfer(route, float(num_bytes), on_done, on_sent, updated_s=self._kernel.now_s)
+        transfer = _Transfer(route, float(num_bytes), on_done, on_sent, self._kernel.now_s)
         for link in route:
             link.transfers[transfer] = None
         self._share(route)
 
-    def _share(self, changed: tuple[Link, ...]) -> None:
+    def _share(self, changed: Route) -> None:
         """Give every transfer on these links its share anew."""
-        now_s = self._kernel.now_s
-        for transfer in {transfer: None for link in changed for transfer in link.transfers}:
-            bytes_per_s = min(link.bytes_per_s / len(link.transfers) for link in transfer.links)
+        kernel = self._kernel
+        now_s = kernel.now_s
+        affected = changed[0].transfers
+        for link in changed[1:]:
+            affected = affected | link.transfers
+        for transfer in affected:
+            bytes_per_s = math.inf
+            for link in transfer.route:
+                offer_bytes_per_s = link.bytes_per_s / len(link.transfers)
+                if offer_bytes_per_s < bytes_per_s:
+                    bytes_per_s = offer_bytes_per_s
             if bytes_per_s == transfer.bytes_per_s:
                 continue
             transfer.left_bytes -= (now_s - transfer.updated_s) * transfer.bytes_per_s
@@ -144,14 +178,15 @@ class Network:
             if transfer.end is not None:
                 transfer.end.cancel()
             left_s = max(0.0, transfer.left_bytes) / bytes_per_s
-            transfer.end = Cancellable(partial(self._finish, transfer))
-            self._kernel.after(left_s, transfer.end)
+            transfer.end = end = Cancellable(partial(self._finish, transfer))
+            kernel.after(left_s, end)
 
     def _finish(self, transfer: _Transfer) -> None:
-        for link in transfer.links:
+        route = transfer.route
+        for link in route:
             del link.transfers[transfer]
-        self._share(transfer.links)
-        self._kernel.after(sum(link.latency_s for link in transfer.links), transfer.on_done)
+        self._share(route)
+        self._kernel.after(_latency_s(route), transfer.on_done)
         transfer.on_sent()
 
 
@@ -161,3 +196,10 @@ def _check(name: str, *, latency_s: float, bytes_per_s: float) -> None:
             f"link {name}: {latency_s} s, {bytes_per_s} bytes per second; "
             "write a finite latency of 0 or more and a bandwidth above 0"
         )
+
+
+def _latency_s(route: Route) -> float:
+    latency_s = 0.0
+    for link in route:
+        latency_s += link.latency_s
+    return latency_s

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -45,18 +46,32 @@ class Slice:
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype as torch names it."""
-        dtype = getattr(torch, self.dtype)
-        assert isinstance(dtype, torch.dtype)
-        return dtype
+        return _dtype(self.dtype)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the slice."""
-        return (self.stop - self.start) * self.torch_dtype.itemsize
+        return (self.stop - self.start) * _item_bytes(self.dtype)
 
     def view(self, block: torch.Tensor) -> torch.Tensor:
         """The slice's elements in a server's block (shape ``[stop - start]``), sharing its memory."""
         return block[self.offset : self.offset + self.num_bytes].view(self.torch_dtype)
+
+    def cut(self, flat: torch.Tensor) -> torch.Tensor:
+        """The slice's elements of the whole tensor, flattened; sharing its memory."""
+        return flat if self.stop - self.start == flat.numel() else flat[self.start : self.stop]
+
+
+@cache
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+@cache
+def _item_bytes(name: str) -> int:
+    return _dtype(name).itemsize
 
 
 @dataclass(frozen=True, slots=True)

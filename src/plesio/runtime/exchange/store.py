@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from plesio.policies import Policy
 from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SharedState
-from plesio.runtime.exchange.layout import Layout, Slice, view_packed, write_slice
+from plesio.runtime.exchange.layout import Layout
 from plesio.runtime.exchange.optimizer_state import Piece, Table, read_state, write_state
+from plesio.runtime.exchange.packing import pack, unpack
 from plesio.runtime.exchange.replica import Replica, State
 from plesio.runtime.exchange.shard import group_options, optimizer_spec
 from plesio.runtime.exchange.store_client import Reply, StoreClient
@@ -231,21 +232,15 @@ class StoreExchange:
 
         For each server flat tensors may follow that it also gets.
         """
+        flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
         present: list[list[int] | None] = []
         payloads: list[NDArray[np.uint8]] = []
         for server, slices in enumerate(self._layout.servers):
-            here = [index for index, piece in enumerate(slices) if piece.name in tensors]
-            parts = [
-                tensors[piece.name].detach().reshape(-1)[piece.start : piece.stop]
-                for piece in (slices[index] for index in here)
-            ]
+            here = [index for index, piece in enumerate(slices) if piece.name in flat]
+            parts = [slices[index].cut(flat[slices[index].name]) for index in here]
             parts += [] if also is None else also[server]
             payload = self._client.endpoints[server].stage(sum(part.nbytes for part in parts))
-            position = 0
-            for part in parts:
-                source = part.contiguous().view(torch.uint8)
-                torch.from_numpy(payload[position : position + source.numel()]).copy_(source)
-                position += source.numel()
+            pack(parts, torch.from_numpy(payload))
             present.append(here if len(here) < len(slices) else None)
             payloads.append(payload)
         return present, payloads
@@ -261,14 +256,8 @@ class StoreExchange:
         self._timeline.communicate(begun_s + self.waited_s, ended_s, clock=self._clock)
         self._timeline.event("pull", at_s=ended_s, clock=self._clock, version=self._version)
 
-    @torch.no_grad()
     def _merge(self, replies: list[Reply]) -> None:
-        for slices, reply in zip(self._layout.servers, replies, strict=True):
-            position = 0
-            for index in reply.present if reply.present is not None else range(len(slices)):
-                piece = slices[index]
-                write_slice(self._by_name[piece.name], piece, _part(reply.payload, piece, position))
-                position += piece.num_bytes
+        self._write(self._by_name, replies)
         self._version = min(reply.version for reply in replies)
         self.credit = min(reply.credit for reply in replies)
         self.halted = any(reply.halted for reply in replies)
@@ -303,20 +292,16 @@ class StoreExchange:
 
     def _state(self, *, snapshot: int | None) -> State:
         state = self._replica.state()
-        for slices, reply in zip(self._layout.servers, self._client.shared(snapshot=snapshot), strict=True):
-            position = 0
-            for index in reply.present if reply.present is not None else range(len(slices)):
-                piece = slices[index]
-                write_slice(state[piece.name], piece, _part(reply.payload, piece, position))
-                position += piece.num_bytes
+        self._write(state, self._client.shared(snapshot=snapshot))
         return state
+
+    def _write(self, tensors: Mapping[str, torch.Tensor], replies: Sequence[Reply]) -> None:
+        """Overwrite the slices of ``tensors`` that the servers have sent."""
+        for slices, reply in zip(self._layout.servers, replies, strict=True):
+            here = slices if reply.present is None else [slices[index] for index in reply.present]
+            unpack(torch.from_numpy(reply.payload), [(tensors[piece.name], piece) for piece in here])
 
     def close(self) -> None:
         """Forget what is held back."""
         self._gradients.clear()
         self._base.clear()
-
-
-def _part(payload: NDArray[np.uint8], piece: Slice, position: int) -> torch.Tensor:
-    """The slice's elements at ``position`` of a packed payload."""
-    return view_packed(torch.from_numpy(payload[position : position + piece.num_bytes]), piece.torch_dtype)

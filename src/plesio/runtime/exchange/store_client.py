@@ -142,8 +142,9 @@ class StoreClient:
     def _request(self, kind: BulkKind, *, clock: int = 0, meta: Mapping[str, Any]) -> list[Bulk]:
         """Ask every server the same and collect the answers (valid until the next request)."""
         number = self._new_request()
+        header = self._header(kind, clock=clock, request=number)
         for endpoint in self.endpoints:
-            endpoint.push(self._header(kind, clock=clock, request=number), meta=meta)
+            endpoint.push(header, meta=meta)
         return self._collect(number)
 
     def _new_request(self) -> int:
@@ -199,9 +200,9 @@ class StoreClient:
     ) -> None:
         """Send an update, in payloads that were staged by the servers' endpoints."""
         header = self._header(BulkKind.PUSH, clock=clock, base_version=base_version)
-        finished = self.take_finished()
+        whole = {**meta, "present": None, "finished": self.take_finished()}
         for endpoint, here, payload in zip(self.endpoints, present, payloads, strict=True):
-            endpoint.push(header, meta={**meta, "present": here, "finished": finished}, payload=payload)
+            endpoint.push(header, meta=whole if here is None else {**whole, "present": here}, payload=payload)
 
     def note_finished(self, plan: int, block: int, num_samples: int) -> None:
         """These leased samples are part of the update under way: they are finished when it has arrived."""

@@ -33,8 +33,24 @@ _BULK_BYTES = 80
 """Heads and framing of a bulk message."""
 
 
-def _json_bytes(body: Mapping[str, Any] | None) -> int:
-    return len(json.dumps(body, separators=(",", ":"))) if body else 0
+class _JsonBytes:
+    """Tells how long messages are as JSON; asked for the same object again, as when all servers get it, it knows."""
+
+    def __init__(self) -> None:
+        self._encode = json.JSONEncoder(separators=(",", ":")).encode
+        self._latest: Mapping[str, Any] | None = None
+        self._num_bytes = 0
+
+    def __call__(self, body: Mapping[str, Any] | None) -> int:
+        if not body:
+            return 0
+        if body is not self._latest:
+            self._num_bytes = len(self._encode(body))
+            self._latest = body
+        return self._num_bytes
+
+
+_json_bytes = _JsonBytes()
 
 
 class Memory:
@@ -166,9 +182,9 @@ class VirtualServer:
             self._do_next()
 
     def _do_next(self) -> None:
-        # the answers to a message leave one by one before the next message is looked at
-        self._waiting.extendleft(reversed(self._answers))
-        self._answers.clear()
+        if self._answers:  # to a message: they leave one by one before the next message is looked at
+            self._waiting.extendleft(reversed(self._answers))
+            self._answers.clear()
         self._busy = bool(self._waiting)
         if self._waiting:
             work_s, act = self._waiting.popleft()

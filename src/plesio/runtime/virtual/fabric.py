@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from plesio.cost.cluster import Cluster
 from plesio.sim.kernel import Kernel
-from plesio.sim.link import Network
+from plesio.sim.link import Network, Route
 
 __all__ = ["Channel", "Fabric"]
 
@@ -26,7 +26,7 @@ class Fabric:
         self.kernel = kernel
         self.cluster = cluster
         self.cross_rack_bytes = 0
-        self._network = Network(kernel)
+        self.network = Network(kernel)
         self._num_connections = 0
         self._now = cluster
         """The cluster with its links as they are now."""
@@ -39,28 +39,22 @@ class Fabric:
         self._now = self.cluster.at(self.kernel.now_s)
         for name, (source, target, position) in self._places.items():
             link = self._now.path(source, target)[position]
-            self._network.change(name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
+            self.network.change(name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
 
     def channel(self, source: int, target: int) -> "Channel":
         """A new connection from host ``source`` to host ``target``."""
         return Channel(self, source, target)
 
-    def transfer(
-        self, route: list[str], num_bytes: int, *, on_arrival: Callable[[], None], on_sent: Callable[[], None]
-    ) -> None:
-        """Send ``num_bytes``, over links shared with what else is on them."""
-        self._network.transfer(route, num_bytes, on_arrival, on_sent=on_sent)
-
-    def route(self, source: int, target: int) -> list[str]:
-        """The names of the links of a new connection; where links are not shared it has some of its own."""
+    def route(self, source: int, target: int) -> Route:
+        """The links of a new connection; where links are not shared it has some of its own."""
         names = []
         for position, link in enumerate(self._now.path(source, target)):
             self._num_connections += not link.shared
             name = link.name if link.shared else f"{link.name}:{self._num_connections}"
-            self._network.link(name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
+            self.network.link(name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
             self._places[name] = source, target, position
             names.append(name)
-        return names
+        return self.network.route(names)
 
 
 class Channel:
@@ -81,14 +75,18 @@ class Channel:
 
     def send(self, num_bytes: int, on_arrival: Callable[[], None]) -> None:
         """Queue a message; ``on_arrival`` is called when all of it is there."""
-        self._waiting.append((num_bytes, on_arrival))
-        if not self._busy:
-            self._send_next()
+        if self._busy:
+            self._waiting.append((num_bytes, on_arrival))
+        else:
+            self._transfer(num_bytes, on_arrival)
 
-    def _send_next(self) -> None:
-        self._busy = bool(self._waiting)
+    def _transfer(self, num_bytes: int, on_arrival: Callable[[], None]) -> None:
+        self._busy = True
+        if self._crosses:
+            self._fabric.cross_rack_bytes += num_bytes
+        self._fabric.network.send(self._route, num_bytes, on_arrival, on_sent=self._on_sent)
+
+    def _on_sent(self) -> None:
+        self._busy = False
         if self._waiting:
-            num_bytes, on_arrival = self._waiting.popleft()
-            if self._crosses:
-                self._fabric.cross_rack_bytes += num_bytes
-            self._fabric.transfer(self._route, num_bytes, on_arrival=on_arrival, on_sent=self._send_next)
+            self._transfer(*self._waiting.popleft())
