@@ -124,11 +124,15 @@ def measure_states(
         setting=f"torch.save with fsync into {tempfile.gettempdir()}, reading after the pages were dropped, "
         f"{NUM_RANKS} processes of one thread; medians of {repeats}, which vary by "
         f"{100 * statistics.median(spreads):.0f} %. Fitted: writing {format_seconds(fits['write'].intercept)} and "
-        f"{format_bandwidth(1 / fits['write'].slope)}. Intervals are for a failure an hour. The baseline is the "
+        f"{_bandwidth_text(fits['write'].slope)}. Intervals are for a failure an hour. The baseline is the "
         "bandwidth of the largest full state.",
         predictions=tuple(predictions),
         charts=(_chart(found, fits=fits, writers=writers),),
     )
+
+
+def _bandwidth_text(s_per_byte: float) -> str:
+    return format_bandwidth(1 / s_per_byte) if s_per_byte > 0 else "no bandwidth: larger states took no longer"
 
 
 def state_times(group: TorchGroup, *, folder: str, num_bytes: int, sharded: bool, repeats: int) -> tuple[Times, Times]:
