@@ -2,9 +2,9 @@
 
     python benchmarks/adaptive/late_gradients.py
 
-A quadratic, no noise: the theory's own case (`plesio.runtime.exchange.interleaved`). Each worker trains on what was there
-just after its own last update, so gradients are N - 1 updates old. *By arrival* is a step of the stock optimizer at every
-update, with an N-th of the rate; *root* the same with decay rates to the power of 1/N.
+A quadratic, no noise: the theory's own case (`plesio.runtime.exchange.interleaved`). Each worker trains on what was
+there just after its own last update, so gradients are N - 1 updates old. *By arrival* is a step of the stock optimizer
+at every update, with an N-th of the rate; *root* the same with decay rates to the power of 1/N.
 """
 
 import math

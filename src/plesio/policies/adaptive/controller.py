@@ -7,6 +7,7 @@ review.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -30,6 +31,10 @@ __all__ = ["Controller", "Decision"]
 
 MAX_RESTORES = 3
 """Times that a run is taken back; after that it goes on under BSP, where staleness cannot be what is wrong."""
+
+
+GOT_ON = 0.02
+"""Share by which the loss must be below that of a kept state for it to be no use going back there."""
 
 
 class _Component(Protocol):
@@ -70,6 +75,7 @@ class Controller:
         "_components",
         "_guard",
         "_has_kept",
+        "_kept_losses",
         "_movement",
         "_num_restores",
         "_pairs",
@@ -100,6 +106,8 @@ class Controller:
         self._movement = Movement()
         self._has_kept = False
         """The workers have a state to go back to; on the ways to the store and from it they keep none."""
+        self._kept_losses: deque[float] = deque(maxlen=2)
+        """Of the steps before each of the states that the workers have kept, two at most."""
         self._num_restores = 0
 
     @property
@@ -132,10 +140,10 @@ class Controller:
             inputs |= {f"progress.{key}": float(value) for key, value in failure.inputs.items()}
         if alarm is not None:
             inputs |= {f"guard.{key}": float(value) for key, value in alarm.inputs.items()}
-            restore = not alarm.averted and self._may_restore
+            restore = not alarm.averted and self._may_restore(reading.loss)
             reason = f"{alarm.reason}: {self._fall_back_text(restore=restore)}"
         elif failure is not None:
-            restore = failure.harmed and self._may_restore
+            restore = failure.harmed and self._may_restore(reading.loss)
             reason = f"{failure.reason}: {self._return_text(choice, restore=restore)}"
         else:
             reason = choice.reason + self._objection(choice, advices)
@@ -143,14 +151,16 @@ class Controller:
         # what a change did to training is not known before its trial is over: until then nothing new is kept
         keep = alarm is None and failure is None and not self.on_trial and self._guard is not None and self._guard.good
         on_the_way = self.setting != choice.setting and (self.setting.on_store or choice.setting.on_store)
-        self._has_kept |= keep and not on_the_way
+        if keep and not on_the_way:
+            self._has_kept = True
+            self._kept_losses.append(reading.loss)
         tightens = self._tightens(choice.setting)
         if restore or tightens:
             self._movement.forget()
         if tightens and alarm is None and self._guard is not None:
             self._guard.tightened()
         if self._progress is not None:
-            if alarm is not None:
+            if alarm is not None and not alarm.averted:
                 self._progress.failed()
             if choice.setting != self.setting:
                 self._progress.changed(self.setting, choice.setting)
@@ -180,9 +190,12 @@ class Controller:
         """Whether the last change is still on trial."""
         return self._progress is not None and self._progress.on_trial
 
-    @property
-    def _may_restore(self) -> bool:
-        return self._has_kept and self._num_restores < MAX_RESTORES
+    def _may_restore(self, loss: float) -> bool:
+        """Whether there is a state to go back to, and training has not clearly got on since then."""
+        if not self._has_kept or self._num_restores >= MAX_RESTORES:
+            return False
+        kept = self._kept_losses[0]
+        return not loss < kept - GOT_ON * abs(kept)
 
     def _return_text(self, choice: Choice, *, restore: bool) -> str:
         """What is done about a change that training did not bear."""

@@ -234,8 +234,13 @@ class Guard:
         return replace(alarm, averted=averted)
 
     def tightened(self) -> None:
-        """The run gets less slack or another optimizer's steps: what the speed was before says nothing of them."""
-        self._speed.level.clear()
+        """The run gets less slack or another optimizer's steps: what speed and loss were before says nothing of them.
+
+        A worker that steps by itself fits its own data better than the mean of all fits them, so the loss that workers
+        report rises when they step together, and most where they have different data.
+        """
+        for watched in (self._speed, self._loss, self._worst, self._typical):
+            watched.level.clear()
 
     def _averts(self, reading: Reading) -> bool:
         """Whether no more than some workers are affected, whose gradients were scaled down."""

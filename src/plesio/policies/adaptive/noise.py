@@ -21,7 +21,8 @@ Where that is enough, there is no objection to slack between racks, though there
 16 workers in 2 racks at ν = 1 it is 0.97 between racks and 0.73 between workers.
 
 *On the store* the servers normalise by the mean of a round (`plesio.runtime.exchange.interleaved`) and no worker steps
-by itself, as long as it exchanges at every step: there is no objection to that.
+by itself, as long as it exchanges at every step: there is no objection to that, but at the beginning. A transformer
+under Adam that went to the store in its fifth step had not recovered after fifty.
 
 It is the argument of square-root scaling for Adam (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive
 Gradient Algorithms") turned round: there the rate grows with the root of the batch, here the batch shrinks by N.
@@ -81,7 +82,7 @@ class NoiseMonitor:
             signal = figures.mean_norm_sq
             self._ratios.append(figures.between / signal if signal > 0 else math.inf)
         if len(self._ratios) < self._config.window:
-            return Advice(slack=0, on_store=math.inf, reason="how noisy a worker's gradient is, is not known yet")
+            return Advice(slack=0, reason="how noisy a worker's gradient is, is not known yet")
         ratio, workers, racks = max(self._ratios), reading.num_workers, reading.num_racks
         efficiency = _efficiency(ratio, share=1.0, num_workers=workers)
         if efficiency >= self._config.least_efficiency:

@@ -42,8 +42,8 @@ How they are found:
   ``least_fall`` of what it once fell by: twice in a row, or once by twice as much. A start follows.
 
 How long the end is strict. Under a cosine the last twentieth of the rates' sum takes three tenths of the steps. So
-where it is known how many steps there are, the final phase is strict in the last ``final_steps`` of them alone, and
-before that it allows anything.
+where it is known how many steps there are, the last ``final_steps`` of them are strict, whatever the rate does, and a
+final phase before them allows anything.
 
 Noise does not make the phase flap: a setback must exceed it and needs four usual readings before, and a start that was
 taken for over can return to ``critical`` once.
@@ -96,7 +96,7 @@ class PhaseConfig:
         jump_budget: Share of the last cycle's budget; when a jump has spent as much it is over.
         final_share: Share of its peak at which the learning rate is final.
         final_budget: Share of the cycle's budget that is left when the final phase begins.
-        final_steps: Share of all steps in which a final phase is strict, where it is known how many there are.
+        final_steps: Share of all steps that is strict at the end, where it is known how many there are.
         settled_loss: Share of the loss's fall that the newer half of a start holds when it is over.
         settled_gradient: The same for the norm of the mean gradient.
         least_fall: Share of its highest value by which a figure falls, if it does.
@@ -191,16 +191,19 @@ class PhaseDetector:
         verdict = self._by_rate() or self._by_figures(reading)
         if verdict.phase != self.phase or verdict.phase == "critical":
             self._verdict = verdict
-        strict = self.phase in _STRICT[self._config.direction] and not self._is_early(reading)
-        slack = self._config.slack if strict else math.inf
-        return Advice(slack=slack, reason=self._verdict.reason, inputs=self._verdict.inputs)
+        slack = self._config.slack if self._is_strict(reading) else math.inf
+        reason = self._verdict.reason
+        if slack < math.inf and self.phase == "stable":
+            reason = "the run is about to end"
+        return Advice(slack=slack, reason=reason, inputs=self._verdict.inputs)
 
-    def _is_early(self, reading: Reading) -> bool:
-        """Whether the final phase has begun with many steps still to come, as under a long tail of small rates."""
-        if self.phase != "final" or reading.progress is None or not reading.clock:
-            return False
+    def _is_strict(self, reading: Reading) -> bool:
+        """Whether the steps to come are in a phase that is strict; the end is the last steps, where they are known."""
+        strict = _STRICT[self._config.direction]
+        if "final" not in strict or self.phase == "critical" or reading.progress is None or not reading.clock:
+            return self.phase in strict
         at_next_review = reading.progress * (1 + reading.num_steps / reading.clock)
-        return at_next_review < 1 - self._config.final_steps
+        return at_next_review >= 1 - self._config.final_steps
 
     def _by_rate(self) -> _Verdict | None:
         """What the learning rate says; None where it is silent."""
@@ -316,10 +319,9 @@ class _Rate:
     def _budget_left(self, reading: Reading) -> float:
         """The share that is left of the cycle's budget, as far as can be told; 1 if nothing can.
 
-        In the middle of the review to come, since that is what the phase is for; at its end where it is known how many
-        steps are to come, so that no run ends before it has become strict.
+        In the middle of the review to come, since that is what the phase is for.
         """
-        left, ahead = math.inf, reading.num_steps / 2
+        left = math.inf
         oldest, newest = self._falls[0], self._falls[-1]
         if len(self._falls) == self._falls.maxlen and min(self._falls) > 0:
             left = self._last * self._last / newest * (2 / 3 if newest < _SLOWS_DOWN * oldest else 1 / 2)
@@ -328,10 +330,10 @@ class _Rate:
             first_steps, first_progress = self._first_progress = self._first_progress or (self._num_steps, progress)
             if progress > first_progress:
                 steps = (self._num_steps - first_steps) * (1 - progress) / (progress - first_progress)
-                left, ahead = min(left, self._last * steps), reading.num_steps
+                left = min(left, self._last * steps)
         if left == math.inf or self._budget == 0:
             return 1.0
-        return max(0.0, left - self._last * ahead) / (left + self._budget)
+        return max(0.0, left - self._last * reading.num_steps / 2) / (left + self._budget)
 
     def verdict(self) -> _Verdict | None:
         """What follows for the phase; None if nothing."""

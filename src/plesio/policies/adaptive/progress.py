@@ -16,6 +16,8 @@ which for a steady fall is a quarter of F after as many steps again. The trial *
 or, where that is more, the scatter of the reviews about their trend. Workers that draw from different data scatter
 more, and are judged more mildly. Without a loss nothing is judged.
 
+A trial goes on when the setting is left before it is over, for another reason: harm shows late.
+
 What failed is barred: its *kind* (local steps, racks, the store, rounding), from its slack on, for `back_off` reviews,
 twice as many after every further failure. For `rest` reviews nothing that is looser than the setting before the trial
 is taken, so that training shows how it goes without. Where the loss is far above what it was (`harm` times σ, and
@@ -175,8 +177,7 @@ class ProgressJudge:
         if _looser(after, before):
             known = tuple(self._points)
             self._trial = _Trial(before, after, known) if known else None
-        else:
-            self._trial = None
+        elif self._trial is None:
             self._points.clear()
 
     def failed(self) -> None:
