@@ -60,6 +60,23 @@ def test_one_worker_is_on_its_own_anyhow():
     assert NoiseMonitor(NoiseConfig()).observe(reading(noise=9.0, num_workers=1)) == NO_OBJECTION
 
 
+def of_data(*, between: float, normalises: bool = False) -> Reading:
+    figures = GradientFigures(norm_sq=2.0, mean_norm_sq=1.0, within=1.0, between=between, noise_scale=9.0)
+    return Reading(clock=16, num_steps=16, learning_rate=0.1, gradient=figures, normalises=normalises, num_workers=16)
+
+
+def test_workers_whose_data_differ_are_kept_together_but_may_use_the_store():
+    monitor = NoiseMonitor(NoiseConfig(window=2))
+    advice = monitor.observe(of_data(between=3.0))
+    assert (advice.slack, advice.staleness) == (1, math.inf)
+    assert "data differ" in advice.reason
+    assert monitor.observe(of_data(between=1.0)).slack == 1  # data stay what they are
+
+
+def test_between_few_workers_chance_is_larger():
+    assert NoiseMonitor(NoiseConfig()).observe(of_data(between=1.75)) == NO_OBJECTION
+
+
 @pytest.mark.parametrize("wrong", [{"least_efficiency": 1.0}, {"window": 0}])
 def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
     with pytest.raises(PolicySpecError, match=next(iter(wrong))):

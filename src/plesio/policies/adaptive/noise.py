@@ -24,6 +24,13 @@ Where that is enough, there is no objection to slack between racks, though there
 by itself, as long as it exchanges at every step: there is no objection to that, but at the beginning. A transformer
 under Adam that went to the store in its fifth step had not recovered after fifty.
 
+*Workers whose data differ.* Between workers gradients vary by the noise of their batches, and by what their data have
+of their own; within a worker, from one step to the next, by the noise alone and by how far the mean gradient moves. So
+where the first was once above ``largest_spread`` times the second (and 1 + 2/N times that, for chance), workers draw
+from different data, and local steps lead them apart (Zhao et al. 2018, "Federated Learning with Non-IID Data";
+Karimireddy et al. 2020). That does not change while training runs, but shows less when replicas differ. So from then
+on, whatever the optimizer is, a slack of ``spread_slack`` is all that is allowed, but for the store.
+
 It is the argument of square-root scaling for Adam (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive
 Gradient Algorithms") turned round: there the rate grows with the root of the batch, here the batch shrinks by N.
 """
@@ -46,6 +53,8 @@ class NoiseConfig:
     Attributes:
         least_efficiency: Progress by local steps over that by steps with the mean gradient, below which there are none.
         window: Readings with figures, of which the noisiest counts.
+        largest_spread: Variance between many workers over that within them, above which their data differ.
+        spread_slack: What is allowed then.
 
     Raises:
         PolicySpecError: A value out of its range.
@@ -53,10 +62,14 @@ class NoiseConfig:
 
     least_efficiency: float = 0.9
     window: int = 2
+    largest_spread: float = 1.6
+    spread_slack: int = 1
 
     def __post_init__(self) -> None:
         require_number("adaptive noise", "least_efficiency", self.least_efficiency, above=0.0, below=1.0)
         require_whole("adaptive noise", "window", self.window, minimum=1)
+        require_number("adaptive noise", "largest_spread", self.largest_spread, above=1.0)
+        require_whole("adaptive noise", "spread_slack", self.spread_slack, minimum=0)
 
 
 class NoiseMonitor:
@@ -66,17 +79,35 @@ class NoiseMonitor:
         config: Its parameters.
     """
 
-    __slots__ = ("_config", "_ratios")
+    __slots__ = ("_config", "_ratios", "_spread")
 
     def __init__(self, config: NoiseConfig) -> None:
         self._config = config
         self._ratios: deque[float] = deque(maxlen=config.window)
         """ν of the last readings with figures."""
+        self._spread = 0.0
+        """The largest variance between workers over that within them that was too large, so far."""
 
     def observe(self, reading: Reading) -> Advice:
         """Take the figures of a review, if it has any; say whether workers may step on their own."""
-        if not reading.normalises or reading.num_workers == 1:
+        if reading.num_workers == 1:
             return NO_OBJECTION
+        figures = reading.gradient
+        if figures is not None and figures.within > 0 and math.isfinite(figures.between):
+            spread, chance = figures.between / figures.within, 1 + 2 / reading.num_workers
+            if spread > self._config.largest_spread * chance:
+                self._spread = max(self._spread, spread)
+        advice = self._of_noise(reading) if reading.normalises else NO_OBJECTION
+        if not self._spread or advice.slack <= self._config.spread_slack:
+            return advice
+        return Advice(
+            slack=self._config.spread_slack,
+            on_store=math.inf,
+            reason=f"gradients differed {self._spread:.3g} times as much between workers as within: their data differ",
+            inputs={"spread": self._spread},
+        )
+
+    def _of_noise(self, reading: Reading) -> Advice:
         figures = reading.gradient
         if figures is not None and math.isfinite(figures.between) and math.isfinite(figures.mean_norm_sq):
             signal = figures.mean_norm_sq
