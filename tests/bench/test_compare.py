@@ -90,6 +90,11 @@ def test_comparison_writes_results_traces_and_report_and_resumes(tmp_path: Path,
         ("bsp", "finished", 640),
         ("asp", "finished", 640),
     ]
+    text = recipe.read_text()
+    recipe.write_text(text.replace("evaluate_every = 320", "evaluate_every = 320\ntarget = 0.0"))
+    assert recipe.read_text() != text
+    assert compare(recipe, "--out", out, "--resume") == 0
+    assert all(run.time_to_target_s is not None for run in read_results(out / "results.json"))
     for result in runs:
         assert [point.samples for point in result.evaluations] == [320, 640]
         assert result.final_metric == result.evaluations[-1].metric

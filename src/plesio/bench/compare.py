@@ -73,6 +73,8 @@ def run_comparison(
     keep_setting(out, recipe, world=world, calibration=calibration, resume=resume)
     kept = _kept(recipe, out) if resume else {}
     results = dict(kept)
+    if kept:  # with another target they come to it at another time
+        write_results(out / "results.json", _ordered(recipe, results))
     labels = list(_labels(recipe))
     crew: Workers | None = None
     try:
