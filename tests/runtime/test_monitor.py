@@ -212,3 +212,19 @@ def test_what_a_change_took_is_no_steps_time():
     timeline.blocked(0.7, 0.9, clock=2)
     step(monitor, 2, [])
     assert monitor.take(2, learning_rate=0.1).blocked_s == pytest.approx((0.2,))
+
+
+def test_on_the_store_progress_is_what_it_would_be_if_all_trained_alike() -> None:
+    monitor = StepMonitor(
+        0,
+        config=ReviewConfig(),
+        guard=None,
+        timeline=make_timeline(),
+        rounds=RoundBook(0, 4),
+        total_samples=200,
+    )
+    monitor.step(Progress(1, 4, 40, None, 0.0))
+    for clock in range(2, 7):
+        monitor.step(Progress(clock, 4, None, None, 0.0))
+    review = monitor.take(6, learning_rate=0.1, momentum=0.0, normalises=False, parameters=[])
+    assert review.progress == (40 + 5 * 4 * 4) / 200

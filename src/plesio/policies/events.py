@@ -125,7 +125,8 @@ class Reviewed:
         gradients: Of each sampled step, in order: the gradient's squared norm, and then its sketch.
         exchanges: Of each exchange that ran behind or between the steps: the clock of the step after which the worker
             began it, and the seconds from there until it was complete.
-        progress: Share of all samples that are done; below 0 where nobody knows how many there will be.
+        progress: Share of all samples that are done; below 0 where nobody knows how many there will be. On the store
+            what it would be if all had trained on as many as this worker.
         can_push: Whether the store's servers could step for this worker: they are there, and run its optimizer.
         rack: Number of the rack that the worker is in; left out of logs where it is 0, as in those of before racks.
         position: Sketch of the worker's parameters; empty, and left out of logs, where no guard asks for it.

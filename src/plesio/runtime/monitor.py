@@ -150,6 +150,8 @@ class StepMonitor:
         self._gradients: list[tuple[float, ...]] = []
         self._exchanges: list[tuple[float, float]] = []
         self._summed_rate = 0.0
+        self._num_trained = 0
+        """Samples of all workers, as far as this one knows."""
         self._progress = -1.0
         self._computed_s = timeline.meter.totals.compute_s
         self._exchanged_s = timeline.exchanged_s
@@ -218,8 +220,12 @@ class StepMonitor:
         self._num_pieces = 0
         if self._factor < 1.0:
             self._clipped(progress.clock)
-        if self._total_samples is not None and progress.global_samples is not None:
-            self._progress = min(1.0, progress.global_samples / self._total_samples)
+        if progress.global_samples is not None:
+            self._num_trained = progress.global_samples
+        else:  # on the store: as if all trained as many; of what the workers say of it, the mean is right
+            self._num_trained += progress.samples * self._rounds.num_workers
+        if self._total_samples is not None:
+            self._progress = min(1.0, self._num_trained / self._total_samples)
 
     def _clipped(self, clock: int) -> None:
         self._timeline.event("clip", at_s=self._timeline.now_s(), clock=clock, factor=self._factor)

@@ -123,6 +123,18 @@ def test_while_it_rests_nothing_looser_than_before_is_taken():
     assert run.judge.allows(LOCAL)
 
 
+def test_every_failure_of_any_kind_makes_the_rest_twice_as_long():
+    run = Run(ProgressConfig(rest=2, back_off=1))
+    for setting, rest in ((STORE, 2), (LOOSER, 4), (STORE, 8)):
+        run.see(*fall(4))
+        run.judge.changed(BSP, setting)
+        assert run.see(5.0)[0] is not None
+        for _ in range(rest):
+            assert not run.judge.allows(LOCAL)
+            run.see(1.0)
+        assert run.judge.allows(LOCAL)
+
+
 def test_an_alarm_bars_what_is_on_trial():
     run = Run()
     run.see(*fall(4))

@@ -52,7 +52,8 @@ class ProgressConfig:
         noise_factor: Standard deviations by which the loss must be above what was expected.
         least_rise: Share of the loss by which it must be above that as well.
         back_off: Reviews for which what failed is barred; doubled by every further failure of its kind.
-        rest: Reviews after a failure in which nothing looser than the setting before is taken.
+        rest: Reviews after the first failure in which nothing looser than the setting before is taken; doubled by every
+            further failure of any kind.
         harm: Standard deviations above the loss before the change at which the parameters have come to harm.
         harm_rise: Share of that loss by which it must be above it as well.
 
@@ -136,7 +137,7 @@ class ProgressJudge:
     (False, True)
     """
 
-    __slots__ = ("_bars", "_config", "_points", "_rest_until", "_resting_at", "_reviews", "_trial")
+    __slots__ = ("_bars", "_config", "_num_failures", "_points", "_rest_until", "_resting_at", "_reviews", "_trial")
 
     def __init__(self, config: ProgressConfig) -> None:
         self._config = config
@@ -145,6 +146,7 @@ class ProgressJudge:
         self._bars: dict[Kind, _Bar] = {}
         self._reviews = 0
         self._rest_until = 0
+        self._num_failures = 0
         self._resting_at: Setting | None = None
 
     @property
@@ -214,7 +216,8 @@ class ProgressJudge:
         kind = _kind(trial.after)
         self._trial = None
         self._points.clear()
-        self._resting_at, self._rest_until = trial.before, self._reviews + self._config.rest
+        self._resting_at, self._rest_until = trial.before, self._reviews + self._config.rest * 2**self._num_failures
+        self._num_failures += 1
         if kind is None:
             return
         times = self._bars[kind].times + 1 if kind in self._bars else 1

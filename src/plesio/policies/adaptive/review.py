@@ -180,7 +180,7 @@ def put_together(
         gradient=gradient,
         speed=speed,
         metric=metric,
-        progress=any_review.progress if any_review.progress >= 0 else None,
+        progress=_mean([review.progress for review in reviews.values()]) if any_review.progress >= 0 else None,
     )
 
 
