@@ -26,7 +26,7 @@ from plesio.policies.adaptive.setting import SYNCHRONOUS
 
 __all__ = ["Answer", "Noise", "Span", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
 
-_NO_OBJECTORS = ("review", "system", "topology", "guard")
+_NO_OBJECTORS = ("review", "system", "topology", "progress", "guard")
 """Parts of the policy that name no slack of their own; the guard asks for none when it gives alarm."""
 
 
