@@ -32,18 +32,21 @@ RULES = ("by arrival", "root", "parts of a step")
 def train(make: Make, curvatures: Tensor, *, rate: float, num_workers: int, rule: str) -> Tensor:
     """``[ROUNDS, dimensions]``: the parameters at the end of each round."""
     parameter = torch.ones_like(curvatures).requires_grad_()
-    stepper = InterleavedOptimizer(make([parameter], rate))
+    optimizer = make([parameter], rate)
+    if rule == "root":
+        for group in optimizer.param_groups:
+            group.update({key: group[key] ** (1 / num_workers) for key in ("momentum", "alpha") if group.get(key)})
+            if "betas" in group:
+                group["betas"] = tuple(beta ** (1 / num_workers) for beta in group["betas"])
+    stepper = InterleavedOptimizer(optimizer)
     pulled = [parameter.detach().clone() for _ in range(num_workers)]
     path = []
     share = 1 / num_workers
     for turn in range(ROUNDS * num_workers):
         worker = turn % num_workers
         parameter.grad = curvatures * pulled[worker]
-        if rule == "by arrival":
+        if rule in ("by arrival", "root"):
             stepper.step(weight=share)
-        elif rule == "root":
-            with stepper._scaled(share, decays=share):
-                stepper._optimizer.step()
         else:
             stepper.step(weight=share, share=share, age=min(turn, num_workers - 1) * share)
         pulled[worker] = parameter.detach().clone()

@@ -407,3 +407,12 @@ def test_config_is_a_plain_value():
     assert dataclasses.replace(PhaseConfig(), slack=3).slack == 3
     with pytest.raises(dataclasses.FrozenInstanceError):
         PhaseConfig().slack = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("rates", [[0.1] * 100, cosine(100)], ids=["constant", "cosine"])
+def test_the_last_tenth_of_known_steps_is_strict_and_nothing_before_it(rates: list[float]):
+    detector = PhaseDetector(PhaseConfig())
+    slacks = [detector.observe(one).slack for one in readings(rates=rates, num_planned=100)]
+    strict = [place for place, slack in enumerate(slacks) if slack == 0]
+    assert strict == list(range(strict[0], 100))
+    assert 88 <= strict[0] <= 91
