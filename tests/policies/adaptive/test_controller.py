@@ -119,6 +119,14 @@ def test_a_leap_of_the_parameters_is_an_alarm_and_the_way_back_from_it_is_none()
         assert (decision.alarm, decision.keep) == (False, True)
 
 
+def test_it_does_not_go_back_to_where_training_was_clearly_worse():
+    run = Run("adaptive,system.compress=off,phase.direction=both,phase.slack=0")
+    for place in range(12):
+        run.review(position=(float(place), 1.0))
+    alarm = run.review(0.5, position=(21.0, 1.0))
+    assert (alarm.alarm, alarm.restore) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("before", "alarmed"), [(SYNCHRONOUS, True), (Setting.of(period=32, delay=16), False), (ON_THE_STORE[0], False)]
 )

@@ -331,3 +331,9 @@ def test_the_store_is_left_for_smaller_shares_of_a_slow_worker():
     choice = monitor.choose(allowance=allow(3), current=setting, shares=())
     assert not choice.setting.on_store
     assert choice.shares[3] == pytest.approx(0.1, rel=0.05)
+
+
+def test_shares_of_workers_that_have_left_are_dropped():
+    monitor = SystemMonitor(SystemConfig())
+    monitor.observe(bsp_reviews([[0.02] * 16] * 3, transfer_s=0.001), setting=BSP)
+    assert monitor.choose(allowance=allow(0), current=BSP, shares=(0.4, 0.3, 0.2, 0.1)).shares == ()
