@@ -40,6 +40,7 @@ class Crew:
 
     def __init__(self, recipe: Recipe) -> None:
         self._gang = Gang(recipe.workers.count, serve_runs, recipe, preload=FOR_TRAINING)
+        assert self._gang.store is not None, "just started"
         self._observer = Observer(self._gang.store)
         self.usable = True
         """False when a worker was lost or failed; a new crew is needed then."""

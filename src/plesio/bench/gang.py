@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from plesio.core.errors import ConfigError
 from plesio.runtime.launcher import listen, serve_store, worker_environment
 from plesio.tasks.load import TASKS
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 __all__ = ["FOR_TRAINING", "Gang", "enlisted"]
 
@@ -39,7 +42,7 @@ class Gang:
 
     Attributes:
         pipes: To the processes, by rank.
-        store: The job's key-value store.
+        store: The job's key-value store; None once closed.
     """
 
     def __init__(self, count: int, main: Callable[..., None], *arguments: Any, preload: Sequence[str] = ()) -> None:
@@ -48,6 +51,7 @@ class Gang:
         context.set_forkserver_preload([main.__module__, *preload])
         self.pipes: list[Connection] = []
         self._processes: list[Any] = []
+        self.store: TCPStore | None = None
         try:
             with listen(0) as listener:
                 master = ("127.0.0.1", listener.getsockname()[1])
@@ -112,6 +116,7 @@ class Gang:
             process.close()
         for pipe in self.pipes:
             pipe.close()
+        self.store = None  # its sockets go with it, whoever still refers to this gang (a traceback, say)
 
     def _idle(self) -> bool:
         """Whether all workers end by themselves soon, because they were waiting to be told what to do."""

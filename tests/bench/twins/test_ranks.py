@@ -1,9 +1,10 @@
 import os
+from collections.abc import Sequence
 
 import pytest
 
 from plesio.bench.namespaces import why_no_namespaces
-from plesio.bench.twins.ranks import Ranks, ranks_on_hosts, slowest_s
+from plesio.bench.twins.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s
 from plesio.core.errors import ConfigError, PlesioError
 from support.ranks import barriers, dying, failing, summed, where
 
@@ -48,3 +49,38 @@ def test_timing_counts_repeats_and_not_the_warm_up():
         (first, second) = ranks.run(barriers, repeats=4)
     assert len(first) == len(second) == 4
     assert all(begun_s <= ended_s for begun_s, ended_s in first)
+
+
+def test_ranks_that_are_still_referred_to_leave_no_sockets():
+    ranks = Ranks(2)
+    before = set(os.listdir("/proc/self/fd"))
+    ranks.__exit__(None, None, None)
+    assert len(set(os.listdir("/proc/self/fd"))) < len(before)
+    assert ranks._gang.store is None
+
+
+class Disturbed:
+    """Measures all-reduces of two ranks of 1 MB/s; what comes first seems to take as long as the largest message."""
+
+    def __init__(self, disturbed: int) -> None:
+        self.asked: list[int] = []
+        self._disturbed = disturbed
+
+    def __call__(self, size: int) -> Sequence[float]:
+        self.asked.append(size)
+        return 3 * [0.5 if len(self.asked) <= self._disturbed else 1e-3 + size / 1e6]
+
+
+@pytest.mark.parametrize(("disturbed", "rounds"), [(0, 1), (3, 2)])
+def test_times_that_say_nothing_are_measured_again(disturbed: int, rounds: int):
+    measure = Disturbed(disturbed)
+    links = fitted_links([1_000, 10_000, 100_000], measure, num_ranks=2)
+    assert len(measure.asked) == 3 * rounds
+    assert links.bytes_per_s == pytest.approx(1e6, rel=0.05)
+
+
+def test_a_machine_that_never_tells_sizes_apart_is_an_error():
+    measure = Disturbed(1_000)
+    with pytest.raises(ConfigError, match="do not rise with the size"):
+        fitted_links([1_000, 10_000, 100_000], measure, num_ranks=2)
+    assert len(measure.asked) == 15

@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 
 from plesio.bench.namespaces import why_no_namespaces
-from plesio.bench.twins.ranks import Ranks, ranks_on_hosts, slowest_s, timed
+from plesio.bench.twins.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.core.exhibits import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.collectives import ALL_REDUCES
-from plesio.cost.fit import AlphaBeta, alpha_beta_of_all_reduce, fit_line
+from plesio.cost.fit import AlphaBeta
 from plesio.runtime.exchange.group import TorchGroup
 from plesio.studies.measured import Measured
 
@@ -63,17 +63,23 @@ def measure_collectives(
     sizes = sorted({*fitted_bytes, *other_bytes})
     measured_s: dict[str, dict[int, list[float]]] = {"ring": {}, "tree": {}}
     with _ranks(on_hosts=on_hosts) as ranks:
-        for algorithm, times_s in measured_s.items():
+
+        def times_s(size: int, *, algorithm: str = "ring") -> list[float]:
+            on_step(f"{algorithm}, {format_bytes(size)}")
+            answers = ranks.run(all_reduce_times, algorithm=algorithm, num_bytes=size, repeats=repeats)
+            found_s = slowest_s(answers)
+            measured_s[algorithm].setdefault(size, []).extend(found_s)
+            return found_s
+
+        links = fitted_links(fitted_bytes, times_s, num_ranks=NUM_RANKS)
+        for algorithm, found in measured_s.items():
             for size in sizes:
-                on_step(f"{algorithm}, {format_bytes(size)}")
-                answers = ranks.run(all_reduce_times, algorithm=algorithm, num_bytes=size, repeats=repeats)
-                times_s[size] = slowest_s(answers)
+                if size not in found:
+                    times_s(size, algorithm=algorithm)
     medians_s = {
         algorithm: {size: statistics.median(times) for size, times in times_s.items()}
         for algorithm, times_s in measured_s.items()
     }
-    fit = fit_line(fitted_bytes, [medians_s["ring"][size] for size in fitted_bytes])
-    links = alpha_beta_of_all_reduce(fit, num_ranks=NUM_RANKS)
     predictions = tuple(
         _prediction(algorithm, size, measured=duration_s, links=links)
         for algorithm, times_s in medians_s.items()

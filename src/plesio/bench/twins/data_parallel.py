@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import nn
 
-from plesio.bench.twins.ranks import Ranks, ranks_on_hosts, slowest_s, timed
+from plesio.bench.twins.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.core.exhibits import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.collectives import ring_all_reduce_s
-from plesio.cost.fit import AlphaBeta, alpha_beta_of_all_reduce, fit_line
+from plesio.cost.fit import AlphaBeta
 from plesio.runtime.exchange.group import TorchGroup
 from plesio.studies.measured import Measured
 
@@ -97,12 +97,12 @@ def measure_data_parallel(
 
 
 def _links(ranks: Ranks, fitted_bytes: Sequence[int], *, repeats: int, on_step: Callable[[str], None]) -> AlphaBeta:
-    times_s = []
-    for size in fitted_bytes:
+    def times_s(size: int) -> list[float]:
         on_step(f"an all-reduce of {format_bytes(size)}")
         answers = ranks.run(iteration_times, count=2, compute_s=0.0, num_bytes=size, repeats=repeats)
-        times_s.append(statistics.median(slowest_s([answer for answer in answers if answer])))
-    return alpha_beta_of_all_reduce(fit_line(fitted_bytes, times_s), num_ranks=2)
+        return slowest_s([answer for answer in answers if answer])
+
+    return fitted_links(fitted_bytes, times_s, num_ranks=2)
 
 
 def iteration_times(

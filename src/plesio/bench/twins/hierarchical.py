@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 import torch.distributed as dist
 
-from plesio.bench.twins.ranks import Ranks, ranks_on_hosts, slowest_s, timed
+from plesio.bench.twins.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.core.exhibits import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.collectives import hierarchical_all_reduce_s, ring_all_reduce_s
-from plesio.cost.fit import AlphaBeta, alpha_beta_of_all_reduce, fit_line
+from plesio.cost.fit import AlphaBeta
 from plesio.runtime.exchange.group import TorchGroup
 from plesio.studies.measured import Measured
 
@@ -113,12 +113,13 @@ def _links(
 ) -> AlphaBeta:
     """What the links of a level do, by all-reduces there: in all hosts, or of one rank of each host."""
     parts = LEVELS[level] if level == "in hosts" else LEVELS[level][:1]
-    times_s = []
-    for size in fitted_bytes:
+
+    def times_s(size: int) -> list[float]:
         on_step(f"{level}, {format_bytes(size)}")
         answers = ranks.run(part_times, parts=parts, num_bytes=size, repeats=repeats)
-        times_s.append(statistics.median(slowest_s([answer for answer in answers if answer])))
-    return alpha_beta_of_all_reduce(fit_line(fitted_bytes, times_s), num_ranks=len(parts[0]))
+        return slowest_s([answer for answer in answers if answer])
+
+    return fitted_links(fitted_bytes, times_s, num_ranks=len(parts[0]))
 
 
 def part_times(

@@ -23,12 +23,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from plesio.bench.twins.collectives import all_reduce_times
-from plesio.bench.twins.ranks import Ranks, ranks_on_hosts, slowest_s, timed
+from plesio.bench.twins.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.core.exhibits import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.collectives import ring_all_reduce_s
-from plesio.cost.fit import AlphaBeta, alpha_beta_of_all_reduce, fit_line
+from plesio.cost.fit import AlphaBeta
 from plesio.runtime.exchange.group import TorchGroup
 from plesio.studies.buckets import Buckets, Layers, buckets_of_bytes, ddp_buckets
 from plesio.studies.measured import Measured
@@ -102,12 +102,11 @@ def measure_overlap(
 
 
 def _links(ranks: Ranks, *, fitted_bytes: Sequence[int], repeats: int, on_step: Callable[[str], None]) -> AlphaBeta:
-    times_s = []
-    for size in fitted_bytes:
+    def times_s(size: int) -> list[float]:
         on_step(f"an all-reduce of {format_bytes(size)}")
-        answers = ranks.run(all_reduce_times, algorithm="ring", num_bytes=size, repeats=repeats)
-        times_s.append(statistics.median(slowest_s(answers)))
-    return alpha_beta_of_all_reduce(fit_line(fitted_bytes, times_s), num_ranks=NUM_RANKS)
+        return slowest_s(ranks.run(all_reduce_times, algorithm="ring", num_bytes=size, repeats=repeats))
+
+    return fitted_links(fitted_bytes, times_s, num_ranks=NUM_RANKS)
 
 
 def _layers(answers: Sequence[Sequence[Sequence[float]]]) -> Layers:

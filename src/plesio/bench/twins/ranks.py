@@ -8,6 +8,7 @@ that it has stays where it was opened, and Gloo opens its own over the host's in
 import contextlib
 import ctypes
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -20,14 +21,17 @@ import torch.distributed as dist
 from plesio.bench.gang import Gang, enlisted
 from plesio.bench.namespaces import INTERFACE, NetworkHost, networked_racks, why_no_namespaces
 from plesio.core.errors import ConfigError, PlesioError
+from plesio.cost.fit import AlphaBeta, alpha_beta_of_all_reduce, fit_line
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.group import TorchGroup
 from plesio.runtime.job import Job
 
-__all__ = ["Ranks", "ranks_on_hosts", "serve_functions", "slowest_s", "timed"]
+__all__ = ["Ranks", "fitted_links", "ranks_on_hosts", "serve_functions", "slowest_s", "timed"]
 
 _CLONE_NEWNET = 0x40000000
 """From Linux's sched.h; Python has `os.setns` from 3.12 on."""
+_FIT_ROUNDS = 5
+"""How often all sizes are measured, at most, before a machine is said to be too busy to tell them apart."""
 
 
 class Ranks:
@@ -121,6 +125,30 @@ def slowest_s(answers: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
         max(ended_s for _, ended_s in of_all) - max(begun_s for begun_s, _ in of_all)
         for of_all in zip(*answers, strict=True)
     ]
+
+
+def fitted_links(sizes_bytes: Sequence[int], times_s: Callable[[int], Sequence[float]], *, num_ranks: int) -> AlphaBeta:
+    """Latency and bandwidth of links, fitted to the medians of all-reduces over them.
+
+    Where other work on this machine disturbs the few repeats so much that a larger message seems no slower than a
+    smaller one, all sizes are measured again and the repeats go together (of two in the middle the lower counts).
+
+    Args:
+        sizes_bytes: Three sizes or more.
+        times_s: Measures: the seconds of each repeat of an all-reduce of so many bytes.
+        num_ranks: That take part, two or more.
+
+    Raises:
+        ConfigError: Larger messages take no longer than smaller ones, however often they are measured.
+    """
+    measured_s: dict[int, list[float]] = {size: [] for size in sizes_bytes}
+    for _ in range(_FIT_ROUNDS):
+        for size, found_s in measured_s.items():
+            found_s += times_s(size)
+        fit = fit_line(list(measured_s), [statistics.median_low(found_s) for found_s in measured_s.values()])
+        if fit.slope > 0:
+            break
+    return alpha_beta_of_all_reduce(fit, num_ranks=num_ranks)
 
 
 def serve_functions(namespaces: Sequence[str], environment: Mapping[str, str], commands: Connection) -> None:

@@ -21,12 +21,12 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from plesio.bench.namespaces import why_no_namespaces
-from plesio.bench.twins.ranks import Ranks, ranks_on_hosts, slowest_s, timed
+from plesio.bench.twins.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.core.exhibits import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_seconds
 from plesio.cost.collectives import all_gather_s, bytes_sent_per_rank, ring_all_reduce_s
-from plesio.cost.fit import AlphaBeta, alpha_beta_of_all_reduce, fit_line
+from plesio.cost.fit import AlphaBeta
 from plesio.runtime.exchange.group import TorchGroup
 from plesio.runtime.exchange.tcp_traffic import TcpTraffic
 from plesio.studies.measured import Measured
@@ -67,11 +67,12 @@ def measure_cuts(
     on_hosts = why_no_namespaces() is None
     predictions: list[Prediction] = []
     with _ranks(on_hosts=on_hosts) as ranks:
-        reduced_s = []
-        for size in fitted_bytes:
+
+        def reduced_s(size: int) -> list[float]:
             on_step(f"all-reduce of {size:,} bytes")
-            reduced_s.append(statistics.median(slowest_s(ranks.run(all_reduce_times, num_bytes=size, repeats=repeats))))
-        links = alpha_beta_of_all_reduce(fit_line(list(fitted_bytes), reduced_s), num_ranks=NUM_RANKS)
+            return slowest_s(ranks.run(all_reduce_times, num_bytes=size, repeats=repeats))
+
+        links = fitted_links(fitted_bytes, reduced_s, num_ranks=NUM_RANKS)
         on_step("computing")
         computing = ranks.run(computing_times, tokens=list(tokens), repeats=repeats)
         on_step("the MLP, cut")
