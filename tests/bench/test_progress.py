@@ -87,7 +87,7 @@ class Endpoint:
 
 body = dict(
     policy={policy!r}, folder=None, num_servers=1, info={{}}, num_workers=2, snapshot_every=None, layout="",
-    environment={{}}, rack=0, normalises=False,
+    environment={{}}, rack=0,
 )
 server = JobServer(0, endpoint=Endpoint(), first=None, clock=MonotonicClock())
 server.handle([Control(peer=worker_identity(1).encode(), kind=ControlKind.JOIN, generation=0, body=body)])

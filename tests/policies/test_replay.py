@@ -32,7 +32,7 @@ from plesio.policies.replay import decode_action, decode_event, encode_action, e
 
 WHOLE = st.integers(0, 2**62)
 EVENTS: st.SearchStrategy[Event] = st.one_of(
-    st.builds(Joined, worker=WHOLE, num_workers=st.integers(1, 9), normalises=st.booleans()),
+    st.builds(Joined, worker=WHOLE, num_workers=st.integers(1, 9)),
     st.builds(Left, worker=WHOLE, reason=st.sampled_from(LeaveReason)),
     st.builds(Arrived, worker=WHOLE, clock=WHOLE, num_steps=WHOLE, base_version=WHOLE, finite=st.booleans()),
 )

@@ -67,12 +67,10 @@ class Joined:
     Attributes:
         worker: Who.
         num_workers: How many workers' work its updates are: that of its whole rack, where racks are what exchanges.
-        normalises: Whether its optimizer divides by the gradients' size, as Adam does.
     """
 
     worker: int
     num_workers: int = field(default=1, metadata=OMITTED_BY_DEFAULT)
-    normalises: bool = field(default=False, metadata=OMITTED_BY_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,7 +131,8 @@ class _Schedule:
         clocks = self._policy.clocks
         return clocks[self._stage] if self._stage < len(clocks) else NEVER
 
-    def first(self, *, normalises: bool) -> Policy:
+    @property
+    def first(self) -> Policy:
         """The first stage's."""
         return self._policy.first
 

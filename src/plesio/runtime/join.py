@@ -240,7 +240,7 @@ class _Parts:
         )
         if self.rank == 0:
             store.offer_initial()
-        self.world.join(layout=layout.digest(), normalises=self.replica.normalises)
+        self.world.join(layout=layout.digest())
         return store
 
     def racks_on_store(self, policy: Hierarchical, client: StoreClient, *, snapshots: SnapshotTaker) -> Exchange:
@@ -293,7 +293,7 @@ class _Parts:
         on_transition: OnTransition | None,
     ) -> Exchange:
         # first: nobody may wait in a collective for one who disagrees
-        self.world.join(layout=self.replica.digest(), normalises=self.replica.normalises)
+        self.world.join(layout=self.replica.digest())
         group = self._group()
         monitor = limit = None
         can_push = bool(policy.pushes) and runs_on_servers(self.replica.optimizer)
@@ -327,15 +327,12 @@ class _Parts:
             stores = StoreExchanges(
                 self.replica, client=client, timeline=self.timeline, refuse=self.refuse, gauge=monitor
             )
-        first = policy.first
-        if isinstance(policy, Adaptive):
-            first = policy.first_setting(normalises=self.replica.normalises).policy
         steered = AdaptiveExchange(
             self.replica,
             group=group,
             exchanges=exchanges,
             stores=stores,
-            first=first,
+            first=policy.first,
             first_review=policy.first_review,
             monitor=monitor,
             limit=limit,

@@ -19,7 +19,6 @@ class Member:
     rack: int = 0
     num_workers: int = 1
     """How many workers' work its updates are."""
-    normalises: bool = False
     clock: int = 0
     live: bool = True
     resting: bool = False

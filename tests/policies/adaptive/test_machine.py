@@ -29,10 +29,10 @@ def review(
 
 
 def drive(
-    machine: AdaptiveMachine, *, workers: int, reviews: int, blocked_s: float = 0.08, normalises: bool = False
+    machine: AdaptiveMachine, *, workers: int, reviews: int, blocked_s: float = 0.08
 ) -> tuple[list[Event], list[Steer]]:
     """Let workers join and report as they are told."""
-    events: list[Event] = [Joined(worker=worker, normalises=normalises) for worker in range(workers)]
+    events: list[Event] = [Joined(worker=worker) for worker in range(workers)]
     for event in events:
         machine.handle(event)
     clock, since, answers = FIRST_REVIEW, 0, []
@@ -74,21 +74,11 @@ def test_workers_are_steered_alike_when_all_have_reported():
         assert after.clock == before.next_clock
 
 
-@pytest.mark.parametrize(
-    ("policy", "normalises", "first"),
-    [
-        ("adaptive", False, "local_sgd:4,delay=2"),
-        ("adaptive", True, "bsp"),
-        ("adaptive,noise=off", True, "local_sgd:4,delay=2"),
-        ("adaptive,phase.direction=first", False, "bsp"),
-    ],
-)
-def test_what_it_begins_with(policy: str, normalises: bool, first: str):
-    adaptive = parse_policy(policy)
-    assert isinstance(adaptive, Adaptive)
-    assert adaptive.first_setting(normalises=normalises).spec == first
-    events, [steer] = drive(AdaptiveMachine(adaptive), workers=2, reviews=1, normalises=normalises)
-    assert steer.before == first
+def test_it_begins_with_bsp():
+    adaptive = Adaptive()
+    assert adaptive.first.spec == "bsp"
+    events, [steer] = drive(AdaptiveMachine(adaptive), workers=2, reviews=1)
+    assert steer.before == "bsp"
     assert replay(adaptive, events)[-1] == (steer,)
 
 

@@ -15,14 +15,13 @@ from plesio.policies.adaptive.controller import Controller
 from plesio.policies.adaptive.noise import NoiseConfig, NoiseMonitor
 from plesio.policies.adaptive.reading import GradientFigures, Reading
 from plesio.policies.adaptive.setting import (
-    MODERATE,
     SYNCHRONOUS,
     Setting,
     SystemConfig,
     TopologyConfig,
     settings_by_racks,
 )
-from plesio.policies.adaptive.system import Allowance, Choice, SystemMonitor
+from plesio.policies.adaptive.system import LOCAL, Allowance, Choice, SystemMonitor
 from plesio.policies.adaptive.topology import RackTransfers, WorkerRacks
 
 TWO_OF_EIGHT = (0,) * 8 + (8,) * 8
@@ -143,8 +142,8 @@ def test_exchanges_of_the_setting_before_are_not_taken_for_those_of_this_one():
     assert "topology.between_s" not in dict(choose(system, by_racks(8, 4)).inputs)
     system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.0, clock=24, exchanges=((16.0, 0.03),)), setting=by_racks(8, 4))
     assert dict(choose(system, by_racks(8, 4)).inputs)["topology.between_s"] == pytest.approx(0.03)
-    system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.0, clock=32, exchanges=((24.0, 9.0),)), setting=MODERATE)
-    assert system.transfer_s(MODERATE) == pytest.approx(0.08)
+    system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.0, clock=32, exchanges=((24.0, 9.0),)), setting=LOCAL)
+    assert system.transfer_s(LOCAL) == pytest.approx(0.08)
 
 
 def settle_down(system: SystemMonitor, *, flat_s: float, inside_s: float, between_s: float) -> list[Setting]:
@@ -190,8 +189,8 @@ def test_where_the_network_is_no_limit_it_is_bsp_and_nothing_is_tried():
 
 def test_before_an_exchange_of_all_is_measured_nothing_is_tried():
     system = monitor()
-    system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.0), setting=MODERATE)
-    assert not choose(system, MODERATE, slack=3, drift=3).setting.by_racks
+    system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.0), setting=LOCAL)
+    assert not choose(system, LOCAL, slack=3, drift=3).setting.by_racks
 
 
 def test_of_settings_that_drift_alike_it_takes_a_fast_one():

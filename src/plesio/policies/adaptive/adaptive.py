@@ -28,7 +28,7 @@ from plesio.policies.adaptive.noise import NoiseConfig
 from plesio.policies.adaptive.phase import PhaseConfig
 from plesio.policies.adaptive.progress import ProgressConfig
 from plesio.policies.adaptive.review import FIRST_CLOCK, FIRST_REVIEW, ReviewConfig
-from plesio.policies.adaptive.setting import MODERATE, SYNCHRONOUS, Setting, SystemConfig, TopologyConfig
+from plesio.policies.adaptive.setting import SYNCHRONOUS, SystemConfig, TopologyConfig
 from plesio.policies.fields import write_spec
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
@@ -82,20 +82,10 @@ class Adaptive(PeriodicSchedule):
     progress: ProgressConfig | None = field(default_factory=ProgressConfig)
     guard: GuardConfig | None = field(default_factory=GuardConfig)
 
-    def first_setting(self, *, normalises: bool = False) -> Setting:
-        """Period and delay to begin with: BSP where the phases ask for it, or the noise component.
-
-        Args:
-            normalises: Whether the optimizer divides by the gradients' size. Then even a few first steps on single
-                workers' gradients are felt at the end of training (docs/log.md, section 19).
-        """
-        early = self.phase is not None and self.phase.direction != "last"
-        return SYNCHRONOUS if early or (normalises and self.noise is not None) else MODERATE
-
     @property
     def first(self) -> Policy:
-        """The first setting's, where the optimizer does not normalise."""
-        return self.first_setting().policy
+        """BSP, until it is known what an exchange takes."""
+        return SYNCHRONOUS.policy
 
     @property
     def first_review(self) -> tuple[int, int]:

@@ -86,7 +86,7 @@ class Controller:
     )
 
     def __init__(self, policy: "Adaptive") -> None:
-        self.setting: Setting = policy.first_setting()
+        self.setting: Setting = SYNCHRONOUS
         """In force."""
         self.shares: tuple[float, ...] = ()
         """In force; empty is equal shares."""
@@ -163,7 +163,8 @@ class Controller:
             if alarm is not None and not alarm.averted:
                 self._progress.failed()
             if choice.setting != self.setting:
-                self._progress.changed(self.setting, choice.setting)
+                cost = inputs["system.step_s"] / inputs["system.before_step_s"] if choice.inputs else 0.0
+                self._progress.changed(self.setting, choice.setting, cost=cost)
         self.setting, self.shares = choice.setting, choice.shares
         return Decision(
             setting=choice.setting,

@@ -35,10 +35,10 @@ class _Reviewing:
         self._review = policy.review
         self._first_review = policy.first_review
 
-    def first(self, *, normalises: bool) -> Policy:
-        """Its own first setting's."""
-        self._controller.setting = self._policy.first_setting(normalises=normalises)
-        return self._controller.setting.policy
+    @property
+    def first(self) -> Policy:
+        """The policy's own."""
+        return self._policy.first
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
         """What the controller decides."""

@@ -1,14 +1,18 @@
 """Whether training goes on as it did: a change that makes steps shorter is judged by the loss, and undone if it costs.
 
-The system side predicts seconds a step, and seconds are not progress. So every change to a looser setting is on *trial*
-for the next reviews. Let y be the loss of a review (the mean over its steps and workers), y0 the last one before the
-change, and F by how much the loss had fallen over the S steps before that (over at most `window` reviews). If training
-went on as it did, the loss would fall further; the curves of training flatten, so of what it would come to in another Δ
-steps only a part is asked for:
+The system side predicts seconds a step, and seconds are not progress. So there is no slack and no store in the first
+``warm_up`` reviews, in which training shows how it goes without; and every change to a looser setting is on *trial* for
+the next reviews. Let y be the loss of a review (the mean over its steps and workers), y0 the last one before the
+change, and F by how much the loss had fallen over the S steps before that (over at most ``window`` reviews). If
+training went on as it did, the loss would fall further; the curves of training flatten, so of what it would come to in
+another Δ steps only a part is asked for:
 
-    expected(Δ) = y0 - keeps · F · Δ / (S + Δ),        keeps = 0.5
+    expected(Δ) = y0 - keeps · min(F · Δ / (S + Δ), E(Δ))
 
-which for a steady fall is a quarter of F after as many steps again. The trial *fails* as soon as
+The first is what a hyperbola falls. E is what an exponential falls that lost as much in the newer and in the older half
+of those reviews as the loss did. ``keeps`` is the time of a step over that before the change, as predicted, because
+what saves a tenth of the time must not cost more than a tenth of the progress; at least `keeps` and at most
+`most_kept`, for curves flatten in other ways too. The trial *fails* as soon as
 
     y(Δ) > expected(Δ) + noise_factor · σ + least_rise · |y0|
 
@@ -18,12 +22,13 @@ more, and are judged more mildly. Without a loss nothing is judged.
 
 A trial goes on when the setting is left before it is over, for another reason: harm shows late.
 
-What failed is barred: its *kind* (local steps, racks, the store, rounding), from its slack on, for `back_off` reviews,
-twice as many after every further failure. For `rest` reviews nothing that is looser than the setting before the trial
-is taken, so that training shows how it goes without. Where the loss is far above what it was (`harm` times σ, and
-`harm_rise` of it), the parameters have come to harm, and the run goes back to the last good state as well.
+What failed is barred: its *kind* (local steps, racks, the store, rounding), from half of its slack on, for ``back_off``
+reviews, twice as many after every further failure. For ``rest`` reviews nothing that is looser than the setting before
+the trial is taken, so that training shows how it goes without. Where the loss is above what it was before the trial,
+and not by its noise, the run goes back to the last good state as well.
 """
 
+import itertools
 import math
 import statistics
 from collections import deque
@@ -38,6 +43,9 @@ from plesio.policies.fields import require_whole
 
 __all__ = ["Failure", "ProgressConfig", "ProgressJudge"]
 
+_MEDIAN = 0.6745
+"""Of the absolute value of a standard normal number."""
+
 Kind = Literal["local", "racks", "store", "rounded"]
 
 
@@ -46,42 +54,42 @@ class ProgressConfig:
     """How long a change is on trial, and what it must keep up.
 
     Attributes:
+        warm_up: Reviews of a run before there is any slack.
         window: Reviews before a change that say how training went.
         trial: Reviews after it in which it may fail.
-        keeps: Share of the former fall of the loss that must go on.
+        keeps: Least share of the former fall of the loss that must go on.
+        most_kept: Largest share that must.
         noise_factor: Standard deviations by which the loss must be above what was expected.
         least_rise: Share of the loss by which it must be above that as well.
         back_off: Reviews for which what failed is barred; doubled by every further failure of its kind.
         rest: Reviews after the first failure in which nothing looser than the setting before is taken; doubled by every
             further failure of any kind.
-        harm: Standard deviations above the loss before the change at which the parameters have come to harm.
-        harm_rise: Share of that loss by which it must be above it as well.
 
     Raises:
         PolicySpecError: A value out of its range.
     """
 
+    warm_up: int = 3
     window: int = 4
     trial: int = 3
     keeps: float = 0.5
+    most_kept: float = 0.8
     noise_factor: float = 3.0
     least_rise: float = 0.01
     back_off: int = 8
     rest: int = 2
-    harm: float = 8.0
-    harm_rise: float = 0.1
 
     def __post_init__(self) -> None:
         owner = "adaptive progress"
+        require_whole(owner, "warm_up", self.warm_up, minimum=0)
         require_whole(owner, "window", self.window, minimum=2)
         require_whole(owner, "trial", self.trial, minimum=1)
         require_whole(owner, "back_off", self.back_off, minimum=1)
         require_whole(owner, "rest", self.rest, minimum=0)
         require_number(owner, "keeps", self.keeps, above=0.0, below=1.0)
+        require_number(owner, "most_kept", self.most_kept, above=0.0, below=1.0)
         require_number(owner, "noise_factor", self.noise_factor, above=0.0)
         require_number(owner, "least_rise", self.least_rise, above=0.0)
-        require_number(owner, "harm", self.harm, above=0.0)
-        require_number(owner, "harm_rise", self.harm_rise, above=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +98,7 @@ class Failure:
 
     Attributes:
         reason: One clause.
-        harmed: Whether the parameters have come to harm.
+        harmed: Whether the loss is above what it was before the change.
         inputs: The figures behind it, by name.
     """
 
@@ -111,6 +119,7 @@ class _Trial:
     before: Setting
     after: Setting
     points: tuple[_Point, ...]
+    keeps: float
     reviews: int = 0
 
 
@@ -169,16 +178,25 @@ class ProgressJudge:
         kind = _kind(setting)
         if kind is None:
             return True
+        if kind != "rounded" and self._reviews < self._config.warm_up:
+            return False
         if self._resting_at is not None and self._reviews < self._rest_until and _looser(setting, self._resting_at):
             return False
         bar = self._bars.get(kind)
-        return bar is None or self._reviews >= bar.until or setting.slack < bar.slack
+        return bar is None or self._reviews >= bar.until or 2 * setting.slack < bar.slack
 
-    def changed(self, before: Setting, after: Setting) -> None:
-        """Another setting is in force from now on."""
+    def changed(self, before: Setting, after: Setting, *, cost: float = 0.0) -> None:
+        """Another setting is in force from now on.
+
+        Args:
+            before: That was in force.
+            after: That is.
+            cost: Predicted time of a step over that before.
+        """
         if _looser(after, before):
             known = tuple(self._points)
-            self._trial = _Trial(before, after, known) if known else None
+            keeps = max(self._config.keeps, min(self._config.most_kept, cost))
+            self._trial = _Trial(before, after, known, keeps) if known else None
         elif self._trial is None:
             self._points.clear()
 
@@ -191,21 +209,20 @@ class ProgressJudge:
     def _judge(self, trial: _Trial, point: _Point) -> Failure | None:
         config, last = self._config, trial.points[-1]
         trial.reviews += 1
-        first = trial.points[0]
-        fell, over, ran = max(0.0, first.loss - last.loss), last.clock - first.clock, point.clock - last.clock
-        part = config.keeps * ran / (over + ran) if over else 0.0
-        expected = last.loss - part * fell
+        ran = point.clock - last.clock
+        part, fell = _further_fall(trial.points, ran)
+        expected = last.loss - trial.keeps * fell
         noise = _scatter(trial.points)
         last_error, error = max(noise, last.error), max(noise, point.error)
-        sigma = math.hypot(error, (1 + part) * last_error, part * max(noise, first.error))
-        excess = point.loss - expected
-        if excess > config.noise_factor * sigma + config.least_rise * abs(last.loss):
+        part *= trial.keeps
+        sigma = math.hypot(error, (1 + part) * last_error, part * max(noise, trial.points[0].error))
+        margin = config.noise_factor * sigma + config.least_rise * abs(last.loss)
+        if point.loss > expected + margin:
             self._bar(trial)
-            rise = point.loss - last.loss
             return Failure(
                 reason=f"the loss went from {last.loss:.4g} to {point.loss:.4g} in {ran} steps of {trial.after.spec}, "
                 f"where {expected:.4g} was to be expected",
-                harmed=rise > config.harm * sigma and rise > config.harm_rise * abs(last.loss),
+                harmed=point.loss > last.loss + margin,
                 inputs={"loss": point.loss, "loss_before": last.loss, "expected": expected, "sigma": sigma},
             )
         if trial.reviews >= config.trial:
@@ -240,8 +257,38 @@ def _looser(after: Setting, before: Setting) -> bool:
     return kind is not None and (kind != _kind(before) or after.slack > before.slack or after.bound > before.bound)
 
 
+def _further_fall(points: tuple[_Point, ...], num_steps: int) -> tuple[float, float]:
+    """By how much the loss would fall in so many steps, after the share of its fall so far that a hyperbola would."""
+    first, last = points[0], points[-1]
+    over, fell = last.clock - first.clock, max(0.0, first.loss - last.loss)
+    if not over:
+        return 0.0, 0.0
+    part = num_steps / (over + num_steps)
+    middle = points[len(points) // 2]
+    older, newer = middle.clock - first.clock, last.clock - middle.clock
+    if len(points) < 3 or first.loss <= middle.loss:
+        return part, part * fell
+    ratio = ((middle.loss - last.loss) / newer) / ((first.loss - middle.loss) / older)
+    if ratio <= 0:
+        return part, 0.0
+    decay = max(0.0, -math.log(ratio)) / ((older + newer) / 2)  # a step, between the middles of the halves
+    slope = (middle.loss - last.loss) / newer * math.exp(-decay * newer / 2)
+    exponential = slope * (-math.expm1(-decay * num_steps) / decay if decay else num_steps)
+    return part, min(part * fell, exponential)
+
+
 def _scatter(points: tuple[_Point, ...]) -> float:
-    """Standard deviation of one loss about the trend of the reviews before the change; 0 where there are too few."""
+    """Standard deviation of one loss about the trend of the reviews before the change; 0 where there are too few.
+
+    By second differences, which a steep fall that flattens has too, all of one sign: then by how they differ, but not
+    below a third of what they would say, since there are few.
+    """
     losses = [point.loss for point in points]
-    second = [abs(c - 2 * b + a) for a, b, c in zip(losses, losses[1:], losses[2:], strict=False)]
-    return statistics.median(second) / (math.sqrt(6) * 0.6745) if len(second) >= 2 else 0.0
+    second = [c - 2 * b + a for a, b, c in zip(losses, losses[1:], losses[2:], strict=False)]
+    if not second:
+        return 0.0
+    of_second = statistics.median(map(abs, second)) / (math.sqrt(6) * _MEDIAN)
+    if min(second) <= 0:
+        return of_second
+    third = [abs(b - a) for a, b in itertools.pairwise(second)] or [0.0]
+    return max(of_second / 3, min(of_second, statistics.median(third) / (math.sqrt(20) * _MEDIAN)))

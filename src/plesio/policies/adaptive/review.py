@@ -27,7 +27,7 @@ from plesio.policies.steered import LEAD
 
 __all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "GradientPairs", "Movement", "ReviewConfig", "next_review", "put_together"]
 
-FIRST_REVIEW = 3
+FIRST_REVIEW = 2
 """Clock of the first review: slow workers should not be waited for for long."""
 FIRST_CLOCK = FIRST_REVIEW + LEAD
 _FIRST_INTERVAL = 4

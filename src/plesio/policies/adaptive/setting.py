@@ -25,7 +25,6 @@ from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.ssp import SSP
 
 __all__ = [
-    "MODERATE",
     "ON_THE_STORE",
     "ROUNDED",
     "SYNCHRONOUS",
@@ -55,8 +54,8 @@ class SystemConfig:
         PolicySpecError: A value out of its range.
     """
 
-    gain: float = 0.05
-    tolerance: float = 0.03
+    gain: float = 0.1
+    tolerance: float = 0.1
     memory: int = 32
     largest_period: int = 32
     balance: bool = True
@@ -192,8 +191,6 @@ training is the same within its scatter (docs/log.md, section 14). A quarter of 
 bits it would be half as many, but the noise of rounding then slows an optimizer that divides by its gradients' size."""
 
 SYNCHRONOUS = Setting(slack=0, period=1, delay=0)
-MODERATE = Setting.of(period=4, delay=2)
-"""To begin with where training may begin with slack: a transfer is felt once in four steps, and measured by then."""
 
 ON_THE_STORE = tuple(Setting.on_the_store(bound) for bound in (3, 7, 15))
 """An exchange a step: with longer periods SSP learns later, and local SGD with a delay hides slow links better

@@ -49,7 +49,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plesio.policies.adaptive.setting import (
-    MODERATE,
     ON_THE_STORE,
     ROUNDED,
     SYNCHRONOUS,
@@ -74,6 +73,10 @@ SENT_SHARE = ROUNDED.payload_bits(2**20) / (32 * 2**20)
 """Bytes of a compressed exchange, as a share of those in full."""
 MOST_DOUBLINGS = 3
 """Of what a change must promise, for the times that its setting was left."""
+LOCAL = Setting.of(period=2, delay=0)
+"""Any by which single workers average parameters."""
+SHARES_GAIN = 0.05
+"""Share of the time of a step that other shares must promise to save: they cost training nothing."""
 SMALLEST_SHARE = 0.02
 """Of an equal share: less is not worth a worker."""
 
@@ -200,8 +203,8 @@ class SystemMonitor:
 
     def transfer_s(self, setting: Setting) -> float:
         """Seconds of one exchange under ``setting``, as far as is known."""
-        for kind in (_kind(setting), "gradients", "parameters", "store"):
-            for compressed in (setting.compressed, not setting.compressed):
+        for compressed in (setting.compressed, not setting.compressed):
+            for kind in (_kind(setting), "gradients", "parameters", "store"):
                 if (kind, compressed) in self._transfer_s:
                     return self._transfer_s[kind, compressed] * SENT_SHARE ** (setting.compressed - compressed)
         return 0.0
@@ -311,7 +314,7 @@ class SystemMonitor:
                 compute_s,
                 racks=self._racks,
                 settings=[setting for setting in settings if setting.by_racks],
-                flat_s=self.transfer_s(MODERATE),
+                flat_s=self.transfer_s(LOCAL),
             )
         return predicted
 
@@ -372,7 +375,7 @@ class SystemMonitor:
         self, pace_s: NDArray[np.float64], before: Sequence[float], after: Sequence[float], setting: Setting
     ) -> bool:
         times = [self._predict(_with_shares(pace_s, shares), [setting])[setting] for shares in (before, after)]
-        return times[1] <= times[0] * (1 - self._config.gain)
+        return times[1] <= times[0] * (1 - SHARES_GAIN)
 
     def _remembered_s(self) -> NDArray[np.float64]:
         """``[num_workers, num_steps]`` seconds of each worker's last steps at equal shares, as many as all have."""
@@ -388,7 +391,7 @@ class SystemMonitor:
         levels = logarithms.mean(axis=1)
         usual, usual_level = statistics.median(means.tolist()), statistics.median(levels.tolist())
         own = np.abs(levels - usual_level) > _chance(logarithms)
-        differs = np.abs(means - usual) > self._config.gain * usual
+        differs = np.abs(means - usual) > SHARES_GAIN * usual
         rates = 1 / np.where(own & differs, means, usual)
         shares = np.maximum(rates / rates.sum(), SMALLEST_SHARE / num_workers)
         return () if np.ptp(shares) < 1e-9 else tuple((shares / shares.sum()).tolist())

@@ -94,12 +94,11 @@ class DistributedWorld:
         self._group = self._job.group(device_type)
         return self._group
 
-    def join(self, *, layout: str, normalises: bool) -> None:
+    def join(self, *, layout: str) -> None:
         """Take part: returns when the run has started.
 
         Args:
             layout: Digest of the replica's tensors, which must be alike on all workers.
-            normalises: Whether the replica's optimizer divides by the gradients' size.
 
         Raises:
             TransportError: Not all workers came, or they disagree.
@@ -114,7 +113,6 @@ class DistributedWorld:
             "folder": None if self._folder is None else str(self._folder.absolute()),
             "layout": layout,
             "rack": self._job.rack,
-            "normalises": normalises,
             "environment": asdict(environment()),
         }
         self._heartbeat = self._job.heartbeat()
