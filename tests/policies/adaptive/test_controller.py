@@ -99,7 +99,7 @@ def test_after_so_many_restores_an_alarm_only_falls_back():
 
 
 def test_a_state_kept_on_the_store_is_one_to_go_back_to():
-    run = Run("adaptive,gradient=off,phase=off")
+    run = Run("adaptive,gradient=off,phase=off,progress.warm_up=0")
     run.controller.setting = ON_THE_STORE[0]
     assert run.settle().setting == ON_THE_STORE[0]
     alarm = run.review(50.0)

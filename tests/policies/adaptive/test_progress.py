@@ -151,7 +151,7 @@ def test_a_loss_beyond_all_numbers_is_judged_too():
     run.see(1e300)
 
 
-@pytest.mark.parametrize("wrong", [{"window": 1}, {"trial": 0}, {"keeps": 1.0}, {"harm": 0.0}, {"rest": -1}])
+@pytest.mark.parametrize("wrong", [{"window": 1}, {"trial": 0}, {"keeps": 1.0}, {"most_kept": 1.0}, {"warm_up": -1}, {"rest": -1}])
 def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
     with pytest.raises(PolicySpecError, match=next(iter(wrong))):
         ProgressConfig(**wrong)  # type: ignore[arg-type]

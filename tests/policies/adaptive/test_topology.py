@@ -220,7 +220,7 @@ def test_training_must_afford_the_drift(drift: float, most: int):
 
 def test_a_setting_by_racks_is_kept_at_the_edge_of_what_it_may_take():
     """Else a little noise would move a run to and fro."""
-    for excess, kept in ((0.12, True), (0.18, False)):
+    for excess, kept in ((0.17, True), (0.23, False)):
         system, current = monitor(), by_racks(8, 4)
         system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.02), setting=SYNCHRONOUS)
         inside_s = STEP_S * excess
@@ -249,7 +249,8 @@ def test_an_optimizer_that_normalises_may_have_slack_between_racks_alone():
 
 
 def test_a_controller_says_whose_slack_is_held_back():
-    controller = Controller(Adaptive(gradient=None, noise=None, phase=None, guard=None))
+    controller = Controller(Adaptive(gradient=None, noise=None, phase=None, progress=None, guard=None))
+    controller.setting = Setting.of(period=4, delay=2)
     decision = controller.decide(reviews(TWO_OF_EIGHT, blocked_s=0.0, exchanges=((4.0, 3.0),)), metric=None)
     assert decision.setting.by_racks
     assert "so feedback allows a slack of 24 steps between racks" in decision.reason

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # the policy's description starts the machine that holds this
 __all__ = ["Controller", "Decision"]
 
 MAX_RESTORES = 3
-"""Times that a run is taken back; after that it goes on under BSP, where staleness cannot be what is wrong."""
+"""Times that an alarm takes a run back; after that it goes on under BSP, where staleness cannot be what is wrong."""
 
 
 GOT_ON = 0.02
@@ -147,7 +147,7 @@ class Controller:
             reason = f"{failure.reason}: {self._return_text(choice, restore=restore)}"
         else:
             reason = choice.reason + self._objection(choice, advices)
-        self._num_restores += restore
+        self._num_restores += restore and alarm is not None
         # what a change did to training is not known before its trial is over: until then nothing new is kept
         keep = alarm is None and failure is None and not self.on_trial and self._guard is not None and self._guard.good
         on_the_way = self.setting != choice.setting and (self.setting.on_store or choice.setting.on_store)

@@ -272,12 +272,12 @@ class SystemMonitor:
         """Whether to change: for a gain, or for less slack if two reviews agree; more where it was left before."""
         if not self.knows_transfer or wanted == current:
             return False
+        less = self._rung(wanted) < self._rung(current)
         times = min(self._times_left[wanted], MOST_DOUBLINGS)
-        needed = 1 - min(0.5, self._config.gain * 2**times)
+        needed = 1 - min(0.5, self._config.gain * 2 ** (0 if less else times))
         if predicted[wanted] <= predicted.get(current, predicted[wanted]) * needed:
             return True
         before, agreed = self._less_wanted
-        less = self.drift(wanted) < self.drift(current)
         self._less_wanted = (wanted, agreed + 1 if before == wanted else 1) if less else (None, 0)
         return bool(self._less_wanted[1] > 2**times)
 
