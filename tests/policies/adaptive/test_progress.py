@@ -99,40 +99,75 @@ def test_a_change_to_less_slack_is_not_on_trial():
     assert run.see(2.0) == [None]
 
 
-def test_what_failed_is_barred_from_its_slack_on_and_twice_as_long_the_next_time():
-    config = ProgressConfig(back_off=3, rest=1)
-    run = Run(config)
-    for barred in (3, 6, 12):
-        run.see(*fall(4))
-        run.judge.changed(LOCAL, LOOSER)
-        assert run.see(5.0)[0] is not None
-        for _ in range(barred):
-            assert not run.judge.allows(LOOSER)
-            run.see(1.0)
-            assert run.judge.allows(LOCAL)
-        assert run.judge.allows(LOOSER)
-
-
-def test_while_it_rests_nothing_looser_than_before_is_taken():
-    run = Run(ProgressConfig(rest=2))
+def test_what_failed_is_barred_from_half_of_its_slack_on_and_twice_as_long_the_next_time():
+    run = Run(ProgressConfig(back_off=100))
     run.see(*fall(4))
+    run.judge.changed(LOCAL, LOOSER)
+    assert run.see(5.0)[0] is not None
+    for _ in range(100):
+        assert not run.judge.allows(LOOSER)
+        assert not run.judge.allows(Setting.of(period=8, delay=0))  # 7 of 11 is more than half
+        run.see(1.0)
+        assert run.judge.allows(LOCAL)
+    assert run.judge.allows(LOOSER)
+    run.judge.changed(LOCAL, LOOSER)
+    assert run.see(5.0)[0] is not None
+    run.see(*[1.0] * 199)
+    assert not run.judge.allows(LOOSER)
+    run.see(1.0)
+    assert run.judge.allows(LOOSER)
+
+
+def test_what_racks_did_not_bear_single_workers_are_not_asked_to():
+    run = Run(ProgressConfig(rest=0, back_off=100))
+    run.see(*fall(4))
+    run.judge.changed(BSP, Setting.of(period=8, delay=4, by_racks=True))
+    assert run.see(5.0)[0] is not None
+    run.see(*[1.0] * 20)
+    assert not run.judge.allows(Setting.of(period=1, delay=1))
+    assert run.judge.allows(Setting.of(period=2, delay=0, by_racks=True))
+    assert run.judge.allows(STORE)
+
+
+@pytest.mark.parametrize("before", [4, 20])
+def test_after_a_failure_it_rests_for_as_long_as_the_run_has_been(before: int):
+    run = Run(ProgressConfig(back_off=1))
+    run.see(*fall(before))
     run.judge.changed(BSP, STORE)
     assert run.see(5.0)[0] is not None
-    assert not run.judge.allows(LOCAL)
-    run.see(1.0, 1.0)
+    for _ in range(before + 1):
+        assert not run.judge.allows(LOCAL)
+        assert run.judge.allows(BSP)
+        run.see(1.0)
     assert run.judge.allows(LOCAL)
 
 
-def test_every_failure_of_any_kind_makes_the_rest_twice_as_long():
-    run = Run(ProgressConfig(rest=2, back_off=1))
-    for setting, rest in ((STORE, 2), (LOOSER, 4), (STORE, 8)):
-        run.see(*fall(4))
-        run.judge.changed(BSP, setting)
-        assert run.see(5.0)[0] is not None
-        for _ in range(rest):
-            assert not run.judge.allows(LOCAL)
-            run.see(1.0)
-        assert run.judge.allows(LOCAL)
+def test_nothing_has_slack_before_training_has_shown_how_it_goes():
+    run = Run()
+    rounded = Setting.of(period=1, delay=0, compressed=True)
+    for _ in range(ProgressConfig().warm_up):
+        assert not run.judge.allows(LOCAL)
+        assert not run.judge.allows(STORE)
+        assert run.judge.allows(BSP)
+        assert run.judge.allows(rounded)
+        run.see(1.0)
+    assert run.judge.allows(LOCAL)
+    assert run.judge.allows(STORE)
+
+
+@pytest.mark.parametrize(("cost", "fails"), [(0.3, False), (0.9, True)])
+def test_what_saves_little_may_cost_little(cost: float, *, fails: bool):
+    run = Run(error=0.001)
+    run.see(1.0, 0.9, 0.8, 0.7)
+    run.judge.changed(BSP, LOCAL, cost=cost)
+    assert any(run.see(0.665, 0.63, 0.6)) == fails
+
+
+def test_a_fall_that_was_ending_need_not_go_on():
+    run = Run(error=0.001)
+    run.see(*(math.exp(-2.0 * place) for place in range(4)))
+    run.judge.changed(BSP, LOCAL, cost=0.9)
+    assert run.see(*(math.exp(-2.0 * place) for place in range(4, 7))) == [None] * 3
 
 
 def test_an_alarm_bars_what_is_on_trial():
@@ -151,7 +186,9 @@ def test_a_loss_beyond_all_numbers_is_judged_too():
     run.see(1e300)
 
 
-@pytest.mark.parametrize("wrong", [{"window": 1}, {"trial": 0}, {"keeps": 1.0}, {"most_kept": 1.0}, {"warm_up": -1}, {"rest": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"window": 1}, {"trial": 0}, {"keeps": 1.0}, {"most_kept": 1.0}, {"warm_up": -1}, {"rest": -1}]
+)
 def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
     with pytest.raises(PolicySpecError, match=next(iter(wrong))):
         ProgressConfig(**wrong)  # type: ignore[arg-type]

@@ -83,6 +83,9 @@ _MOST_VALUES = 128
 """Of one figure; beyond, each two become one."""
 _LARGEST = 1e100
 """Beyond, a figure says nothing but that training diverges, which is for the guard to see."""
+_AHEAD = 1.5
+"""Reviews until the end begins at which it is time to act: the next may be late by half of one, and acting takes as
+long where workers on the store have to be stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +172,12 @@ class PhaseDetector:
     final 0 the learning rate is down to 5 % of its peak
     """
 
-    __slots__ = ("_config", "_level", "_rate", "_start", "_verdict")
+    __slots__ = ("_config", "_ends", "_level", "_rate", "_start", "_verdict")
 
     def __init__(self, config: PhaseConfig) -> None:
         self._config = config
+        self._ends = False
+        """The last steps have begun, as far as it is known how many there are."""
         self._rate = _Rate(config)
         self._level = _Level(config)
         self._start: _Start | None = _Start(config)
@@ -193,17 +198,18 @@ class PhaseDetector:
             self._verdict = verdict
         slack = self._config.slack if self._is_strict(reading) else math.inf
         reason = self._verdict.reason
-        if slack < math.inf and self.phase == "stable":
+        if slack < math.inf and self.phase not in _STRICT[self._config.direction]:
             reason = "the run is about to end"
         return Advice(slack=slack, reason=reason, inputs=self._verdict.inputs)
 
     def _is_strict(self, reading: Reading) -> bool:
         """Whether the steps to come are in a phase that is strict; the end is the last steps, where they are known."""
         strict = _STRICT[self._config.direction]
-        if "final" not in strict or self.phase == "critical" or reading.progress is None or not reading.clock:
+        if "final" not in strict or reading.progress is None or not reading.clock:
             return self.phase in strict
-        at_next_review = reading.progress * (1 + reading.num_steps / reading.clock)
-        return at_next_review >= 1 - self._config.final_steps
+        to_come = _AHEAD * reading.num_steps / reading.clock
+        self._ends = self._ends or reading.progress * (1 + to_come) >= 1 - self._config.final_steps
+        return self._ends or (self.phase == "critical" and "critical" in strict)
 
     def _by_rate(self) -> _Verdict | None:
         """What the learning rate says; None where it is silent."""

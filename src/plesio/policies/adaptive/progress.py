@@ -23,9 +23,10 @@ more, and are judged more mildly. Without a loss nothing is judged.
 A trial goes on when the setting is left before it is over, for another reason: harm shows late.
 
 What failed is barred: its *kind* (local steps, racks, the store, rounding), from half of its slack on, for ``back_off``
-reviews, twice as many after every further failure. For ``rest`` reviews nothing that is looser than the setting before
-the trial is taken, so that training shows how it goes without. Where the loss is above what it was before the trial,
-and not by its noise, the run goes back to the last good state as well.
+reviews, twice as many after every further failure. What racks do not bear single workers bear even less: local steps
+are barred with them. For ``rest`` reviews, and for as many as there have been, nothing that is looser than the setting
+before the trial is taken: so training shows how it goes without, and a run of any length has few failures. Where the
+loss is above what it was before the trial, and not by its noise, the run goes back to the last good state as well.
 """
 
 import itertools
@@ -62,8 +63,8 @@ class ProgressConfig:
         noise_factor: Standard deviations by which the loss must be above what was expected.
         least_rise: Share of the loss by which it must be above that as well.
         back_off: Reviews for which what failed is barred; doubled by every further failure of its kind.
-        rest: Reviews after the first failure in which nothing looser than the setting before is taken; doubled by every
-            further failure of any kind.
+        rest: Reviews after a failure in which nothing looser than the setting before is taken; as many as there have
+            been, if that is more.
 
     Raises:
         PolicySpecError: A value out of its range.
@@ -146,7 +147,7 @@ class ProgressJudge:
     (False, True)
     """
 
-    __slots__ = ("_bars", "_config", "_num_failures", "_points", "_rest_until", "_resting_at", "_reviews", "_trial")
+    __slots__ = ("_bars", "_config", "_points", "_rest_until", "_resting_at", "_reviews", "_trial")
 
     def __init__(self, config: ProgressConfig) -> None:
         self._config = config
@@ -155,7 +156,6 @@ class ProgressJudge:
         self._bars: dict[Kind, _Bar] = {}
         self._reviews = 0
         self._rest_until = 0
-        self._num_failures = 0
         self._resting_at: Setting | None = None
 
     @property
@@ -233,13 +233,17 @@ class ProgressJudge:
         kind = _kind(trial.after)
         self._trial = None
         self._points.clear()
-        self._resting_at, self._rest_until = trial.before, self._reviews + self._config.rest * 2**self._num_failures
-        self._num_failures += 1
+        self._resting_at, self._rest_until = trial.before, self._reviews + max(self._config.rest, self._reviews)
         if kind is None:
             return
+        self._bar_kind(kind, trial.after.slack)
+        if kind == "racks":
+            self._bar_kind("local", 0)
+
+    def _bar_kind(self, kind: Kind, slack: int) -> None:
         times = self._bars[kind].times + 1 if kind in self._bars else 1
         until = self._reviews + self._config.back_off * 2 ** (times - 1)
-        self._bars[kind] = _Bar(slack=trial.after.slack, until=until, times=times)
+        self._bars[kind] = _Bar(slack=slack, until=until, times=times)
 
 
 def _kind(setting: Setting) -> Kind | None:
