@@ -7,18 +7,18 @@ have become takes the noise out afterwards, but the length of their progress sta
 
     efficiency = sqrt((1 + ν/N) / (1 + ν)),        from 1 (no noise) to 1 / sqrt(N) (nothing but noise)
 
-An optimizer that does not normalise loses nothing: the mean of its steps is the step of the mean. So where the
-optimizer normalises and the efficiency is below ``least_efficiency``, no slack is allowed. It is that of the noisiest
-of the last figures, and until a window of them is there, nothing is allowed either: an untrained model's gradients are
-all signal, and tell little.
+An optimizer that does not normalise loses nothing: the mean of its steps is the step of the mean. Where the optimizer
+normalises, the system side counts a local step as that share of one (`Advice.efficiency`), so local steps must save
+more time than they lose progress. Below ``least_efficiency`` there are none, since the formula is no theorem about a
+network. It is that of the noisiest of the last figures, and until a window of them is there, nothing is allowed either:
+an untrained model's gradients are all signal, and tell little.
 
 *By racks.* Where the n workers of R racks step together in their racks, R replicas step on batches that are n/R times
 as large, with a noise of ν R/n: averaged over workers that holds for racks of different sizes too. Their efficiency is
 
     sqrt((1 + ν/n) / (1 + ν R/n)),        from 1 to 1 / sqrt(R)
 
-Where that is enough, there is no objection to slack between racks, though there may be to slack between workers: with
-16 workers in 2 racks at ν = 1 it is 0.97 between racks and 0.73 between workers.
+With 16 workers in 2 racks at ν = 1 it is 0.97 between racks and 0.73 between workers.
 
 *On the store* the servers normalise by the mean of a round (`plesio.runtime.exchange.interleaved`) and no worker steps
 by itself, as long as it exchanges at every step: there is no objection to that, but at the beginning. A transformer
@@ -51,7 +51,8 @@ class NoiseConfig:
     """When noisy batches forbid slack.
 
     Attributes:
-        least_efficiency: Progress by local steps over that by steps with the mean gradient, below which there are none.
+        least_efficiency: Progress of a local step over that of a step with the mean gradient, below which there are
+            none.
         window: Readings with figures, of which the noisiest counts.
         largest_spread: Variance between many workers over that within them, above which their data differ.
         spread_slack: What is allowed then.
@@ -60,7 +61,7 @@ class NoiseConfig:
         PolicySpecError: A value out of its range.
     """
 
-    least_efficiency: float = 0.9
+    least_efficiency: float = 0.5
     window: int = 2
     largest_spread: float = 1.6
     spread_slack: int = 1
@@ -103,6 +104,8 @@ class NoiseMonitor:
         return Advice(
             slack=self._config.spread_slack,
             on_store=math.inf,
+            efficiency=advice.efficiency,
+            rack_efficiency=advice.rack_efficiency,
             reason=f"gradients differed {self._spread:.3g} times as much between workers as within: their data differ",
             inputs={"spread": self._spread},
         )
@@ -115,17 +118,17 @@ class NoiseMonitor:
         if len(self._ratios) < self._config.window:
             return Advice(slack=0, reason="how noisy a worker's gradient is, is not known yet")
         ratio, workers, racks = max(self._ratios), reading.num_workers, reading.num_racks
-        efficiency = _efficiency(ratio, share=1.0, num_workers=workers)
-        if efficiency >= self._config.least_efficiency:
-            return NO_OBJECTION
-        inputs, by_racks = {"efficiency": efficiency}, None
+        efficiency = by_racks = _efficiency(ratio, share=1.0, num_workers=workers)
+        inputs = {"efficiency": efficiency}
         if 1 < racks < workers:
-            inputs["efficiency_by_racks"] = _efficiency(ratio, share=racks / workers, num_workers=workers)
-            by_racks = math.inf if inputs["efficiency_by_racks"] >= self._config.least_efficiency else None
+            inputs["rack_efficiency"] = by_racks = _efficiency(ratio, share=racks / workers, num_workers=workers)
+        least = self._config.least_efficiency
         return Advice(
-            slack=0,
-            by_racks=by_racks,
+            slack=math.inf if efficiency >= least else 0,
+            by_racks=math.inf if by_racks >= least else 0,
             on_store=math.inf,
+            efficiency=efficiency,
+            rack_efficiency=by_racks,
             reason=f"steps of this optimizer on one worker's noisy gradient are {efficiency:.0%} as good",
             inputs=inputs,
         )

@@ -83,6 +83,8 @@ class Advice:
             workers whose replicas would drift as far apart (`topology`); None is ``slack`` too.
         on_store: The same where updates go through the store, and no worker steps on its own gradients alone; None is
             ``slack`` too.
+        efficiency: Progress of a step that a worker makes by itself, over that of a step with the mean gradient.
+        rack_efficiency: The same of a step that a rack makes by itself.
     """
 
     slack: float
@@ -90,6 +92,8 @@ class Advice:
     inputs: Mapping[str, float] = field(default_factory=dict)
     by_racks: float | None = None
     on_store: float | None = None
+    efficiency: float = 1.0
+    rack_efficiency: float = 1.0
 
     @property
     def drift(self) -> float:

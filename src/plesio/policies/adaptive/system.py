@@ -12,9 +12,11 @@ stood still in an exchange. From these two things follow:
 The remembered steps are then run again, in thought, under every setting of a ladder of periods and delays (`what_if`).
 
 The *choice* is the setting of the least slack among those that training can afford whose predicted time is within
-``tolerance`` of the best of them. A change must promise ``gain``; one that only gives slack back must promise nothing
-but is made when two reviews running agree. For every time that a setting was left it must promise twice as much, or be
-wanted by twice as many reviews, so that nothing swings between two that are about equal.
+``tolerance`` of the best of them. Slack is taken to cost a share of a step's progress (``price``), and more where local
+steps make less of it than steps with the mean gradient (`noise`): what counts is the time over what is left of it. A
+change must promise ``gain``; one that only gives slack back must promise nothing but is made when two reviews running
+agree. For every time that a setting was left it must promise twice as much, or be wanted by twice as many reviews, so
+that nothing swings between two that are about equal.
 
 *Compressed*, every setting without delay is there a second time, with numbers rounded to 8 bits (`ROUNDED`). Until such
 an exchange has been measured it is taken to last as much less as it has fewer bytes. What is sent in full comes first.
@@ -89,13 +91,23 @@ class Allowance:
         slack: Most steps that workers may go on by themselves.
         drift: The same where workers step by racks (`topology`).
         staleness: The same on the store.
+        efficiency: Progress of a step that a worker makes by itself, over that of one with the mean gradient.
+        rack_efficiency: The same of a step that a rack makes by itself.
         bears: Whether nothing else speaks against a setting.
     """
 
     slack: float = math.inf
     drift: float = math.inf
     staleness: float = math.inf
+    efficiency: float = 1.0
+    rack_efficiency: float = 1.0
     bears: Callable[[Setting], bool] = field(default=lambda _: True)
+
+    def progress(self, setting: Setting) -> float:
+        """Of a step under ``setting``, over that of a step with the mean gradient."""
+        if setting.slack == 0 or setting.on_store:
+            return 1.0
+        return self.rack_efficiency if setting.by_racks else self.efficiency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,14 +256,16 @@ class SystemMonitor:
         settings = sorted((*self._ladder, *self._by_racks), key=self._rung) if self._by_racks else self._ladder
         predicted = self._predict(compute_s, settings)
         affordable = [only] if only is not None else [one for one in settings if self._affords(allowance, one)]
-        wanted = self._cheapest(affordable, predicted, current=current)
-        if current.on_store or (only is None and self._store_may_gain(pace_s, best_s=predicted[wanted])):
+        priced = self._priced(predicted, allowance)
+        wanted = self._cheapest(affordable, priced, current=current)
+        if current.on_store or (only is None and self._store_may_gain(pace_s, best_s=priced[wanted])):
             predicted |= predict_steps_s(pace_s, transfer_s=self.transfer_s, settings=ON_THE_STORE)
-        if only is None and ON_THE_STORE[0] in predicted:
-            wanted = self._on_store(predicted, allowance, current=current, best_s=predicted[wanted]) or wanted
+            priced = self._priced(predicted, allowance)
+        if only is None and ON_THE_STORE[0] in priced:
+            wanted = self._on_store(priced, allowance, current=current, best_s=priced[wanted]) or wanted
         # with the step sizes that fit the optimizer; what a run begins with may be none of the ladder's
         setting = current if current.on_store else next((one for one in settings if one == current), wanted)
-        if only is not None or not self._affords(allowance, current) or self._is_better(wanted, current, predicted):
+        if only is not None or not self._affords(allowance, current) or self._is_better(wanted, current, priced):
             setting = wanted
         if setting != current:
             self._times_left[current] += 1
@@ -263,6 +277,11 @@ class SystemMonitor:
             reason=_reason(setting, predicted, affordable=affordable) + ("" if self.knows_transfer else NOT_MEASURED),
             inputs=tuple(self._inputs(setting, predicted, before=current, compute_s=compute_s).items()),
         )
+
+    def _priced(self, predicted_s: Mapping[Setting, float], allowance: Allowance) -> dict[Setting, float]:
+        """The seconds in which each setting is taken to get as far as a step with the mean gradient does."""
+        costs = {True: 1 - self._config.price, False: 1.0}
+        return {it: time_s / (allowance.progress(it) * costs[it.slack > 0]) for it, time_s in predicted_s.items()}
 
     def _affords(self, allowance: Allowance, setting: Setting) -> bool:
         most = allowance.staleness if setting.on_store else allowance.drift if setting.by_racks else allowance.slack
