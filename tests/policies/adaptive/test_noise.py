@@ -31,17 +31,17 @@ def test_nothing_is_allowed_before_noise_is_known():
     monitor = NoiseMonitor(NoiseConfig())
     assert monitor.observe(reading(noise=None)).slack == 0
     assert monitor.observe(reading(noise=0.01)).slack == 0
-    assert monitor.observe(reading(noise=0.01)) == NO_OBJECTION
-    assert monitor.observe(reading(noise=None)) == NO_OBJECTION
+    assert monitor.observe(reading(noise=0.01)).slack == math.inf
+    assert monitor.observe(reading(noise=None)).slack == math.inf
 
 
 @pytest.mark.parametrize(
-    ("noise", "efficiency"), [(1.0, math.sqrt((1 + 1 / 16) / 2)), (15.0, math.sqrt((1 + 15 / 16) / 16))]
+    ("noise", "efficiency"), [(0.0, 1.0), (1.0, math.sqrt((1 + 1 / 16) / 2)), (15.0, math.sqrt((1 + 15 / 16) / 16))]
 )
-def test_noisy_gradients_forbid_slack(noise: float, efficiency: float):
+def test_noisy_gradients_make_local_steps_worth_less_and_the_noisiest_forbid_them(noise: float, efficiency: float):
     advice = NoiseMonitor(NoiseConfig(window=1)).observe(reading(noise=noise))
-    assert advice.slack == 0
-    assert advice.inputs["efficiency"] == pytest.approx(efficiency)
+    assert advice.slack == (math.inf if efficiency > 0.5 else 0)
+    assert advice.efficiency == advice.inputs["efficiency"] == pytest.approx(efficiency)
 
 
 def test_nothing_but_noise_is_worth_the_root_of_the_workers():

@@ -146,7 +146,8 @@ def test_behind_the_steps_the_transfer_is_what_it_took_whoever_began_it_last():
     ("transfer_s", "slack", "wanted"),
     [
         (0.0002, math.inf, BSP),
-        (0.018, math.inf, Setting.of(period=1, delay=1)),
+        (0.018, math.inf, Setting.of(period=1, delay=0, compressed=True)),
+        (0.032, math.inf, Setting.of(period=4, delay=2)),
         (0.079, math.inf, Setting.of(period=8, delay=4)),
         (0.079, 3, Setting.of(period=4, delay=0, compressed=True)),
         (0.079, 0, Setting.of(period=1, delay=0, compressed=True)),
@@ -182,13 +183,28 @@ def test_a_setting_that_is_not_affordable_any_more_is_left_at_once():
     assert monitor.choose(allowance=allow(3), current=loose, shares=()).setting.slack == 3
 
 
-def test_slack_that_is_not_needed_is_given_back_by_the_second_review():
+def test_slack_that_is_not_needed_is_given_back_at_once():
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.0001), setting=BSP)
     loose = Setting.of(period=8, delay=4)
-    first = monitor.choose(allowance=allow(math.inf), current=loose, shares=())
+    assert monitor.choose(allowance=allow(math.inf), current=loose, shares=()).setting == BSP
+
+
+def test_what_is_sent_rounded_for_nothing_is_sent_in_full_from_the_second_review_on():
+    monitor = SystemMonitor(SystemConfig())
+    rounded = Setting.of(period=1, delay=0, compressed=True)
+    monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.0002), setting=rounded)
+    first = monitor.choose(allowance=allow(math.inf), current=rounded, shares=())
     second = monitor.choose(allowance=allow(math.inf), current=first.setting, shares=())
-    assert (first.setting, second.setting) == (loose, BSP)
+    assert (first.setting, second.setting) == (rounded, BSP)
+
+
+@pytest.mark.parametrize(("efficiency", "wanted"), [(1.0, Setting.of(period=1, delay=1)), (0.6, BSP)])
+def test_local_steps_must_save_more_time_than_they_lose_progress(efficiency: float, wanted: Setting):
+    monitor = SystemMonitor(SystemConfig(compress=False))
+    monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.015), setting=BSP)
+    allowance = Allowance(efficiency=efficiency)
+    assert monitor.choose(allowance=allowance, current=BSP, shares=()).setting == wanted
 
 
 def test_shares_follow_persistent_slowness():

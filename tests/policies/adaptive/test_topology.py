@@ -233,19 +233,19 @@ def test_a_setting_by_racks_is_kept_at_the_edge_of_what_it_may_take():
 
 def test_an_optimizer_that_normalises_may_have_slack_between_racks_alone():
     figures = GradientFigures(norm_sq=2.0, mean_norm_sq=1.0, within=1.0, between=1.0, noise_scale=8.0)
-    noise = NoiseMonitor(NoiseConfig(window=1))
+    noise = NoiseMonitor(NoiseConfig(window=1, least_efficiency=0.8))
 
-    def advise(num_racks: int) -> tuple[float, float]:
+    def advise(num_racks: int) -> tuple[float, float, float]:
         reading = Reading(
             clock=16, num_steps=16, learning_rate=0.1, gradient=figures, normalises=True,
             num_workers=16, num_racks=num_racks,
         )  # fmt: skip
         advice = noise.observe(reading)
-        return advice.slack, advice.drift
+        return advice.slack, advice.drift, round(advice.rack_efficiency, 2)
 
-    assert advise(2) == (0, math.inf)  # sqrt((1 + 1/16) / (1 + 2/16)) = 0.97
-    assert advise(8) == (0, 0)  # sqrt((1 + 1/16) / (1 + 8/16)) = 0.84
-    assert advise(1) == advise(16) == (0, 0)
+    assert advise(2) == (0, math.inf, 0.97)  # sqrt((1 + 1/16) / (1 + 2/16))
+    assert advise(8) == (0, math.inf, 0.84)  # sqrt((1 + 1/16) / (1 + 8/16))
+    assert advise(1) == advise(16) == (0, 0, 0.73)
 
 
 def test_a_controller_says_whose_slack_is_held_back():
