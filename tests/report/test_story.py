@@ -16,7 +16,7 @@ from plesio.core.results import LossPoint, RunResult
 from plesio.policies import Action, Adaptive, EventLog, Reviewed, Steer, parse_policy
 from plesio.policies.adaptive.bound import BoundTunerConfig
 from plesio.policies.adaptive.gradient import GradientMonitorConfig
-from plesio.policies.adaptive.phase import PhaseConfig
+from plesio.policies.adaptive.phase_config import PhaseConfig
 from plesio.policies.adaptive.setting import SystemConfig
 from plesio.policies.replay import Entry
 from plesio.report.figures.story import story_figures

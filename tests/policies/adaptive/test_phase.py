@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from plesio.core.errors import PolicySpecError
-from plesio.policies.adaptive.phase import Direction, Phase, PhaseConfig, PhaseDetector
+from plesio.policies.adaptive.phase import PhaseDetector
+from plesio.policies.adaptive.phase_config import Direction, Phase, PhaseConfig
 from plesio.policies.adaptive.reading import Advice, GradientFigures, Reading
 
 STEPS = 16

@@ -25,7 +25,7 @@ from plesio.policies.adaptive.bound import BoundTunerConfig
 from plesio.policies.adaptive.gradient import GradientMonitorConfig
 from plesio.policies.adaptive.guard import GuardConfig
 from plesio.policies.adaptive.noise import NoiseConfig
-from plesio.policies.adaptive.phase import PhaseConfig
+from plesio.policies.adaptive.phase_config import PhaseConfig
 from plesio.policies.adaptive.progress import ProgressConfig
 from plesio.policies.adaptive.review import FIRST_CLOCK, FIRST_REVIEW, ReviewConfig
 from plesio.policies.adaptive.setting import SYNCHRONOUS, SystemConfig, TopologyConfig
@@ -58,8 +58,8 @@ class Adaptive(PeriodicSchedule):
         PolicySpecError: A value out of its range.
 
     >>> from plesio.policies.adaptive.setting import SystemConfig
-    >>> Adaptive(gradient=None, system=SystemConfig(gain=0.1)).spec
-    'adaptive,system.gain=0.1,gradient=off'
+    >>> Adaptive(gradient=None, system=SystemConfig(gain=0.2)).spec
+    'adaptive,system.gain=0.2,gradient=off'
     """
 
     name: ClassVar[str] = "adaptive"

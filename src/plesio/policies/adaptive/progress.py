@@ -142,7 +142,7 @@ class ProgressJudge:
     [None, None, None]
     >>> judge.changed(bsp, local)
     >>> look(64, 1.9).reason
-    'the loss went from 1.65 to 1.9 in 16 steps of local_sgd:8,delay=4, where 1.592 was to be expected'
+    'the loss went from 1.65 to 1.9 in 16 steps of local_sgd:8,delay=4, where 1.594 was to be expected'
     >>> judge.allows(local), judge.allows(bsp)
     (False, True)
     """

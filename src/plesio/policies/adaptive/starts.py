@@ -1,0 +1,182 @@
+"""The falls of loss and gradient norm after a start, and the level that follows, until a setback.
+
+`plesio.policies.adaptive.phase` has the rules, under *Start* and *Setback*.
+"""
+
+import itertools
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+
+from plesio.policies.adaptive.phase_config import LARGEST, USUAL_READINGS, PhaseConfig, Verdict
+from plesio.policies.adaptive.reading import Reading
+
+__all__ = ["Level", "Start"]
+
+_RECENT_SHARE = 1 / 3
+_MIDDLE_WIDTH = 0.1
+"""Shares of a start's steps: over which the recent value is taken, and on each side of half of them the middle one."""
+_MOST_VALUES = 128
+"""Of one figure; beyond, each two become one."""
+
+
+class Start:
+    """Training from here on: says when the fall that follows is over, or that there is none."""
+
+    __slots__ = ("_config", "_falls", "_has_paused", "_has_returned", "_num_steps", "_signals", "is_over")
+
+    def __init__(self, config: PhaseConfig) -> None:
+        self._config = config
+        self._num_steps = 0
+        self._falls = {name: _Fall() for name in ("loss", "gradient", "metric")}
+        """In order of preference."""
+        self._signals: list[float] = []
+        """‖E g‖² / ‖g‖² of each reading."""
+        self._has_paused = self._has_returned = False
+        self.is_over = False
+
+    def observe(self, reading: Reading) -> Verdict | None:
+        """Take a reading; None says that it changes nothing."""
+        self._num_steps += reading.num_steps
+        gradient = reading.gradient
+        if abs(reading.loss) < LARGEST:
+            self._falls["loss"].add(reading.loss, at=self._num_steps)
+        if gradient is not None and 0 < gradient.norm_sq < LARGEST and abs(gradient.mean_norm_sq) < LARGEST:
+            self._falls["gradient"].add(math.sqrt(max(0.0, gradient.mean_norm_sq)), at=self._num_steps)
+            self._signals.append(gradient.mean_norm_sq / gradient.norm_sq)
+        if reading.metric is not None and abs(reading.metric) < LARGEST:
+            self._falls["metric"].add(-reading.metric, at=self._num_steps)
+        is_late = self._num_steps >= self._config.start_steps
+        known = [name for name, fall in self._falls.items() if len(fall.values) > 1]
+        if not known:
+            return (
+                self._pause("nothing tells of a fall", {"num_steps": self._num_steps}, for_good=True)
+                if is_late
+                else None
+            )
+        return self._judge(known, is_late=is_late)
+
+    def _judge(self, known: list[str], *, is_late: bool) -> Verdict | None:
+        """What the figures that have more than one value say; the first of them says whether there is a fall."""
+        config = self._config
+        name = known[0]
+        fall = self._falls[name]
+        inputs = {"highest": fall.highest, "recent": fall.recent}
+        if name == "gradient":
+            signal_share = statistics.fmean(self._signals)
+            if signal_share < config.noise_share:
+                return self._pause("the gradient is mostly noise", {"signal_share": signal_share}, for_good=is_late)
+        is_straight = fall.depth >= config.straightness * fall.way
+        if not is_straight or fall.depth <= config.least_fall * abs(fall.highest):
+            if name == "gradient" and not is_late:
+                return None  # it often rises at first
+            return self._pause(f"the {name} does not fall", inputs, for_good=is_late and not is_straight)
+        shares = {key: self._falls[key].newer_share for key in known if key in (name, "gradient")}
+        inputs |= {f"{key}_newer_share": share for key, share in shares.items()}
+        limits = {"loss": config.settled_loss, "gradient": config.settled_gradient, "metric": config.settled_loss}
+        if all(share < limits[key] for key, share in shares.items()):
+            return self._pause(f"the {name} has most of its fall behind it", inputs, for_good=True)
+        if self._has_paused:
+            if len(fall.values) < USUAL_READINGS:
+                return None
+            self._has_returned = True
+        return Verdict(phase="critical", reason=f"the {name} falls", inputs=inputs)
+
+    def _pause(self, reason: str, inputs: Mapping[str, float], *, for_good: bool) -> Verdict:
+        self._has_paused = True
+        self.is_over = for_good or self._has_returned
+        return Verdict(phase="stable", reason=reason, inputs=inputs)
+
+
+class _Fall:
+    """What a figure has done since a start."""
+
+    __slots__ = ("highest", "recent", "values")
+
+    def __init__(self) -> None:
+        self.values: list[tuple[int, float]] = []
+        """Each with the steps since the start."""
+        self.highest = self.recent = math.nan
+        """The highest value, and the mean over the last third of the steps."""
+
+    def add(self, value: float, *, at: int) -> None:
+        """Take the newest value."""
+        self.values.append((at, value))
+        if len(self.values) == _MOST_VALUES:
+            pairs = zip(self.values[::2], self.values[1::2], strict=True)
+            self.values = [(step, (before + after) / 2) for (_, before), (step, after) in pairs]
+        last = self.values[-1][0]  # 0 while no worker has made a step
+        first = (1 - _RECENT_SHARE) * last
+        self.highest = max([each for _, each in self.values])
+        self.recent = statistics.fmean([each for step, each in self.values if step > first or step == last])
+
+    @property
+    def depth(self) -> float:
+        """From the highest value to the recent one."""
+        return self.highest - self.recent
+
+    @property
+    def way(self) -> float:
+        """All ups and downs together."""
+        return math.fsum([abs(after - before) for (_, before), (_, after) in itertools.pairwise(self.values)])
+
+    @property
+    def newer_share(self) -> float:
+        """Share of the depth that was made in the newer half of the steps."""
+        if self.depth <= 0:
+            return 0.0
+        half = self.values[-1][0] / 2
+        nearest = min([abs(step - half) for step, _ in self.values])
+        width = max(nearest, _MIDDLE_WIDTH * self.values[-1][0])
+        middle = statistics.fmean([value for step, value in self.values if abs(step - half) <= width])
+        return (middle - self.recent) / self.depth
+
+
+class Level:
+    """The usual level of the loss: notices when it is left upwards for good."""
+
+    __slots__ = ("_config", "_highest", "_usual", "outliers")
+
+    def __init__(self, config: PhaseConfig) -> None:
+        self._config = config
+        self._highest = -math.inf
+        self._usual: deque[float] = deque(maxlen=2 * USUAL_READINGS)
+        self.outliers: list[Reading] = []
+        """The last readings, where their loss was above the usual."""
+
+    def forget(self) -> None:
+        """What was usual is no more."""
+        self._usual.clear()
+        self.outliers = []
+
+    def notice(self, loss: float) -> None:
+        """Take a loss of a start: it tells how far a fall goes, not what is usual."""
+        if abs(loss) < LARGEST:
+            self._highest = max(self._highest, loss)
+
+    def observe(self, reading: Reading) -> Verdict | None:
+        """Take a reading; a verdict if it is a setback."""
+        loss = reading.loss
+        if not abs(loss) < LARGEST:
+            return None
+        level, limit = self._limit()
+        if not loss - level > limit:
+            self.notice(loss)
+            self._usual.append(loss)
+            self.outliers = []
+            return None
+        self.outliers.append(reading)
+        if len(self.outliers) < 2 and loss - level < 2 * limit:
+            return None
+        reason = f"the loss has risen from {level:.3g} to {loss:.3g}"
+        return Verdict(phase="critical", reason=reason, inputs={"loss": loss, "level": level})
+
+    def _limit(self) -> tuple[float, float]:
+        """The level, and by how much a loss may exceed it."""
+        config = self._config
+        if len(self._usual) < USUAL_READINGS:
+            return math.nan, math.inf
+        level = statistics.fmean(self._usual)
+        noise = config.setback_noise * math.sqrt(statistics.fmean((loss - level) ** 2 for loss in self._usual))
+        return level, max(noise, config.setback * abs(level), config.least_fall * (self._highest - level))
