@@ -227,7 +227,7 @@ def test_an_alarm_that_is_called_off_is_told_all_the_same() -> None:
     class Alarmed:
         """Begins on the store, and wants plain BSP at the first review."""
 
-        def first(self, *, normalises: bool) -> Policy:
+        def first(self, *, normalises: bool, sparse: bool) -> Policy:
             return ASP()
 
         def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:

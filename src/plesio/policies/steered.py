@@ -80,8 +80,13 @@ class Course:
 class Director(Protocol):
     """Says what comes next."""
 
-    def first(self, *, normalises: bool) -> Policy:
-        """The policy to begin with, where the workers' optimizer divides by the gradients' size or does not."""
+    def first(self, *, normalises: bool, sparse: bool) -> Policy:
+        """The policy to begin with.
+
+        Args:
+            normalises: Whether the workers' optimizer divides by the gradients' size.
+            sparse: Whether some of their gradients are sparse.
+        """
         ...
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
@@ -122,7 +127,7 @@ class SteeredMachine:
 
     def __init__(self, director: Director) -> None:
         self._director = director
-        self._policy = first = director.first(normalises=False)
+        self._policy = first = director.first(normalises=False, sparse=False)
         self._inner: Machine | None = None
         """Of the stage on the store that is at work."""
         self._entering = first.exchange == "store"
@@ -165,8 +170,8 @@ class SteeredMachine:
             self._resting.discard(worker)
             return self._inner.handle(event)
         assert worker not in self._live, f"worker {worker} has joined already"
-        if event.normalises and not self._live:
-            self._policy = self._director.first(normalises=True)
+        if (event.normalises or event.sparse) and not self._live:
+            self._policy = self._director.first(normalises=event.normalises, sparse=event.sparse)
         self._live.add(worker)
         return (Admit(worker=worker, clock=0), Grant(worker=worker, clock=UNLIMITED))
 

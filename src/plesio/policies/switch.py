@@ -131,7 +131,7 @@ class _Schedule:
         clocks = self._policy.clocks
         return clocks[self._stage] if self._stage < len(clocks) else NEVER
 
-    def first(self, *, normalises: bool) -> Policy:
+    def first(self, *, normalises: bool, sparse: bool) -> Policy:
         """The first stage's."""
         return self._policy.first
 

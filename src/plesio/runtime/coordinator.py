@@ -153,7 +153,9 @@ class Coordinator:
         step_s = self.ledger.recent_step_s()
         return FIRST_LEASE_S if step_s == 0.0 else min(MAX_LEASE_S, max(MIN_LEASE_S, LEASE_STEPS * step_s))
 
-    def join(self, worker: int, *, now_s: float, rack: int = 0, normalises: bool = False) -> list[Effect]:
+    def join(
+        self, worker: int, *, now_s: float, rack: int = 0, normalises: bool = False, sparse: bool = False
+    ) -> list[Effect]:
         """A worker asks to take part; it is told ``start`` when the run starts, or at once when it runs already.
 
         Args:
@@ -161,8 +163,9 @@ class Coordinator:
             now_s: The time.
             rack: Where it is.
             normalises: Whether its optimizer divides by the gradients' size.
+            sparse: Whether some of its gradients are sparse.
         """
-        self._members[worker] = Member(heard_s=now_s, rack=rack, normalises=normalises)
+        self._members[worker] = Member(heard_s=now_s, rack=rack, normalises=normalises, sparse=sparse)
         if self._start_failed:
             return [Tell(worker, "failed", {"message": self.error})]
         if self.state == "running":
@@ -206,7 +209,9 @@ class Coordinator:
 
     def _joined(self, worker: int) -> Joined:
         member = self._members[worker]
-        return Joined(worker=worker, num_workers=member.num_workers, normalises=member.normalises)
+        return Joined(
+            worker=worker, num_workers=member.num_workers, normalises=member.normalises, sparse=member.sparse
+        )
 
     def leave(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker has trained all it will. It is told ``left``.

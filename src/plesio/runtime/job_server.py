@@ -217,7 +217,9 @@ class JobServer:
             return
         if worker == 0:
             self._coordinator.ledger.environment = Environment(**body["environment"])
-        effects = self._coordinator.join(worker, now_s=now_s, rack=body["rack"], normalises=body["normalises"])
+        effects = self._coordinator.join(
+            worker, now_s=now_s, rack=body["rack"], normalises=body["normalises"], sparse=body["sparse"]
+        )
         self._act(effects)
 
     def _disagreement(self, coordinator: Coordinator, body: Mapping[str, Any]) -> str | None:

@@ -222,6 +222,9 @@ class _Parts:
     def rank(self) -> int:
         return self.place.rank
 
+    def _join(self, layout: str) -> None:
+        self.world.join(layout=layout, normalises=self.replica.normalises, sparse=bool(self.replica.sparse))
+
     def store(self, policy: Policy, client: StoreClient) -> Exchange:
         store = self._join_store(policy, client)
         store.begin(self.world.clock)
@@ -240,7 +243,7 @@ class _Parts:
         )
         if self.rank == 0:
             store.offer_initial()
-        self.world.join(layout=layout.digest(), normalises=self.replica.normalises)
+        self._join(layout.digest())
         return store
 
     def racks_on_store(self, policy: Hierarchical, client: StoreClient, *, snapshots: SnapshotTaker) -> Exchange:
@@ -293,7 +296,7 @@ class _Parts:
         on_transition: OnTransition | None,
     ) -> Exchange:
         # first: nobody may wait in a collective for one who disagrees
-        self.world.join(layout=self.replica.digest(), normalises=self.replica.normalises)
+        self._join(self.replica.digest())
         group = self._group()
         monitor = limit = None
         can_push = bool(policy.pushes) and runs_on_servers(self.replica.optimizer)
@@ -329,7 +332,7 @@ class _Parts:
             )
         first = policy.first
         if isinstance(policy, Adaptive):
-            first = policy.first_setting(normalises=self.replica.normalises).policy
+            first = policy.first_setting(normalises=self.replica.normalises, sparse=bool(self.replica.sparse)).policy
         steered = AdaptiveExchange(
             self.replica,
             group=group,

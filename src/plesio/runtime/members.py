@@ -20,6 +20,7 @@ class Member:
     num_workers: int = 1
     """How many workers' work its updates are."""
     normalises: bool = False
+    sparse: bool = False
     clock: int = 0
     live: bool = True
     resting: bool = False

@@ -82,15 +82,16 @@ class Adaptive(PeriodicSchedule):
     progress: ProgressConfig | None = field(default_factory=ProgressConfig)
     guard: GuardConfig | None = field(default_factory=GuardConfig)
 
-    def first_setting(self, *, normalises: bool = False) -> Setting:
-        """Period and delay to begin with: BSP where the phases ask for it, or the noise component.
+    def first_setting(self, *, normalises: bool = False, sparse: bool = False) -> Setting:
+        """Period and delay to begin with: BSP where the phases ask for it, or the noise component, or sparse gradients.
 
         Args:
             normalises: Whether the optimizer divides by the gradients' size. Then even a few first steps on single
                 workers' gradients are felt at the end of training (docs/log.md, section 19).
+            sparse: Whether some gradients are sparse. Then their exchange is the smaller one, and measured first.
         """
         early = self.phase is not None and self.phase.direction != "last"
-        return SYNCHRONOUS if early or (normalises and self.noise is not None) else MODERATE
+        return SYNCHRONOUS if early or sparse or (normalises and self.noise is not None) else MODERATE
 
     @property
     def first(self) -> Policy:

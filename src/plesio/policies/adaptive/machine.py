@@ -35,9 +35,9 @@ class _Reviewing:
         self._review = policy.review
         self._first_review = policy.first_review
 
-    def first(self, *, normalises: bool) -> Policy:
+    def first(self, *, normalises: bool, sparse: bool) -> Policy:
         """Its own first setting's."""
-        self._controller.setting = self._policy.first_setting(normalises=normalises)
+        self._controller.setting = self._policy.first_setting(normalises=normalises, sparse=sparse)
         return self._controller.setting.policy
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:

@@ -164,6 +164,7 @@ class Shard:
         self._pending: dict[tuple[int, int], _Pending] = {}
         self._snapshots: dict[int, torch.Tensor] = {}
         self._tensors = [piece.view(block) for piece in slices]
+        self._num_bytes = [piece.num_bytes for piece in slices]
         self._optimizer = self._build(optimizer) if update == "gradient" and optimizer is not None else None
         self._steps = None if self._optimizer is None else InterleavedOptimizer(self._optimizer)
 
@@ -217,14 +218,13 @@ class Shard:
         """
         values, position = {}, 0
         for index in range(len(self._slices)) if present is None else present:
-            piece = self._slices[index]
-            values[index] = view_packed(payload[position : position + piece.num_bytes], piece.torch_dtype)
-            position += piece.num_bytes
+            end = position + self._num_bytes[index]
+            values[index] = view_packed(payload[position:end], self._slices[index].torch_dtype)
+            position = end
         if position != payload.numel():
             raise ExchangeError(f"an update of worker {worker} has {payload.numel()} bytes; its slices make {position}")
         self._pending[worker, clock] = _Pending(values, groups)
 
-    @torch.no_grad()
     def apply(
         self,
         updates: Sequence[tuple[int, int]],
@@ -315,16 +315,12 @@ class Shard:
     def _packed(
         self, block: torch.Tensor, present: Sequence[int], *, also: Sequence[torch.Tensor] = ()
     ) -> torch.Tensor:
-        num_bytes = sum(self._slices[index].num_bytes for index in present)
-        payload = self._allocate(num_bytes + sum(tensor.nbytes for tensor in also))
-        position = 0
-        for index in present:
-            piece = self._slices[index]
-            payload[position : position + piece.num_bytes] = block[piece.offset : piece.offset + piece.num_bytes]
-            position += piece.num_bytes
-        for tensor in also:
-            payload[position : position + tensor.nbytes] = tensor.contiguous().view(torch.uint8)
-            position += tensor.nbytes
+        places = [(self._slices[index].offset, self._num_bytes[index]) for index in present]
+        parts = [block[offset : offset + num_bytes] for offset, num_bytes in places]
+        parts += [tensor.detach().reshape(-1).view(torch.uint8) for tensor in also]
+        payload = self._allocate(sum(part.numel() for part in parts))
+        if parts:
+            torch.cat(parts, out=payload)
         return payload
 
 

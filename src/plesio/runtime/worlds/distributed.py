@@ -94,12 +94,13 @@ class DistributedWorld:
         self._group = self._job.group(device_type)
         return self._group
 
-    def join(self, *, layout: str, normalises: bool) -> None:
+    def join(self, *, layout: str, normalises: bool, sparse: bool) -> None:
         """Take part: returns when the run has started.
 
         Args:
             layout: Digest of the replica's tensors, which must be alike on all workers.
             normalises: Whether the replica's optimizer divides by the gradients' size.
+            sparse: Whether some of the replica's gradients are sparse.
 
         Raises:
             TransportError: Not all workers came, or they disagree.
@@ -115,6 +116,7 @@ class DistributedWorld:
             "layout": layout,
             "rack": self._job.rack,
             "normalises": normalises,
+            "sparse": sparse,
             "environment": asdict(environment()),
         }
         self._heartbeat = self._job.heartbeat()
