@@ -209,9 +209,7 @@ class Coordinator:
 
     def _joined(self, worker: int) -> Joined:
         member = self._members[worker]
-        return Joined(
-            worker=worker, num_workers=member.num_workers, normalises=member.normalises, sparse=member.sparse
-        )
+        return Joined(worker=worker, num_workers=member.num_workers, normalises=member.normalises, sparse=member.sparse)
 
     def leave(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker has trained all it will. It is told ``left``.

@@ -141,7 +141,11 @@ class Kernel:
         heappush(self._heap, (time_s, priority, number, action))
 
     def move(self, event: Movable, delay_s: float) -> None:
-        """Have ``event`` happen ``delay_s`` virtual seconds from now, and not when it was to happen before."""
+        """Have ``event`` happen ``delay_s`` virtual seconds from now, and not when it was to happen before.
+
+        Raises:
+            ValueError: The delay is below 0, infinite or not a number; the event stays where it was.
+        """
         time_s = self.now_s + delay_s
         if not self.now_s <= time_s < _NEVER_S:
             raise ValueError(f"an event in {delay_s} s, now {self.now_s} s; write a finite delay of 0 s or more")

@@ -34,6 +34,8 @@ class Link:
     bytes_per_s: float
     transfers: dict["_Transfer", None] = field(default_factory=dict)
     """In the order in which they began."""
+    offer_bytes_per_s: float = 0.0
+    """To each of them."""
 
 
 Route = tuple[Link, ...]
@@ -162,15 +164,16 @@ class Network:
         """Give every transfer on these links its share anew."""
         kernel = self._kernel
         now_s = kernel.now_s
-        affected = changed[0].transfers
-        for link in changed[1:]:
-            affected = affected | link.transfers
+        affected: dict[_Transfer, None] = {}
+        for link in changed:
+            if link.transfers:
+                link.offer_bytes_per_s = link.bytes_per_s / len(link.transfers)
+                affected = affected | link.transfers if affected else link.transfers
         for transfer in affected:
             bytes_per_s = math.inf
             for link in transfer.route:
-                offer_bytes_per_s = link.bytes_per_s / len(link.transfers)
-                if offer_bytes_per_s < bytes_per_s:
-                    bytes_per_s = offer_bytes_per_s
+                if link.offer_bytes_per_s < bytes_per_s:
+                    bytes_per_s = link.offer_bytes_per_s
             if bytes_per_s == transfer.bytes_per_s:
                 continue
             transfer.left_bytes -= (now_s - transfer.updated_s) * transfer.bytes_per_s

@@ -29,10 +29,10 @@ def review(
 
 
 def drive(
-    machine: AdaptiveMachine, *, workers: int, reviews: int, blocked_s: float = 0.08, normalises: bool = False
+    machine: AdaptiveMachine, *, workers: int, reviews: int, blocked_s: float = 0.08, **traits: bool
 ) -> tuple[list[Event], list[Steer]]:
-    """Let workers join and report as they are told."""
-    events: list[Event] = [Joined(worker=worker, normalises=normalises) for worker in range(workers)]
+    """Let workers with these traits join and report as they are told."""
+    events: list[Event] = [Joined(worker=worker, **traits) for worker in range(workers)]
     for event in events:
         machine.handle(event)
     clock, since, answers = FIRST_REVIEW, 0, []
@@ -75,19 +75,20 @@ def test_workers_are_steered_alike_when_all_have_reported():
 
 
 @pytest.mark.parametrize(
-    ("policy", "normalises", "first"),
+    ("policy", "traits", "first"),
     [
-        ("adaptive", False, "local_sgd:4,delay=2"),
-        ("adaptive", True, "bsp"),
-        ("adaptive,noise=off", True, "local_sgd:4,delay=2"),
-        ("adaptive,phase.direction=first", False, "bsp"),
+        ("adaptive", {}, "local_sgd:4,delay=2"),
+        ("adaptive", {"normalises": True}, "bsp"),
+        ("adaptive", {"sparse": True}, "bsp"),
+        ("adaptive,noise=off", {"normalises": True}, "local_sgd:4,delay=2"),
+        ("adaptive,phase.direction=first", {}, "bsp"),
     ],
 )
-def test_what_it_begins_with(policy: str, normalises: bool, first: str):
+def test_what_it_begins_with(policy: str, traits: dict[str, bool], first: str):
     adaptive = parse_policy(policy)
     assert isinstance(adaptive, Adaptive)
-    assert adaptive.first_setting(normalises=normalises).spec == first
-    events, [steer] = drive(AdaptiveMachine(adaptive), workers=2, reviews=1, normalises=normalises)
+    assert adaptive.first_setting(**traits).spec == first
+    events, [steer] = drive(AdaptiveMachine(adaptive), workers=2, reviews=1, **traits)
     assert steer.before == first
     assert replay(adaptive, events)[-1] == (steer,)
 

@@ -3,9 +3,10 @@
 An exchange of gradients and one of parameters send as many bytes, unless gradients are sparse. Then the former sends
 the rows that the batches have touched, and the latter, as a push to the store, the whole table.
 
-All are counted as the bytes of an all-reduce that takes as long on a ring. An all-reduce of B bytes takes 2 (n - 1) / n
-B over a link; everybody's S bytes of rows go (n - 1) S over it (`sparse_mean`), as in an all-reduce of n S / 2. Rows are
-never compressed. Latency is not told apart: of a short exchange, the prediction of a long one is too long.
+All are counted as the bytes of an all-reduce that takes as long on a ring. An all-reduce of B bytes sends
+``2 (n - 1) / n · B`` over a link. Gathering S bytes of rows from everybody (`sparse_mean`) sends ``(n - 1) S``, as an
+all-reduce of ``n S / 2`` does. Rows are never compressed. Latency is not told apart: where it is much of a short
+exchange, the prediction of a long one is too long.
 """
 
 from collections.abc import Mapping

@@ -101,7 +101,7 @@ class Turn:
     name: str
     streams: _RandomStreams
     gate: threading.Lock = field(default_factory=threading.Lock)
-    """Held but for the moment in which the thread is given the turn: a bare lock costs a switch less than a semaphore."""
+    """Held but for the moment in which the thread is given the turn; a bare lock takes less time than a semaphore."""
     busy_until_s: float = 0.0
     """End of what the thread has spent time on."""
     waits: bool = False
