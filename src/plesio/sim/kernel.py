@@ -153,9 +153,12 @@ class Kernel:
         event._due_s, event._due_number = time_s, number
         if time_s < event._queued_s:
             event._queued_s, event._queued_number = time_s, number
-            heappush(self._heap, (time_s, 0, number, event))
+            self._push(time_s, number, event)
         else:
             self._num_cancelled += 1  # the place that it has in the heap is scheduled already
+
+    def _push(self, time_s: float, number: int, action: Action) -> None:
+        heappush(self._heap, (time_s, 0, number, action))
 
     def _is_void(self, number: int, event: Movable) -> bool:
         """Whether what has left the heap as ``number`` is not to happen now; it is put back where it is put off."""
@@ -165,7 +168,7 @@ class Kernel:
         if number == event._due_number:
             return False
         event._queued_s, event._queued_number = event._due_s, event._due_number
-        heappush(self._heap, (event._due_s, 0, event._due_number, event))
+        self._push(event._due_s, event._due_number, event)
         return True
 
     def step(self) -> bool:
@@ -173,11 +176,10 @@ class Kernel:
         heap = self._heap
         while heap:
             time_s, _, number, action = heappop(heap)
-            kind = type(action)
-            if kind is Cancellable and action._action is None:
+            if type(action) is Cancellable and action._action is None:
                 self._num_cancelled += 1
                 continue
-            if kind is Movable and self._is_void(number, action):
+            if type(action) is Movable and self._is_void(number, action):
                 continue
             self.now_s = time_s
             action()
@@ -199,11 +201,10 @@ class Kernel:
         while heap:
             item = heappop(heap)
             time_s, _, number, action = item
-            kind = type(action)
-            if kind is Cancellable and action._action is None:
+            if type(action) is Cancellable and action._action is None:
                 self._num_cancelled += 1
                 continue
-            if kind is Movable and self._is_void(number, action):
+            if type(action) is Movable and self._is_void(number, action):
                 continue
             if time_s > until_s:
                 heappush(heap, item)

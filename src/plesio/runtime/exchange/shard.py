@@ -165,6 +165,7 @@ class Shard:
         self._snapshots: dict[int, torch.Tensor] = {}
         self._tensors = [piece.view(block) for piece in slices]
         self._num_bytes = [piece.num_bytes for piece in slices]
+        self._bytes = self._parts(block)
         self._optimizer = self._build(optimizer) if update == "gradient" and optimizer is not None else None
         self._steps = None if self._optimizer is None else InterleavedOptimizer(self._optimizer)
 
@@ -292,7 +293,7 @@ class Shard:
                 for index, changed in enumerate(self._changed_at)
                 if changed > known_version and self._slices[index].kind == "parameter"
             ]
-        payload = self._packed(self._block, present)
+        payload = self._packed([self._bytes[index] for index in present])
         return Pulled(self.version, present if len(present) < len(self._slices) else None, payload)
 
     def pull_all(self) -> Pulled:
@@ -300,7 +301,7 @@ class Shard:
         if self._steps is not None:
             self._steps.end_round()
         table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
-        payload = self._packed(self._block, range(len(self._slices)), also=tensors)
+        payload = self._packed(self._bytes + [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors])
         return Pulled(self.version, None, payload, table)
 
     def snapshot(self, number: int) -> None:
@@ -309,15 +310,17 @@ class Shard:
 
     def pull_snapshot(self, number: int) -> Pulled:
         """All slices as they were at a snapshot."""
-        everything = list(range(len(self._slices)))
-        return Pulled(self.version, None, self._packed(self._snapshots[number], everything))
+        return Pulled(self.version, None, self._packed(self._parts(self._snapshots[number])))
 
-    def _packed(
-        self, block: torch.Tensor, present: Sequence[int], *, also: Sequence[torch.Tensor] = ()
-    ) -> torch.Tensor:
-        places = [(self._slices[index].offset, self._num_bytes[index]) for index in present]
-        parts = [block[offset : offset + num_bytes] for offset, num_bytes in places]
-        parts += [tensor.detach().reshape(-1).view(torch.uint8) for tensor in also]
+    def _parts(self, block: torch.Tensor) -> list[torch.Tensor]:
+        """The bytes of every slice, sharing the block's memory."""
+        return [
+            block[piece.offset : piece.offset + num_bytes]
+            for piece, num_bytes in zip(self._slices, self._num_bytes, strict=True)
+        ]
+
+    def _packed(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """Bytes one after the other, copied by one call."""
         payload = self._allocate(sum(part.numel() for part in parts))
         if parts:
             torch.cat(parts, out=payload)

@@ -280,7 +280,8 @@ class AdagradRule(_ScaledRule):
 
     @staticmethod
     def _scale(mean: Tensor, state: State, group: Group) -> Tensor:
-        return (state["sum"] + mean.square()).sqrt_().add_(group["eps"])
+        scale: Tensor = state["sum"] + mean.square()
+        return scale.sqrt_().add_(group["eps"])
 
     @staticmethod
     def _take_in(mean: Tensor, state: State, group: Group, *, share: float) -> Tensor:
