@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plesio.sim.kernel import Cancellable, Kernel
+from plesio.sim.kernel import Cancellable, Kernel, Movable
 
 MOMENTS = st.tuples(st.sampled_from([0.0, 0.5, 1.0, 1.0 + 2**-52, 3.0]), st.integers(-2, 2))
 
@@ -156,3 +156,47 @@ def test_an_action_that_raises_does_not_stop_the_kernel(advance: Callable[[Kerne
     assert (kernel.now_s, kernel.num_events) == (1.0, 1)
     advance(kernel)
     assert seen == [2]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0, 2.0]), st.booleans()), max_size=40))
+def test_moving_is_cancelling_and_scheduling_anew(plan: Any):
+    """Of four movable events and plain ones between them, the order, the moments and the count are the same."""
+
+    def run(*, movable: bool) -> tuple[list[tuple[float, Any]], int]:
+        kernel = Kernel()
+        happened: list[tuple[float, Any]] = []
+        ends = [Movable(lambda n=n: happened.append((kernel.now_s, n))) for n in range(4)]
+        alarms: dict[int, Cancellable] = {}
+
+        def move(number: int, delay_s: float) -> None:
+            if movable:
+                kernel.move(ends[number], delay_s)
+                return
+            if number in alarms:
+                alarms[number].cancel()
+            alarms[number] = Cancellable(lambda: happened.append((kernel.now_s, number)))
+            kernel.after(delay_s, alarms[number])
+
+        for index, (number, delay_s, at_once) in enumerate(plan):
+            if at_once:
+                move(number, delay_s)
+            else:
+                kernel.at(index / 8, lambda number=number, delay_s=delay_s: move(number, delay_s))
+                kernel.at(index / 4, lambda index=index: happened.append((kernel.now_s, f"plain {index}")))
+        kernel.run(until_s=1.0)
+        kernel.run()
+        return happened, kernel.num_events
+
+    assert run(movable=True) == run(movable=False)
+
+
+@pytest.mark.parametrize("delay_s", [-0.5, math.inf, math.nan])
+def test_an_event_is_not_moved_to_an_impossible_moment(delay_s: float):
+    kernel = Kernel()
+    seen: list[float] = []
+    end = Movable(lambda: seen.append(kernel.now_s))
+    kernel.move(end, 1.0)
+    with pytest.raises(ValueError, match="finite delay"):
+        kernel.move(end, delay_s)
+    kernel.run()
+    assert seen == [1.0]

@@ -129,6 +129,8 @@ class Reviewed:
         rack: Number of the rack that the worker is in; left out of logs where it is 0, as in those of before racks.
         position: Sketch of the worker's parameters; empty, and left out of logs, where no guard asks for it.
         summed_rate: The learning rates of the first parameter group, over all steps since the last review.
+        sparse_bytes: Where gradients are sparse: bytes of the parameters whose gradients are dense, of those whose
+            gradients are sparse, and of the rows that a step has touched; empty, and left out of logs, elsewhere.
     """
 
     worker: int
@@ -149,6 +151,7 @@ class Reviewed:
     can_push: bool = field(default=True, metadata=OMITTED_BY_DEFAULT)
     position: tuple[float, ...] = field(default=(), metadata=OMITTED_BY_DEFAULT)
     summed_rate: float = field(default=0.0, metadata=OMITTED_BY_DEFAULT)
+    sparse_bytes: tuple[float, ...] = field(default=(), metadata=OMITTED_BY_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

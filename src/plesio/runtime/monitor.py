@@ -12,6 +12,7 @@ extraordinary, the gradient counts as if it were, too.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 
 import torch
@@ -148,6 +149,8 @@ class StepMonitor:
         self._blocked_s: list[float] = []
         self._losses: list[float] = []
         self._gradients: list[tuple[float, ...]] = []
+        self._sparse_bytes: list[tuple[float, ...]] = []
+        """Of each step with sparse gradients, what `Reviewed.sparse_bytes` has the mean of."""
         self._exchanges: list[tuple[float, float]] = []
         self._summed_rate = 0.0
         self._num_trained = 0
@@ -174,6 +177,8 @@ class StepMonitor:
         if not parts:
             return True
         dense, sparse = _apart(parts)
+        if sparse:
+            self._sparse_bytes.append(_bytes_of(parts, sparse))
         values = dense + [_flat([part.values()]) for part in sparse]
         norm_sq = sum(torch.dot(flat, flat).item() for flat in values)
         if self._config.samples_at(self._clock + 1):
@@ -278,10 +283,11 @@ class StepMonitor:
             can_push=self._can_push,
             position=() if self._guard is None or not parameters else self._sketch.of(parameters),
             summed_rate=self._summed_rate,
+            sparse_bytes=tuple(map(statistics.fmean, zip(*self._sparse_bytes, strict=True))),
         )
         self.forget()
         self._num_clipped_before = self._num_clipped
-        self._losses, self._gradients, self._exchanges = [], [], []
+        self._losses, self._gradients, self._exchanges, self._sparse_bytes = [], [], [], []
         self._summed_rate = 0.0
         return review
 
@@ -295,6 +301,14 @@ def _apart(parts: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torc
     sparse = [part.coalesce() for part in parts if part.is_sparse]
     dense = [part for part in parts if not part.is_sparse] if sparse else parts
     return [_flat(dense)] if dense else [], sparse
+
+
+def _bytes_of(parts: Sequence[torch.Tensor], sparse: Sequence[torch.Tensor]) -> tuple[float, float, float]:
+    """Bytes of the dense parts, of the sparse ones if they were dense, and of the places and values that these have."""
+    dense = sum(part.nbytes for part in parts if not part.is_sparse)
+    tables = sum(part.numel() * part.dtype.itemsize for part in sparse)
+    rows = sum(part.indices().nbytes + part.values().nbytes for part in sparse)
+    return float(dense), float(tables), float(rows)
 
 
 def _flat(parts: Sequence[torch.Tensor]) -> torch.Tensor:

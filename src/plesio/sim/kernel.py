@@ -16,13 +16,17 @@ Invariants:
 A cancelled event stays in the heap without its action until its time has come, and is then dropped uncounted; searching
 the heap for it would take longer. Few events are ever cancelled, so what can be is the exception: an action wrapped in
 `Cancellable`. An object for every event, to cancel it by, would cost every event a sixth of its time.
+
+A moment that changes often, as the end of a transfer does with its rate, is that of a `Movable`. One that is put off
+stays where it is in the heap, and goes to its later place only when its turn there has come: of ten moves nine put off
+or take back what the one before did. The order is that of an event that is cancelled and scheduled anew at every move.
 """
 
 import math
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-__all__ = ["Action", "Cancellable", "Kernel"]
+__all__ = ["Action", "Cancellable", "Kernel", "Movable"]
 
 Action = Callable[[], None]
 """What happens in an event; may schedule others, at the same moment too."""
@@ -56,6 +60,31 @@ class Cancellable:
         action, self._action = self._action, None
         assert action is not None
         action()
+
+
+class Movable:
+    """An action that happens once, at the moment to which `Kernel.move` has moved it last.
+
+    >>> kernel = Kernel()
+    >>> end = Movable(lambda: print("at", kernel.now_s))
+    >>> for delay_s in (1.0, 5.0, 3.0):
+    ...     kernel.move(end, delay_s)
+    >>> kernel.run()
+    at 3.0
+    """
+
+    __slots__ = ("_action", "_due_number", "_due_s", "_queued_number", "_queued_s")
+
+    def __init__(self, action: Action) -> None:
+        self._action = action
+        self._due_s = self._queued_s = _NEVER_S
+        """When it happens, and where in the heap it is: there or before."""
+        self._due_number = self._queued_number = 0
+
+    def __call__(self) -> None:
+        """Let it happen; the kernel does."""
+        self._queued_s = _NEVER_S
+        self._action()
 
 
 class Kernel:
@@ -111,13 +140,46 @@ class Kernel:
         self._num_scheduled = number = self._num_scheduled + 1
         heappush(self._heap, (time_s, priority, number, action))
 
+    def move(self, event: Movable, delay_s: float) -> None:
+        """Have ``event`` happen ``delay_s`` virtual seconds from now, and not when it was to happen before.
+
+        Raises:
+            ValueError: The delay is below 0, infinite or not a number; the event stays where it was.
+        """
+        time_s = self.now_s + delay_s
+        if not self.now_s <= time_s < _NEVER_S:
+            raise ValueError(f"an event in {delay_s} s, now {self.now_s} s; write a finite delay of 0 s or more")
+        self._num_scheduled = number = self._num_scheduled + 1
+        event._due_s, event._due_number = time_s, number
+        if time_s < event._queued_s:
+            event._queued_s, event._queued_number = time_s, number
+            self._push(time_s, number, event)
+        else:
+            self._num_cancelled += 1  # the place that it has in the heap is scheduled already
+
+    def _push(self, time_s: float, number: int, action: Action) -> None:
+        heappush(self._heap, (time_s, 0, number, action))
+
+    def _is_void(self, number: int, event: Movable) -> bool:
+        """Whether what has left the heap as ``number`` is not to happen now; it is put back where it is put off."""
+        if number != event._queued_number:
+            self._num_cancelled += 1
+            return True
+        if number == event._due_number:
+            return False
+        event._queued_s, event._queued_number = event._due_s, event._due_number
+        self._push(event._due_s, event._due_number, event)
+        return True
+
     def step(self) -> bool:
         """Let the next event happen; False if there is none."""
         heap = self._heap
         while heap:
-            time_s, _, _, action = heappop(heap)
+            time_s, _, number, action = heappop(heap)
             if type(action) is Cancellable and action._action is None:
                 self._num_cancelled += 1
+                continue
+            if type(action) is Movable and self._is_void(number, action):
                 continue
             self.now_s = time_s
             action()
@@ -138,9 +200,11 @@ class Kernel:
         heap = self._heap
         while heap:
             item = heappop(heap)
-            time_s, _, _, action = item
+            time_s, _, number, action = item
             if type(action) is Cancellable and action._action is None:
                 self._num_cancelled += 1
+                continue
+            if type(action) is Movable and self._is_void(number, action):
                 continue
             if time_s > until_s:
                 heappush(heap, item)

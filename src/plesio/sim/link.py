@@ -19,9 +19,8 @@ modelled.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
-from plesio.sim.kernel import Cancellable, Kernel
+from plesio.sim.kernel import Kernel, Movable
 
 __all__ = ["Link", "Network", "Route"]
 
@@ -35,6 +34,8 @@ class Link:
     bytes_per_s: float
     transfers: dict["_Transfer", None] = field(default_factory=dict)
     """In the order in which they began."""
+    offer_bytes_per_s: float = 0.0
+    """To each of them."""
 
 
 Route = tuple[Link, ...]
@@ -48,8 +49,8 @@ class _Transfer:
     on_done: Callable[[], None]
     on_sent: Callable[[], None]
     updated_s: float
+    end: Movable
     bytes_per_s: float = 0.0
-    end: Cancellable | None = None
 
 
 class Network:
@@ -153,7 +154,8 @@ class Network:
             self._kernel.after(_latency_s(route), on_done)
             on_sent()
             return
-        transfer = _Transfer(route, float(num_bytes), on_done, on_sent, self._kernel.now_s)
+        end = Movable(lambda: self._finish(transfer))
+        transfer = _Transfer(route, float(num_bytes), on_done, on_sent, self._kernel.now_s, end)
         for link in route:
             link.transfers[transfer] = None
         self._share(route)
@@ -162,24 +164,21 @@ class Network:
         """Give every transfer on these links its share anew."""
         kernel = self._kernel
         now_s = kernel.now_s
-        affected = changed[0].transfers
-        for link in changed[1:]:
-            affected = affected | link.transfers
+        affected: dict[_Transfer, None] = {}
+        for link in changed:
+            if link.transfers:
+                link.offer_bytes_per_s = link.bytes_per_s / len(link.transfers)
+                affected = affected | link.transfers if affected else link.transfers
         for transfer in affected:
             bytes_per_s = math.inf
             for link in transfer.route:
-                offer_bytes_per_s = link.bytes_per_s / len(link.transfers)
-                if offer_bytes_per_s < bytes_per_s:
-                    bytes_per_s = offer_bytes_per_s
+                if link.offer_bytes_per_s < bytes_per_s:
+                    bytes_per_s = link.offer_bytes_per_s
             if bytes_per_s == transfer.bytes_per_s:
                 continue
             transfer.left_bytes -= (now_s - transfer.updated_s) * transfer.bytes_per_s
             transfer.updated_s, transfer.bytes_per_s = now_s, bytes_per_s
-            if transfer.end is not None:
-                transfer.end.cancel()
-            left_s = max(0.0, transfer.left_bytes) / bytes_per_s
-            transfer.end = end = Cancellable(partial(self._finish, transfer))
-            kernel.after(left_s, end)
+            kernel.move(transfer.end, max(0.0, transfer.left_bytes) / bytes_per_s)
 
     def _finish(self, transfer: _Transfer) -> None:
         route = transfer.route

@@ -29,6 +29,9 @@ slack where workers step by themselves; so of two settings of one slack that by 
 where it takes no more than `TopologyConfig.tolerance` longer than the best of all. Once chosen it is kept up to
 ``gain`` more.
 
+*Sparse gradients* make an exchange of gradients far smaller than one of parameters or with the store: until these have
+been measured, they are taken to last as much longer as they send more (`sent_bytes`).
+
 The *store* (`SystemConfig.store`) is considered where samples can be leased. Until it has been measured, an exchange
 with it is taken to last as long as an all-reduce, since as many bytes go up to the shards and down from them; from then
 on, what the lower quarter of its exchanges lasted, in which nobody was waited for. It must promise ``gain`` over the
@@ -50,9 +53,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.policies.adaptive.sent_bytes import Kind, SentBytes
 from plesio.policies.adaptive.setting import (
     ON_THE_STORE,
-    ROUNDED,
     SYNCHRONOUS,
     Setting,
     SystemConfig,
@@ -71,8 +74,6 @@ SIGNIFICANCE = 4.0
 NOT_MEASURED = " (no exchange has been measured yet)"
 SHORTEST_S = 1e-9
 """Of a step: clocks have a resolution, and a step that took no time has a pace all the same."""
-SENT_SHARE = ROUNDED.payload_bits(2**20) / (32 * 2**20)
-"""Bytes of a compressed exchange, as a share of those in full."""
 MOST_DOUBLINGS = 3
 """Of what a change must promise, for the times that its setting was left."""
 LOCAL = Setting.of(period=2, delay=0)
@@ -148,6 +149,7 @@ class SystemMonitor:
         "_pace_s",
         "_rack_transfers",
         "_racks",
+        "_sent",
         "_times_left",
         "_topology",
         "_transfer_s",
@@ -165,8 +167,9 @@ class SystemMonitor:
         """In force when the last reviews were taken in."""
         self._pace_s: dict[int, deque[float]] = {}
         """Of each worker, the seconds of its last steps, brought to equal shares."""
-        self._transfer_s: dict[tuple[str, bool], float] = {}
-        """Of an exchange: of gradients (every step), of parameters (now and then), or with the store; if compressed."""
+        self._transfer_s: dict[tuple[Kind, bool], float] = {}
+        """Of an exchange of each kind, if compressed or not."""
+        self._sent = SentBytes()
         self._less_wanted: tuple[Setting | None, int] = (None, 0)
         """A setting of less slack, and how many reviews running have wanted it."""
         self._times_left: Counter[Setting] = Counter()
@@ -191,6 +194,7 @@ class SystemMonitor:
             pace.extend([max(SHORTEST_S, s * r) for s, r in zip(review.compute_s, ratios, strict=True)])
         for worker in self._pace_s.keys() - reviews.keys():
             del self._pace_s[worker]
+        self._sent = self._sent.seen(reviews)
         if self._topology is not None:
             self._racks = WorkerRacks.of(reviews)
         if self._before is not None and self._before.by_racks != setting.by_racks:
@@ -215,10 +219,13 @@ class SystemMonitor:
 
     def transfer_s(self, setting: Setting) -> float:
         """Seconds of one exchange under ``setting``, as far as is known."""
+        wanted = _kind(setting)
+        kinds: tuple[Kind, ...] = (wanted, "gradients", "parameters", "store")
         for compressed in (setting.compressed, not setting.compressed):
-            for kind in (_kind(setting), "gradients", "parameters", "store"):
+            for kind in kinds:
                 if (kind, compressed) in self._transfer_s:
-                    return self._transfer_s[kind, compressed] * SENT_SHARE ** (setting.compressed - compressed)
+                    more = self._sent.ratio(wanted, compressed=setting.compressed, to=kind, to_compressed=compressed)
+                    return self._transfer_s[kind, compressed] * more
         return 0.0
 
     def choose(
@@ -446,7 +453,7 @@ def _every_step(reviews: Mapping[int, Reviewed]) -> list[float]:
     return [min(blocked) for blocked in zip(*(review.blocked_s for review in reviews.values()), strict=True)]
 
 
-def _kind(setting: Setting) -> str:
+def _kind(setting: Setting) -> Kind:
     return "store" if setting.on_store else "gradients" if setting.slack == 0 else "parameters"
 
 

@@ -164,6 +164,8 @@ class Shard:
         self._pending: dict[tuple[int, int], _Pending] = {}
         self._snapshots: dict[int, torch.Tensor] = {}
         self._tensors = [piece.view(block) for piece in slices]
+        self._num_bytes = [piece.num_bytes for piece in slices]
+        self._bytes = self._parts(block)
         self._optimizer = self._build(optimizer) if update == "gradient" and optimizer is not None else None
         self._steps = None if self._optimizer is None else InterleavedOptimizer(self._optimizer)
 
@@ -217,14 +219,13 @@ class Shard:
         """
         values, position = {}, 0
         for index in range(len(self._slices)) if present is None else present:
-            piece = self._slices[index]
-            values[index] = view_packed(payload[position : position + piece.num_bytes], piece.torch_dtype)
-            position += piece.num_bytes
+            end = position + self._num_bytes[index]
+            values[index] = view_packed(payload[position:end], self._slices[index].torch_dtype)
+            position = end
         if position != payload.numel():
             raise ExchangeError(f"an update of worker {worker} has {payload.numel()} bytes; its slices make {position}")
         self._pending[worker, clock] = _Pending(values, groups)
 
-    @torch.no_grad()
     def apply(
         self,
         updates: Sequence[tuple[int, int]],
@@ -292,7 +293,7 @@ class Shard:
                 for index, changed in enumerate(self._changed_at)
                 if changed > known_version and self._slices[index].kind == "parameter"
             ]
-        payload = self._packed(self._block, present)
+        payload = self._packed([self._bytes[index] for index in present])
         return Pulled(self.version, present if len(present) < len(self._slices) else None, payload)
 
     def pull_all(self) -> Pulled:
@@ -300,7 +301,7 @@ class Shard:
         if self._steps is not None:
             self._steps.end_round()
         table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
-        payload = self._packed(self._block, range(len(self._slices)), also=tensors)
+        payload = self._packed(self._bytes + [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors])
         return Pulled(self.version, None, payload, table)
 
     def snapshot(self, number: int) -> None:
@@ -309,22 +310,20 @@ class Shard:
 
     def pull_snapshot(self, number: int) -> Pulled:
         """All slices as they were at a snapshot."""
-        everything = list(range(len(self._slices)))
-        return Pulled(self.version, None, self._packed(self._snapshots[number], everything))
+        return Pulled(self.version, None, self._packed(self._parts(self._snapshots[number])))
 
-    def _packed(
-        self, block: torch.Tensor, present: Sequence[int], *, also: Sequence[torch.Tensor] = ()
-    ) -> torch.Tensor:
-        num_bytes = sum(self._slices[index].num_bytes for index in present)
-        payload = self._allocate(num_bytes + sum(tensor.nbytes for tensor in also))
-        position = 0
-        for index in present:
-            piece = self._slices[index]
-            payload[position : position + piece.num_bytes] = block[piece.offset : piece.offset + piece.num_bytes]
-            position += piece.num_bytes
-        for tensor in also:
-            payload[position : position + tensor.nbytes] = tensor.contiguous().view(torch.uint8)
-            position += tensor.nbytes
+    def _parts(self, block: torch.Tensor) -> list[torch.Tensor]:
+        """The bytes of every slice, sharing the block's memory."""
+        return [
+            block[piece.offset : piece.offset + num_bytes]
+            for piece, num_bytes in zip(self._slices, self._num_bytes, strict=True)
+        ]
+
+    def _packed(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """Bytes one after the other, copied by one call."""
+        payload = self._allocate(sum(part.numel() for part in parts))
+        if parts:
+            torch.cat(parts, out=payload)
         return payload
 
 

@@ -244,53 +244,68 @@ def _advance_mean(parameter: Tensor, mean: Tensor, state: State, group: Group, *
     _count(state, share)
 
 
-class AdagradRule:
-    """Adagrad: divides by the root of the sum of squares."""
+class _ScaledRule:
+    """As SGD with ``g / D`` in place of the gradient g; what D is, a class of optimizers says."""
 
     normalises: ClassVar[bool] = True
 
-    @staticmethod
+    @classmethod
     def move(
-        parameter: Tensor, gradient: Tensor, mean: Tensor, state: State, group: Group, *, weight: float, past: Past
+        cls, parameter: Tensor, gradient: Tensor, mean: Tensor, state: State, group: Group, *, weight: float, past: Past
     ) -> None:
-        """As SGD with ``g / (sqrt(sum) + ε)`` in place of the gradient, with ḡ² in the sum."""
-        scale = (state["sum"] + mean.square()).sqrt_().add_(group["eps"])
-        slowed = weight / (1 + float(state["step"]) * group["lr_decay"])
-        _move_by(parameter, gradient / scale, state, group, weight=slowed, past=past)
+        """SGD's with ``g / D``, with D of ḡ as well; Adagrad's rate decays."""
+        slowed = weight / (1 + float(state.get("step", 0.0)) * group.get("lr_decay", 0.0))
+        _move_by(parameter, gradient / cls._scale(mean, state, group), state, group, weight=slowed, past=past)
 
-    @staticmethod
-    def advance(parameter: Tensor, mean: Tensor, state: State, group: Group, *, share: float, past: Past) -> None:
-        """``sum <- sum + ḡ²``, and the mean of directions as SGD's of gradients."""
-        state["sum"].addcmul_(mean, mean, value=share)
-        direction = mean / (state["sum"].sqrt() + group["eps"])
+    @classmethod
+    def advance(cls, parameter: Tensor, mean: Tensor, state: State, group: Group, *, share: float, past: Past) -> None:
+        """D with ḡ, and the mean of directions as SGD's of gradients."""
+        direction = mean / cls._take_in(mean, state, group, share=share)
         _advance_buffer(parameter, direction, state, group, share=share, past=past)
         _count(state, share)
 
-
-class RMSpropRule:
-    """RMSprop, with momentum and centred too."""
-
-    normalises: ClassVar[bool] = True
+    @staticmethod
+    def _scale(mean: Tensor, state: State, group: Group) -> Tensor:
+        """D as it would be with this mean."""
+        raise NotImplementedError
 
     @staticmethod
-    def move(
-        parameter: Tensor, gradient: Tensor, mean: Tensor, state: State, group: Group, *, weight: float, past: Past
-    ) -> None:
-        """As SGD with ``g / (sqrt(v) + ε)`` in place of the gradient, with v of ḡ as well."""
-        direction = gradient / _root(mean, state, group, kept=group["alpha"])
-        _move_by(parameter, direction, state, group, weight=weight, past=past)
+    def _take_in(mean: Tensor, state: State, group: Group, *, share: float) -> Tensor:
+        """D, which from now on has this mean in it."""
+        raise NotImplementedError
+
+
+class AdagradRule(_ScaledRule):
+    """Adagrad: ``D = sqrt(sum of ḡ²) + ε``."""
 
     @staticmethod
-    def advance(parameter: Tensor, mean: Tensor, state: State, group: Group, *, share: float, past: Past) -> None:
-        """``v <- α v + (1 - α) ḡ²``, and the momentum as SGD's."""
+    def _scale(mean: Tensor, state: State, group: Group) -> Tensor:
+        scale: Tensor = state["sum"] + mean.square()
+        return scale.sqrt_().add_(group["eps"])
+
+    @staticmethod
+    def _take_in(mean: Tensor, state: State, group: Group, *, share: float) -> Tensor:
+        state["sum"].addcmul_(mean, mean, value=share)
+        root: Tensor = state["sum"].sqrt() + group["eps"]
+        return root
+
+
+class RMSpropRule(_ScaledRule):
+    """RMSprop, with momentum and centred too: ``D = sqrt(v) + ε`` with ``v <- α v + (1 - α) ḡ²``."""
+
+    @staticmethod
+    def _scale(mean: Tensor, state: State, group: Group) -> Tensor:
+        return _root(mean, state, group, kept=group["alpha"])
+
+    @staticmethod
+    def _take_in(mean: Tensor, state: State, group: Group, *, share: float) -> Tensor:
         kept = group["alpha"] ** share
         root = _root(mean, state, group, kept=kept)
         for key, value in (("square_avg", mean.square()), *((("grad_avg", mean),) if group["centered"] else ())):
             if key not in state:
-                state[key] = torch.zeros_like(parameter)
+                state[key] = torch.zeros_like(mean)
             state[key].lerp_(value, 1 - kept)
-        _advance_buffer(parameter, mean / root, state, group, share=share, past=past)
-        _count(state, share)
+        return root
 
 
 def _root(mean: Tensor, state: State, group: Group, *, kept: float) -> Tensor:

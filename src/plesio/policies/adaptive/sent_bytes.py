@@ -1,0 +1,60 @@
+"""What an exchange of one kind sends beside one of another: what has been measured says how long the others take.
+
+An exchange of gradients and one of parameters send as many bytes, unless gradients are sparse. Then the former sends
+the rows that the batches have touched, and the latter, as a push to the store, the whole table.
+
+All are counted as the bytes of an all-reduce that takes as long on a ring. An all-reduce of B bytes sends
+``2 (n - 1) / n · B`` over a link. Gathering S bytes of rows from everybody (`sparse_mean`) sends ``(n - 1) S``, as an
+all-reduce of ``n S / 2`` does. Rows are never compressed. Latency is not told apart: where it is much of a short
+exchange, the prediction of a long one is too long.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from plesio.policies.adaptive.setting import ROUNDED
+from plesio.policies.events import Reviewed
+
+__all__ = ["Kind", "SentBytes"]
+
+Kind = Literal["gradients", "parameters", "store"]
+"""Of an exchange: of gradients (every step), of parameters (now and then), or with the store."""
+
+SENT_SHARE = ROUNDED.payload_bits(2**20) / (32 * 2**20)
+"""Bytes of a compressed exchange, as a share of those in full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentBytes:
+    """Bytes of a step's exchange, in any unit.
+
+    Attributes:
+        dense: Of parameters whose gradients are dense.
+        tables: Of those whose gradients are sparse.
+        rows: Of an all-reduce that takes as long as the exchange of these gradients.
+
+    >>> sent = SentBytes(dense=1e6, tables=9e6, rows=1e6)
+    >>> sent.ratio("parameters", compressed=False, to="gradients", to_compressed=False)
+    5.0
+    """
+
+    dense: float = 1.0
+    tables: float = 0.0
+    rows: float = 0.0
+
+    def seen(self, reviews: Mapping[int, Reviewed]) -> "SentBytes":
+        """What these reviews say; as before where they say nothing."""
+        told = [review.sparse_bytes for review in reviews.values() if review.sparse_bytes]
+        if not told:
+            return self
+        dense, tables, rows = (max(each) for each in zip(*told, strict=True))
+        return SentBytes(dense=dense, tables=tables, rows=max(1.0, rows * len(reviews) / 2))
+
+    def ratio(self, kind: Kind, *, compressed: bool, to: Kind, to_compressed: bool) -> float:
+        """Bytes of an exchange of ``kind`` over those of another."""
+        return self._sent(kind, compressed=compressed) / self._sent(to, compressed=to_compressed)
+
+    def _sent(self, kind: Kind, *, compressed: bool) -> float:
+        share = SENT_SHARE if compressed else 1.0
+        return self.dense * share + self.rows if kind == "gradients" else (self.dense + self.tables) * share
