@@ -44,6 +44,8 @@ __all__ = ["join"]
 
 MOST_SERVERS_OF_ADAPTIVE = 4
 """Server 0 hears of every update from every server: with 16 that takes longer than a step (docs/log.md, section 21)."""
+LEAST_SERVED_BYTES = 16_384
+"""By one server: they take about as long on a link of 1 Gbit/s as a message to one server more (docs/log.md, 37)."""
 
 OnTransition = Callable[[Transition, torch.optim.Optimizer], None]
 
@@ -74,7 +76,8 @@ def join(
             policy, and schedulers go on working.
         policy: A policy such as ``plesio.SSP(bound=4)``, or its text, ``"ssp:4"``; found while training by default.
         trace: Folder for traces and ``results.json``; None for none.
-        num_servers: Servers of the store exchange; None is one per host, under ``adaptive`` at most four.
+        num_servers: Servers of the store exchange; None is one per host, under ``adaptive`` at most
+            four, and one for every 16 KiB of parameters at most.
         snapshot_every: Keep the shared parameters at every so many samples, for `Session.finish` to evaluate.
         pacer: Makes steps take as long as another machine's would.
         info: Names for the results, and the seed of the sample order.
@@ -168,7 +171,10 @@ def join(
             place=place,
             found=None if choice is None else choice.found,
         )
-        num_servers = num_servers or _usual_servers(chosen, num_hosts=place.num_hosts) if chosen.pushes else 1
+        if not chosen.pushes:
+            num_servers = 1
+        elif num_servers is None:
+            num_servers = _usual_servers(chosen, num_hosts=place.num_hosts, num_bytes=replica.num_bytes)
         client = world.connect(num_servers, on_refused=refuse)
         snapshots = SnapshotTaker(snapshot_every if place.rank == 0 else None)
         if isinstance(chosen, Hierarchical) and chosen.pushes:
@@ -191,8 +197,10 @@ def join(
         raise
 
 
-def _usual_servers(policy: Policy, *, num_hosts: int) -> int:
-    return min(num_hosts, MOST_SERVERS_OF_ADAPTIVE) if isinstance(policy, Adaptive) else num_hosts
+def _usual_servers(policy: Policy, *, num_hosts: int, num_bytes: int) -> int:
+    """One a host, so that links are shared; fewer where a model is so small that messages take longer than bytes."""
+    most = min(num_hosts, MOST_SERVERS_OF_ADAPTIVE) if isinstance(policy, Adaptive) else num_hosts
+    return min(most, max(1, num_bytes // LEAST_SERVED_BYTES))
 
 
 def _goes_by_racks(policy: Policy) -> bool:
