@@ -2,8 +2,8 @@
 
 Seeds come in blocks of forty, and a block covers every axis evenly: forty strata of an axis are dealt out to the forty
 seeds by a permutation of the block's own, and each seed draws inside its stratum (Latin hypercube, McKay et al. 1979).
-Seeds 1000 to 1039 are one block, and 1040 to 1079 the next. Network and stragglers share one axis, so that each kind of straggler meets slow and
-fast networks.
+Seeds 1000 to 1039 are one block, and 1040 to 1079 the next. Network and stragglers share one axis, so that each kind of
+straggler meets slow and fast networks.
 
 Scale. Real models are large and ours are tiny; what counts is how long an exchange takes beside a step. So a scenario
 has a nominal model of ``nominal_bytes`` on a nominal link, whose ring all-reduce takes ``exchange_share`` of a step,

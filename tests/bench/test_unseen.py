@@ -59,7 +59,7 @@ def test_the_report_covers_every_axis_evenly():
     assert max(families.values()) - min(families.values()) <= 1
     assert Counter(it.stragglers for it in drawn) == {"equal": 16, "transient": 12, "persistent": 12}
     assert sum(it.exchange_share < 0.05 for it in drawn) == 12
-    assert sum(it.nothing_to_gain for it in drawn) >= 4
+    assert sum(it.nothing_to_gain for it in drawn) >= 3
     assert set(Counter(it.rate_factor for it in drawn).values()) == {8}
     assert {it.optimizer for it in drawn} == {"sgd", "momentum", "nesterov", "adam", "adamw", "adagrad", "rmsprop"}
     assert {it.num_workers for it in drawn} == {2, 3, 4, 6, 8, 12, 16, 24, 32}
