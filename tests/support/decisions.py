@@ -19,6 +19,7 @@ def to(
     delay: int = 0,
     *,
     by_racks: bool = False,
+    compressed: bool = False,
     memory: float = math.inf,
     shares: tuple[float, ...] = (),
     keep: bool = False,
@@ -27,7 +28,7 @@ def to(
 ) -> Decision:
     """A decision for this setting."""
     return Decision(
-        setting=Setting.of(period=period, delay=delay, memory=memory, by_racks=by_racks),
+        setting=Setting.of(period=period, delay=delay, memory=memory, by_racks=by_racks, compressed=compressed),
         shares=shares,
         keep=keep,
         restore=restore,

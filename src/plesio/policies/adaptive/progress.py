@@ -18,10 +18,11 @@ more, and are judged more mildly. Without a loss nothing is judged.
 
 A trial goes on when the setting is left before it is over, for another reason: harm shows late.
 
-What failed is barred: its *kind* (local steps, racks, the store, rounding), from its slack on, for `back_off` reviews,
-twice as many after every further failure. For `rest` reviews nothing that is looser than the setting before the trial
-is taken, so that training shows how it goes without. Where the loss is far above what it was (`harm` times σ, and
-`harm_rise` of it), the parameters have come to harm, and the run goes back to the last good state as well.
+What failed is barred: its *kind* (local steps, racks, rounding between racks, the store, rounding), from its slack on,
+for `back_off` reviews, twice as many after every further failure. Where racks are barred, so is rounding between them.
+For `rest` reviews nothing that is looser than the setting before the trial is taken, so that training shows how it goes
+without. Where the loss is far above what it was (`harm` times σ, and `harm_rise` of it), the parameters have come to
+harm, and the run goes back to the last good state as well.
 """
 
 import math
@@ -38,7 +39,7 @@ from plesio.policies.fields import require_whole
 
 __all__ = ["Failure", "ProgressConfig", "ProgressJudge"]
 
-Kind = Literal["local", "racks", "store", "rounded"]
+Kind = Literal["local", "racks", "rounded racks", "store", "rounded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,13 +167,13 @@ class ProgressJudge:
 
     def allows(self, setting: Setting) -> bool:
         """Whether no failure speaks against ``setting`` now."""
-        kind = _kind(setting)
-        if kind is None:
+        kinds = _kinds(setting)
+        if not kinds:
             return True
         if self._resting_at is not None and self._reviews < self._rest_until and _looser(setting, self._resting_at):
             return False
-        bar = self._bars.get(kind)
-        return bar is None or self._reviews >= bar.until or setting.slack < bar.slack
+        bars = [self._bars[kind] for kind in kinds if kind in self._bars]
+        return all(self._reviews >= bar.until or setting.slack < bar.slack for bar in bars)
 
     def changed(self, before: Setting, after: Setting) -> None:
         """Another setting is in force from now on."""
@@ -213,31 +214,35 @@ class ProgressJudge:
         return None
 
     def _bar(self, trial: _Trial) -> None:
-        kind = _kind(trial.after)
+        kinds = _kinds(trial.after)
         self._trial = None
         self._points.clear()
         self._resting_at, self._rest_until = trial.before, self._reviews + self._config.rest * 2**self._num_failures
         self._num_failures += 1
-        if kind is None:
+        if not kinds:
             return
+        kind = kinds[-1]
         times = self._bars[kind].times + 1 if kind in self._bars else 1
         until = self._reviews + self._config.back_off * 2 ** (times - 1)
         self._bars[kind] = _Bar(slack=trial.after.slack, until=until, times=times)
 
 
-def _kind(setting: Setting) -> Kind | None:
-    """What makes the setting looser than BSP; None where nothing does."""
+def _kinds(setting: Setting) -> tuple[Kind, ...]:
+    """What makes the setting looser than BSP; the last is to blame where it fails, and empty where nothing does."""
     if setting.on_store:
-        return "store"
+        return ("store",)
     if setting.slack == 0:
-        return "rounded" if setting.compressed else None
-    return "racks" if setting.by_racks else "local"
+        return ("rounded",) if setting.compressed else ()
+    if setting.by_racks:
+        return ("racks", "rounded racks") if setting.compressed else ("racks",)
+    return ("local",)
 
 
 def _looser(after: Setting, before: Setting) -> bool:
     """Whether training has more to bear, or something else."""
-    kind = _kind(after)
-    return kind is not None and (kind != _kind(before) or after.slack > before.slack or after.bound > before.bound)
+    kinds = _kinds(after)
+    new = not set(kinds) <= set(_kinds(before))
+    return bool(kinds) and (new or after.slack > before.slack or after.bound > before.bound)
 
 
 def _scatter(points: tuple[_Point, ...]) -> float:

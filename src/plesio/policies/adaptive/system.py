@@ -25,7 +25,8 @@ Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps
 *Racks*, if there are several, bring a second ladder (`topology`). What counts as least is then the drift, which is the
 slack where workers step by themselves; so of two settings of one slack that by racks comes first, and it is chosen
 where it takes no more than `TopologyConfig.tolerance` longer than the best of all. Once chosen it is kept up to
-``gain`` more.
+``gain`` more. What goes between racks is rounded for a gain alone: a setting that does so must promise ``gain`` over
+the best of all others that can be afforded, the store's too, and is left when one of these is as fast.
 
 The *store* (`SystemConfig.store`) is considered where samples can be leased. Until it has been measured, an exchange
 with it is taken to last as long as an all-reduce, since as many bytes go up to the shards and down from them; from then
@@ -33,10 +34,7 @@ on, what the lower quarter of its exchanges lasted, in which nobody was waited f
 best setting on the collective that can be afforded, and is left when that is as fast. There are no shares on it, but
 the collective is compared with the shares that it would have.
 
-*Shares.* Slack cannot hide persistent slowness: sooner or later everyone waits for the slowest. So workers whose pace
-differs significantly from the median (by `SIGNIFICANCE` standard errors, of logarithms) take shares of each round in
-proportion to their pace; gradients and parameters are weighted by samples, so the mean is that of the same global
-batch. With a part of a step that does not depend on its samples the rule reaches equal times in a few reviews.
+*Shares* (`shares`) are for what slack cannot hide: workers that are slow for good.
 """
 
 import math
@@ -51,7 +49,7 @@ from numpy.typing import NDArray
 from plesio.policies.adaptive.setting import (
     MODERATE,
     ON_THE_STORE,
-    ROUNDED,
+    SENT_SHARE,
     SYNCHRONOUS,
     Setting,
     SystemConfig,
@@ -59,23 +57,18 @@ from plesio.policies.adaptive.setting import (
     ladder,
     settings_by_racks,
 )
+from plesio.policies.adaptive.shares import shares_by_pace, to_equal_shares, with_shares
 from plesio.policies.adaptive.topology import RackTransfers, WorkerRacks, begun_under_this_setting
 from plesio.policies.adaptive.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
 
 __all__ = ["Allowance", "Choice", "SystemMonitor"]
 
-SIGNIFICANCE = 4.0
-"""Standard errors from the median that make a worker's pace its own."""
 NOT_MEASURED = " (no exchange has been measured yet)"
 SHORTEST_S = 1e-9
 """Of a step: clocks have a resolution, and a step that took no time has a pace all the same."""
-SENT_SHARE = ROUNDED.payload_bits(2**20) / (32 * 2**20)
-"""Bytes of a compressed exchange, as a share of those in full."""
 MOST_DOUBLINGS = 3
 """Of what a change must promise, for the times that its setting was left."""
-SMALLEST_SHARE = 0.02
-"""Of an equal share: less is not worth a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +126,7 @@ class SystemMonitor:
         "_pace_s",
         "_rack_transfers",
         "_racks",
+        "_rounded_by_racks",
         "_times_left",
         "_topology",
         "_transfer_s",
@@ -144,6 +138,8 @@ class SystemMonitor:
         self._ladder = ladder(config.largest_period, memory=math.inf, compress=config.compress)
         self._by_racks: tuple[Setting, ...] = ()
         """The ladder of settings by racks; empty until an exchange of all has been measured that they improve on."""
+        self._rounded_by_racks: tuple[Setting, ...] = ()
+        """Those that round what goes between racks."""
         self._racks: WorkerRacks | None = None
         self._rack_transfers = RackTransfers()
         self._before: Setting | None = None
@@ -172,13 +168,13 @@ class SystemMonitor:
             means = [sum(sizes) / len(sizes) for sizes in zip(*(it.samples for it in reviews.values()), strict=True)]
         for worker, review in reviews.items():
             pace = self._pace_s.setdefault(worker, deque(maxlen=self._config.memory))
-            ratios = _to_equal_shares(review.samples, means)
+            ratios = to_equal_shares(review.samples, means)
             pace.extend([max(SHORTEST_S, s * r) for s, r in zip(review.compute_s, ratios, strict=True)])
         for worker in self._pace_s.keys() - reviews.keys():
             del self._pace_s[worker]
         if self._topology is not None:
             self._racks = WorkerRacks.of(reviews)
-        if self._before is not None and self._before.by_racks != setting.by_racks:
+        if self._before is not None and _exchanges_apart(self._before) != _exchanges_apart(setting):
             reviews = begun_under_this_setting(reviews)
         self._before = setting
         if setting.by_racks:
@@ -189,9 +185,11 @@ class SystemMonitor:
             seen = {"store": _with_store, "gradients": _every_step, "parameters": _now_and_then}[kind](reviews)
             if seen:
                 self._transfer_s[kind, setting.compressed] = statistics.fmean(seen)
-        self._by_racks = ()
+        self._by_racks = self._rounded_by_racks = ()
         if self._topology is not None and self._racks is not None and self.knows_transfer:
             self._by_racks = settings_by_racks(self._topology.largest_period)
+            if self._config.compress:
+                self._rounded_by_racks = settings_by_racks(self._topology.largest_period, compressed=True)
 
     @property
     def knows_transfer(self) -> bool:
@@ -225,7 +223,7 @@ class SystemMonitor:
         pace_s = self._remembered_s()
         shares = shares if len(shares) == len(pace_s) else ()  # some have left: they are of no use to the others
         balances = self._config.balance and self._counts_samples
-        new_shares = self._shares(pace_s, shares) if balances else tuple(shares)
+        new_shares = shares_by_pace(pace_s, shares, gain=self._config.gain) if balances else tuple(shares)
         if not pace_s.size:
             return Choice(
                 setting=SYNCHRONOUS,
@@ -237,17 +235,23 @@ class SystemMonitor:
         rounds = SYNCHRONOUS if current.on_store else current
         if new_shares != tuple(shares) and not self._worth(pace_s, shares, new_shares, rounds):
             new_shares = tuple(shares)
-        compute_s = _with_shares(pace_s, new_shares)
+        compute_s = with_shares(pace_s, new_shares)
         settings = sorted((*self._ladder, *self._by_racks), key=self._rung) if self._by_racks else self._ladder
-        predicted = self._predict(compute_s, settings)
+        predicted = self._predict(compute_s, (*settings, *self._rounded_by_racks))
         affordable = [only] if only is not None else [one for one in settings if self._affords(allowance, one)]
         wanted = self._cheapest(affordable, predicted, current=current)
         if current.on_store or (only is None and self._store_may_gain(pace_s, best_s=predicted[wanted])):
             predicted |= predict_steps_s(pace_s, transfer_s=self.transfer_s, settings=ON_THE_STORE)
         if only is None and ON_THE_STORE[0] in predicted:
-            wanted = self._on_store(predicted, allowance, current=current, best_s=predicted[wanted]) or wanted
+            best_s = predicted[wanted]
+            wanted = self._for_a_gain(ON_THE_STORE, predicted, allowance, current=current, best_s=best_s) or wanted
+        if only is None and self._rounded_by_racks:
+            best_s = min(predicted[one] for one in (*affordable, wanted))
+            rounded = sorted(self._rounded_by_racks, key=self._rung)
+            wanted = self._for_a_gain(rounded, predicted, allowance, current=current, best_s=best_s) or wanted
         # with the step sizes that fit the optimizer; what a run begins with may be none of the ladder's
-        setting = current if current.on_store else next((one for one in settings if one == current), wanted)
+        known = (*settings, *self._rounded_by_racks)
+        setting = current if current.on_store else next((one for one in known if one == current), wanted)
         if only is not None or not self._affords(allowance, current) or self._is_better(wanted, current, predicted):
             setting = wanted
         if setting != current:
@@ -297,7 +301,9 @@ class SystemMonitor:
         }
         if self._racks is not None:
             inputs["topology.workers_a_rack"] = self._racks.slack(1)
-            inputs |= {"topology.step_s": min(predicted[it] for it in self._by_racks)} if self._by_racks else {}
+            for name, ladder_by_racks in (("step_s", self._by_racks), ("rounded_step_s", self._rounded_by_racks)):
+                if ladder_by_racks:
+                    inputs[f"topology.{name}"] = min(predicted[one] for one in ladder_by_racks)
             inputs["topology.drift"] = float(self.drift(setting))
             inputs |= self._rack_transfers.inputs
         return inputs
@@ -358,20 +364,27 @@ class SystemMonitor:
         least_s = float(pace_s.mean()) + self.transfer_s(ON_THE_STORE[0])
         return least_s <= best_s * (1 - self._config.gain)
 
-    def _on_store(
-        self, predicted: Mapping[Setting, float], allowance: Allowance, *, current: Setting, best_s: float
+    def _for_a_gain(
+        self,
+        settings: Sequence[Setting],
+        predicted: Mapping[Setting, float],
+        allowance: Allowance,
+        *,
+        current: Setting,
+        best_s: float,
     ) -> Setting | None:
-        """The setting on the store, if one is so much faster than the best on the collective."""
-        affordable = [setting for setting in ON_THE_STORE if self._affords(allowance, setting)]
+        """Of settings that are chosen for a gain alone the cheapest, if it is so much faster than the others' best."""
+        affordable = [setting for setting in settings if self._affords(allowance, setting)]
         if not affordable:
             return None
         cheapest = self._cheapest(affordable, predicted, current=current)
-        return cheapest if predicted[cheapest] <= best_s * (1 if current.on_store else 1 - self._config.gain) else None
+        most_s = best_s * (1 if current in settings else 1 - self._config.gain)
+        return cheapest if predicted[cheapest] <= most_s else None
 
     def _worth(
         self, pace_s: NDArray[np.float64], before: Sequence[float], after: Sequence[float], setting: Setting
     ) -> bool:
-        times = [self._predict(_with_shares(pace_s, shares), [setting])[setting] for shares in (before, after)]
+        times = [self._predict(with_shares(pace_s, shares), [setting])[setting] for shares in (before, after)]
         return times[1] <= times[0] * (1 - self._config.gain)
 
     def _remembered_s(self) -> NDArray[np.float64]:
@@ -379,49 +392,15 @@ class SystemMonitor:
         steps = min((len(pace) for pace in self._pace_s.values()), default=0)
         return np.array([list(self._pace_s[worker])[-steps:] if steps else [] for worker in sorted(self._pace_s)])
 
-    def _shares(self, pace_s: NDArray[np.float64], before: Sequence[float]) -> tuple[float, ...]:
-        """Shares in proportion to pace for workers whose pace is their own, the median's for all others."""
-        num_workers, num_steps = pace_s.shape
-        if num_steps < 3:
-            return tuple(before)
-        means, logarithms = pace_s.mean(axis=1), np.log(pace_s)
-        levels = logarithms.mean(axis=1)
-        usual, usual_level = statistics.median(means.tolist()), statistics.median(levels.tolist())
-        own = np.abs(levels - usual_level) > _chance(logarithms)
-        differs = np.abs(means - usual) > self._config.gain * usual
-        rates = 1 / np.where(own & differs, means, usual)
-        shares = np.maximum(rates / rates.sum(), SMALLEST_SHARE / num_workers)
-        return () if np.ptp(shares) < 1e-9 else tuple((shares / shares.sum()).tolist())
-
-
-def _to_equal_shares(samples: Sequence[int], means: Sequence[float]) -> list[float]:
-    """By step, what its seconds are multiplied by to be those of an equal share: the mean over the workers by the own.
-
-    In a short round, an epoch's last, one sample more or less says nothing of a share: there it is that of all steps.
-    """
-    means = means[: len(samples)]
-    num_samples = sum(samples)
-    in_all = sum(means) / num_samples if num_samples else 1.0
-    full = max(means, default=0.0) / 2
-    return [mean / own if own and mean > full else in_all for own, mean in zip(samples, means, strict=True)]
-
-
-def _with_shares(pace_s: NDArray[np.float64], shares: Sequence[float]) -> NDArray[np.float64]:
-    """Seconds of computing of the remembered steps, if the workers had these shares."""
-    return pace_s * np.array(shares)[:, None] * len(pace_s) if shares else pace_s
-
-
-def _chance(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far each worker's mean logarithm may be off by chance; of few steps its spread is a guess."""
-    count = logarithms.shape[1]
-    errors: NDArray[np.float64] = logarithms.std(axis=1, ddof=1) / math.sqrt(count)
-    errors *= SIGNIFICANCE * (1 + 2 / (count - 1))
-    return errors
-
 
 def _every_step(reviews: Mapping[int, Reviewed]) -> list[float]:
     """The transfer of each step, where every step ends in an exchange: the shortest time that a worker was blocked."""
     return [min(blocked) for blocked in zip(*(review.blocked_s for review in reviews.values()), strict=True)]
+
+
+def _exchanges_apart(setting: Setting) -> tuple[bool, bool]:
+    """What tells exchanges between racks, and those that are rounded there, from all others."""
+    return setting.by_racks, setting.by_racks and setting.compressed
 
 
 def _kind(setting: Setting) -> str:
@@ -445,11 +424,12 @@ def _reason(setting: Setting, predicted: Mapping[Setting, float], *, affordable:
     step_s, bsp_s = predicted[setting], predicted[SYNCHRONOUS]
     if setting == SYNCHRONOUS:
         return f"no slack saves enough: bsp takes {bsp_s * 1e3:.3g} ms a step"
-    others_s = [predicted[one] for one in affordable if one.by_racks != setting.by_racks]
+    rounded = setting.by_racks and setting.compressed
+    others_s = [predicted[one] for one in affordable if rounded or one.by_racks != setting.by_racks]
     if not others_s:
         return f"a step takes {step_s * 1e3:.3g} ms and would take {bsp_s * 1e3:.3g} ms under bsp"
-    whose = "single workers" if setting.by_racks else "racks"
+    how = "without rounding between racks" if rounded else "by single workers" if setting.by_racks else "by racks"
     return (
         f"a step takes {step_s * 1e3:.3g} ms and would take {bsp_s * 1e3:.3g} ms under bsp, and at best "
-        f"{min(others_s) * 1e3:.3g} ms by {whose}"
+        f"{min(others_s) * 1e3:.3g} ms {how}"
     )
