@@ -310,19 +310,16 @@ def test_a_step_takes_what_was_predicted_and_less_crosses_racks(tmp_path: Path) 
 
 VERY_SLOW = {"uplink_bytes_per_s": 1e5}
 """An exchange between racks lasts half a second, 25 steps: what slack training may have does not hide it."""
-MODEST = (
-    "adaptive,gradient=off,noise=off,phase=off,guard=off,progress=off,feedback.first_slack=1,feedback.largest_slack=1"
-)
-"""Slack of a step, and so of two between racks of two."""
+FEW_STEPS = f"{SYSTEM_ALONE},system.largest_period=2,topology.largest_period=4"
 
 
 def test_on_a_very_slow_uplink_it_rounds_between_racks_and_the_log_replays(tmp_path: Path) -> None:
     rounded, full = (
-        run(f"{MODEST}{rest}", links=VERY_SLOW, trace=tmp_path / name, **LARGE)
+        run(f"{FEW_STEPS}{rest}", links=VERY_SLOW, trace=tmp_path / name, **LARGE)
         for name, rest in (("rounded", ""), ("full", ",system.compress=off"))
     )
-    assert last_policy(rounded).spec == "hier:bsp/local_sgd:2,compress=qsgd:8"
-    assert last_policy(full).spec == "hier:bsp/local_sgd:2"
+    assert last_policy(rounded).spec == "hier:bsp/local_sgd:4,compress=qsgd:8"
+    assert last_policy(full).spec == "hier:bsp/local_sgd:4"
     assert verify(read_log(tmp_path / "rounded" / "events.jsonl")) is None
     assert rounded.runs[0].wall_s < 0.6 * full.runs[0].wall_s
     last = rounded.runs[0].decisions[-1]
