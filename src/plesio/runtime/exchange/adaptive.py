@@ -45,9 +45,9 @@ from plesio.runtime.exchange.exchange import Progress, SharedState
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.replica import Replica, State
 from plesio.runtime.exchange.state_copy import StateCopy, average_state
-from plesio.runtime.exchange.store import StoreExchange
-from plesio.runtime.exchange.store_stage import StoreExchanges
+from plesio.runtime.exchange.store_stage import StageExchange, StoreExchanges
 from plesio.runtime.monitor import StepMonitor
+from plesio.runtime.rack_feed import Rack
 from plesio.runtime.rounds import RoundBook
 from plesio.runtime.stage import Turn
 from plesio.runtime.timeline import Timeline
@@ -150,11 +150,13 @@ class AdaptiveExchange:
         self._snapshots: list[SharedState] = []
         """Of stages that are over."""
         self._clock = 0
+        self._rack: Rack | None = None
         self._turning = False
         self._current = self._begin(first, turn=None)
 
-    def _begin(self, policy: Policy, *, turn: Turn | None) -> CollectiveExchange | StoreExchange:
+    def _begin(self, policy: Policy, *, turn: Turn | None) -> CollectiveExchange | StageExchange:
         """The exchange of ``policy``, in force at this worker's clock."""
+        self._rack = self._rack_under(policy)
         if policy.exchange == "collective":
             current = self._exchanges.build(policy)
             current.share = self._exchanges.share(policy, self._shares)
@@ -167,19 +169,35 @@ class AdaptiveExchange:
             enter=lambda: self._helm.enter_store(self._clock, turn=turn),
         )
 
+    def _rack_under(self, policy: Policy) -> Rack | None:
+        if not isinstance(policy, Hierarchical) or policy.exchange == "collective":
+            return None
+        members = self._exchanges.racks().members
+        return Rack(
+            group=self._exchanges.own_rack(),
+            sizes=tuple(map(len, members)),
+            evaluates=self._group.rank in members[0],
+            together=policy.synchronous,
+        )
+
     @property
     def on_store(self) -> bool:
         """Whether the store is what updates go through now."""
-        return isinstance(self._current, StoreExchange)
+        return isinstance(self._current, StageExchange)
+
+    @property
+    def rack(self) -> Rack | None:
+        """This worker's rack, if racks share the store now."""
+        return self._rack
 
     @property
     def halted(self) -> bool:
         """Whether the stage on the store ends, as far as this worker knows."""
-        return isinstance(self._current, StoreExchange) and self._current.halted
+        return isinstance(self._current, StageExchange) and self._current.halted
 
     def halt(self) -> None:
         """The stage on the store ends."""
-        if isinstance(self._current, StoreExchange):
+        if isinstance(self._current, StageExchange):
             self._current.halted = True
 
     @property
@@ -260,7 +278,7 @@ class AdaptiveExchange:
         if steer.shares != self._shares:
             self._rounds.change(steer.shares)
             self._shares = steer.shares
-            if not isinstance(self._current, StoreExchange):
+            if not isinstance(self._current, StageExchange):
                 self._current.share = self._exchanges.share(self._policy, self._shares)
 
     def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:
@@ -275,7 +293,7 @@ class AdaptiveExchange:
         turn = self._helm.leave_store(self._clock, plan=plan)
         steer = turn.steer
         if steer is None:
-            assert isinstance(self._current, StoreExchange)
+            assert isinstance(self._current, StageExchange)
             self._current.halted = turn.to_the_end
             return turn
         while (news := self._helm.news()) is not None:
@@ -293,7 +311,7 @@ class AdaptiveExchange:
     def _change(self, steer: Steer, *, turn: Turn | None) -> None:
         before, self._policy = self._policy, parse_policy(steer.policy)
         restored = steer.restore and bool(self._kept)
-        if isinstance(self._current, StoreExchange):
+        if isinstance(self._current, StageExchange):
             self._current.take_back()
         else:
             self._current.settle()
@@ -335,7 +353,7 @@ class AdaptiveExchange:
 
     def flush(self) -> None:
         """Hand in to the store what is held back."""
-        if isinstance(self._current, StoreExchange):
+        if isinstance(self._current, StageExchange):
             self._current.flush()
 
     def shared(self) -> State | None:
