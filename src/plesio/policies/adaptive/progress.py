@@ -18,11 +18,11 @@ more, and are judged more mildly. Without a loss nothing is judged.
 
 A trial goes on when the setting is left before it is over, for another reason: harm shows late.
 
-What failed is barred: its *kind* (local steps, racks, rounding between racks, the store, rounding), from its slack on,
-for `back_off` reviews, twice as many after every further failure. Where racks are barred, so is rounding between them.
-For `rest` reviews nothing that is looser than the setting before the trial is taken, so that training shows how it goes
-without. Where the loss is far above what it was (`harm` times σ, and `harm_rise` of it), the parameters have come to
-harm, and the run goes back to the last good state as well.
+What failed is barred: its *kind* (local steps, racks, rounding between racks, racks on the store, the store, rounding),
+from its slack on, for `back_off` reviews, twice as many after every further failure. Where racks are barred, so is
+rounding between them. For `rest` reviews nothing that is looser than the setting before the trial is taken, so that
+training shows how it goes without. Where the loss is far above what it was (`harm` times σ, and `harm_rise` of it), the
+parameters have come to harm, and the run goes back to the last good state as well.
 """
 
 import math
@@ -39,7 +39,7 @@ from plesio.policies.fields import require_whole
 
 __all__ = ["Failure", "ProgressConfig", "ProgressJudge"]
 
-Kind = Literal["local", "racks", "rounded racks", "store", "rounded"]
+Kind = Literal["local", "racks", "rounded racks", "racks on the store", "store", "rounded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +230,7 @@ class ProgressJudge:
 def _kinds(setting: Setting) -> tuple[Kind, ...]:
     """What makes the setting looser than BSP; the last is to blame where it fails, and empty where nothing does."""
     if setting.on_store:
-        return ("store",)
+        return ("racks on the store",) if setting.by_racks else ("store",)
     if setting.slack == 0:
         return ("rounded",) if setting.compressed else ()
     if setting.by_racks:

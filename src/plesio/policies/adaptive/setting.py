@@ -27,6 +27,7 @@ from plesio.policies.ssp import SSP
 __all__ = [
     "MODERATE",
     "ON_THE_STORE",
+    "RACKS_ON_THE_STORE",
     "ROUNDED",
     "SENT_SHARE",
     "SYNCHRONOUS",
@@ -113,7 +114,8 @@ class Setting:
     """A period and a delay, in the order of their slack; how long the steps are is no difference.
 
     On the store it is SSP with a ``bound``, 0 elsewhere, and an exchange a step. The slack is then 1: a worker sees the
-    others' steps one step late, but for those of a straggler, which may come s + 1 steps late and are few.
+    others' steps one step late, but for those of a straggler, which may come s + 1 steps late and are few. By racks the
+    same holds of racks, each of which is one worker to the store.
     ``compressed`` sends as `ROUNDED` says.
     ``by_racks`` the workers of a rack step together, the slack is between racks, and so is what is compressed.
 
@@ -123,6 +125,8 @@ class Setting:
     'hier:bsp/local_sgd:8,delay=4'
     >>> Setting.of(period=8, delay=0, by_racks=True, compressed=True).spec
     'hier:bsp/local_sgd:8,compress=qsgd:8'
+    >>> Setting.on_the_store(3, by_racks=True).spec
+    'hier:bsp/ssp:3,period=1'
     """
 
     slack: int
@@ -151,9 +155,9 @@ class Setting:
         )
 
     @classmethod
-    def on_the_store(cls, bound: int) -> "Setting":
-        """SSP with this bound."""
-        return cls(slack=1, period=1, delay=0, bound=bound)
+    def on_the_store(cls, bound: int, *, by_racks: bool = False) -> "Setting":
+        """SSP with this bound, between racks or between single workers."""
+        return cls(slack=1, period=1, delay=0, bound=bound, by_racks=by_racks)
 
     @property
     def on_store(self) -> bool:
@@ -164,7 +168,8 @@ class Setting:
     def policy(self) -> BSP | Hierarchical | LocalSGD | SSP:
         """The policy that runs it."""
         if self.on_store:
-            return SSP(bound=self.bound, period=self.period)
+            ssp = SSP(bound=self.bound, period=self.period)
+            return Hierarchical(outer=ssp) if self.by_racks else ssp
         compression = ROUNDED if self.compressed else NO_COMPRESSION
         if self.by_racks:
             return Hierarchical(outer=LocalSGD(period=self.period, delay=self.delay, compression=compression))
@@ -203,6 +208,8 @@ MODERATE = Setting.of(period=4, delay=2)
 ON_THE_STORE = tuple(Setting.on_the_store(bound) for bound in (3, 7, 15))
 """An exchange a step: with longer periods SSP learns later, and local SGD with a delay hides slow links better
 (docs/log.md, section 16; docs/evidence.md)."""
+RACKS_ON_THE_STORE = tuple(Setting.on_the_store(setting.bound, by_racks=True) for setting in ON_THE_STORE)
+"""The same bounds between racks."""
 
 
 @functools.lru_cache(maxsize=4)

@@ -26,7 +26,8 @@ Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps
 slack where workers step by themselves; so of two settings of one slack that by racks comes first, and it is chosen
 where it takes no more than `TopologyConfig.tolerance` longer than the best of all. Once chosen it is kept up to
 ``gain`` more. What goes between racks is rounded for a gain alone: a setting that does so must promise ``gain`` over
-the best of all others that can be afforded, the store's too, and is left when one of these is as fast.
+the best of all others that can be afforded, the store's too, and is left when one of these is as fast. So is it where
+racks share the store, each as one worker: there what is hidden is that one rack is late now and then.
 
 The *store* (`SystemConfig.store`) is considered where samples can be leased. Until it has been measured, an exchange
 with it is taken to last as long as an all-reduce, since as many bytes go up to the shards and down from them; from then
@@ -46,9 +47,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.policies.adaptive.reason import reason_of
 from plesio.policies.adaptive.setting import (
     MODERATE,
     ON_THE_STORE,
+    RACKS_ON_THE_STORE,
     SENT_SHARE,
     SYNCHRONOUS,
     Setting,
@@ -59,6 +62,7 @@ from plesio.policies.adaptive.setting import (
 )
 from plesio.policies.adaptive.shares import shares_by_pace, to_equal_shares, with_shares
 from plesio.policies.adaptive.topology import RackTransfers, WorkerRacks, begun_under_this_setting
+from plesio.policies.adaptive.transfers import each_step_s, now_and_then_s, with_store_s
 from plesio.policies.adaptive.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
 
@@ -178,11 +182,12 @@ class SystemMonitor:
             reviews = begun_under_this_setting(reviews)
         self._before = setting
         if setting.by_racks:
-            assert self._racks is not None, f"{setting.spec} without racks"
-            self._rack_transfers.observe(reviews, racks=self._racks, setting=setting)
+            assert self._racks is not None or setting.on_store, f"{setting.spec} without racks"
+            if self._racks is not None:
+                self._rack_transfers.observe(reviews, racks=self._racks, setting=setting)
         else:
             kind = _kind(setting)
-            seen = {"store": _with_store, "gradients": _every_step, "parameters": _now_and_then}[kind](reviews)
+            seen = {"store": with_store_s, "gradients": each_step_s, "parameters": now_and_then_s}[kind](reviews)
             if seen:
                 self._transfer_s[kind, setting.compressed] = statistics.fmean(seen)
         self._by_racks = self._rounded_by_racks = ()
@@ -232,6 +237,9 @@ class SystemMonitor:
                 reason="nothing is measured yet",
                 inputs=(),
             )
+        if only is None and current in RACKS_ON_THE_STORE and self._racks is None:
+            reason = "racks rest, and those that work are too few to compare"
+            return Choice(setting=current, least=current, shares=(), reason=reason, inputs=())
         rounds = SYNCHRONOUS if current.on_store else current
         if new_shares != tuple(shares) and not self._worth(pace_s, shares, new_shares, rounds):
             new_shares = tuple(shares)
@@ -245,10 +253,13 @@ class SystemMonitor:
         if only is None and ON_THE_STORE[0] in predicted:
             best_s = predicted[wanted]
             wanted = self._for_a_gain(ON_THE_STORE, predicted, allowance, current=current, best_s=best_s) or wanted
-        if only is None and self._rounded_by_racks:
+        if only is None and self._by_racks:
             best_s = min(predicted[one] for one in (*affordable, wanted))
             rounded = sorted(self._rounded_by_racks, key=self._rung)
             wanted = self._for_a_gain(rounded, predicted, allowance, current=current, best_s=best_s) or wanted
+            best_s = min(best_s, predicted[wanted])
+            predicted |= (sharing := self._predict_racks_on_store(pace_s, current=current, best_s=best_s))
+            wanted = self._for_a_gain(tuple(sharing), predicted, allowance, current=current, best_s=best_s) or wanted
         # with the step sizes that fit the optimizer; what a run begins with may be none of the ladder's
         known = (*settings, *self._rounded_by_racks)
         setting = current if current.on_store else next((one for one in known if one == current), wanted)
@@ -261,7 +272,7 @@ class SystemMonitor:
             setting=setting,
             least=self._cheapest(settings, predicted, current=current),
             shares=() if setting.on_store else new_shares,
-            reason=_reason(setting, predicted, affordable=affordable) + ("" if self.knows_transfer else NOT_MEASURED),
+            reason=reason_of(setting, predicted, affordable=affordable) + ("" if self.knows_transfer else NOT_MEASURED),
             inputs=tuple(self._inputs(setting, predicted, before=current, compute_s=compute_s).items()),
         )
 
@@ -304,6 +315,8 @@ class SystemMonitor:
             for name, ladder_by_racks in (("step_s", self._by_racks), ("rounded_step_s", self._rounded_by_racks)):
                 if ladder_by_racks:
                     inputs[f"topology.{name}"] = min(predicted[one] for one in ladder_by_racks)
+            if RACKS_ON_THE_STORE[0] in predicted:
+                inputs["topology.store_step_s"] = min(predicted[one] for one in RACKS_ON_THE_STORE)
             inputs["topology.drift"] = float(self.drift(setting))
             inputs |= self._rack_transfers.inputs
         return inputs
@@ -359,10 +372,27 @@ class SystemMonitor:
 
     def _store_may_gain(self, pace_s: NDArray[np.float64], *, best_s: float) -> bool:
         """Whether the store would gain enough over the best on the collective if nobody ever waited there."""
-        if not (self._config.store and self._counts_samples and self._can_push and self.knows_transfer):
+        if not self._has_store:
             return False
         least_s = float(pace_s.mean()) + self.transfer_s(ON_THE_STORE[0])
         return least_s <= best_s * (1 - self._config.gain)
+
+    def _predict_racks_on_store(
+        self, pace_s: NDArray[np.float64], *, current: Setting, best_s: float
+    ) -> dict[Setting, float]:
+        """Seconds of a step where racks share the store; none if that could not gain enough over the best of others."""
+        assert self._racks is not None, "no racks"
+        steps_s = self._rack_transfers.steps_s(pace_s, racks=self._racks)
+        transfer_s = self._rack_transfers.with_store_s(flat_s=self.transfer_s(ON_THE_STORE[0]))
+        least_s = float(steps_s.mean()) + transfer_s
+        if current not in RACKS_ON_THE_STORE and not (self._has_store and least_s <= best_s * (1 - self._config.gain)):
+            return {}
+        return predict_steps_s(steps_s, transfer_s=lambda _: transfer_s, settings=RACKS_ON_THE_STORE)
+
+    @property
+    def _has_store(self) -> bool:
+        """Whether the store is there to be gone to, and what it is compared with has been measured."""
+        return self._config.store and self._counts_samples and self._can_push and self.knows_transfer
 
     def _for_a_gain(
         self,
@@ -393,11 +423,6 @@ class SystemMonitor:
         return np.array([list(self._pace_s[worker])[-steps:] if steps else [] for worker in sorted(self._pace_s)])
 
 
-def _every_step(reviews: Mapping[int, Reviewed]) -> list[float]:
-    """The transfer of each step, where every step ends in an exchange: the shortest time that a worker was blocked."""
-    return [min(blocked) for blocked in zip(*(review.blocked_s for review in reviews.values()), strict=True)]
-
-
 def _exchanges_apart(setting: Setting) -> tuple[bool, bool]:
     """What tells exchanges between racks, and those that are rounded there, from all others."""
     return setting.by_racks, setting.by_racks and setting.compressed
@@ -405,31 +430,3 @@ def _exchanges_apart(setting: Setting) -> tuple[bool, bool]:
 
 def _kind(setting: Setting) -> str:
     return "store" if setting.on_store else "gradients" if setting.slack == 0 else "parameters"
-
-
-def _with_store(reviews: Mapping[int, Reviewed]) -> list[float]:
-    """The exchanges of all workers that were the shortest: the lower quarter."""
-    blocked = sorted(each_s for review in reviews.values() for each_s in review.blocked_s if each_s > 0)
-    return blocked[: -(-len(blocked) // 4)]
-
-
-def _now_and_then(reviews: Mapping[int, Reviewed]) -> list[float]:
-    """The transfer of each exchange that all report: the time it took whoever began it last."""
-    tables = [{row[0]: row[1] for row in review.exchanges} for review in reviews.values()]
-    clocks = set.intersection(*(set(table) for table in tables))
-    return [min(table[clock] for table in tables) for clock in sorted(clocks)]
-
-
-def _reason(setting: Setting, predicted: Mapping[Setting, float], *, affordable: Sequence[Setting]) -> str:
-    step_s, bsp_s = predicted[setting], predicted[SYNCHRONOUS]
-    if setting == SYNCHRONOUS:
-        return f"no slack saves enough: bsp takes {bsp_s * 1e3:.3g} ms a step"
-    rounded = setting.by_racks and setting.compressed
-    others_s = [predicted[one] for one in affordable if rounded or one.by_racks != setting.by_racks]
-    if not others_s:
-        return f"a step takes {step_s * 1e3:.3g} ms and would take {bsp_s * 1e3:.3g} ms under bsp"
-    how = "without rounding between racks" if rounded else "by single workers" if setting.by_racks else "by racks"
-    return (
-        f"a step takes {step_s * 1e3:.3g} ms and would take {bsp_s * 1e3:.3g} ms under bsp, and at best "
-        f"{min(others_s) * 1e3:.3g} ms {how}"
-    )
