@@ -376,7 +376,8 @@ class Coordinator:
         if left:
             return self._turn(action, body)
         self._stage.steer(action)
-        return [Tell(worker, "steer", body) for worker in self.live]
+        # in a rack that shares the store one hears it for all
+        return [Tell(worker, "steer", body) for worker in self.live if not self._members[worker].spoken_for]
 
     def _decide(self, event: Event, *, now_s: float) -> list[Effect]:
         effects: list[Effect] = []

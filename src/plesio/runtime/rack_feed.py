@@ -45,15 +45,15 @@ class Rack:
         """Whether this worker speaks for the rack."""
         return self.group.rank == 0
 
-    def tell(self, said: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The JSON values that the leader brings, on all of the rack, which call it together; the others bring None."""
+    def tell(self, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """What the leader says, JSON or None, on all of the rack; all call it together, and the others say None."""
         text = torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)
         length = torch.tensor([len(text)])
         self.group.broadcast(length)
         if not self.leads:
             text = torch.empty(int(length), dtype=torch.uint8)
         self.group.broadcast(text)
-        found: dict[str, Any] = json.loads(bytes(text.tolist()))
+        found: dict[str, Any] | None = json.loads(bytes(text.tolist()))
         return found
 
 

@@ -127,6 +127,17 @@ def test_rounding_between_racks_is_on_trial_and_barred_by_itself():
     assert run.judge.allows(LOCAL)
 
 
+def test_racks_that_share_the_store_are_on_trial_and_barred_by_themselves():
+    run, sharing = Run(), Setting.on_the_store(7, by_racks=True)
+    run.see(*fall(4))
+    run.judge.changed(RACKS, sharing)
+    assert run.see(5.0)[0] is not None
+    run.see(1.0, 1.0)
+    assert not run.judge.allows(sharing)
+    assert run.judge.allows(RACKS)
+    assert run.judge.allows(STORE)
+
+
 def test_where_racks_are_barred_they_do_not_round_either():
     run = Run()
     run.see(*fall(4))

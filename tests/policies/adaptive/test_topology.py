@@ -16,6 +16,7 @@ from plesio.policies.adaptive.noise import NoiseConfig, NoiseMonitor
 from plesio.policies.adaptive.reading import GradientFigures, Reading
 from plesio.policies.adaptive.setting import (
     MODERATE,
+    RACKS_ON_THE_STORE,
     SENT_SHARE,
     SYNCHRONOUS,
     Setting,
@@ -278,6 +279,62 @@ def test_it_rounds_between_racks_for_a_gain_alone(flat_s: float, between_s: floa
     if choice.setting.by_racks and choice.setting.compressed:
         step_s = [dict(one.inputs)["system.step_s"] for one in (choice, without)]
         assert step_s[0] <= step_s[1] * (1 - SystemConfig().gain)
+
+
+def sharing(seen: dict[int, Reviewed]) -> dict[int, Reviewed]:
+    """The same reviews of workers that the store's servers could step for."""
+    return {worker: dataclasses.replace(review, can_push=True) for worker, review in seen.items()}
+
+
+def knows_racks_and_store(*, store: bool = True) -> SystemMonitor:
+    """One to whom workers have said that they can push; an exchange of all takes 0.4 s, and 0.01 s between racks."""
+    system = SystemMonitor(SystemConfig(store=store, compress=False), topology=TopologyConfig())
+    system.observe(sharing(reviews(TWO_OF_EIGHT, blocked_s=0.4)), setting=SYNCHRONOUS)
+    seen = reviews(TWO_OF_EIGHT, blocked_s=0.0005, clock=24, exchanges=((20.0, 0.01),))
+    system.observe(sharing(seen), setting=by_racks(4, 2))
+    return system
+
+
+def stale_alone(system: SystemMonitor, current: Setting) -> Choice:
+    """Its choice where training affords staleness on the store, and no slack of replicas."""
+    return system.choose(allowance=Allowance(slack=0, drift=0, staleness=math.inf), current=current, shares=())
+
+
+def test_racks_share_the_store_where_training_affords_no_slack_between_replicas():
+    choice = stale_alone(knows_racks_and_store(), SYNCHRONOUS)
+    assert choice.setting == RACKS_ON_THE_STORE[0]
+    assert choice.reason.endswith("and at best 420 ms if racks did not share the store")
+    inputs = dict(choice.inputs)
+    step_s = STEP_S + 0.0005 + 0.01 + 0.0005 / 2  # computing, the rack's mean, to the store and back, to its workers
+    assert inputs["system.step_s"] == inputs["topology.store_step_s"] == pytest.approx(step_s)
+    assert choice.shares == ()
+
+
+def test_racks_do_not_share_the_store_where_it_is_off_or_stale_updates_are_too_much():
+    assert stale_alone(knows_racks_and_store(store=False), SYNCHRONOUS).setting == SYNCHRONOUS
+    strict = knows_racks_and_store()
+    assert choose(strict, SYNCHRONOUS, slack=0, drift=0).setting == SYNCHRONOUS
+    hidden = choose(knows_racks_and_store(), by_racks(4, 2))
+    assert not hidden.setting.on_store, "slack hides it better"
+
+
+def test_what_racks_take_on_the_store_is_measured_and_they_leave_it_where_it_does_not_pay():
+    system, current = knows_racks_and_store(), RACKS_ON_THE_STORE[0]
+    for blocked_s, kept in ((0.02, True), (0.9, False)):
+        system.observe(sharing(reviews(TWO_OF_EIGHT, blocked_s=blocked_s, clock=40)), setting=current)
+        choice = stale_alone(system, current)
+        assert dict(choice.inputs)["topology.store_s"] == pytest.approx(blocked_s - 0.0005)
+        assert (choice.setting == current) == kept
+
+
+def test_while_the_other_racks_rest_nothing_is_compared():
+    system, current = knows_racks_and_store(), RACKS_ON_THE_STORE[1]
+    seen = sharing(reviews(TWO_OF_EIGHT, blocked_s=0.9, clock=40))
+    system.observe({worker: seen[worker] for worker in range(8)}, setting=current)
+    choice = stale_alone(system, current)
+    assert (choice.setting, choice.inputs) == (current, ())
+    alarm = system.choose(allowance=Allowance(), current=current, shares=(), only=SYNCHRONOUS)
+    assert alarm.setting == SYNCHRONOUS
 
 
 def test_where_the_network_is_no_limit_it_is_bsp_and_nothing_is_tried():

@@ -5,14 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import Ready, parse_policy, read_log, verify
+from plesio.policies.adaptive.setting import ON_THE_STORE, RACKS_ON_THE_STORE
+from plesio.runtime.environment import Place
+from plesio.runtime.job import Job
+from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation
+from plesio.testing import LocalJob
 from runtime.virtual import test_switch as switch
 from runtime.virtual.test_switch import NUM_SAMPLES, Worker, assert_same_parameters, seen_in, stages_of
-from support.workers import cluster_of_racks, workers_of
+from support.decisions import script, to, to_setting
+from support.workers import cluster_of_racks, pretend_hosts, workers_of
 
 EQUAL, UNEQUAL = (2, 2), (3, 2)
 """Workers of each rack."""
@@ -108,3 +115,70 @@ def test_pieces_that_are_too_small_for_a_rack_are_left_out_and_told() -> None:
     seen = seen_in(workers_of(simulation), 0)
     assert len(seen) == len(set(seen))
     assert len(left_out) == (len(seen) < 97)
+
+
+def test_an_adaptive_run_goes_to_racks_that_share_the_store_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And from one kind of stage on the store to the other; shares are those of stages on a collective alone."""
+    share, by_racks = to_setting(RACKS_ON_THE_STORE[0]), to(4, 2, by_racks=True, shares=(0.4, 0.2, 0.2, 0.2))
+    unequal = to(1, shares=(0.4, 0.2, 0.2, 0.2))
+    script(monkeypatch, share, by_racks, share, to_setting(ON_THE_STORE[0]), share, unequal, share, to(1))
+    simulation = run("adaptive", samples=20 * NUM_SAMPLES, loops=1)
+    workers, [result] = workers_of(simulation), simulation.runs
+    changes = [one["policy"] for one in result.decisions if one["policy"] != one["before"]]
+    shared = "hier:bsp/ssp:3,period=1"
+    assert changes == [shared, "hier:bsp/local_sgd:4,delay=2", shared, "ssp:3,period=1", shared, "bsp", shared, "bsp"]
+    seen = seen_in(workers, 0)
+    assert len(seen) == 20 * NUM_SAMPLES - _num_left_out(result.fallbacks)
+    assert {seen.count(index) for index in range(NUM_SAMPLES)} <= {19, 20}
+    assert all(worker.parameters == workers[0].parameters for worker in workers)
+
+
+def _num_left_out(fallbacks: Sequence[str]) -> int:
+    return sum(int(line.partition(" ")[0]) for line in fallbacks if "were left out" in line)
+
+
+def test_an_alarm_takes_racks_from_the_store_back_to_a_good_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = RACKS_ON_THE_STORE[0]
+    kept, alarm = to_setting(share, keep=True), to(1, restore=True, alarm=True)
+    script(monkeypatch, to_setting(share), kept, kept, alarm, to(1))
+    simulation = run("adaptive", samples=20 * NUM_SAMPLES, loops=1)
+    workers, [result] = workers_of(simulation), simulation.runs
+    assert [one["restore"] for one in result.decisions if one["policy"] == "bsp"] == [True]
+    assert workers[0].transitions[-1].restored
+    assert all(worker.parameters == workers[0].parameters for worker in workers)
+
+
+ON_PROCESSES = ["switch:bsp/hier:bsp/ssp:0@5/bsp@12", "switch:bsp/hier:bsp/ssp:4@6/hier:bsp/local_sgd:2@18/bsp@24"]
+
+
+def train_on_two_hosts() -> list[dict[str, Any]]:
+    """Each policy on a real process, for `LocalJob`; ranks 0 and 1 are on one host, and 2 and 3 on another."""
+    torch.set_num_threads(1)
+    rank = pretend_hosts(2)
+    place = Place.from_environment()
+    assert place is not None
+    found = []
+    with Job(place) as job:
+        for policy in ON_PROCESSES:
+            pacer = Pacer(step_time=Constant(mean_s=0.004), seed=5, worker=rank)
+            saw = switch.train(policy, optimizer="momentum", loops=6, samples=None, pacer=pacer, job=job)
+            found.append({"epochs": saw.epochs, "parameters": saw.parameters})
+    return found
+
+
+@pytest.mark.slow
+def test_on_processes_as_in_the_virtual_world() -> None:
+    """DDP in the racks, Gloo, servers and sockets: what waits for all is BSP; every sample is seen once."""
+    with LocalJob(4) as job:
+        endings = job.run(Path(__file__), "train_on_two_hosts", timeout_s=100)
+    for ending in endings.values():
+        assert ending.error is None, ending.trace
+    plain = workers_of(run("bsp", cv=0, loops=6))
+    for number in range(len(ON_PROCESSES)):
+        found = [Worker(**endings[rank].value[number]) for rank in range(4)]
+        for loop in range(6):
+            assert seen_in(found, loop) == list(range(NUM_SAMPLES))
+        assert all(worker.parameters == found[0].parameters for worker in found)
+        if number == 0:
+            assert [worker.epochs for worker in found] == [worker.epochs for worker in plain]
+            assert_same_parameters(found[0], plain[0])

@@ -87,7 +87,7 @@ class Helm(Protocol):
         ...
 
     def news(self) -> Steer | None:
-        """The answer to the last review, if it has come."""
+        """The answer to the last review, if it has come. In racks that share the store all of one call it together."""
         ...
 
     def enter_store(self, clock: int, *, turn: Turn | None = None) -> None:
@@ -146,6 +146,8 @@ class AdaptiveExchange:
         self._policy = first
         self._shares: tuple[float, ...] = ()
         self._review, self._holds = first_review
+        self._awaits_news = False
+        """The last review has not been answered."""
         self._kept: deque[StateCopy] = deque(maxlen=2)
         self._snapshots: list[SharedState] = []
         """Of stages that are over."""
@@ -214,11 +216,10 @@ class AdaptiveExchange:
         if self._monitor is not None:
             self._monitor.step(progress, rate=share * self._rate)
         if progress.clock >= self._review:
-            self._review = NEVER
+            self._review, self._awaits_news = NEVER, True
             self._helm.review(self._seen(progress.clock, rate=share * self._rate))
         if self.on_store:
-            if (news := self._helm.news()) is not None:
-                self._heed(news)
+            self._hear_news()
         elif progress.clock == self._holds:
             begun_s = self._timeline.now_s()
             steer = self._helm.steer()
@@ -256,15 +257,17 @@ class AdaptiveExchange:
             parameters=list(replica.parameters.values()),
         )
 
-    def _heed(self, news: Steer) -> None:
-        """Go on on the store."""
-        self._review = news.next_review
+    def _hear_news(self) -> None:
+        """Go on on the store as the answer to the last review says, if it has come."""
+        if not self._awaits_news or (news := self._helm.news()) is None:
+            return
+        self._review, self._awaits_news = news.next_review, False
         if news.keep:
             self._kept.append(StateCopy(self._replica, optimizer_state=False))
 
     def _follow(self, steer: Steer) -> None:
         """Go on from a collective."""
-        self._review, self._holds = steer.next_review, steer.next_clock
+        self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
         self._take_shares(steer)
         restores = steer.restore and bool(self._kept)
         if parse_policy(steer.policy) != self._policy or restores:
@@ -296,8 +299,8 @@ class AdaptiveExchange:
             assert isinstance(self._current, StageExchange)
             self._current.halted = turn.to_the_end
             return turn
-        while (news := self._helm.news()) is not None:
-            self._heed(news)
+        self._hear_news()
+        self._awaits_news = False
         self._exchanges.passed(turn.samples)
         self._clock = steer.clock
         self._review, self._holds = steer.next_review, steer.next_clock

@@ -203,9 +203,12 @@ class DistributedWorld:
         return _steer(self.client.await_control(ControlKind.STEER))
 
     def news(self) -> Steer | None:
-        """The answer to the last review, if it has come; not waited for."""
+        """The answer to the last review, if it has come; not waited for. A rack's leader tells the rack."""
         assert self.client is not None
-        body = self.client.heard(ControlKind.STEER)
+        rack = self._rack_now
+        body = self.client.heard(ControlKind.STEER) if rack is None or rack.leads else None
+        if rack is not None:
+            body = rack.tell(body)
         return None if body is None else _steer(body)
 
     def enter_store(self, clock: int, *, turn: Turn | None = None) -> None:
