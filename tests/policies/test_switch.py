@@ -18,6 +18,7 @@ from plesio.policies import (
     Event,
     Grant,
     Halt,
+    Hierarchical,
     Joined,
     LeaveReason,
     Left,
@@ -48,8 +49,8 @@ NUM_WORKERS = 3
         ("switch:bsp/bsp@9", "write it once"),
         ("switch:bsp/delayed:1@9", "cannot be switched to"),
         ("switch:bsp,exchange=store/asp@9", "cannot be switched to"),
-        ("switch:bsp/hier:bsp/local_sgd:4@9", '"hier" cannot be switched to, because its own text has a "/"'),
-        ("switch: Hier:bsp/local_sgd:4/bsp@9", '"hier" cannot be switched to'),
+        ("switch:bsp/hier:bsp@9", "hier needs a policy within racks and one between them"),
+        ("switch:hier:bsp/bsp@9", "the step at which it begins"),
         ("switch:switch:bsp/asp@9/bsp@9", '"switch" cannot be switched to'),
         ("switch:bsp/ssp:1,period=7@9", "period 7 with bound 1"),
     ],
@@ -65,13 +66,19 @@ def test_a_schedule_that_cannot_be_is_refused_in_a_line(text: str, complaint: st
         ("switch:bsp/local_sgd:4,delay=2@10", None, 5),
         ("switch:bsp/ssp:4,update=delta@10/bsp@20", "delta", 4),
         ("switch:asp,update=delta/ssp:4,weight=inverse+cap:8@10", "gradient", float("inf")),
+        ("switch:bsp/hier:bsp/ssp:4@20/bsp@40", "gradient", 4),
+        (
+            "switch:hier:bsp/local_sgd:8,delay=4/hier:bsp/asp,update=delta@10/hier:bsp/local_sgd:2@20",
+            "delta",
+            float("inf"),
+        ),
     ],
 )
 def test_a_schedule_is_read_and_written(text: str, pushes: str | None, bound: float) -> None:
     policy = parse_policy(text)
     assert isinstance(policy, Switch)
     assert (policy.spec, policy.pushes, policy.bound) == (text, pushes, bound)
-    assert "From step 11 on: " in describe(policy)
+    assert f"From step {policy.clocks[0] + 1} on: " in describe(policy)
 
 
 class World:
@@ -92,6 +99,8 @@ class World:
         self.pulled = dict.fromkeys(range(NUM_WORKERS), 0)
         self.version = 0
         self.standing: set[int] = set()
+        self.mates: dict[int, int] = {}
+        """Of worker 1, where it is in worker 0's rack, who speaks for it."""
         self.review, self.holds = policy.first_review
         self.changes: list[tuple[int, str]] = []
 
@@ -107,6 +116,7 @@ class World:
         match action:
             case Admit(worker=worker, clock=clock):
                 self.clocks[worker] = clock
+                self.clocks |= {mate: clock for mate, speaker in self.mates.items() if speaker == worker}
                 self.pulled[worker] = self.version
             case Grant(worker=worker, clock=clock):
                 self.credit[worker] = clock
@@ -139,6 +149,7 @@ class World:
         self.stage = parse_policy(steer.policy)
         self.on_store = self.halted = False
         self.standing.clear()
+        self.mates.clear()
         self.review, self.holds = steer.next_review, steer.next_clock
         self.begins_at = steer.clock
 
@@ -165,31 +176,39 @@ class World:
 
     def enter(self) -> None:
         self.on_store, self.version = True, 0
-        for worker, clock in self.clocks.items():
-            self.tell(Ready(worker=worker, clock=clock))
+        if isinstance(self.stage, Hierarchical) and {0, 1} <= self.clocks.keys():
+            self.mates = {1: 0}
+        for worker, clock in list(self.clocks.items()):
+            self.tell(Ready(worker=worker, clock=clock, speaker=self.mates.get(worker)))
         assert all(self.credit[worker] > self.begins_at for worker in self.clocks)
 
     def step_one(self) -> None:
         if self.loses and not self.lost and self.random.random() < 0.05:
             worker = self.random.choice(sorted(self.clocks))
-            for book in (self.clocks, self.credit, self.pulled):
-                del book[worker]
             self.lost = True
-            self.standing.discard(worker)
-            self.tell(Left(worker=worker, reason=LeaveReason.LOST))
+            for gone in [worker] if worker not in (0, 1) or not self.mates else [worker, 1 - worker]:
+                for book in (self.clocks, self.credit, self.pulled):
+                    del book[gone]
+                self.standing.discard(gone)
+                self.tell(Left(worker=gone, reason=LeaveReason.LOST))
             return
-        able = [w for w in self.clocks if w not in self.standing and (self.credit[w] > self.clocks[w] or self.halted)]
+        speaking = self.clocks.keys() - self.mates.keys()
+        able = [
+            w for w in sorted(speaking)
+            if w not in self.standing and (self.credit[w] > self.clocks[w] or self.halted)
+        ]  # fmt: skip
         if not able:
             return
         worker = self.random.choice(able)
         if self.credit[worker] > self.clocks[worker] and not (self.halted and self.random.random() < 0.5):
             self.clocks[worker] += 1
+            self.clocks |= {mate: self.clocks[worker] for mate, speaker in self.mates.items() if speaker == worker}
             self.tell(Arrived(worker=worker, clock=self.clocks[worker], base_version=self.pulled[worker]))
             self.pulled[worker] = self.version
         if self.on_store and self.halted and worker not in self.standing:
             self.standing.add(worker)
             self.tell(Left(worker=worker, reason=LeaveReason.RESTING))
-            if self.on_store and self.halted and self.standing == self.clocks.keys():
+            if self.on_store and self.halted and self.standing == speaking:
                 for one in sorted(self.standing):
                     self.tell(Ready(worker=one, clock=self.clocks[one]))
 
@@ -198,6 +217,8 @@ SCHEDULES = [
     "switch:bsp/asp@5/bsp@12",
     "switch:ssp:2/local_sgd:4@7/asp@15/bsp@22",
     "switch:bsp/ssp:3@3/asp@9/bsp@14/ssp:1@16",
+    "switch:bsp/hier:bsp/ssp:4@20/bsp@30",
+    "switch:hier:bsp/ssp:2/asp@6/hier:bsp/local_sgd:4@12/hier:bsp/asp@20/ssp:1@26/bsp@33",
 ]
 
 

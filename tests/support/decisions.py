@@ -11,7 +11,7 @@ from plesio.policies import Reviewed
 from plesio.policies.adaptive.controller import Controller, Decision
 from plesio.policies.adaptive.setting import Setting
 
-__all__ = ["script", "to"]
+__all__ = ["script", "to", "to_setting"]
 
 
 def to(
@@ -19,7 +19,21 @@ def to(
     delay: int = 0,
     *,
     by_racks: bool = False,
+    compressed: bool = False,
     memory: float = math.inf,
+    shares: tuple[float, ...] = (),
+    keep: bool = False,
+    restore: bool = False,
+    alarm: bool = False,
+) -> Decision:
+    """A decision for a setting on the collective."""
+    setting = Setting.of(period=period, delay=delay, memory=memory, by_racks=by_racks, compressed=compressed)
+    return to_setting(setting, shares=shares, keep=keep, restore=restore, alarm=alarm)
+
+
+def to_setting(
+    setting: Setting,
+    *,
     shares: tuple[float, ...] = (),
     keep: bool = False,
     restore: bool = False,
@@ -27,7 +41,7 @@ def to(
 ) -> Decision:
     """A decision for this setting."""
     return Decision(
-        setting=Setting.of(period=period, delay=delay, memory=memory, by_racks=by_racks),
+        setting=setting,
         shares=shares,
         keep=keep,
         restore=restore,

@@ -171,10 +171,12 @@ class Ready:
     Attributes:
         worker: Who.
         clock: Steps that it has finished.
+        speaker: Who speaks for it in the stage that begins, where racks share the store; None if it does itself.
     """
 
     worker: int
     clock: int
+    speaker: int | None = field(default=None, metadata=OMITTED_BY_DEFAULT)
 
 
 Event = Joined | Left | Arrived | Reviewed | Evaluated | Ready

@@ -130,6 +130,8 @@ class Hierarchical(PeriodicSchedule):
         """``hier:INNER/OUTER``, each level's own spec."""
         return f"{self.name}:{self.inner.spec}/{self.outer.spec}"
 
-    def start(self) -> Machine:
-        """The outer policy's: what holds between racks holds between any two workers."""
+    def start(self, *, clock: int = 0) -> Machine:
+        """The outer policy's: what holds between racks holds between any two workers, which begin at ``clock``."""
+        if isinstance(self.outer, SSP | ASP):
+            return self.outer.start(clock=clock)
         return self.outer.start()

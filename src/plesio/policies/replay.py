@@ -277,6 +277,7 @@ def _read_sequence(values: object) -> list[Any] | tuple[Any, ...]:
 _READERS: dict[Any, Callable[[Any], Any]] = {
     bool: _exactly(bool),
     int: _exactly(int),
+    int | None: _exactly(int),  # None is left out
     float: _exactly(float),
     str: _exactly(str),
     list: _read_sequence,

@@ -151,13 +151,9 @@ def _levels(text: str, *, example: str) -> Policy:
 
 
 def _stages(text: str, *, example: str) -> Policy:
-    first, *later = text.split("/")
-    names = [part.partition(":")[0].strip().lower() for part in (first, *later)]
-    if composed := next((name for name in names if name in (Hierarchical.name, Switch.name)), None):
-        raise PolicySpecError(
-            f'"{composed}" cannot be switched to, because its own text has a "/"; write bsp, local_sgd, ssp or asp, '
-            f'as in "{example}" (adaptive goes to hier by itself)'
-        )
+    first, *later = _parts_of_stages(text)
+    if any(part.partition(":")[0].strip().lower() == Switch.name for part in (first, *later)):
+        raise PolicySpecError(f'"switch" cannot be switched to; write the stages one after another, as in "{example}"')
     if not later or any("@" not in stage for stage in later):
         raise PolicySpecError(
             f'switch needs policies and, after each but the first, the step at which it begins, as in "{example}"'
@@ -167,6 +163,19 @@ def _stages(text: str, *, example: str) -> Policy:
         policies=tuple(parse_policy(spec) for spec in (first, *(spec for spec, _, _ in parts))),
         clocks=tuple(_read("step", read=_whole, value=clock.strip()) for _, _, clock in parts),
     )
+
+
+def _parts_of_stages(text: str) -> list[str]:
+    """The texts of a schedule's stages, which a "/" parts; that of a `Hierarchical` has one of its own."""
+    stages: list[str] = []
+    levels = False
+    for part in text.split("/"):
+        if levels:
+            stages[-1] += f"/{part}"
+        else:
+            stages.append(part)
+        levels = not levels and part.partition(":")[0].strip().lower() == Hierarchical.name
+    return stages
 
 
 def _argument(form: _Form, *, name: str, colon: str, value: str) -> dict[str, Any]:

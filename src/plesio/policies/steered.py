@@ -15,12 +15,15 @@ Invariants:
 - While a stage on the store is at work, the static policy's own machine decides on every update; its clocks begin where
   the stage does, and its versions at 0.
 - A worker that stands still has left the inner machine (it rests), so nobody waits for it.
+- Where racks share the store, the inner machine knows of a rack only who speaks for it, which stands still for all of
+  it; all review.
 - Once a worker is lost in a stage on the store, or has left it, no change to a collective is begun, and one that is
   under way is called off (`Stay`).
 - One review at a time is open. It is answered when every live worker that has samples has reported to it, once.
 - On a collective a worker has credit without end: the collectives of the stage are what holds it.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -43,6 +46,7 @@ from plesio.policies.events import (
     Stay,
     Steer,
 )
+from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.policy import Machine, Policy
 from plesio.policies.ssp import SSP
 
@@ -59,7 +63,7 @@ class Course:
     """How the workers go on.
 
     Attributes:
-        policy: The static policy; on the store `SSP` or `ASP`.
+        policy: The static policy; on the store `SSP` or `ASP`, of workers or of racks.
         shares: By rank, of each round's samples; empty is equal shares. On the store there are none.
         keep: The state is worth keeping.
         restore: The workers go back to the state that they kept last.
@@ -119,6 +123,7 @@ class SteeredMachine:
         "_review",
         "_reviews",
         "_short",
+        "_speakers",
     )
 
     def __init__(self, director: Director) -> None:
@@ -136,6 +141,8 @@ class SteeredMachine:
         """Not all that began are still there."""
         self._ready: dict[int, int] = {}
         """Clock of each worker that stands still."""
+        self._speakers: dict[int, int] = {}
+        """Of each worker that another speaks for in this stage, that one."""
         self._review, self._holds = director.next_review(0)
         self._reviews: dict[int, Reviewed] = {}
         self._metric: float | None = None
@@ -151,9 +158,11 @@ class SteeredMachine:
                 return self._arrive(event)
             case Reviewed():
                 return self._take(event)
-            case Ready(worker=worker, clock=clock):
+            case Ready(worker=worker, clock=clock, speaker=speaker):
                 assert worker in self._live, f"worker {worker} has not joined"
                 self._ready[worker] = clock
+                if speaker is not None:
+                    self._speakers[worker] = speaker
                 return self._go_on()
             case Evaluated(metric=metric):
                 self._metric = metric
@@ -171,7 +180,7 @@ class SteeredMachine:
 
     def _leave(self, event: Left) -> tuple[Action, ...]:
         worker = event.worker
-        actions = () if self._inner is None else self._inner.handle(event)
+        actions = () if self._inner is None or worker in self._speakers else self._inner.handle(event)
         if event.reason is LeaveReason.RESTING:
             assert self._inner is not None, f"worker {worker} rests in a collective"
             self._resting.add(worker)
@@ -226,7 +235,7 @@ class SteeredMachine:
         return self._answer()
 
     def _answer(self) -> tuple[Action, ...]:
-        awaited = self._live - self._resting
+        awaited = {one for one in self._live if self._speakers.get(one, one) not in self._resting}
         if not awaited or not awaited <= self._reviews.keys() or self._coming is not None:
             return ()
         reviews = dict(sorted(self._reviews.items()))
@@ -261,15 +270,12 @@ class SteeredMachine:
 
     def _go_on(self) -> tuple[Action, ...]:
         """Begin what comes next, if all stand still."""
-        if not self._live or self._ready.keys() != self._live:
+        awaited = self._live if self._entering else self._live - self._speakers.keys()
+        if not awaited or self._ready.keys() != awaited:
             return ()
         clock = max(self._ready.values())
         if self._entering:
-            assert isinstance(self._policy, SSP | ASP), self._policy
-            self._inner, self._entering = self._policy.start(clock=clock), False
-            workers = sorted(self._ready)
-            self._ready.clear()
-            return tuple(action for worker in workers for action in self._inner.handle(Joined(worker=worker)))
+            return self._enter(clock)
         if self._coming is None:
             return ()
         course, self._coming = self._coming, None
@@ -277,13 +283,24 @@ class SteeredMachine:
         self._ready.clear()
         self._resting.clear()
         self._reviews.clear()
+        self._speakers.clear()
         return (self._steer(course, clock=clock),)
+
+    def _enter(self, clock: int) -> tuple[Action, ...]:
+        """All stand at ``clock`` on the way to the store: let those in that speak for themselves, or for a rack."""
+        assert isinstance(self._policy, SSP | ASP | Hierarchical), self._policy
+        self._inner, self._entering = self._policy.start(clock=clock), False
+        num_workers = Counter(self._speakers.get(worker, worker) for worker in sorted(self._ready))
+        self._ready.clear()
+        joined = [Joined(worker=worker, num_workers=number) for worker, number in num_workers.items()]
+        return tuple(action for event in joined for action in self._inner.handle(event))
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the module's head does not hold."""
         assert self._resting <= self._live, (self._resting, self._live)
         assert self._ready.keys() <= self._live, (self._ready, self._live)
         assert (self._inner is not None or self._entering) == (self._policy.exchange == "store"), self._policy
+        assert not self._speakers or self._policy.exchange == "store", self._speakers
         assert self._coming is None or self._inner is not None, "only a stage on the store is stopped"
         assert not (self._short and self._coming is not None and self._coming.policy.exchange == "collective")
         if self._inner is not None:

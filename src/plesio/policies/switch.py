@@ -2,11 +2,12 @@
 
 Li et al. 2021, "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning", begin with BSP, whose
 updates are exact while the loss falls fast, and go on with ASP, which nobody's slowness holds up; they find that the
-switch may come after a small part of the work. Here any of ``bsp``, ``local_sgd``, ``ssp`` and ``asp`` may follow
-another, any number of times, so the schedule can also end synchronously.
+switch may come after a small part of the work. Here any of ``bsp``, ``local_sgd``, ``ssp``, ``asp`` and ``hier`` may
+follow another, any number of times, so the schedule can also end synchronously.
 
     switch:bsp/asp@200                      BSP for 200 steps, then ASP
     switch:bsp/ssp:4@100/local_sgd:4@300    three stages
+    switch:bsp/hier:bsp/ssp:4@20/bsp@40     BSP, then racks that share the store, then BSP again
 
 A stage on a collective ends after exactly the step that is named. One on the store ends when the first worker has got
 there: each worker stops at its next exchange, and all go on from the clock of the furthest one. How a change is made is
@@ -23,6 +24,7 @@ from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.events import Reviewed
 from plesio.policies.fields import require_whole
+from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
@@ -41,7 +43,7 @@ class Switch(PeriodicSchedule):
     """Trains under ``policies[0]`` up to step ``clocks[0]``, under ``policies[1]`` up to ``clocks[1]``, and so on.
 
     Args:
-        policies: `BSP` and `LocalSGD` on the collective, `SSP` and `ASP`.
+        policies: `BSP` and `LocalSGD` on the collective, `SSP`, `ASP` and `Hierarchical`.
         clocks: After which step each but the first begins; rising, one less than there are policies.
 
     Raises:
@@ -70,12 +72,12 @@ class Switch(PeriodicSchedule):
                 'every policy but the first needs the clock at which it begins, as in "switch:bsp/asp@200"'
             )
         for policy in self.policies:
-            known = isinstance(policy, SSP | ASP) or (
+            known = isinstance(policy, SSP | ASP | Hierarchical) or (
                 isinstance(policy, BSP | LocalSGD) and policy.exchange == "collective"
             )
             if not known:
                 raise PolicySpecError(
-                    f'switch: "{policy.spec}" cannot be switched to; write bsp, local_sgd, ssp or asp, '
+                    f'switch: "{policy.spec}" cannot be switched to; write bsp, local_sgd, ssp, asp or hier, '
                     "and no exchange=store"
                 )
         for clock in self.clocks:

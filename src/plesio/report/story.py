@@ -382,7 +382,7 @@ def _num_in_full(spans: Sequence[Span], *, num_racks: int, num_workers: int) -> 
     if not isinstance(parse_policy(spec), Hierarchical):
         return count * _sent_share(spec)
     within = (num_workers - num_racks) / (num_workers - 1)
-    between = (num_racks - 1) / (num_workers - 1) + within / 2
+    between = (num_racks - 1) / (num_workers - 1) * _sent_share(spec) + within / 2
     return (spans[-1].end - spans[0].begin) * within + count * between
 
 

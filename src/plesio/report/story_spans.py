@@ -270,7 +270,8 @@ def _allowed(answer: Steer | None, *, policy: Adaptive) -> tuple[dict[str, int |
         return {}, None
     inputs = dict(answer.inputs)
     slacks = {name: inputs.get(f"{name}.slack") for name in components_of(policy)}
-    by_racks = isinstance(parse_policy(answer.policy), Hierarchical)
+    after = parse_policy(answer.policy)
+    by_racks = isinstance(after, Hierarchical) and after.exchange == "collective"
     if by_racks:
         drifts = {name: inputs.get(f"{name}.drift") for name in slacks}
         size = inputs["topology.workers_a_rack"]

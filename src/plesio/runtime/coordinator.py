@@ -19,15 +19,16 @@ join again when it is given a block. Without this, a bound would deadlock at the
 policy all who rest join again when the plan is done, before anybody can be given a block of the next one: otherwise the
 first to ask would make rounds on its own, and the result would depend on who is quick.
 
-Where racks share a store, one worker speaks for its rack (`plesio.runtime.members`). A rack without one of its workers
-cannot make a step: its others end with an error, and the rest of the run goes on as without any lost worker.
+Where racks share a store, in the whole run or in one of its stages, one worker speaks for its rack
+(`plesio.runtime.members`). A rack without one of its workers cannot make a step: its others end with an error, and the
+rest of the run goes on as without any lost worker.
 
 Under a policy that changes, workers stand still between two exchanges (`ready`); how they go on is told when all do
 (`plesio.runtime.stage`). One that stands still at the end of a stage on the store rests.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,7 +134,6 @@ class Coordinator:
         self._arriving: dict[tuple[int, int], _Arriving] = {}
         self._samples_of: dict[tuple[int, int], int] = {}
         self._asking: dict[int, int] = {}
-        self._by_racks = isinstance(policy, Hierarchical) and policy.exchange == "store"
         self._start_failed = False
         self._steered: Steer | None = None
         self._stage = Stage(policy)
@@ -170,8 +170,10 @@ class Coordinator:
             self.state = "running"
             self.started_s = now_s
             self.ledger.rack_of = tuple(self._members[rank].rack for rank in self.expected)
-            if self._by_racks:
+            if _racks_share_store(self.policy):
                 self.ledger.racks = self._members.form_racks(self.expected)
+                for member in self._members.values():
+                    member.left = member.spoken_for
             return self._admit(self.expected, now_s=now_s)
         return []
 
@@ -328,7 +330,7 @@ class Coordinator:
         # the lead is taken when a step begins: one step before the clock that it ends with
         self.ledger.max_lead = max(self.ledger.max_lead, event.clock - 1 - slowest)
         # of a rack's samples its speaker knows its own share, and the leases of all
-        self._samples_of[key] = sum(number for *_, number in finished) if self._by_racks else num_samples
+        self._samples_of[key] = sum(number for *_, number in finished) if self._members.by_racks else num_samples
         if event.finite:
             self.ledger.arrived(event.worker, num_steps=event.num_steps, num_samples=num_samples)
         effects = self._decide(event, now_s=now_s)
@@ -373,7 +375,8 @@ class Coordinator:
         if left:
             return self._turn(action, body)
         self._stage.steer(action)
-        return [Tell(worker, "steer", body) for worker in self.live]
+        # in a rack that shares the store one hears it for all
+        return [Tell(worker, "steer", body) for worker in self.live if not self._members[worker].spoken_for]
 
     def _decide(self, event: Event, *, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -433,18 +436,30 @@ class Coordinator:
 
     def _enter_store(self, *, now_s: float) -> list[Effect]:
         events = self._standing_events()
+        if events and _racks_share_store(self._stage.policy):
+            racks = self._members.form_racks([event.worker for event in events])
+            self.ledger.racks = racks
+            events = [
+                replace(event, speaker=racks[event.worker][0]) if self._members[event.worker].spoken_for else event
+                for event in events
+            ]
         effects: list[Effect] = []
         if events:
-            self.ledger.entered_store(self._stage.enter_store([event.worker for event in events]))
+            samples, left_out = self._stage.enter_store(self._members.known())
+            self.ledger.entered_store(samples)
+            if left_out:
+                self.ledger.fallbacks.append(
+                    f"{left_out} samples were left out at step {events[0].clock}: what the stage before had left of "
+                    "them was in pieces that are too small for a rack"
+                )
         for event in events:
             effects += self._decide(event, now_s=now_s)
         return [*effects, *(Tell(event.worker, "ready", {}) for event in events)]
 
     def _leave_store(self, *, now_s: float) -> list[Effect]:
         events = self._standing_events() if self._stage.exchange == "store" else []
-        workers = [event.worker for event in events]
-        if events and not self._stage.goes_round(workers):
-            return [self._tell_stays(worker) for worker in workers]
+        if events and not self._stage.goes_round(sum(self._members.known().values())):
+            return [self._tell_stays(event.worker) for event in events]
         effects: list[Effect] = []
         for event in events:  # the answer to the last one is how they go on
             effects += self._decide(event, now_s=now_s)
@@ -453,7 +468,9 @@ class Coordinator:
     def _turn(self, steer: Steer, body: dict[str, Any]) -> list[Effect]:
         """All leave the store and go on together."""
         workers = sorted(self._stage.standing)
-        for worker in workers:
+        self._members.dissolve_racks()
+        self.ledger.racks = {}
+        for worker in self._members.known():
             self._members[worker].resting = False
             self._members[worker].clock = steer.clock
         answer = {"steer": body, **self._stage.leave_store(steer, workers)}
@@ -480,7 +497,7 @@ class Coordinator:
         }
         if (action.share, action.age) != (1.0, 0.0):
             body |= {"share": action.share, "age": action.age}
-        if self._by_racks:
+        if self._members.by_racks:
             body["num_workers"] = [self._members[worker].num_workers for worker, _ in action.updates]
         effects: list[Effect] = [Order("apply", body)]
         self.trace.event("apply", at_s=now_s, clock=action.version, **{key: body[key] for key in ("updates", "weight")})
@@ -555,3 +572,7 @@ class Coordinator:
         elif wakes:
             body["clock"] = member.clock  # of the round that it handed in early
         return [*effects, Tell(worker, "block", body)]
+
+
+def _racks_share_store(policy: Policy) -> bool:
+    return isinstance(policy, Hierarchical) and policy.exchange == "store"

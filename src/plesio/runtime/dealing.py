@@ -7,7 +7,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Mapping, Set
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Literal, Protocol
 
 from plesio.runtime.remainder import Remainder, Span
@@ -208,10 +208,9 @@ class FixedDealer:
         self._batch_size = batch_size
         self._num_workers = num_workers
         # a span that comes back is a batch; what a plan left over that was begun otherwise may be longer
+        largest = max(num_workers.values(), default=1)
         pool.returned = deque(
-            replace(span, start=start, stop=min(span.stop, start + batch_size))
-            for span in pool.returned
-            for start in range(span.start, span.stop, batch_size)
+            batch for span in pool.returned for batch in _batches(span, size=batch_size * largest, least=largest)
         )
         self._dealt: dict[int, deque[Span]] = {}
 
@@ -266,3 +265,11 @@ class FixedDealer:
             elif share:
                 self._pool.returned.append(self._pool.take_fresh(share))
         return shares
+
+
+def _batches(span: Span, *, size: int, least: int) -> list[Span]:
+    """The span in parts of ``size`` samples; a rest of fewer than ``least`` is in the last one."""
+    starts = list(range(span.start, span.stop, size))
+    if len(starts) > 1 and span.stop - starts[-1] < least:
+        del starts[-1]
+    return [replace(span, start=start, stop=stop) for start, stop in pairwise([*starts, span.stop])]

@@ -204,6 +204,8 @@ def _usual_servers(policy: Policy, *, num_hosts: int, num_bytes: int) -> int:
 
 
 def _goes_by_racks(policy: Policy) -> bool:
+    if isinstance(policy, Switch):
+        return any(isinstance(stage, Hierarchical) for stage in policy.policies)
     return isinstance(policy, Hierarchical) or (isinstance(policy, Adaptive) and policy.topology is not None)
 
 
@@ -259,7 +261,9 @@ class _Parts:
         rack = group if alone else group.split(racks.members)
         assert rack is not None, "every rank is in a rack"
         [own] = [members for members in racks.members if group.rank in members]
-        self.world.rack = Rack(group=rack, sizes=tuple(map(len, racks.members)), evaluates=0 in own)
+        self.world.rack = Rack(
+            group=rack, sizes=tuple(map(len, racks.members)), evaluates=0 in own, together=policy.synchronous
+        )
         exchanges = CollectiveExchanges(
             self.replica,
             group=rack,
@@ -333,7 +337,12 @@ class _Parts:
         stores = None
         if can_push:
             stores = StoreExchanges(
-                self.replica, client=client, timeline=self.timeline, refuse=self.refuse, gauge=monitor
+                self.replica,
+                client=client,
+                timeline=self.timeline,
+                refuse=self.refuse,
+                gauge=monitor,
+                exchanges=exchanges,
             )
         steered = AdaptiveExchange(
             self.replica,

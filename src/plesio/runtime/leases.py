@@ -209,10 +209,18 @@ class LeaseBook:
         self._begin(whole, batch_size=batch_size, workers=workers, dealing=dealing, num_workers=num_workers or {})
 
     @classmethod
-    def of(cls, remainder: Remainder, *, batch_size: int, workers: Iterable[int], dealing: Dealing) -> Self:
-        """Deals out what is left of a plan that was begun otherwise."""
+    def of(
+        cls,
+        remainder: Remainder,
+        *,
+        batch_size: int,
+        workers: Iterable[int],
+        dealing: Dealing,
+        num_workers: Mapping[int, int],
+    ) -> Self:
+        """Deals out what is left of a plan that was begun otherwise; for racks, in pieces that are large enough."""
         book = cls.__new__(cls)
-        book._begin(remainder, batch_size=batch_size, workers=workers, dealing=dealing, num_workers={})
+        book._begin(remainder, batch_size=batch_size, workers=workers, dealing=dealing, num_workers=num_workers)
         return book
 
     def _begin(

@@ -23,7 +23,9 @@ class Member:
     live: bool = True
     resting: bool = False
     left: bool = False
-    """The policy knows that it is gone for good, or has never known it: another speaks for its rack."""
+    """The policy knows that it is gone for good, or has never known it."""
+    spoken_for: bool = False
+    """Another speaks for its rack, and rests for it too."""
     doomed: bool = False
     """Another of its rack is lost."""
     leaving: bool = False
@@ -48,8 +50,9 @@ class Members(dict[int, Member]):
         return worker in self and self[worker].live
 
     def known(self) -> dict[int, int]:
-        """The live workers that have not left, as the policy knows them, and how many workers' work each one's is."""
-        return {worker: self[worker].num_workers for worker in self.live if not self[worker].left}
+        """The live workers that have not left and speak, and how many workers' work each one's is."""
+        members = {worker: self[worker] for worker in self.live}
+        return {worker: one.num_workers for worker, one in members.items() if not (one.left or one.spoken_for)}
 
     def form_racks(self, workers: Iterable[int]) -> dict[int, tuple[int, ...]]:
         """From now on one worker speaks for its rack; returns of each worker all those of its rack."""
@@ -60,8 +63,17 @@ class Members(dict[int, Member]):
         for leader, *others in racks.values():
             self[leader].num_workers += len(others)
             for other in others:
-                self[other].resting = self[other].left = True
+                self[other].resting = self[other].spoken_for = True
         return {worker: tuple(rack) for rack in racks.values() for worker in rack}
+
+    def dissolve_racks(self) -> None:
+        """From now on everyone speaks for itself."""
+        self.by_racks = False
+        for member in self.values():
+            member.num_workers = 1
+            if member.spoken_for:
+                member.resting = member.left
+            member.spoken_for = False
 
     def mates(self, worker: int) -> list[int]:
         """The live others of a worker's rack, which cannot go on without it; nobody once its training is over."""

@@ -5,9 +5,11 @@ asks earlier and gets more blocks, as a quicker worker does. Nothing crosses rac
 answers; in the rack goes one small broadcast for each block, at the same place in every worker's loop.
 """
 
+import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -30,11 +32,29 @@ class Rack:
         group: Its workers; rank 0 leads.
         sizes: Workers of every rack.
         evaluates: Whether the worker that evaluates is one of them.
+        together: Whether racks exchange in rounds of all.
     """
 
     group: Group
     sizes: tuple[int, ...]
     evaluates: bool
+    together: bool
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker speaks for the rack."""
+        return self.group.rank == 0
+
+    def tell(self, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """What the leader says, JSON or None, on all of the rack; all call it together, and the others say None."""
+        text = torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)
+        length = torch.tensor([len(text)])
+        self.group.broadcast(length)
+        if not self.leads:
+            text = torch.empty(int(length), dtype=torch.uint8)
+        self.group.broadcast(text)
+        found: dict[str, Any] | None = json.loads(bytes(text.tolist()))
+        return found
 
 
 def figures_for_racks(figures: PlanFigures, *, sizes: tuple[int, ...], together: bool) -> PlanFigures:
@@ -67,27 +87,35 @@ class RackBlocks:
 
     Args:
         rack: Its workers.
-        lease: Makes the leader's own leases, given whom to tell the clock at which a rest is over.
+        lease: Makes the leader's own leases, given whom to tell the clock at which a rest is over, and whom to tell
+            that the stage on the store ends.
         before_rest: Called before the rack asks for samples with nothing left to train on.
         on_admitted: Called with the clock when a rest is over.
+        on_halt: Called when there are no samples because the stage on the store ends.
     """
 
     def __init__(
         self,
         rack: Group,
         *,
-        lease: Callable[[Callable[[int], None]], BlockSource],
+        lease: Callable[[Callable[[int], None], Callable[[], None]], BlockSource],
         before_rest: Callable[[], None],
         on_admitted: Callable[[int], None],
+        on_halt: Callable[[], None],
     ) -> None:
         self._rack = rack
-        self._source = lease(self._note) if rack.rank == 0 else None
+        self._source = lease(self._note, self._note_halt) if rack.rank == 0 else None
         self._before_rest = before_rest
         self._on_admitted = on_admitted
+        self._on_halt = on_halt
         self._clock = _NOTHING
+        self._halted = False
 
     def _note(self, clock: int) -> None:
         self._clock = clock
+
+    def _note_halt(self) -> None:
+        self._halted = True
 
     def request(self, *, idle: bool) -> None:
         """Ask for the next block."""
@@ -100,12 +128,15 @@ class RackBlocks:
         """The answer, on all of the rack."""
         block = None if self._source is None else self._source.receive()
         clock, self._clock = self._clock, _NOTHING
+        halted, self._halted = self._halted, False
         fields = [_NOTHING] * 5 if block is None else [block.id, block.epoch, block.start, block.stop, block.batch_size]
-        told = torch.tensor([clock, *fields])
+        told = torch.tensor([clock, int(halted), *fields])
         self._rack.broadcast(told)
-        clock, number, epoch, start, stop, batch_size = told.tolist()
+        clock, halted, number, epoch, start, stop, batch_size = told.tolist()
         if clock != _NOTHING:
             self._on_admitted(clock)
+        if halted:
+            self._on_halt()
         if number == _NOTHING:
             return None
         size = self._rack.size

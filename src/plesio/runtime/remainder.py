@@ -5,7 +5,7 @@ Leases leave gaps, where a block was taken and not finished; these come first, t
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Self
 
@@ -62,6 +62,20 @@ class Remainder:
             start=start,
             num_fresh=self.num_fresh - num,
         )
+
+    def in_pieces_of(self, least: int) -> "Remainder":
+        """What is left of it without pieces of an epoch that have fewer than ``least`` samples.
+
+        >>> pieces = Remainder(num_samples=10, spans=(Span(0, 2, 3), Span(0, 5, 9)), epoch=1, start=8, num_fresh=13)
+        >>> left = pieces.in_pieces_of(3)
+        >>> [[(span.start, span.stop) for span in spans] for spans in left.by_epoch()]
+        [[(5, 9)], [(0, 10)]]
+        """
+        fresh = [span for span in self._fresh() if len(span) >= least]
+        spans = tuple(span for span in self.spans if len(span) >= least)
+        if not fresh:
+            return replace(self, spans=spans, num_fresh=0)
+        return replace(self, spans=spans, epoch=fresh[0].epoch, start=fresh[0].start, num_fresh=sum(map(len, fresh)))
 
     def by_epoch(self) -> Iterator[list[Span]]:
         """The spans of each epoch, the fresh ones among them."""

@@ -139,25 +139,43 @@ class Stage:
         """Whether none of these, and somebody, is still under way."""
         return bool(workers) and self.standing.keys() == set(workers)
 
-    def enter_store(self, workers: Sequence[int]) -> int:
-        """All stand on the way to the store: it is the exchange now. Returns the samples trained on until here."""
+    def enter_store(self, workers: Mapping[int, int]) -> tuple[int, int]:
+        """All stand on the way to the store: it is the exchange now.
+
+        Args:
+            workers: Those that lease, and for how many workers each.
+
+        Returns:
+            The samples trained on until here, and those that are left out: in pieces too small for a rack.
+        """
         self.exchange = "store"
-        first = self.standing[workers[0]]
+        first, left_out = self.standing[min(self.standing)], 0
         self.plans.clear()
         if first.plan is not None and first.figures is not None and first.remainder is not None:
+            largest, remainder = max(workers.values()), first.remainder
+            if largest > 1:
+                remainder = remainder.in_pieces_of(sum(workers.values()) if self._dealing == "fixed" else largest)
+            left_out = len(first.remainder) - len(remainder)
             self.plans[first.plan] = LeaseBook.of(
-                first.remainder, batch_size=first.figures.batch_size, workers=workers, dealing=self._dealing
+                remainder,
+                batch_size=first.figures.batch_size,
+                workers=workers,
+                dealing=self._dealing,
+                num_workers=workers,
             )
         self._samples_before = first.samples
         self.standing.clear()
-        return first.samples
+        return first.samples, left_out
 
-    def goes_round(self, workers: Sequence[int]) -> bool:
-        """Whether enough is left of the plan in which all stand still; if not, it is finished on the store."""
+    def goes_round(self, num_workers: int) -> bool:
+        """Whether enough is left of the plan in which all stand still for a round of so many workers.
+
+        If not, it is finished on the store.
+        """
         plans = {standing.plan for standing in self.standing.values()}
         assert len(plans) == 1, f"workers stand still in plans {plans}"
         [plan] = plans
-        if plan not in self.plans or len(self.plans[plan].remainder()) >= len(workers):
+        if plan not in self.plans or len(self.plans[plan].remainder()) >= num_workers:
             return True
         self._finishing = plan
         self.standing.clear()

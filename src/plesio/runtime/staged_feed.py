@@ -12,7 +12,8 @@ workers make no round; a plan of which only they are left is finished on the sto
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from plesio.runtime.loading import BlockSource, LeasedFeed, SynchronousFeed
+from plesio.runtime.loading import LeasedFeed, SynchronousFeed
+from plesio.runtime.rack_feed import Rack, RackFeed
 from plesio.runtime.remainder import PlanFigures, Remainder
 from plesio.runtime.rounds import RoundBook
 from plesio.runtime.stage import Turn
@@ -33,6 +34,11 @@ class Stages(Protocol):
         """Whether the stage on the store ends, as far as this worker knows."""
         ...
 
+    @property
+    def rack(self) -> Rack | None:
+        """This worker's rack, if racks share the store now."""
+        ...
+
     def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:
         """Stand still until it is known how to go on, and begin that.
 
@@ -51,7 +57,7 @@ class StagedFeed:
         plan: Which loop of the session.
         seed: Seed of the order.
         rounds: The rank's; outlives the plan.
-        source: Who leases.
+        lease: Makes the feed of what is leased in the stage that begins.
         stages: Says which exchange is in force.
     """
 
@@ -62,22 +68,22 @@ class StagedFeed:
         plan: int,
         seed: int,
         rounds: RoundBook,
-        source: BlockSource,
+        lease: Callable[[], LeasedFeed | RackFeed],
         stages: Stages,
     ) -> None:
         self.figures = figures
         self.plan = plan
         self._seed = seed
         self._rounds = rounds
-        self._source = source
+        self._lease = lease
         self._stages = stages
         self._to_the_end = False
         self._moved = False
         self._current = self._begin(figures.whole())
 
-    def _begin(self, remainder: Remainder) -> SynchronousFeed | LeasedFeed:
+    def _begin(self, remainder: Remainder) -> SynchronousFeed | LeasedFeed | RackFeed:
         if self._stages.on_store:
-            return self._leased()
+            return self._lease()
         return SynchronousFeed(
             remainder,
             batch_size=self.figures.batch_size,
@@ -85,10 +91,6 @@ class StagedFeed:
             seed=self._seed,
             rounds=self._rounds,
         )
-
-    def _leased(self) -> LeasedFeed:
-        num_samples = self.figures.num_samples
-        return LeasedFeed(self._source, num_samples=num_samples, first_epoch=self.plan, seed=self._seed)
 
     @property
     def turned(self) -> bool:
@@ -128,7 +130,7 @@ class StagedFeed:
         assert isinstance(self._current, SynchronousFeed)
         remainder = self._current.remainder()
         self._current.close()
-        self._current = self._leased()
+        self._current = self._lease()
         self._moved = True
         return remainder
 

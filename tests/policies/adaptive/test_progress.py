@@ -14,6 +14,8 @@ from plesio.policies.adaptive.setting import Setting
 BSP = Setting.of(period=1, delay=0)
 LOCAL, LOOSER = Setting.of(period=4, delay=0), Setting.of(period=8, delay=4)
 STORE = Setting.on_the_store(7)
+RACKS = Setting.of(period=8, delay=0, by_racks=True)
+ROUNDED_RACKS = Setting.of(period=8, delay=0, by_racks=True, compressed=True)
 
 
 class Run:
@@ -97,6 +99,46 @@ def test_a_change_to_less_slack_is_not_on_trial():
     run.judge.changed(LOOSER, BSP)
     assert not run.judge.on_trial
     assert run.see(2.0) == [None]
+
+
+def test_rounding_between_racks_is_on_trial_and_barred_by_itself():
+    run = Run()
+    run.see(*fall(4))
+    run.judge.changed(RACKS, ROUNDED_RACKS)
+    assert run.judge.on_trial
+    assert run.see(5.0)[0] is not None
+    run.see(*[1.0] * 5)
+    assert not run.judge.allows(ROUNDED_RACKS)
+    assert run.judge.allows(RACKS)
+    assert run.judge.allows(LOCAL)
+
+
+def test_racks_that_share_the_store_are_on_trial_and_barred_by_themselves():
+    run, sharing = Run(), Setting.on_the_store(7, by_racks=True)
+    run.see(*fall(4))
+    run.judge.changed(RACKS, sharing)
+    assert run.see(5.0)[0] is not None
+    run.see(*[1.0] * 5)
+    assert not run.judge.allows(sharing)
+    assert run.judge.allows(RACKS)
+    assert run.judge.allows(STORE)
+
+
+def test_where_racks_are_barred_they_do_not_round_either():
+    run = Run()
+    run.see(*fall(4))
+    run.judge.changed(BSP, RACKS)
+    assert run.see(5.0)[0] is not None
+    run.see(*[1.0] * 5)
+    assert not run.judge.allows(RACKS)
+    assert not run.judge.allows(ROUNDED_RACKS)
+
+
+def test_rounding_no_longer_is_not_on_trial():
+    run = Run()
+    run.see(*fall(4))
+    run.judge.changed(ROUNDED_RACKS, RACKS)
+    assert not run.judge.on_trial
 
 
 def test_what_failed_is_barred_from_half_of_its_slack_on_and_twice_as_long_the_next_time():

@@ -12,8 +12,8 @@ from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster, LinkKind
 from plesio.cost.step_time import Constant
 from plesio.policies import Reviewed
-from plesio.policies.adaptive.sent_bytes import SENT_SHARE, SentBytes
-from plesio.policies.adaptive.setting import ON_THE_STORE, SYNCHRONOUS, Setting, SystemConfig
+from plesio.policies.adaptive.sent_bytes import SentBytes
+from plesio.policies.adaptive.setting import ON_THE_STORE, SENT_SHARE, SYNCHRONOUS, Setting, SystemConfig
 from plesio.policies.adaptive.system import Allowance, SystemMonitor
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate

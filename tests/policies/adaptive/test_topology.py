@@ -15,6 +15,8 @@ from plesio.policies.adaptive.controller import Controller
 from plesio.policies.adaptive.noise import NoiseConfig, NoiseMonitor
 from plesio.policies.adaptive.reading import GradientFigures, Reading
 from plesio.policies.adaptive.setting import (
+    RACKS_ON_THE_STORE,
+    SENT_SHARE,
     SYNCHRONOUS,
     Setting,
     SystemConfig,
@@ -30,6 +32,10 @@ STEP_S = 0.02
 
 def by_racks(period: int, delay: int = 0) -> Setting:
     return Setting.of(period=period, delay=delay, by_racks=True)
+
+
+def rounded_by_racks(period: int) -> Setting:
+    return Setting.of(period=period, delay=0, by_racks=True, compressed=True)
 
 
 def reviews(
@@ -181,6 +187,153 @@ def test_the_reason_says_what_the_other_way_would_take():
         "a step takes 20 ms and would take 100 ms under bsp, and at best 20 ms by single workers"
     )
     assert choose(system, SYNCHRONOUS, slack=7, drift=0).reason.endswith("under bsp")
+
+
+SLOW_UPLINK = {"flat_s": 0.4, "inside_s": 0.0005, "between_s": 0.2}
+"""An exchange between racks lasts ten steps, which little slack does not hide; a quarter of it is hidden."""
+
+
+def by_racks_alone(*, compress: bool = True, gain: float = 0.05) -> SystemMonitor:
+    """One that knows a slow uplink, and has tried steps by racks."""
+    system = SystemMonitor(SystemConfig(compress=compress, gain=gain), topology=TopologyConfig())
+    system.observe(reviews(TWO_OF_EIGHT, blocked_s=SLOW_UPLINK["flat_s"]), setting=SYNCHRONOUS)
+    took = ((20.0, SLOW_UPLINK["between_s"]),)
+    seen = reviews(TWO_OF_EIGHT, blocked_s=SLOW_UPLINK["inside_s"], clock=24, exchanges=took)
+    system.observe(seen, setting=by_racks(4, 2))
+    return system
+
+
+def test_what_is_rounded_between_racks_is_predicted_to_take_as_much_less_as_it_has_fewer_bytes():
+    transfers, racks = RackTransfers(), WorkerRacks(((0, 1), (2, 3)))
+    full, rounded = by_racks(8), rounded_by_racks(8)
+
+    def predict_s(setting: Setting) -> float:
+        [found_s] = transfers.predict_steps_s(
+            np.full((4, 1), STEP_S), racks=racks, settings=[setting], flat_s=0.8
+        ).values()
+        return found_s
+
+    assert (predict_s(full), predict_s(rounded)) == pytest.approx((STEP_S + 0.1, STEP_S + 0.1 * SENT_SHARE))
+    transfers.between_s = 0.4
+    assert (predict_s(full), predict_s(rounded)) == pytest.approx((STEP_S + 0.05, STEP_S + 0.05 * SENT_SHARE))
+    transfers.rounded_between_s = 0.16
+    assert (predict_s(full), predict_s(rounded)) == pytest.approx((STEP_S + 0.05, STEP_S + 0.02))
+    transfers.between_s = None
+    assert predict_s(full) == pytest.approx(STEP_S + 0.02 / SENT_SHARE)
+
+
+def test_what_was_rounded_is_not_taken_for_what_is_sent_in_full():
+    system = by_racks_alone()
+    seen = reviews(TWO_OF_EIGHT, blocked_s=0.0005, clock=40, exchanges=((16.0, 9.0), (40.0, 0.06)))
+    system.observe(seen, setting=rounded_by_racks(8))
+    inputs = dict(choose(system, rounded_by_racks(8), slack=0, drift=1).inputs)
+    assert inputs["topology.between_s"] == pytest.approx(0.2)
+    assert inputs["topology.rounded_between_s"] == pytest.approx(0.06 - 0.0005 / 2)
+
+
+def test_between_racks_it_rounds_where_the_slack_that_there_may_be_does_not_hide_the_way():
+    choice = choose(by_racks_alone(), by_racks(4, 2), slack=0, drift=1)
+    assert choice.setting == rounded_by_racks(8)
+    assert choice.reason == (
+        "a step takes 26.8 ms and would take 420 ms under bsp, and at best 45.5 ms without rounding between racks"
+    )
+    inputs = dict(choice.inputs)
+    assert inputs["topology.rounded_step_s"] < inputs["system.step_s"] < inputs["topology.step_s"] * 2
+
+
+def test_it_does_not_where_slack_hides_it_or_too_little_is_gained_or_it_is_off():
+    assert not choose(by_racks_alone(), by_racks(4, 2)).setting.compressed
+    assert not choose(by_racks_alone(gain=0.5), by_racks(4, 2), slack=0, drift=1).setting.compressed
+    off = choose(by_racks_alone(compress=False), by_racks(4, 2), slack=0, drift=1)
+    assert not off.setting.compressed
+    assert "topology.rounded_step_s" not in dict(off.inputs)
+
+
+def test_rounding_that_does_not_pay_is_left():
+    system = by_racks_alone()
+    seen = reviews(TWO_OF_EIGHT, blocked_s=0.0005, clock=40, exchanges=((40.0, 0.3),))
+    system.observe(seen, setting=rounded_by_racks(8))
+    assert choose(system, rounded_by_racks(8), slack=0, drift=1).setting == by_racks(8)
+
+
+def test_an_alarm_leaves_racks_that_round():
+    choice = by_racks_alone().choose(allowance=Allowance(), current=rounded_by_racks(8), shares=(), only=SYNCHRONOUS)
+    assert choice.setting == SYNCHRONOUS
+
+
+@pytest.mark.parametrize("flat_s", [0.0005, 0.02, 0.1, 0.4, 2.0])
+@pytest.mark.parametrize("between_s", [0.0005, 0.02, 0.1, 0.4, 2.0])
+@pytest.mark.parametrize("allowed", [0, 1, 3, 7, math.inf])
+def test_it_rounds_between_racks_for_a_gain_alone(flat_s: float, between_s: float, allowed: float):
+    """Over all that it could choose without, whatever links and training are like."""
+
+    def decide(*, compress: bool) -> Choice:
+        system = SystemMonitor(SystemConfig(compress=compress), topology=TopologyConfig())
+        system.observe(reviews(TWO_OF_EIGHT, blocked_s=flat_s), setting=SYNCHRONOUS)
+        seen = reviews(TWO_OF_EIGHT, blocked_s=0.001, clock=24, exchanges=((20.0, between_s),))
+        system.observe(seen, setting=by_racks(4, 2))
+        return choose(system, by_racks(4, 2), slack=allowed, drift=allowed)
+
+    choice, without = decide(compress=True), decide(compress=False)
+    if choice.setting.by_racks and choice.setting.compressed:
+        step_s = [dict(one.inputs)["system.step_s"] for one in (choice, without)]
+        assert step_s[0] <= step_s[1] * (1 - SystemConfig().gain)
+
+
+def sharing(seen: dict[int, Reviewed]) -> dict[int, Reviewed]:
+    """The same reviews of workers that the store's servers could step for."""
+    return {worker: dataclasses.replace(review, can_push=True) for worker, review in seen.items()}
+
+
+def knows_racks_and_store(*, store: bool = True) -> SystemMonitor:
+    """One to whom workers have said that they can push; an exchange of all takes 0.4 s, and 0.01 s between racks."""
+    system = SystemMonitor(SystemConfig(store=store, compress=False), topology=TopologyConfig())
+    system.observe(sharing(reviews(TWO_OF_EIGHT, blocked_s=0.4)), setting=SYNCHRONOUS)
+    seen = reviews(TWO_OF_EIGHT, blocked_s=0.0005, clock=24, exchanges=((20.0, 0.01),))
+    system.observe(sharing(seen), setting=by_racks(4, 2))
+    return system
+
+
+def stale_alone(system: SystemMonitor, current: Setting) -> Choice:
+    """Its choice where training affords staleness on the store, and no slack of replicas."""
+    return system.choose(allowance=Allowance(slack=0, drift=0, staleness=math.inf), current=current, shares=())
+
+
+def test_racks_share_the_store_where_training_affords_no_slack_between_replicas():
+    choice = stale_alone(knows_racks_and_store(), SYNCHRONOUS)
+    assert choice.setting == RACKS_ON_THE_STORE[0]
+    assert choice.reason.endswith("and at best 420 ms if racks did not share the store")
+    inputs = dict(choice.inputs)
+    step_s = STEP_S + 0.0005 + 0.01 + 0.0005 / 2  # computing, the rack's mean, to the store and back, to its workers
+    assert inputs["system.step_s"] == inputs["topology.store_step_s"] == pytest.approx(step_s)
+    assert choice.shares == ()
+
+
+def test_racks_do_not_share_the_store_where_it_is_off_or_stale_updates_are_too_much():
+    assert stale_alone(knows_racks_and_store(store=False), SYNCHRONOUS).setting == SYNCHRONOUS
+    strict = knows_racks_and_store()
+    assert choose(strict, SYNCHRONOUS, slack=0, drift=0).setting == SYNCHRONOUS
+    hidden = choose(knows_racks_and_store(), by_racks(4, 2))
+    assert not hidden.setting.on_store, "slack hides it better"
+
+
+def test_what_racks_take_on_the_store_is_measured_and_they_leave_it_where_it_does_not_pay():
+    system, current = knows_racks_and_store(), RACKS_ON_THE_STORE[0]
+    for blocked_s, kept in ((0.02, True), (0.9, False)):
+        system.observe(sharing(reviews(TWO_OF_EIGHT, blocked_s=blocked_s, clock=40)), setting=current)
+        choice = stale_alone(system, current)
+        assert dict(choice.inputs)["topology.store_s"] == pytest.approx(blocked_s - 0.0005)
+        assert (choice.setting == current) == kept
+
+
+def test_while_the_other_racks_rest_nothing_is_compared():
+    system, current = knows_racks_and_store(), RACKS_ON_THE_STORE[1]
+    seen = sharing(reviews(TWO_OF_EIGHT, blocked_s=0.9, clock=40))
+    system.observe({worker: seen[worker] for worker in range(8)}, setting=current)
+    choice = stale_alone(system, current)
+    assert (choice.setting, choice.inputs) == (current, ())
+    alarm = system.choose(allowance=Allowance(), current=current, shares=(), only=SYNCHRONOUS)
+    assert alarm.setting == SYNCHRONOUS
 
 
 def test_where_the_network_is_no_limit_it_is_bsp_and_nothing_is_tried():

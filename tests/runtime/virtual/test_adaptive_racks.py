@@ -235,6 +235,27 @@ def test_a_run_that_changes_is_the_one_written_out_by_hand(
         assert [transition.clock for transition in worker.transitions] == changes
 
 
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 2)], ids=str)
+def test_a_run_that_rounds_between_racks_for_a_while_is_near_to_the_one_that_does_not(
+    sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a way through every kind of change; the error of rounding is at most a 127th of the largest delta of each."""
+    script(
+        monkeypatch, racks(4, compressed=True), racks(2), racks(2, compressed=True), to(1), racks(8, compressed=True)
+    )
+    simulation = run("adaptive", sizes=sizes)
+    workers, [result] = workers_of(simulation), simulation.runs
+    assert [parse_policy(one["policy"]).compression.spec for one in result.decisions] == [
+        "qsgd:8", "none", "qsgd:8", "none", "qsgd:8",
+    ]  # fmt: skip
+    for found, wanted in zip(workers[0].parameters, by_hand(workers, result, sizes=sizes), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=2e-2)
+        assert not torch.equal(found, wanted), "something was rounded"
+    for worker in workers[1:]:
+        for one, other in zip(worker.parameters, workers[0].parameters, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 def test_back_to_the_last_good_state_from_steps_by_racks(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, racks(4, 2, keep=True), racks(4, 2), to(1, restore=True), to(1))
     simulation = run("adaptive")
@@ -285,6 +306,25 @@ def test_a_step_takes_what_was_predicted_and_less_crosses_racks(tmp_path: Path) 
     assert (at_s[end] - at_s[begin]) / (end - begin) == pytest.approx(predicted_s, rel=0.03)
     [bsp] = run("bsp", steps=steps, **LARGE).runs
     assert result.bytes_sent_cross_rack < 0.27 * bsp.bytes_sent_cross_rack
+
+
+VERY_SLOW = {"uplink_bytes_per_s": 1e5}
+"""An exchange between racks lasts half a second, 25 steps: what slack training may have does not hide it."""
+FEW_STEPS = f"{SYSTEM_ALONE},system.largest_period=2,topology.largest_period=4"
+
+
+def test_on_a_very_slow_uplink_it_rounds_between_racks_and_the_log_replays(tmp_path: Path) -> None:
+    rounded, full = (
+        run(f"{FEW_STEPS}{rest}", links=VERY_SLOW, trace=tmp_path / name, **LARGE)
+        for name, rest in (("rounded", ""), ("full", ",system.compress=off"))
+    )
+    assert last_policy(rounded).spec == "hier:bsp/local_sgd:4,compress=qsgd:8"
+    assert last_policy(full).spec == "hier:bsp/local_sgd:4"
+    assert verify(read_log(tmp_path / "rounded" / "events.jsonl")) is None
+    assert rounded.runs[0].wall_s < 0.6 * full.runs[0].wall_s
+    last = rounded.runs[0].decisions[-1]
+    assert "without rounding between racks" in last["reason"]
+    assert dict(last["inputs"])["topology.rounded_step_s"] < dict(last["inputs"])["topology.step_s"]
 
 
 @pytest.mark.parametrize("links", [{"uplink_bytes_per_s": 1e9}, {"uplink_bytes_per_s": 2e6, "nic_bytes_per_s": 2e6}])

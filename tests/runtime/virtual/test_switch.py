@@ -94,17 +94,18 @@ def run(
     samples: int | None = None,
     steps: Sequence[StepTime] = (Constant(mean_s=0.02),) * NUM_WORKERS,
     faults: Sequence[Fault] = (),
+    cluster: Cluster | None = None,
     **options: Any,
 ) -> Simulation[Worker]:
-    """Train on virtual workers."""
+    """Train on virtual workers, of one host unless a cluster is given."""
 
     def work(job: VirtualJob) -> Worker:
         rank = job.place.rank
         pacer = Pacer(step_time=steps[rank], seed=5, worker=rank, clock=job.clock)
         return train(policy, optimizer=optimizer, loops=loops, samples=samples, pacer=pacer, **options)
 
-    cluster = Cluster.one_host(NUM_WORKERS)
-    return simulate(work, num_workers=NUM_WORKERS, cluster=cluster, faults=faults)
+    cluster = Cluster.one_host(NUM_WORKERS) if cluster is None else cluster
+    return simulate(work, num_workers=len(steps), cluster=cluster, faults=faults)
 
 
 def stages_of(result: RunResult) -> list[tuple[int, str]]:

@@ -39,7 +39,7 @@ __all__ = ["Adaptive"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive(PeriodicSchedule):
-    """Moves between BSP, local SGD by workers or racks, and SSP on the store, with all that they can be set to.
+    """Moves between BSP, and local SGD or SSP of workers or of racks, with all that they can be set to.
 
     Every component but the reviews and the system side can be left out (None, in text ``off``).
 

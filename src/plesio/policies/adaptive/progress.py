@@ -22,11 +22,12 @@ more, and are judged more mildly. Without a loss nothing is judged.
 
 A trial goes on when the setting is left before it is over, for another reason: harm shows late.
 
-What failed is barred: its *kind* (local steps, racks, the store, rounding), from half of its slack on, for ``back_off``
-reviews, twice as many after every further failure. What racks do not bear single workers bear even less: local steps
-are barred with them. For ``rest`` reviews, and for as many as there have been, nothing that is looser than the setting
-before the trial is taken: so training shows how it goes without, and a run of any length has few failures. Where the
-loss is above what it was before the trial, and not by its noise, the run goes back to the last good state as well.
+What failed is barred: its *kind* (local steps, racks, rounding between racks, racks on the store, the store, rounding),
+from half of its slack on, for ``back_off`` reviews, twice as many after every further failure. Where racks are barred,
+so is rounding between them; and what racks do not bear single workers bear even less: local steps are barred as well.
+For ``rest`` reviews, and for as many as there have been, nothing that is looser than the setting before the trial is
+taken: so training shows how it goes without, and a run of any length has few failures. Where the loss is above what it
+was before the trial, and not by its noise, the run goes back to the last good state as well.
 """
 
 import itertools
@@ -47,7 +48,7 @@ __all__ = ["Failure", "ProgressConfig", "ProgressJudge"]
 _MEDIAN = 0.6745
 """Of the absolute value of a standard normal number."""
 
-Kind = Literal["local", "racks", "store", "rounded"]
+Kind = Literal["local", "racks", "rounded racks", "racks on the store", "store", "rounded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,15 +176,15 @@ class ProgressJudge:
 
     def allows(self, setting: Setting) -> bool:
         """Whether no failure speaks against ``setting`` now."""
-        kind = _kind(setting)
-        if kind is None:
+        kinds = _kinds(setting)
+        if not kinds:
             return True
-        if kind != "rounded" and self._reviews < self._config.warm_up:
+        if kinds != ("rounded",) and self._reviews < self._config.warm_up:
             return False
         if self._resting_at is not None and self._reviews < self._rest_until and _looser(setting, self._resting_at):
             return False
-        bar = self._bars.get(kind)
-        return bar is None or self._reviews >= bar.until or 2 * setting.slack < bar.slack
+        bars = [self._bars[kind] for kind in kinds if kind in self._bars]
+        return all(self._reviews >= bar.until or 2 * setting.slack < bar.slack for bar in bars)
 
     def changed(self, before: Setting, after: Setting, *, cost: float = 0.0) -> None:
         """Another setting is in force from now on.
@@ -230,14 +231,14 @@ class ProgressJudge:
         return None
 
     def _bar(self, trial: _Trial) -> None:
-        kind = _kind(trial.after)
+        kinds = _kinds(trial.after)
         self._trial = None
         self._points.clear()
         self._resting_at, self._rest_until = trial.before, self._reviews + max(self._config.rest, self._reviews)
-        if kind is None:
+        if not kinds:
             return
-        self._bar_kind(kind, trial.after.slack)
-        if kind == "racks":
+        self._bar_kind(kinds[-1], trial.after.slack)
+        if kinds[-1] == "racks":
             self._bar_kind("local", 0)
 
     def _bar_kind(self, kind: Kind, slack: int) -> None:
@@ -246,19 +247,22 @@ class ProgressJudge:
         self._bars[kind] = _Bar(slack=slack, until=until, times=times)
 
 
-def _kind(setting: Setting) -> Kind | None:
-    """What makes the setting looser than BSP; None where nothing does."""
+def _kinds(setting: Setting) -> tuple[Kind, ...]:
+    """What makes the setting looser than BSP; the last is to blame where it fails, and empty where nothing does."""
     if setting.on_store:
-        return "store"
+        return ("racks on the store",) if setting.by_racks else ("store",)
     if setting.slack == 0:
-        return "rounded" if setting.compressed else None
-    return "racks" if setting.by_racks else "local"
+        return ("rounded",) if setting.compressed else ()
+    if setting.by_racks:
+        return ("racks", "rounded racks") if setting.compressed else ("racks",)
+    return ("local",)
 
 
 def _looser(after: Setting, before: Setting) -> bool:
     """Whether training has more to bear, or something else."""
-    kind = _kind(after)
-    return kind is not None and (kind != _kind(before) or after.slack > before.slack or after.bound > before.bound)
+    kinds = _kinds(after)
+    new = not set(kinds) <= set(_kinds(before))
+    return bool(kinds) and (new or after.slack > before.slack or after.bound > before.bound)
 
 
 def _further_fall(points: tuple[_Point, ...], num_steps: int) -> tuple[float, float]:

@@ -13,16 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from plesio.policies.adaptive.setting import ROUNDED
+from plesio.policies.adaptive.setting import SENT_SHARE
 from plesio.policies.events import Reviewed
 
 __all__ = ["Kind", "SentBytes"]
 
 Kind = Literal["gradients", "parameters", "store"]
 """Of an exchange: of gradients (every step), of parameters (now and then), or with the store."""
-
-SENT_SHARE = ROUNDED.payload_bits(2**20) / (32 * 2**20)
-"""Bytes of a compressed exchange, as a share of those in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,9 @@ from plesio.policies.ssp import SSP
 
 __all__ = [
     "ON_THE_STORE",
+    "RACKS_ON_THE_STORE",
     "ROUNDED",
+    "SENT_SHARE",
     "SYNCHRONOUS",
     "Setting",
     "SystemConfig",
@@ -116,14 +118,19 @@ class Setting:
     """A period and a delay, in the order of their slack; how long the steps are is no difference.
 
     On the store it is SSP with a ``bound``, 0 elsewhere, and an exchange a step. The slack is then 1: a worker sees the
-    others' steps one step late, but for those of a straggler, which may come s + 1 steps late and are few.
+    others' steps one step late, but for those of a straggler, which may come s + 1 steps late and are few. By racks the
+    same holds of racks, each of which is one worker to the store.
     ``compressed`` sends as `ROUNDED` says.
-    ``by_racks`` the workers of a rack step together, and the slack is between racks.
+    ``by_racks`` the workers of a rack step together, the slack is between racks, and so is what is compressed.
 
     >>> Setting(slack=0, period=1, delay=0).spec, Setting.of(period=8, delay=4).spec, Setting.on_the_store(7).spec
     ('bsp', 'local_sgd:8,delay=4', 'ssp:7,period=1')
     >>> Setting.of(period=8, delay=4, by_racks=True).spec
     'hier:bsp/local_sgd:8,delay=4'
+    >>> Setting.of(period=8, delay=0, by_racks=True, compressed=True).spec
+    'hier:bsp/local_sgd:8,compress=qsgd:8'
+    >>> Setting.on_the_store(3, by_racks=True).spec
+    'hier:bsp/ssp:3,period=1'
     """
 
     slack: int
@@ -152,9 +159,9 @@ class Setting:
         )
 
     @classmethod
-    def on_the_store(cls, bound: int) -> "Setting":
-        """SSP with this bound."""
-        return cls(slack=1, period=1, delay=0, bound=bound)
+    def on_the_store(cls, bound: int, *, by_racks: bool = False) -> "Setting":
+        """SSP with this bound, between racks or between single workers."""
+        return cls(slack=1, period=1, delay=0, bound=bound, by_racks=by_racks)
 
     @property
     def on_store(self) -> bool:
@@ -165,10 +172,11 @@ class Setting:
     def policy(self) -> BSP | Hierarchical | LocalSGD | SSP:
         """The policy that runs it."""
         if self.on_store:
-            return SSP(bound=self.bound, period=self.period)
-        if self.by_racks:
-            return Hierarchical(outer=LocalSGD(period=self.period, delay=self.delay))
+            ssp = SSP(bound=self.bound, period=self.period)
+            return Hierarchical(outer=ssp) if self.by_racks else ssp
         compression = ROUNDED if self.compressed else NO_COMPRESSION
+        if self.by_racks:
+            return Hierarchical(outer=LocalSGD(period=self.period, delay=self.delay, compression=compression))
         if self.slack == 0:
             return BSP(compression=compression)
         return LocalSGD(
@@ -194,12 +202,16 @@ ROUNDED = Qsgd(bits=8)
 """Of all compressions the one that costs least: rounded at random to 255 levels, a number is right in the mean, and
 training is the same within its scatter (docs/log.md, section 14). A quarter of the bytes on any number of ranks. With 4
 bits it would be half as many, but the noise of rounding then slows an optimizer that divides by its gradients' size."""
+SENT_SHARE = ROUNDED.payload_bits(2**20) / (32 * 2**20)
+"""Bytes of a compressed exchange, as a share of those in full."""
 
 SYNCHRONOUS = Setting(slack=0, period=1, delay=0)
 
 ON_THE_STORE = tuple(Setting.on_the_store(bound) for bound in (3, 7, 15))
 """An exchange a step: with longer periods SSP learns later, and local SGD with a delay hides slow links better
 (docs/log.md, section 16; docs/evidence.md)."""
+RACKS_ON_THE_STORE = tuple(Setting.on_the_store(setting.bound, by_racks=True) for setting in ON_THE_STORE)
+"""The same bounds between racks."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -217,10 +229,17 @@ def ladder(largest_period: int, *, memory: float, compress: bool = False) -> tup
 
 
 @functools.cache
-def settings_by_racks(largest_period: int) -> tuple[Setting, ...]:
+def settings_by_racks(largest_period: int, *, compressed: bool = False) -> tuple[Setting, ...]:
     """The settings by racks, least slack first: each period of 2 and more, without and with half of it as delay.
 
-    Not with 1: between two merges there must be a step that shows what an exchange within the rack takes.
+    Not with 1: between two merges there must be a step that shows what an exchange within the rack takes. What is
+    compressed goes without delay, as on the `ladder`.
     """
     periods = [2**k for k in range(1, int(math.log2(largest_period)) + 1)]
-    return tuple(sorted(Setting.of(period=h, delay=d, by_racks=True) for h in periods for d in (0, h // 2)))
+    return tuple(
+        sorted(
+            Setting.of(period=h, delay=d, by_racks=True, compressed=compressed)
+            for h in periods
+            for d in ((0,) if compressed else (0, h // 2))
+        )
+    )

@@ -27,7 +27,9 @@ Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps
 *Racks*, if there are several, bring a second ladder (`topology`). What counts as least is then the drift, which is the
 slack where workers step by themselves; so of two settings of one slack that by racks comes first, and it is chosen
 where it takes no more than `TopologyConfig.tolerance` longer than the best of all. Once chosen it is kept up to
-``gain`` more.
+``gain`` more. What goes between racks is rounded for a gain alone: a setting that does so must promise ``gain`` over
+the best of all others that can be afforded, the store's too, and is left when one of these is as fast. So is it where
+racks share the store, each as one worker: there what is hidden is that one rack is late now and then.
 
 *Sparse gradients* make an exchange of gradients far smaller than one of parameters or with the store: until these have
 been measured, they are taken to last as much longer as they send more (`sent_bytes`).
@@ -38,10 +40,7 @@ on, what the lower quarter of its exchanges lasted, in which nobody was waited f
 best setting on the collective that can be afforded, and is left when that is as fast. There are no shares on it, but
 the collective is compared with the shares that it would have.
 
-*Shares.* Slack cannot hide persistent slowness: sooner or later everyone waits for the slowest. So workers whose pace
-differs significantly from the median (by `SIGNIFICANCE` standard errors, of logarithms) take shares of each round in
-proportion to their pace; gradients and parameters are weighted by samples, so the mean is that of the same global
-batch. With a part of a step that does not depend on its samples the rule reaches equal times in a few reviews.
+*Shares* (`shares`) are for what slack cannot hide: workers that are slow for good.
 """
 
 import math
@@ -53,9 +52,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.policies.adaptive.reason import reason_of
 from plesio.policies.adaptive.sent_bytes import Kind, SentBytes
 from plesio.policies.adaptive.setting import (
     ON_THE_STORE,
+    RACKS_ON_THE_STORE,
     SYNCHRONOUS,
     Setting,
     SystemConfig,
@@ -63,14 +64,14 @@ from plesio.policies.adaptive.setting import (
     ladder,
     settings_by_racks,
 )
+from plesio.policies.adaptive.shares import shares_by_pace, to_equal_shares, with_shares
 from plesio.policies.adaptive.topology import RackTransfers, WorkerRacks, begun_under_this_setting
+from plesio.policies.adaptive.transfers import each_step_s, now_and_then_s, with_store_s
 from plesio.policies.adaptive.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
 
 __all__ = ["Allowance", "Choice", "SystemMonitor"]
 
-SIGNIFICANCE = 4.0
-"""Standard errors from the median that make a worker's pace its own."""
 NOT_MEASURED = " (no exchange has been measured yet)"
 SHORTEST_S = 1e-9
 """Of a step: clocks have a resolution, and a step that took no time has a pace all the same."""
@@ -80,8 +81,6 @@ LOCAL = Setting.of(period=2, delay=0)
 """Any by which single workers average parameters."""
 SHARES_GAIN = 0.05
 """Share of the time of a step that other shares must promise to save: they cost training nothing."""
-SMALLEST_SHARE = 0.02
-"""Of an equal share: less is not worth a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +148,7 @@ class SystemMonitor:
         "_pace_s",
         "_rack_transfers",
         "_racks",
+        "_rounded_by_racks",
         "_sent",
         "_times_left",
         "_topology",
@@ -161,6 +161,8 @@ class SystemMonitor:
         self._ladder = ladder(config.largest_period, memory=math.inf, compress=config.compress)
         self._by_racks: tuple[Setting, ...] = ()
         """The ladder of settings by racks; empty until an exchange of all has been measured that they improve on."""
+        self._rounded_by_racks: tuple[Setting, ...] = ()
+        """Those that round what goes between racks."""
         self._racks: WorkerRacks | None = None
         self._rack_transfers = RackTransfers()
         self._before: Setting | None = None
@@ -190,27 +192,30 @@ class SystemMonitor:
             means = [sum(sizes) / len(sizes) for sizes in zip(*(it.samples for it in reviews.values()), strict=True)]
         for worker, review in reviews.items():
             pace = self._pace_s.setdefault(worker, deque(maxlen=self._config.memory))
-            ratios = _to_equal_shares(review.samples, means)
+            ratios = to_equal_shares(review.samples, means)
             pace.extend([max(SHORTEST_S, s * r) for s, r in zip(review.compute_s, ratios, strict=True)])
         for worker in self._pace_s.keys() - reviews.keys():
             del self._pace_s[worker]
         self._sent = self._sent.seen(reviews)
         if self._topology is not None:
             self._racks = WorkerRacks.of(reviews)
-        if self._before is not None and self._before.by_racks != setting.by_racks:
+        if self._before is not None and _exchanges_apart(self._before) != _exchanges_apart(setting):
             reviews = begun_under_this_setting(reviews)
         self._before = setting
         if setting.by_racks:
-            assert self._racks is not None, f"{setting.spec} without racks"
-            self._rack_transfers.observe(reviews, racks=self._racks, setting=setting)
+            assert self._racks is not None or setting.on_store, f"{setting.spec} without racks"
+            if self._racks is not None:
+                self._rack_transfers.observe(reviews, racks=self._racks, setting=setting)
         else:
             kind = _kind(setting)
-            seen = {"store": _with_store, "gradients": _every_step, "parameters": _now_and_then}[kind](reviews)
+            seen = {"store": with_store_s, "gradients": each_step_s, "parameters": now_and_then_s}[kind](reviews)
             if seen:
                 self._transfer_s[kind, setting.compressed] = statistics.fmean(seen)
-        self._by_racks = ()
+        self._by_racks = self._rounded_by_racks = ()
         if self._topology is not None and self._racks is not None and self.knows_transfer:
             self._by_racks = settings_by_racks(self._topology.largest_period)
+            if self._config.compress:
+                self._rounded_by_racks = settings_by_racks(self._topology.largest_period, compressed=True)
 
     @property
     def knows_transfer(self) -> bool:
@@ -247,7 +252,7 @@ class SystemMonitor:
         pace_s = self._remembered_s()
         shares = shares if len(shares) == len(pace_s) else ()  # some have left: they are of no use to the others
         balances = self._config.balance and self._counts_samples
-        new_shares = self._shares(pace_s, shares) if balances else tuple(shares)
+        new_shares = shares_by_pace(pace_s, shares, gain=SHARES_GAIN) if balances else tuple(shares)
         if not pace_s.size:
             return Choice(
                 setting=SYNCHRONOUS,
@@ -256,12 +261,15 @@ class SystemMonitor:
                 reason="nothing is measured yet",
                 inputs=(),
             )
+        if only is None and current in RACKS_ON_THE_STORE and self._racks is None:
+            reason = "racks rest, and those that work are too few to compare"
+            return Choice(setting=current, least=current, shares=(), reason=reason, inputs=())
         rounds = SYNCHRONOUS if current.on_store else current
         if new_shares != tuple(shares) and not self._worth(pace_s, shares, new_shares, rounds):
             new_shares = tuple(shares)
-        compute_s = _with_shares(pace_s, new_shares)
+        compute_s = with_shares(pace_s, new_shares)
         settings = sorted((*self._ladder, *self._by_racks), key=self._rung) if self._by_racks else self._ladder
-        predicted = self._predict(compute_s, settings)
+        predicted = self._predict(compute_s, (*settings, *self._rounded_by_racks))
         affordable = [only] if only is not None else [one for one in settings if self._affords(allowance, one)]
         priced = self._priced(predicted, allowance)
         wanted = self._cheapest(affordable, priced, current=current)
@@ -269,9 +277,19 @@ class SystemMonitor:
             predicted |= predict_steps_s(pace_s, transfer_s=self.transfer_s, settings=ON_THE_STORE)
             priced = self._priced(predicted, allowance)
         if only is None and ON_THE_STORE[0] in priced:
-            wanted = self._on_store(priced, allowance, current=current, best_s=priced[wanted]) or wanted
+            best_s = priced[wanted]
+            wanted = self._for_a_gain(ON_THE_STORE, priced, allowance, current=current, best_s=best_s) or wanted
+        if only is None and self._by_racks:
+            best_s = min(priced[one] for one in (*affordable, wanted))
+            rounded = sorted(self._rounded_by_racks, key=self._rung)
+            wanted = self._for_a_gain(rounded, priced, allowance, current=current, best_s=best_s) or wanted
+            best_s = min(best_s, priced[wanted])
+            predicted |= (sharing := self._predict_racks_on_store(pace_s, current=current, best_s=best_s))
+            priced = self._priced(predicted, allowance)
+            wanted = self._for_a_gain(tuple(sharing), priced, allowance, current=current, best_s=best_s) or wanted
         # with the step sizes that fit the optimizer; what a run begins with may be none of the ladder's
-        setting = current if current.on_store else next((one for one in settings if one == current), wanted)
+        known = (*settings, *self._rounded_by_racks)
+        setting = current if current.on_store else next((one for one in known if one == current), wanted)
         if only is not None or not self._affords(allowance, current) or self._is_better(wanted, current, priced):
             setting = wanted
         if setting != current:
@@ -281,7 +299,7 @@ class SystemMonitor:
             setting=setting,
             least=self._cheapest(settings, predicted, current=current),
             shares=() if setting.on_store else new_shares,
-            reason=_reason(setting, predicted, affordable=affordable) + ("" if self.knows_transfer else NOT_MEASURED),
+            reason=reason_of(setting, predicted, affordable=affordable) + ("" if self.knows_transfer else NOT_MEASURED),
             inputs=tuple(self._inputs(setting, predicted, before=current, compute_s=compute_s).items()),
         )
 
@@ -326,7 +344,11 @@ class SystemMonitor:
         }
         if self._racks is not None:
             inputs["topology.workers_a_rack"] = self._racks.slack(1)
-            inputs |= {"topology.step_s": min(predicted[it] for it in self._by_racks)} if self._by_racks else {}
+            for name, ladder_by_racks in (("step_s", self._by_racks), ("rounded_step_s", self._rounded_by_racks)):
+                if ladder_by_racks:
+                    inputs[f"topology.{name}"] = min(predicted[one] for one in ladder_by_racks)
+            if RACKS_ON_THE_STORE[0] in predicted:
+                inputs["topology.store_step_s"] = min(predicted[one] for one in RACKS_ON_THE_STORE)
             inputs["topology.drift"] = float(self.drift(setting))
             inputs |= self._rack_transfers.inputs
         return inputs
@@ -382,25 +404,49 @@ class SystemMonitor:
 
     def _store_may_gain(self, pace_s: NDArray[np.float64], *, best_s: float) -> bool:
         """Whether the store would gain enough over the best on the collective if nobody ever waited there."""
-        if not (self._config.store and self._counts_samples and self._can_push and self.knows_transfer):
+        if not self._has_store:
             return False
         least_s = float(pace_s.mean()) + self.transfer_s(ON_THE_STORE[0])
         return least_s <= best_s * (1 - self._config.gain)
 
-    def _on_store(
-        self, predicted: Mapping[Setting, float], allowance: Allowance, *, current: Setting, best_s: float
+    def _predict_racks_on_store(
+        self, pace_s: NDArray[np.float64], *, current: Setting, best_s: float
+    ) -> dict[Setting, float]:
+        """Seconds of a step where racks share the store; none if that could not gain enough over the best of others."""
+        assert self._racks is not None, "no racks"
+        steps_s = self._rack_transfers.steps_s(pace_s, racks=self._racks)
+        transfer_s = self._rack_transfers.with_store_s(flat_s=self.transfer_s(ON_THE_STORE[0]))
+        least_s = float(steps_s.mean()) + transfer_s
+        if current not in RACKS_ON_THE_STORE and not (self._has_store and least_s <= best_s * (1 - self._config.gain)):
+            return {}
+        return predict_steps_s(steps_s, transfer_s=lambda _: transfer_s, settings=RACKS_ON_THE_STORE)
+
+    @property
+    def _has_store(self) -> bool:
+        """Whether the store is there to be gone to, and what it is compared with has been measured."""
+        return self._config.store and self._counts_samples and self._can_push and self.knows_transfer
+
+    def _for_a_gain(
+        self,
+        settings: Sequence[Setting],
+        predicted: Mapping[Setting, float],
+        allowance: Allowance,
+        *,
+        current: Setting,
+        best_s: float,
     ) -> Setting | None:
-        """The setting on the store, if one is so much faster than the best on the collective."""
-        affordable = [setting for setting in ON_THE_STORE if self._affords(allowance, setting)]
+        """Of settings that are chosen for a gain alone the cheapest, if it is so much faster than the others' best."""
+        affordable = [setting for setting in settings if self._affords(allowance, setting)]
         if not affordable:
             return None
         cheapest = self._cheapest(affordable, predicted, current=current)
-        return cheapest if predicted[cheapest] <= best_s * (1 if current.on_store else 1 - self._config.gain) else None
+        most_s = best_s * (1 if current in settings else 1 - self._config.gain)
+        return cheapest if predicted[cheapest] <= most_s else None
 
     def _worth(
         self, pace_s: NDArray[np.float64], before: Sequence[float], after: Sequence[float], setting: Setting
     ) -> bool:
-        times = [self._predict(_with_shares(pace_s, shares), [setting])[setting] for shares in (before, after)]
+        times = [self._predict(with_shares(pace_s, shares), [setting])[setting] for shares in (before, after)]
         return times[1] <= times[0] * (1 - SHARES_GAIN)
 
     def _remembered_s(self) -> NDArray[np.float64]:
@@ -408,77 +454,11 @@ class SystemMonitor:
         steps = min((len(pace) for pace in self._pace_s.values()), default=0)
         return np.array([list(self._pace_s[worker])[-steps:] if steps else [] for worker in sorted(self._pace_s)])
 
-    def _shares(self, pace_s: NDArray[np.float64], before: Sequence[float]) -> tuple[float, ...]:
-        """Shares in proportion to pace for workers whose pace is their own, the median's for all others."""
-        num_workers, num_steps = pace_s.shape
-        if num_steps < 3:
-            return tuple(before)
-        means, logarithms = pace_s.mean(axis=1), np.log(pace_s)
-        levels = logarithms.mean(axis=1)
-        usual, usual_level = statistics.median(means.tolist()), statistics.median(levels.tolist())
-        own = np.abs(levels - usual_level) > _chance(logarithms)
-        differs = np.abs(means - usual) > SHARES_GAIN * usual
-        rates = 1 / np.where(own & differs, means, usual)
-        shares = np.maximum(rates / rates.sum(), SMALLEST_SHARE / num_workers)
-        return () if np.ptp(shares) < 1e-9 else tuple((shares / shares.sum()).tolist())
 
-
-def _to_equal_shares(samples: Sequence[int], means: Sequence[float]) -> list[float]:
-    """By step, what its seconds are multiplied by to be those of an equal share: the mean over the workers by the own.
-
-    In a short round, an epoch's last, one sample more or less says nothing of a share: there it is that of all steps.
-    """
-    means = means[: len(samples)]
-    num_samples = sum(samples)
-    in_all = sum(means) / num_samples if num_samples else 1.0
-    full = max(means, default=0.0) / 2
-    return [mean / own if own and mean > full else in_all for own, mean in zip(samples, means, strict=True)]
-
-
-def _with_shares(pace_s: NDArray[np.float64], shares: Sequence[float]) -> NDArray[np.float64]:
-    """Seconds of computing of the remembered steps, if the workers had these shares."""
-    return pace_s * np.array(shares)[:, None] * len(pace_s) if shares else pace_s
-
-
-def _chance(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far each worker's mean logarithm may be off by chance; of few steps its spread is a guess."""
-    count = logarithms.shape[1]
-    errors: NDArray[np.float64] = logarithms.std(axis=1, ddof=1) / math.sqrt(count)
-    errors *= SIGNIFICANCE * (1 + 2 / (count - 1))
-    return errors
-
-
-def _every_step(reviews: Mapping[int, Reviewed]) -> list[float]:
-    """The transfer of each step, where every step ends in an exchange: the shortest time that a worker was blocked."""
-    return [min(blocked) for blocked in zip(*(review.blocked_s for review in reviews.values()), strict=True)]
+def _exchanges_apart(setting: Setting) -> tuple[bool, bool]:
+    """What tells exchanges between racks, and those that are rounded there, from all others."""
+    return setting.by_racks, setting.by_racks and setting.compressed
 
 
 def _kind(setting: Setting) -> Kind:
     return "store" if setting.on_store else "gradients" if setting.slack == 0 else "parameters"
-
-
-def _with_store(reviews: Mapping[int, Reviewed]) -> list[float]:
-    """The exchanges of all workers that were the shortest: the lower quarter."""
-    blocked = sorted(each_s for review in reviews.values() for each_s in review.blocked_s if each_s > 0)
-    return blocked[: -(-len(blocked) // 4)]
-
-
-def _now_and_then(reviews: Mapping[int, Reviewed]) -> list[float]:
-    """The transfer of each exchange that all report: the time it took whoever began it last."""
-    tables = [{row[0]: row[1] for row in review.exchanges} for review in reviews.values()]
-    clocks = set.intersection(*(set(table) for table in tables))
-    return [min(table[clock] for table in tables) for clock in sorted(clocks)]
-
-
-def _reason(setting: Setting, predicted: Mapping[Setting, float], *, affordable: Sequence[Setting]) -> str:
-    step_s, bsp_s = predicted[setting], predicted[SYNCHRONOUS]
-    if setting == SYNCHRONOUS:
-        return f"no slack saves enough: bsp takes {bsp_s * 1e3:.3g} ms a step"
-    others_s = [predicted[one] for one in affordable if one.by_racks != setting.by_racks]
-    if not others_s:
-        return f"a step takes {step_s * 1e3:.3g} ms and would take {bsp_s * 1e3:.3g} ms under bsp"
-    whose = "single workers" if setting.by_racks else "racks"
-    return (
-        f"a step takes {step_s * 1e3:.3g} ms and would take {bsp_s * 1e3:.3g} ms under bsp, and at best "
-        f"{min(others_s) * 1e3:.3g} ms by {whose}"
-    )

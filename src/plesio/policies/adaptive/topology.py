@@ -2,7 +2,9 @@
 
 Where a job has several racks, and not all of one worker, every period and delay is there a second time *by racks*
 (`Setting.by_racks`, the policy ``hier:bsp/local_sgd:H,delay=d``): the rack's mean gradient at every step, local SGD
-between racks. Racks are what the workers say of themselves in their reviews, so a recorded log replays.
+between racks. Every period is there a third time with what goes between racks rounded (`ROUNDED`), without delay. Or
+racks share the parameter store (``hier:bsp/ssp:s``): each is one worker to it, and waits for no other that is less than
+s steps behind. Racks are what the workers say of themselves in their reviews, so a recorded log replays.
 
 *Drift.* Between two averagings that are s steps apart, replicas that begin alike and draw their samples alike are off
 their mean by at most ``s η² σ²`` (η the learning rate, σ² the variance of one replica's gradient: Khaled, Mishchenko &
@@ -23,10 +25,12 @@ have averaged, each spreads the mean among its workers, which nothing hides: hal
 (`plesio.runtime.exchange.racks`; an all-gather is half of one, Thakur et al. 2005).
 
 *Transfers.* Within the rack: the shortest time that any worker of the rack stood still in a step in which nothing was
-merged, in the slowest rack. Between racks: as of any averaging, the time it took whoever began it last. Until they have
-been measured, an exchange between racks counts as long as one among all workers, since no more bytes go that way; and
-one within the rack as nothing, so that it is tried where slack between racks could be all that is needed. After one
-review it is known. Before an exchange among all workers has been measured, nothing is tried.
+merged, in the slowest rack. Between racks: as of any averaging, the time it took whoever began it last, in full and
+rounded apart. Until they have been measured, an exchange between racks counts as long as one among all workers, since
+no more bytes go that way, a rounded one as much less as it has fewer bytes; and one within the rack as nothing, so that
+it is tried where slack between racks could be all that is needed. After one review it is known. Before an exchange
+among all workers has been measured, nothing is tried. With the store: the lower quarter of the times that workers stood
+still in a step, less the exchange within the rack; until then as long as one between racks in full, and the spreading.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +39,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.policies.adaptive.setting import Setting
+from plesio.policies.adaptive.setting import SENT_SHARE, Setting
+from plesio.policies.adaptive.transfers import with_store_s
 from plesio.policies.adaptive.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
 
@@ -90,33 +95,72 @@ class WorkerRacks:
 class RackTransfers:
     """What exchanges within racks and between them take, as far as it has been seen."""
 
-    __slots__ = ("between_s", "inside_s")
+    __slots__ = ("between_s", "inside_s", "rounded_between_s", "store_s")
 
     def __init__(self) -> None:
         self.inside_s: float | None = None
         """Seconds from when all of a rack have come until they have their mean."""
         self.between_s: float | None = None
-        """The same of all racks, without spreading the mean within them."""
+        """The same of all racks, without spreading the mean within them, where everything is sent in full."""
+        self.rounded_between_s: float | None = None
+        """The same where what goes between racks is rounded."""
+        self.store_s: float | None = None
+        """Seconds for a rack to push to the store, pull, and tell its workers."""
 
     def observe(self, reviews: Mapping[int, Reviewed], *, racks: WorkerRacks, setting: Setting) -> None:
         """Take in what the workers saw under ``setting``, which is one by racks."""
+        if setting.on_store:
+            if seen := with_store_s(reviews):
+                self.store_s = max(0.0, sum(seen) / len(seen) - (self.inside_s or 0.0))
+            return
         blocked_s = _between_merges([review for _, review in sorted(reviews.items())], setting=setting)
         if blocked_s.size:
             self.inside_s = max(float(blocked_s[list(places)].min(axis=0).mean()) for places in racks.members)
         if took_s := _exchanges_s(list(reviews.values())):
             spread_s = self.spread_s if setting.delay == 0 else 0.0  # else it is in what the merge took
-            self.between_s = max(0.0, sum(took_s) / len(took_s) - spread_s)
+            between_s = max(0.0, sum(took_s) / len(took_s) - spread_s)
+            if setting.compressed:
+                self.rounded_between_s = between_s
+            else:
+                self.between_s = between_s
 
     @property
     def inputs(self) -> dict[str, float]:
         """What is known, by name."""
-        known = {"topology.inside_s": self.inside_s, "topology.between_s": self.between_s}
+        known = {
+            "topology.inside_s": self.inside_s,
+            "topology.between_s": self.between_s,
+            "topology.rounded_between_s": self.rounded_between_s,
+            "topology.store_s": self.store_s,
+        }
         return {name: took_s for name, took_s in known.items() if took_s is not None}
+
+    def _merge_s(self, setting: Setting, *, flat_s: float) -> float:
+        """Seconds of an exchange between racks, as far as is known; one in full stands for a rounded one, and back."""
+        if setting.compressed:
+            known_s, other_s, share = self.rounded_between_s, self.between_s, SENT_SHARE
+        else:
+            known_s, other_s, share = self.between_s, self.rounded_between_s, 1 / SENT_SHARE
+        if known_s is not None:
+            return known_s
+        if other_s is not None:
+            return other_s * share
+        return flat_s * (SENT_SHARE if setting.compressed else 1.0)
 
     @property
     def spread_s(self) -> float:
         """Seconds for the workers of a rack to get the mean of all racks once it is there."""
         return (self.inside_s or 0.0) / 2
+
+    def steps_s(self, compute_s: NDArray[np.float64], *, racks: WorkerRacks) -> NDArray[np.float64]:
+        """``[num_racks, num_steps]`` seconds of the racks' steps, with the exchange within the rack."""
+        return racks.steps_s(compute_s, inside_s=self.inside_s or 0.0)
+
+    def with_store_s(self, *, flat_s: float) -> float:
+        """Seconds of a rack's exchange with the store; at first ``flat_s``, of one of all workers in full."""
+        if self.store_s is not None:
+            return self.store_s
+        return (flat_s if self.between_s is None else self.between_s) + self.spread_s
 
     def predict_steps_s(
         self, compute_s: NDArray[np.float64], *, racks: WorkerRacks, settings: Sequence[Setting], flat_s: float
@@ -126,12 +170,11 @@ class RackTransfers:
         Args:
             compute_s: ``[num_workers, num_steps]`` seconds of computing.
             racks: Where the workers are.
-            settings: Periods and delays.
-            flat_s: Of an exchange among all workers, which stands for one between racks until that is known.
+            settings: Periods and delays, in full and rounded.
+            flat_s: Of an exchange among all workers in full, which stands for one between racks until that is known.
         """
-        between_s = flat_s if self.between_s is None else self.between_s
-        steps_s = racks.steps_s(compute_s, inside_s=self.inside_s or 0.0)
-        found = predict_steps_s(steps_s, transfer_s=lambda _: between_s, settings=settings)
+        steps_s = self.steps_s(compute_s, racks=racks)
+        found = predict_steps_s(steps_s, transfer_s=lambda it: self._merge_s(it, flat_s=flat_s), settings=settings)
         return {setting: step_s + self.spread_s / setting.period for setting, step_s in found.items()}
 
 

@@ -45,9 +45,9 @@ from plesio.runtime.exchange.exchange import Progress, SharedState
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.replica import Replica, State
 from plesio.runtime.exchange.state_copy import StateCopy, average_state
-from plesio.runtime.exchange.store import StoreExchange
-from plesio.runtime.exchange.store_stage import StoreExchanges
+from plesio.runtime.exchange.store_stage import StageExchange, StoreExchanges
 from plesio.runtime.monitor import StepMonitor
+from plesio.runtime.rack_feed import Rack
 from plesio.runtime.rounds import RoundBook
 from plesio.runtime.stage import Turn
 from plesio.runtime.timeline import Timeline
@@ -87,7 +87,7 @@ class Helm(Protocol):
         ...
 
     def news(self) -> Steer | None:
-        """The answer to the last review, if it has come."""
+        """The answer to the last review, if it has come. In racks that share the store all of one call it together."""
         ...
 
     def enter_store(self, clock: int, *, turn: Turn | None = None) -> None:
@@ -146,15 +146,19 @@ class AdaptiveExchange:
         self._policy = first
         self._shares: tuple[float, ...] = ()
         self._review, self._holds = first_review
+        self._awaits_news = False
+        """The last review has not been answered."""
         self._kept: deque[StateCopy] = deque(maxlen=2)
         self._snapshots: list[SharedState] = []
         """Of stages that are over."""
         self._clock = 0
+        self._rack: Rack | None = None
         self._turning = False
         self._current = self._begin(first, turn=None)
 
-    def _begin(self, policy: Policy, *, turn: Turn | None) -> CollectiveExchange | StoreExchange:
+    def _begin(self, policy: Policy, *, turn: Turn | None) -> CollectiveExchange | StageExchange:
         """The exchange of ``policy``, in force at this worker's clock."""
+        self._rack = self._rack_under(policy)
         if policy.exchange == "collective":
             current = self._exchanges.build(policy)
             current.share = self._exchanges.share(policy, self._shares)
@@ -167,19 +171,35 @@ class AdaptiveExchange:
             enter=lambda: self._helm.enter_store(self._clock, turn=turn),
         )
 
+    def _rack_under(self, policy: Policy) -> Rack | None:
+        if not isinstance(policy, Hierarchical) or policy.exchange == "collective":
+            return None
+        members = self._exchanges.racks().members
+        return Rack(
+            group=self._exchanges.own_rack(),
+            sizes=tuple(map(len, members)),
+            evaluates=self._group.rank in members[0],
+            together=policy.synchronous,
+        )
+
     @property
     def on_store(self) -> bool:
         """Whether the store is what updates go through now."""
-        return isinstance(self._current, StoreExchange)
+        return isinstance(self._current, StageExchange)
+
+    @property
+    def rack(self) -> Rack | None:
+        """This worker's rack, if racks share the store now."""
+        return self._rack
 
     @property
     def halted(self) -> bool:
         """Whether the stage on the store ends, as far as this worker knows."""
-        return isinstance(self._current, StoreExchange) and self._current.halted
+        return isinstance(self._current, StageExchange) and self._current.halted
 
     def halt(self) -> None:
         """The stage on the store ends."""
-        if isinstance(self._current, StoreExchange):
+        if isinstance(self._current, StageExchange):
             self._current.halted = True
 
     @property
@@ -196,11 +216,10 @@ class AdaptiveExchange:
         if self._monitor is not None:
             self._monitor.step(progress, rate=share * self._rate)
         if progress.clock >= self._review:
-            self._review = NEVER
+            self._review, self._awaits_news = NEVER, True
             self._helm.review(self._seen(progress.clock, rate=share * self._rate))
         if self.on_store:
-            if (news := self._helm.news()) is not None:
-                self._heed(news)
+            self._hear_news()
         elif progress.clock == self._holds:
             begun_s = self._timeline.now_s()
             steer = self._helm.steer()
@@ -238,15 +257,17 @@ class AdaptiveExchange:
             parameters=list(replica.parameters.values()),
         )
 
-    def _heed(self, news: Steer) -> None:
-        """Go on on the store."""
-        self._review = news.next_review
+    def _hear_news(self) -> None:
+        """Go on on the store as the answer to the last review says, if it has come."""
+        if not self._awaits_news or (news := self._helm.news()) is None:
+            return
+        self._review, self._awaits_news = news.next_review, False
         if news.keep:
             self._kept.append(StateCopy(self._replica, optimizer_state=False))
 
     def _follow(self, steer: Steer) -> None:
         """Go on from a collective."""
-        self._review, self._holds = steer.next_review, steer.next_clock
+        self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
         self._take_shares(steer)
         restores = steer.restore and bool(self._kept)
         if parse_policy(steer.policy) != self._policy or restores:
@@ -260,7 +281,7 @@ class AdaptiveExchange:
         if steer.shares != self._shares:
             self._rounds.change(steer.shares)
             self._shares = steer.shares
-            if not isinstance(self._current, StoreExchange):
+            if not isinstance(self._current, StageExchange):
                 self._current.share = self._exchanges.share(self._policy, self._shares)
 
     def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:
@@ -275,11 +296,11 @@ class AdaptiveExchange:
         turn = self._helm.leave_store(self._clock, plan=plan)
         steer = turn.steer
         if steer is None:
-            assert isinstance(self._current, StoreExchange)
+            assert isinstance(self._current, StageExchange)
             self._current.halted = turn.to_the_end
             return turn
-        while (news := self._helm.news()) is not None:
-            self._heed(news)
+        self._hear_news()
+        self._awaits_news = False
         self._exchanges.passed(turn.samples)
         self._clock = steer.clock
         self._review, self._holds = steer.next_review, steer.next_clock
@@ -293,7 +314,7 @@ class AdaptiveExchange:
     def _change(self, steer: Steer, *, turn: Turn | None) -> None:
         before, self._policy = self._policy, parse_policy(steer.policy)
         restored = steer.restore and bool(self._kept)
-        if isinstance(self._current, StoreExchange):
+        if isinstance(self._current, StageExchange):
             self._current.take_back()
         else:
             self._current.settle()
@@ -335,7 +356,7 @@ class AdaptiveExchange:
 
     def flush(self) -> None:
         """Hand in to the store what is held back."""
-        if isinstance(self._current, StoreExchange):
+        if isinstance(self._current, StageExchange):
             self._current.flush()
 
     def shared(self) -> State | None:

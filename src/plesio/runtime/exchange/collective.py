@@ -18,10 +18,12 @@ from plesio.runtime.exchange.group import Group, TorchGroup
 from plesio.runtime.exchange.hierarchical import HierarchicalExchange
 from plesio.runtime.exchange.outer_step import OuterStep
 from plesio.runtime.exchange.rack_reducer import RackReducer
+from plesio.runtime.exchange.rack_store import RackStoreExchange
 from plesio.runtime.exchange.rack_watch import RackWatch
 from plesio.runtime.exchange.racks import BetweenRacks, Racks
 from plesio.runtime.exchange.replica import Replica
-from plesio.runtime.exchange.synchronous import ReducingExchange
+from plesio.runtime.exchange.store import StoreExchange
+from plesio.runtime.exchange.synchronous import ReducingExchange, SynchronousExchange
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["CollectiveExchange", "CollectiveExchanges"]
@@ -176,24 +178,43 @@ class CollectiveExchanges:
             self._outer = {dtype: OuterStep(inner_rate=made_as[0], momentum=made_as[1]) for dtype in dtypes}
         return self._outer if policy.has_outer_step else None
 
-    def _build_levels(self, policy: Hierarchical) -> CollectiveExchange:
+    def racks(self) -> Racks:
+        """Where the ranks are; all of them call it."""
         if self._racks is None:
             self._racks = Racks.among(self._group)
-        if len(self._racks.members) == 1:
-            if self._group.rank == 0:
-                self._timeline.meter.totals.fallbacks.append(
-                    f"all workers are in one rack, so {policy.spec} is {policy.inner.spec}"
-                )
-            return self.build(policy.inner)
-        between = BetweenRacks(self._group, self._racks, rails=policy.compression.cuts, watch=self._watch)
-        inner = CollectiveExchanges(
+        return self._racks
+
+    def own_rack(self) -> Group:
+        """The ranks of this rank's rack; all ranks call it."""
+        rack = self._group.split(self.racks().members)
+        assert rack is not None, "every rank is in a rack"
+        return rack
+
+    def build_on_store(self, policy: Hierarchical, store: StoreExchange) -> RackStoreExchange:
+        """The exchange of racks that share a store, to which a rack's first rank goes by ``store``; all call it."""
+        inner = self._inside(self.own_rack()).build(policy.inner)
+        assert isinstance(inner, SynchronousExchange), inner
+        return RackStoreExchange(inner, store, rack=self.own_rack(), replica=self._replica, timeline=self._timeline)
+
+    def _inside(self, rack: Group) -> "CollectiveExchanges":
+        return CollectiveExchanges(
             self._replica,
-            group=between.inside,
+            group=rack,
             timeline=self._timeline,
             refuse=self._refuse,
             snapshots=SnapshotTaker(None),
             gauge=None if self._gauge is None else _RackGauge(self._gauge, self._rack_mates()),
         )
+
+    def _build_levels(self, policy: Hierarchical) -> CollectiveExchange:
+        racks = self.racks()
+        if len(racks.members) == 1:
+            if self._group.rank == 0:
+                self._timeline.meter.totals.fallbacks.append(
+                    f"all workers are in one rack, so {policy.spec} is {policy.inner.spec}"
+                )
+            return self.build(policy.inner)
+        between = BetweenRacks(self._group, racks, rails=policy.compression.cuts, watch=self._watch)
         outer = AveragingExchange(
             self._replica,
             policy=policy,
@@ -204,7 +225,7 @@ class CollectiveExchanges:
             gauge=self._gauge,
             make_reducer=_reducers_of(between, policy, seed=self._seed),
         )
-        return HierarchicalExchange(inner.build(policy.inner), outer)
+        return HierarchicalExchange(self._inside(between.inside).build(policy.inner), outer)
 
 
 def _reducers_of(group: Group | BetweenRacks, policy: LocalSGD | Hierarchical, *, seed: int) -> ReducerMaker | None:

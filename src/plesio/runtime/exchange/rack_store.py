@@ -53,6 +53,15 @@ class RackStoreExchange:
         """When this step's own gradient was complete, if it is being exchanged in the rack since then; else None."""
         return self._inner.ready_s
 
+    @property
+    def halted(self) -> bool:
+        """Whether the stage that the exchange is for ends, as far as the rack has heard."""
+        return self._store.halted
+
+    @halted.setter
+    def halted(self, halted: bool) -> None:
+        self._store.halted = halted
+
     def begin(self, clock: int) -> None:
         """Take the shared state over and begin at ``clock``. All of a rack call it, as all that follows."""
         self._clock = clock
@@ -99,7 +108,8 @@ class RackStoreExchange:
         """Take the leader's parameters and credit over; returns how long the leader waited for other racks."""
         if self._rack.size == 1:
             return 0.0
-        told = torch.tensor([self._store.credit, self._store.waited_s], dtype=torch.float64)
+        store = self._store
+        told = torch.tensor([store.credit, store.waited_s, store.halted], dtype=torch.float64)
         self._rack.broadcast(told)
         parameters = list(self._replica.parameters.values())
         for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
@@ -110,8 +120,8 @@ class RackStoreExchange:
                 parts = torch.split(flat, [parameter.numel() for parameter in alike])
                 for parameter, part in zip(alike, parts, strict=True):
                     parameter.copy_(part.view_as(parameter))
-        credit, waited_s = told.tolist()
-        self._store.credit = int(credit)
+        credit, waited_s, halted = told.tolist()
+        store.credit, store.halted = int(credit), bool(halted)
         return float(waited_s)
 
     def flush(self) -> None:
@@ -119,6 +129,10 @@ class RackStoreExchange:
         if self._leads:
             self._store.flush()
         self._follow()
+
+    def take_back(self) -> None:
+        """Take over what the servers hold now, the optimizer's state too where they have stepped it."""
+        self._store.take_back()
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Backward passes in this context are not reduced."""

@@ -2,15 +2,20 @@
 
 from collections.abc import Callable
 
-from plesio.policies import Policy
+from plesio.policies import Hierarchical, Policy
+from plesio.runtime.exchange.collective import CollectiveExchanges
 from plesio.runtime.exchange.exchange import Gauge, Refusal
 from plesio.runtime.exchange.layout import Layout
+from plesio.runtime.exchange.rack_store import RackStoreExchange
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.exchange.store import StoreExchange
 from plesio.runtime.exchange.store_client import StoreClient
 from plesio.runtime.timeline import Timeline
 
-__all__ = ["StoreExchanges"]
+__all__ = ["StageExchange", "StoreExchanges"]
+
+StageExchange = StoreExchange | RackStoreExchange
+"""A worker's by itself, or as one of a rack."""
 
 
 class StoreExchanges:
@@ -22,6 +27,7 @@ class StoreExchanges:
         timeline: Where waiting and communicating go.
         refuse: Called when an update of this worker is refused.
         gauge: Shown this worker's own gradients.
+        exchanges: Builds what goes on within a rack, where racks share the store.
     """
 
     def __init__(
@@ -32,6 +38,7 @@ class StoreExchanges:
         timeline: Timeline,
         refuse: Refusal,
         gauge: Gauge | None,
+        exchanges: CollectiveExchanges,
     ) -> None:
         self._replica = replica
         self._client = client
@@ -39,8 +46,9 @@ class StoreExchanges:
         self._timeline = timeline
         self._refuse = refuse
         self._gauge = gauge
+        self._exchanges = exchanges
 
-    def begin(self, policy: Policy, *, clock: int, leads: bool, enter: Callable[[], None]) -> StoreExchange:
+    def begin(self, policy: Policy, *, clock: int, leads: bool, enter: Callable[[], None]) -> StageExchange:
         """The exchange of ``policy``, from ``clock`` on.
 
         Args:
@@ -49,7 +57,7 @@ class StoreExchanges:
             leads: Whether this one offers its state to the servers.
             enter: Returns when that has been done, and all are there.
         """
-        exchange = StoreExchange(
+        store = StoreExchange(
             self._replica,
             policy=policy,
             client=self._client,
@@ -58,9 +66,12 @@ class StoreExchanges:
             refuse=self._refuse,
             gauge=self._gauge,
         )
+        exchange: StageExchange = store
+        if isinstance(policy, Hierarchical):
+            exchange = self._exchanges.build_on_store(policy, store)
         begun_s = self._timeline.now_s()
         if leads:
-            exchange.offer_initial()
+            store.offer_initial()
         entered_s = self._timeline.now_s()
         enter()
         waited_s = self._timeline.now_s()

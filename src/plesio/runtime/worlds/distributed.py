@@ -67,7 +67,7 @@ class DistributedWorld:
         """The exchanges of a policy that changes; set before the first loop."""
         self.rounds = RoundBook(self.rank, self.num_workers)
         self.rack: Rack | None = None
-        """Where racks share a store, this worker's; set before the first loop."""
+        """Where racks share a store in the whole run, this worker's; set before the first loop."""
         self._job = job
         self._owns_job = owns_job
         self._policy = policy
@@ -140,17 +140,32 @@ class DistributedWorld:
                 seed=self._info.seed,
                 rounds=self.rounds,
             )
-        if self.rack is not None:
-            return self._rack_feed(figures, plan=plan, rack=self.rack)
-        leases = self._leases(figures, plan=plan, on_admitted=self._admitted)
         if self.stages is None:
-            return LeasedFeed(leases, num_samples=figures.num_samples, first_epoch=plan, seed=self._info.seed)
+            return self._leased_feed(figures, plan=plan)
         self._feed = StagedFeed(
-            figures, plan=plan, seed=self._info.seed, rounds=self.rounds, source=leases, stages=self.stages
+            figures,
+            plan=plan,
+            seed=self._info.seed,
+            rounds=self.rounds,
+            lease=lambda: self._leased_feed(figures, plan=plan),
+            stages=self.stages,
         )
         return self._feed
 
-    def _leases(self, figures: PlanFigures, *, plan: int, on_admitted: Callable[[int], None]) -> Leases:
+    @property
+    def _rack_now(self) -> Rack | None:
+        """This worker's rack, if racks share the store now."""
+        return self.rack if self.stages is None else self.stages.rack
+
+    def _leased_feed(self, figures: PlanFigures, *, plan: int) -> LeasedFeed | RackFeed:
+        if (rack := self._rack_now) is not None:
+            return self._rack_feed(figures, plan=plan, rack=rack)
+        leases = self._leases(figures, plan=plan, on_admitted=self._admitted, on_halt=lambda: self.on_halt())
+        return LeasedFeed(leases, num_samples=figures.num_samples, first_epoch=plan, seed=self._info.seed)
+
+    def _leases(
+        self, figures: PlanFigures, *, plan: int, on_admitted: Callable[[int], None], on_halt: Callable[[], None]
+    ) -> Leases:
         assert self.client is not None
         return Leases(
             self.client,
@@ -158,16 +173,19 @@ class DistributedWorld:
             figures=figures,
             on_admitted=on_admitted,
             before_rest=lambda: self.before_rest(),
-            on_halt=lambda: self.on_halt(),
+            on_halt=on_halt,
         )
 
-    def _rack_feed(self, figures: PlanFigures, *, plan: int, rack: Rack) -> Feed:
-        figures = figures_for_racks(figures, sizes=rack.sizes, together=self._policy.synchronous)
+    def _rack_feed(self, figures: PlanFigures, *, plan: int, rack: Rack) -> RackFeed:
+        figures = figures_for_racks(figures, sizes=rack.sizes, together=rack.together)
         blocks = RackBlocks(
             rack.group,
-            lease=lambda on_admitted: self._leases(figures, plan=plan, on_admitted=on_admitted),
+            lease=lambda on_admitted, on_halt: self._leases(
+                figures, plan=plan, on_admitted=on_admitted, on_halt=on_halt
+            ),
             before_rest=lambda: self.before_rest(),
             on_admitted=self._admitted,
+            on_halt=lambda: self.on_halt(),
         )
         whole = LeasedFeed(blocks, num_samples=figures.num_samples, first_epoch=plan, seed=self._info.seed)
         return RackFeed(whole, rack=rack.group)
@@ -183,9 +201,12 @@ class DistributedWorld:
         return _steer(self.client.await_control(ControlKind.STEER))
 
     def news(self) -> Steer | None:
-        """The answer to the last review, if it has come; not waited for."""
+        """The answer to the last review, if it has come; not waited for. A rack's leader tells the rack."""
         assert self.client is not None
-        body = self.client.heard(ControlKind.STEER)
+        rack = self._rack_now
+        body = self.client.heard(ControlKind.STEER) if rack is None or rack.leads else None
+        if rack is not None:
+            body = rack.tell(body)
         return None if body is None else _steer(body)
 
     def enter_store(self, clock: int, *, turn: Turn | None = None) -> None:
@@ -216,7 +237,12 @@ class DistributedWorld:
 
     def leave_store(self, clock: int, *, plan: int) -> Turn:
         """This worker has handed in all it had: returns when it is known how it goes on."""
-        body = self._stand(Standing(clock=clock, plan=plan))
+        standing, rack = Standing(clock=clock, plan=plan), self._rack_now
+        # one speaks for a rack, so that all of it hear the same
+        body = self._stand(standing) if rack is None or rack.leads else None
+        if rack is not None:
+            body = rack.tell(body)
+        assert body is not None
         if body["steer"] is None:
             return Turn(steer=None, to_the_end=body["to_the_end"])
         self.rounds.global_samples = body["samples"]
@@ -300,7 +326,7 @@ class DistributedWorld:
         finally:
             if self._heartbeat is not None:
                 self._heartbeat.quiet()
-            if self.rack is not None and isinstance(self._failure(), WorkerLostError):
+            if self._rack_now is not None and isinstance(self._failure(), WorkerLostError):
                 self._job.let_servers_go_on()  # this rack is at its end, others are not
             if self._owns_job:
                 self._job.close()
