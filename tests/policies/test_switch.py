@@ -186,10 +186,14 @@ class World:
         if self.loses and not self.lost and self.random.random() < 0.05:
             worker = self.random.choice(sorted(self.clocks))
             self.lost = True
-            for gone in [worker] if worker not in (0, 1) or not self.mates else [worker, 1 - worker]:
+            lost = [worker] if worker not in (0, 1) or not self.mates else [worker, 1 - worker]
+            for gone in lost:
                 for book in (self.clocks, self.credit, self.pulled):
                     del book[gone]
                 self.standing.discard(gone)
+            if len(lost) == 2:
+                self.mates.clear()
+            for gone in lost:
                 self.tell(Left(worker=gone, reason=LeaveReason.LOST))
             return
         speaking = self.clocks.keys() - self.mates.keys()
