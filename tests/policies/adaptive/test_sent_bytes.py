@@ -12,9 +12,10 @@ from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster, LinkKind
 from plesio.cost.step_time import Constant
 from plesio.policies import Reviewed
+from plesio.policies.adaptive.choice import Allowance
 from plesio.policies.adaptive.sent_bytes import SentBytes
 from plesio.policies.adaptive.setting import ON_THE_STORE, SENT_SHARE, SYNCHRONOUS, Setting, SystemConfig
-from plesio.policies.adaptive.system import Allowance, SystemMonitor
+from plesio.policies.adaptive.system import SystemMonitor
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob

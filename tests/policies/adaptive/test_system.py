@@ -9,8 +9,9 @@ from hypothesis import given
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies import Reviewed
+from plesio.policies.adaptive.choice import Allowance
 from plesio.policies.adaptive.setting import ON_THE_STORE, SYNCHRONOUS, Setting, SystemConfig, ladder
-from plesio.policies.adaptive.system import Allowance, SystemMonitor
+from plesio.policies.adaptive.system import SystemMonitor
 from plesio.policies.adaptive.what_if import predict_step_s
 
 BSP = Setting.of(period=1, delay=0)

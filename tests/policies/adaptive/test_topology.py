@@ -11,6 +11,7 @@ from hypothesis import given
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies import Adaptive, Hierarchical, Reviewed, decode_event, encode_event, parse_policy
+from plesio.policies.adaptive.choice import Allowance, Choice
 from plesio.policies.adaptive.controller import Controller
 from plesio.policies.adaptive.noise import NoiseConfig, NoiseMonitor
 from plesio.policies.adaptive.reading import GradientFigures, Reading
@@ -23,7 +24,7 @@ from plesio.policies.adaptive.setting import (
     TopologyConfig,
     settings_by_racks,
 )
-from plesio.policies.adaptive.system import LOCAL, Allowance, Choice, SystemMonitor
+from plesio.policies.adaptive.system import LOCAL, SystemMonitor
 from plesio.policies.adaptive.topology import RackTransfers, WorkerRacks
 
 TWO_OF_EIGHT = (0,) * 8 + (8,) * 8

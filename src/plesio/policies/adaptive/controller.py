@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from plesio.policies.adaptive.bound import BoundTuner
+from plesio.policies.adaptive.choice import Allowance, Choice
 from plesio.policies.adaptive.gradient import GradientMonitor
 from plesio.policies.adaptive.guard import Guard
 from plesio.policies.adaptive.noise import NoiseMonitor
@@ -21,7 +22,7 @@ from plesio.policies.adaptive.progress import ProgressJudge
 from plesio.policies.adaptive.reading import Advice, Reading
 from plesio.policies.adaptive.review import GradientPairs, Movement, put_together
 from plesio.policies.adaptive.setting import SYNCHRONOUS, Setting
-from plesio.policies.adaptive.system import Allowance, Choice, SystemMonitor
+from plesio.policies.adaptive.system import SystemMonitor
 from plesio.policies.events import Reviewed
 
 if TYPE_CHECKING:  # the policy's description starts the machine that holds this

@@ -46,12 +46,12 @@ the collective is compared with the shares that it would have.
 import math
 import statistics
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.policies.adaptive.choice import Allowance, Choice
 from plesio.policies.adaptive.reason import reason_of
 from plesio.policies.adaptive.sent_bytes import Kind, SentBytes
 from plesio.policies.adaptive.setting import (
@@ -70,7 +70,7 @@ from plesio.policies.adaptive.transfers import each_step_s, now_and_then_s, with
 from plesio.policies.adaptive.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
 
-__all__ = ["Allowance", "Choice", "SystemMonitor"]
+__all__ = ["SystemMonitor"]
 
 NOT_MEASURED = " (no exchange has been measured yet)"
 SHORTEST_S = 1e-9
@@ -81,52 +81,6 @@ LOCAL = Setting.of(period=2, delay=0)
 """Any by which single workers average parameters."""
 SHARES_GAIN = 0.05
 """Share of the time of a step that other shares must promise to save: they cost training nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
-    """What training can afford.
-
-    Attributes:
-        slack: Most steps that workers may go on by themselves.
-        drift: The same where workers step by racks (`topology`).
-        staleness: The same on the store.
-        efficiency: Progress of a step that a worker makes by itself, over that of one with the mean gradient.
-        rack_efficiency: The same of a step that a rack makes by itself.
-        bears: Whether nothing else speaks against a setting.
-    """
-
-    slack: float = math.inf
-    drift: float = math.inf
-    staleness: float = math.inf
-    efficiency: float = 1.0
-    rack_efficiency: float = 1.0
-    bears: Callable[[Setting], bool] = field(default=lambda _: True)
-
-    def progress(self, setting: Setting) -> float:
-        """Of a step under ``setting``, over that of a step with the mean gradient."""
-        if setting.slack == 0 or setting.on_store:
-            return 1.0
-        return self.rack_efficiency if setting.by_racks else self.efficiency
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What the system side wants within the slack that it is given.
-
-    Attributes:
-        setting: The one to go on with.
-        least: What it would be if training could afford any slack.
-        shares: By rank, adding up to 1; empty is equal shares.
-        reason: Why, as a clause.
-        inputs: The figures behind it, by name.
-    """
-
-    setting: Setting
-    least: Setting
-    shares: tuple[float, ...]
-    reason: str
-    inputs: tuple[tuple[str, float], ...]
 
 
 class SystemMonitor:
