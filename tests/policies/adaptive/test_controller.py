@@ -138,3 +138,13 @@ def test_with_less_slack_or_from_the_store_the_speed_is_learned_anew(before: Set
     assert decision.setting == SYNCHRONOUS
     found = [run.review(position=(3.0 * place, 1.0)) for place in range(12, 24)]
     assert any(decision.alarm for decision in found) == alarmed
+
+
+@pytest.mark.parametrize(("policy", "restore"), [("adaptive,system.compress=off", False), ("adaptive", True)])
+def test_a_leap_in_the_first_reviews_is_bsps_own_where_the_run_has_been_bsp_all_along(policy: str, *, restore: bool):
+    run = Run(f"{policy},phase.direction=both,phase.slack=0")
+    for _ in range(3):
+        setting = run.review().setting
+    assert (setting != SYNCHRONOUS) == restore
+    alarm = run.review(5.0)
+    assert (alarm.alarm, alarm.restore) == (True, restore)

@@ -234,3 +234,12 @@ def test_a_loss_beyond_all_numbers_is_judged_too():
 def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
     with pytest.raises(PolicySpecError, match=next(iter(wrong))):
         ProgressConfig(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("known", "judged"), [(1, False), (2, True)])
+def test_one_review_says_nothing_of_how_training_goes(known: int, *, judged: bool):
+    run = Run()
+    run.see(*fall(known))
+    run.judge.changed(BSP, Setting.of(period=1, delay=0, compressed=True))
+    assert run.judge.on_trial == judged
+    assert (run.see(5.0)[0] is not None) == judged

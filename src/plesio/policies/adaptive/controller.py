@@ -82,6 +82,7 @@ class Controller:
         "_pairs",
         "_progress",
         "_system",
+        "_was_loose",
         "setting",
         "shares",
     )
@@ -110,6 +111,8 @@ class Controller:
         self._kept_losses: deque[float] = deque(maxlen=2)
         """Of the steps before each of the states that the workers have kept, two at most."""
         self._num_restores = 0
+        self._was_loose = False
+        """Whether the run has ever been under anything but plain BSP."""
 
     @property
     def knows_transfer(self) -> bool:
@@ -142,6 +145,8 @@ class Controller:
         if alarm is not None:
             inputs |= {f"guard.{key}": float(value) for key, value in alarm.inputs.items()}
             restore = not alarm.averted and self._may_restore(reading.loss)
+            if alarm.early and not self._was_loose:  # the loss may leap at the beginning, and this is BSP's own
+                restore = False
             reason = f"{alarm.reason}: {self._fall_back_text(restore=restore)}"
         elif failure is not None:
             restore = failure.harmed and self._may_restore(reading.loss)
@@ -166,6 +171,7 @@ class Controller:
             if choice.setting != self.setting:
                 cost = inputs["system.step_s"] / inputs["system.before_step_s"] if choice.inputs else 0.0
                 self._progress.changed(self.setting, choice.setting, cost=cost)
+        self._was_loose = self._was_loose or choice.setting != SYNCHRONOUS
         self.setting, self.shares = choice.setting, choice.shares
         return Decision(
             setting=choice.setting,

@@ -72,11 +72,13 @@ class Alarm:
     Attributes:
         reason: One clause for people, such as ``the loss is 3.1, 12 times its noise above 0.42``.
         averted: The shared parameters are unhurt; the module's head says when.
+        early: It comes in the first four reviews, when a figure is held against the highest of very few.
         inputs: The numbers that it follows from, by name.
     """
 
     reason: str
     averted: bool = False
+    early: bool = False
     inputs: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -154,6 +156,7 @@ class Guard:
         "_highest_rate",
         "_loss",
         "_norm_sq",
+        "_num_reviews",
         "_quiet",
         "_rate",
         "_refused_before",
@@ -191,6 +194,7 @@ class Guard:
             rise=config.speed_jump - 1.0,
             creep_rise=_CREEP * config.speed_jump - 1.0,
         )
+        self._num_reviews = 0
         self._rate = math.inf
         self._highest_rate = 0.0
         self._refused_before = 0.0
@@ -210,6 +214,7 @@ class Guard:
 
     def observe(self, reading: Reading) -> Alarm | None:
         """Take what a review saw; an alarm if training diverges."""
+        self._num_reviews += 1
         self._look_for_restart(reading.learning_rate)
         found = [self._judge_refused(reading), self._judge_clipped(reading)]
         figures = ((self._loss, reading.loss), (self._worst, reading.worst_loss), (self._speed, reading.speed))
@@ -231,7 +236,7 @@ class Guard:
             self._learn_anew()
         self._alarmed = True
         self._quiet, self._averted = self._config.rearm_reviews, averted
-        return replace(alarm, averted=averted)
+        return replace(alarm, averted=averted, early=self._num_reviews <= _RECENT)
 
     def tightened(self) -> None:
         """The run gets less slack or another optimizer's steps: what speed and loss were before says nothing of them.

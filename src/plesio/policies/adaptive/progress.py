@@ -18,7 +18,8 @@ what saves a tenth of the time must not cost more than a tenth of the progress; 
 
 σ is the error of both losses and of F: of each review the scatter of the workers' means over the root of their number,
 or, where that is more, the scatter of the reviews about their trend. Workers that draw from different data scatter
-more, and are judged more mildly. Without a loss nothing is judged.
+more, and are judged more mildly. Without a loss nothing is judged, nor without two reviews before the change: one says
+nothing of how training goes, and at the beginning losses may rise by themselves.
 
 A trial goes on when the setting is left before it is over, for another reason: harm shows late.
 
@@ -197,7 +198,7 @@ class ProgressJudge:
         if _looser(after, before):
             known = tuple(self._points)
             keeps = max(self._config.keeps, min(self._config.most_kept, cost))
-            self._trial = _Trial(before, after, known, keeps) if known else None
+            self._trial = _Trial(before, after, known, keeps) if len(known) > 1 else None
         elif self._trial is None:
             self._points.clear()
 
