@@ -44,6 +44,7 @@ def _build(
     del seed  # `Task` seeds torch before it calls
     normalise = nn.BatchNorm2d if batch_norm else nn.Identity
     model = nn.Sequential(
+        _Centred(),
         nn.Conv2d(1, 16, kernel_size=3, padding=1),
         normalise(16),
         nn.ReLU(),
@@ -57,7 +58,17 @@ def _build(
         nn.Dropout(dropout),
         nn.Linear(64, 10),
     )
+    for layer in model:
+        if isinstance(layer, nn.Conv2d | nn.Linear) and layer is not model[-1]:
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     return model, torch.optim.SGD(model.parameters(), lr=learning_rate, weight_decay=weight_decay)
+
+
+class _Centred(nn.Module):
+    """Pixels with mean 0 and variance 1, as in the task's own network."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images - 0.3) / 0.37
 
 
 @functools.cache

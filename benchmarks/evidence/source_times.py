@@ -13,7 +13,7 @@ from plesio.core.results import RunResult
 __all__ = ["busy", "nodes"]
 
 NODES = (4, 8, 16, 32, 64)
-NODE_ROUNDS = {"bsp": 12, "ssp:5": 12, "asp": 12, "adaptive": 64}
+NODE_ROUNDS = {"bsp": 12, "ssp:5": 12, "asp": 6, "adaptive": 64}
 """Steps of each worker; adaptive needs some to get to where it stays."""
 BATCH = 16
 BUSY_MBIT_PER_S = 160
