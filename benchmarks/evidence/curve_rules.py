@@ -24,7 +24,8 @@ class Case:
     """A run as a rule sees it.
 
     Attributes:
-        name: Policy, rate and seed.
+        name: Task, policy and seed.
+        task: What was trained.
         clocks: Of the evaluations, by steps of each worker.
         metrics: In points, more is better.
         reviews: Clock, mean loss and its error.
@@ -36,6 +37,7 @@ class Case:
     """
 
     name: str
+    task: str
     clocks: tuple[float, ...]
     metrics: tuple[float, ...]
     reviews: tuple[tuple[int, float, float], ...]

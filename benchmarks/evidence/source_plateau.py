@@ -12,6 +12,7 @@ losses of reviews of 8 steps; it was chosen before, on other runs.
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -75,13 +76,13 @@ CURVES: Mapping[str, Curves] = {
     "stdlib_lm": Curves(
         task={
             "name": "stdlib_lm",
-            "batch_size": 8,
+            "batch_size": 4,
             "options": {"width": 48, "depth": 1, "context": 64, "corpus_bytes": 1_000_000, "learning_rate": 1.2e-2},
         },
-        num_workers=4,
-        rounds=180,
-        change=36,
-        loose=("bsp,compress=qsgd:8", "local_sgd:2", "local_sgd:8"),
+        num_workers=8,
+        rounds=240,
+        change=48,
+        loose=("bsp,compress=qsgd:8", "local_sgd:8", "ssp:5", "asp"),
         harm=5.0,
         healthy=2.5,
     ),
@@ -113,12 +114,14 @@ def plateau(*, seeds: Sequence[int], out: Path) -> None:
     for name, (make_rule, counts, sizes) in GRIDS.items():
         (count, size), rule = _best(make_rule, list(product(counts, sizes)), known)
         rules[f"{name}({count}, {size:g})"] = rule
-    print("\n| rule | harmed, in time | by the end | healthy, alarm by half | by the end |\n|:--|--:|--:|--:|--:|")
+    print("\n| rule | harmed, in time | by the end | healthy, alarm by half | by the end | of them |")
+    print("|:--|--:|--:|--:|--:|:--|")
     for name, rule in rules.items():
         cells = [
             _counted(rule, cases, late=late) for cases in (_harmed(unseen), _healthy(unseen)) for late in (False, True)
         ]
-        print(f"| {name} | " + " | ".join(cells) + " |")
+        by_task = Counter(case.task for case in _healthy(unseen) if rule(case) < math.inf)
+        print(f"| {name} | " + " | ".join([*cells, ", ".join(f"{task} {n}" for task, n in by_task.items())]) + " |")
 
 
 def _best(
@@ -177,6 +180,7 @@ def _case(curves: Curves, run: RunResult, bsp: RunResult, *, name: str) -> Case:
     lost = _points(bsp, bsp.evaluations[-1]) - metrics[-1]
     return Case(
         name=name,
+        task=run.task,
         clocks=tuple(point.samples / curves.round_samples for point in run.evaluations),
         metrics=metrics,
         reviews=tuple(_reviews(run, rounds=curves.rounds)),

@@ -13,8 +13,11 @@ from plesio.core.results import RunResult
 __all__ = ["busy", "nodes"]
 
 NODES = (4, 8, 16, 32, 64)
-NODE_ROUNDS = {"bsp": 12, "ssp:5": 12, "asp": 6, "adaptive": 64}
+ROUNDS = {"bsp": 12, "ssp:5": 12, "asp": 12, "adaptive": 64}
 """Steps of each worker; adaptive needs some to get to where it stays."""
+EVERY_HOST_ROUNDS = {"ssp:5": 12, "asp": 4}
+"""The same with the default, a server on every host: many messages to model."""
+MOST_SERVERS = 8
 BATCH = 16
 BUSY_MBIT_PER_S = 160
 NODES_MBIT_PER_S = 500
@@ -25,26 +28,33 @@ BUSY_ROUNDS = 64
 
 def nodes(*, seeds: Sequence[int], out: Path) -> None:
     """What a step costs above computing, on 4 to 64 nodes."""
-    shown: dict[str, list[str]] = {}
-    for policy, rounds in NODE_ROUNDS.items():
-        above_s: dict[int, float] = {}
-        for count in NODES:
-            runs = do(
-                _timed(policy, count, rounds, seeds, mbit_per_s=NODES_MBIT_PER_S),
-                out=out / f"{count}-{rounds}{_kind(policy)}",
-            )
-            pairs = [_step_and_computing_s(run) for run in runs[policy]]
-            above_s[count] = statistics.fmean(step_s - computing_s for step_s, computing_s in pairs)
-            share = plus_minus([100 * (1 - computing_s / step_s) for step_s, computing_s in pairs], ".0f")
-            shown.setdefault(policy, []).append(f"{1e3 * above_s[count]:.1f} ms, {share} %")
-        shown[policy].append(f"{above_s[16] / above_s[4]:.2f}")
-        shown[policy].append(f"{above_s[64] / above_s[8]:.2f}")
+    shown = {}
+    for policy, rounds in ROUNDS.items():
+        shown[policy] = _above(policy, rounds, seeds, most_servers=MOST_SERVERS, out=out)
+    for policy, rounds in EVERY_HOST_ROUNDS.items():
+        shown[f"{policy}, a server on every host"] = _above(policy, rounds, seeds, most_servers=None, out=out)
     print(f"\n{NODES_MBIT_PER_S} Mbit/s; ms of a worker's step that are not computing, and their share of the step\n")
     print("| | " + " | ".join(f"{count} nodes" for count in NODES) + " | 4 to 16 | 8 to 64 |")
     print("|:--|" + "--:|" * (len(NODES) + 2))
     for policy, cells in shown.items():
-        print(f"| `{policy}` | " + " | ".join(cells) + " |")
+        print(f"| {policy} | " + " | ".join(cells) + " |")
     _show_deciding()
+
+
+def _above(policy: str, rounds: int, seeds: Sequence[int], *, most_servers: int | None, out: Path) -> list[str]:
+    """Cells of a row: by the number of nodes, and how often as much from 4 to 16 and from 8 to 64."""
+    cells, above_s = [], {}
+    for count in NODES:
+        recipe = _timed(policy, count, rounds, seeds, mbit_per_s=NODES_MBIT_PER_S)
+        servers = None if policy in ("bsp", "adaptive") or most_servers is None else min(count, most_servers)
+        if servers is not None:
+            recipe = recipe.model_copy(update={"run": recipe.run.model_copy(update={"servers": servers})})
+        folder = f"{count}-{rounds}{_kind(policy)}" + ("" if servers is None else f"-{servers}-servers")
+        pairs = [_step_and_computing_s(run) for run in do(recipe, out=out / folder)[policy]]
+        above_s[count] = statistics.fmean(step_s - computing_s for step_s, computing_s in pairs)
+        share = plus_minus([100 * (1 - computing_s / step_s) for step_s, computing_s in pairs], ".0f")
+        cells.append(f"{1e3 * above_s[count]:.1f} ms, {share} %")
+    return [*cells, f"{above_s[16] / above_s[4]:.1f}", f"{above_s[64] / above_s[8]:.1f}"]
 
 
 def _show_deciding() -> None:
@@ -61,7 +71,7 @@ def _show_deciding() -> None:
 def busy(*, seeds: Sequence[int], out: Path) -> None:
     """The share of a worker's time in which it computes, with and without stragglers."""
     shown: dict[str, list[tuple[str, float, float]]] = {}
-    for policy in NODE_ROUNDS:
+    for policy in ROUNDS:
         cells = shown[policy] = []
         for stragglers in STRAGGLERS:
             recipe = _timed(policy, 8, BUSY_ROUNDS, seeds, mbit_per_s=BUSY_MBIT_PER_S, stragglers=stragglers)
