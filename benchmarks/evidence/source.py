@@ -2,7 +2,7 @@
 
     python benchmarks/evidence/source.py lm                         # a language model: steps, time, perplexity, bytes
     python benchmarks/evidence/source.py nodes                      # what a step costs above computing, 4 to 64 nodes
-    python benchmarks/evidence/source.py spread --seeds 6           # of final accuracies over seeds
+    python benchmarks/evidence/source.py spread --seeds 10          # of final accuracies over seeds
     python benchmarks/evidence/source.py busy                       # the share of time in which workers compute
     python benchmarks/evidence/source.py regularisation             # dropout, weight decay, BatchNorm and staleness
     python benchmarks/evidence/source.py plateau --out /tmp/source  # is validation a signal of too much slack?
@@ -24,7 +24,7 @@ Part = Callable[..., None]
 PARTS: dict[str, tuple[Part, int]] = {
     "lm": (language_model, 3),
     "nodes": (nodes, 2),
-    "spread": (spread, 6),
+    "spread": (spread, 10),
     "busy": (busy, 3),
     "regularisation": (regularisation, 3),
     "plateau": (plateau, 3),
