@@ -1,0 +1,125 @@
+"""Rules that look at a training curve and say when a policy that is in force since a change is too loose.
+
+A rule sees what was recorded of a run and gives the step of its first alarm after the change. Curves are turned so that
+more is better; σ is the scatter of the validation metric about its trend before the change.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from plesio.policies.adaptive.progress import ProgressConfig, ProgressJudge
+from plesio.policies.adaptive.reading import Reading
+from plesio.policies.adaptive.setting import Setting
+
+__all__ = ["REVIEW", "Case", "Rule", "fall", "oscillation", "stall", "trial"]
+
+REVIEW = 8
+"""Steps between two reviews of adaptive while a change is on trial."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A run as a rule sees it.
+
+    Attributes:
+        name: Task, policy and seed.
+        task: What was trained.
+        clocks: Of the evaluations, by steps of each worker.
+        metrics: In points, more is better.
+        reviews: Clock, mean loss and its error.
+        change: The step after which the policy is another.
+        last: The step at which the run ends.
+        lost: Points below BSP's end.
+        harmed: Whether that is much.
+        healthy: Whether it is little.
+    """
+
+    name: str
+    task: str
+    clocks: tuple[float, ...]
+    metrics: tuple[float, ...]
+    reviews: tuple[tuple[int, float, float], ...]
+    change: int
+    last: int
+    lost: float
+    harmed: bool
+    healthy: bool
+
+    @property
+    def deadline(self) -> float:
+        """The last step at which an alarm is in time."""
+        return (self.change + self.last) / 2
+
+    @property
+    def known(self) -> list[float]:
+        """Metrics before the change."""
+        return [metric for clock, metric in zip(self.clocks, self.metrics, strict=True) if clock <= self.change]
+
+
+Rule = Callable[[Case], float]
+"""Gives the step of the first alarm; inf for none."""
+
+
+def stall(patience: int, gain: float) -> Rule:
+    """A plateau: the best of the last ``patience`` evaluations is not ``gain`` σ better than the best before them."""
+
+    def alarm(case: Case) -> float:
+        least = gain * _scatter(case.known)
+        for place in range(len(case.known) + patience, len(case.metrics) + 1):
+            recent, before = case.metrics[place - patience : place], case.metrics[: place - patience]
+            if max(recent) <= max(before) + least:
+                return case.clocks[place - 1]
+        return math.inf
+
+    return alarm
+
+
+def oscillation(window: int, ratio: float) -> Rule:
+    """The last ``window`` evaluations scatter ``ratio`` times as much about their trend as those before the change."""
+
+    def alarm(case: Case) -> float:
+        usual = _scatter(case.known)
+        for place in range(len(case.known) + window, len(case.metrics) + 1):
+            if _scatter(case.metrics[place - window : place]) > ratio * usual:
+                return case.clocks[place - 1]
+        return math.inf
+
+    return alarm
+
+
+def fall(patience: int, depth: float) -> Rule:
+    """The last ``patience`` evaluations are all more than ``depth`` σ below the best so far."""
+
+    def alarm(case: Case) -> float:
+        limit = depth * _scatter(case.known)
+        for place in range(len(case.known) + patience, len(case.metrics) + 1):
+            if max(case.metrics[place - patience : place]) < max(case.metrics[:place]) - limit:
+                return case.clocks[place - 1]
+        return math.inf
+
+    return alarm
+
+
+def trial(config: ProgressConfig) -> Rule:
+    """The rule of `plesio.policies.adaptive.progress` on the losses."""
+
+    def alarm(case: Case) -> float:
+        judge, changed = ProgressJudge(config), False
+        for clock, loss, error in case.reviews:
+            if clock > case.change and not changed:
+                judge.changed(Setting.of(period=1, delay=0), Setting.of(period=8, delay=4))
+                changed = True
+            reading = Reading(clock=clock, num_steps=REVIEW, learning_rate=0.1, loss=loss, loss_error=error)
+            if judge.observe(reading) is not None:
+                return clock
+        return math.inf
+
+    return alarm
+
+
+def _scatter(values: Sequence[float]) -> float:
+    """Standard deviation of one value about the trend, from second differences; 0 of fewer than four values."""
+    second = [abs(c - 2 * b + a) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
+    return statistics.median(second) / (math.sqrt(6) * 0.6745) if len(second) >= 2 else 0.0

@@ -1,0 +1,116 @@
+"""What policies do to time, beside the source: a step above computing, by the number of nodes, and busy time."""
+
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from source_runs import HERE, do, make, plus_minus
+
+from plesio.bench.recipe import Recipe
+from plesio.core.results import RunResult
+
+__all__ = ["busy", "nodes"]
+
+NODES = (4, 8, 16, 32, 64)
+ROUNDS = {"bsp": 12, "ssp:5": 12, "asp": 12, "adaptive": 64}
+"""Steps of each worker; adaptive needs some to get to where it stays."""
+EVERY_HOST_ROUNDS = {"ssp:5": 12, "asp": 4}
+"""The same with the default, a server on every host: many messages to model."""
+MOST_SERVERS = 8
+BATCH = 16
+BUSY_MBIT_PER_S = 160
+NODES_MBIT_PER_S = 500
+"""So that BSP spends a third of its time on 8 nodes on other things than computing, as the source's does."""
+STRAGGLERS = ("equal", "transient", "persistent")
+BUSY_ROUNDS = 64
+
+
+def nodes(*, seeds: Sequence[int], out: Path) -> None:
+    """What a step costs above computing, on 4 to 64 nodes."""
+    shown = {}
+    for policy, rounds in ROUNDS.items():
+        shown[policy] = _above(policy, rounds, seeds, most_servers=MOST_SERVERS, out=out)
+    for policy, rounds in EVERY_HOST_ROUNDS.items():
+        shown[f"{policy}, a server on every host"] = _above(policy, rounds, seeds, most_servers=None, out=out)
+    print(f"\n{NODES_MBIT_PER_S} Mbit/s; ms of a worker's step that are not computing, and their share of the step\n")
+    print("| | " + " | ".join(f"{count} nodes" for count in NODES) + " | 4 to 16 | 8 to 64 |")
+    print("|:--|" + "--:|" * (len(NODES) + 2))
+    for policy, cells in shown.items():
+        print(f"| {policy} | " + " | ".join(cells) + " |")
+    _show_deciding()
+
+
+def _above(policy: str, rounds: int, seeds: Sequence[int], *, most_servers: int | None, out: Path) -> list[str]:
+    """Cells of a row: by the number of nodes, and how often as much from 4 to 16 and from 8 to 64."""
+    cells, above_s = [], {}
+    for count in NODES:
+        recipe = _timed(policy, count, rounds, seeds, mbit_per_s=NODES_MBIT_PER_S)
+        servers = None if policy in ("bsp", "adaptive") or most_servers is None else min(count, most_servers)
+        if servers is not None:
+            recipe = recipe.model_copy(update={"run": recipe.run.model_copy(update={"servers": servers})})
+        folder = f"{count}-{rounds}{_kind(policy)}" + ("" if servers is None else f"-{servers}-servers")
+        pairs = [_step_and_computing_s(run) for run in do(recipe, out=out / folder)[policy]]
+        above_s[count] = statistics.fmean(step_s - computing_s for step_s, computing_s in pairs)
+        share = plus_minus([100 * (1 - computing_s / step_s) for step_s, computing_s in pairs], ".0f")
+        cells.append(f"{1e3 * above_s[count]:.1f} ms, {share} %")
+    return [*cells, f"{above_s[16] / above_s[4]:.1f}", f"{above_s[64] / above_s[8]:.1f}"]
+
+
+def _show_deciding() -> None:
+    """Real milliseconds of the controller's decision by the number of workers."""
+    sys.path.insert(0, str(HERE.parent / "adaptive"))
+    from overhead import decide_ms  # it changes the import path, so only where it is needed
+
+    print("\n| workers | a decision, ms (median, quartiles) | of 16 steps of 16 ms |\n|--:|--:|--:|")
+    for count in NODES:
+        took = decide_ms(count, reviews=20)
+        print(f"| {count} | {took.text('.2f')} | {took['median'] / (16 * 16):.2%} |")
+
+
+def busy(*, seeds: Sequence[int], out: Path) -> None:
+    """The share of a worker's time in which it computes, with and without stragglers."""
+    shown: dict[str, list[tuple[str, float, float]]] = {}
+    for policy in ROUNDS:
+        cells = shown[policy] = []
+        for stragglers in STRAGGLERS:
+            recipe = _timed(policy, 8, BUSY_ROUNDS, seeds, mbit_per_s=BUSY_MBIT_PER_S, stragglers=stragglers)
+            runs = do(recipe, out=out / f"{stragglers}{_kind(policy)}")[policy]
+            each = [[100 * worker.compute_s / run.wall_s for worker in run.workers] for run in runs]
+            rate = statistics.fmean(run.samples / run.wall_s for run in runs)
+            least = statistics.fmean(min(one) for one in each)
+            cells.append((plus_minus([statistics.fmean(one) for one in each], ".0f"), least, rate))
+    print("\nShare of time in which workers compute, %: the mean of all; the least busy; samples/s over bsp's\n")
+    print("| | " + " | ".join(STRAGGLERS) + " |")
+    print("|:--|" + "--:|" * len(STRAGGLERS))
+    for policy, cells in shown.items():
+        pairs = zip(cells, shown["bsp"], strict=True)
+        texts = [f"{share}; {least:.0f}; {rate / bsp_rate:.2f}" for (share, least, rate), (_, _, bsp_rate) in pairs]
+        print(f"| `{policy}` | " + " | ".join(texts) + " |")
+
+
+def _kind(policy: str) -> str:
+    return "-trained" if policy == "adaptive" else ""
+
+
+def _timed(
+    policy: str, count: int, rounds: int, seeds: Sequence[int], *, mbit_per_s: float, stragglers: str = "equal"
+) -> Recipe:
+    """``digits``, trained where the policy looks at it, else with gradients that are zero: times are the same."""
+    options = {"learning_rate": 0.4}
+    task = {"name": "digits", "batch_size": BATCH, "options": options}
+    hollow = {"name": "stand_in:stand_in", "batch_size": BATCH, "options": {"of": "digits", **options}}
+    return make(
+        task if policy == "adaptive" else hollow,
+        {"samples": BATCH * count * rounds, "evaluate_every": BATCH * count * rounds},
+        num_workers=count,
+        mbit_per_s=mbit_per_s,
+        policies=[policy],
+        seeds=seeds,
+        stragglers=stragglers,
+    )
+
+
+def _step_and_computing_s(run: RunResult) -> tuple[float, float]:
+    """Of a worker's step: all of it, and what of it is computing."""
+    return run.wall_s * run.num_workers / run.steps, sum(worker.compute_s for worker in run.workers) / run.steps
