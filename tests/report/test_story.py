@@ -211,7 +211,7 @@ def test_who_held_the_slack_back_is_told_with_what_more_would_have_won(network: 
     assert [(one.component, one.num_steps, one.free_step_s) for one in first.limits] == [("phase", 16, 0.010)]
     # from step 39 on the setting is within the policy's own tolerance of the best
     assert [(one.component, one.num_steps) for one in second.limits] == [("feedback", 17)]
-    assert network.spans[1].allowed == {"gradient": None, "noise": None, "phase": 0, "feedback": 0}
+    assert network.spans[1].allowed == {"gradient": None, "noise": None, "phase": 0, "feedback": 0, "progress": None}
 
 
 def test_the_sentences(network: Story):
@@ -460,7 +460,7 @@ def test_the_slack_figure_draws_what_was_in_force_and_what_was_allowed(network: 
     assert step_time.title == "A step took 31.5 ms on average, 41 ms under bsp by prediction"
     figure = slack.figure
     lines = {trace.name: trace for trace in figure.data}
-    allowed = {f"allowed by {component}" for component in ("gradient", "noise", "phase", "feedback")}
+    allowed = {f"allowed by {component}" for component in ("gradient", "noise", "phase", "feedback", "progress")}
     assert set(lines) == allowed | {"in force", "change"}
     assert list(lines["in force"].x) == [0, 5, 5, 21, 21, 38, 38, 40]
     assert list(lines["in force"].y) == [0, 0, 0, 0, 1, 1, 1, 1]

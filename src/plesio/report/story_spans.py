@@ -26,7 +26,7 @@ from plesio.policies.adaptive.setting import SYNCHRONOUS
 
 __all__ = ["Answer", "Noise", "Span", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
 
-_NO_OBJECTORS = ("review", "system", "topology", "progress", "guard")
+_NO_OBJECTORS = ("review", "system", "topology", "guard")
 """Parts of the policy that name no slack of their own; the guard asks for none when it gives alarm."""
 
 
@@ -112,7 +112,7 @@ def components_of(policy: Adaptive) -> tuple[str, ...]:
     """Names of the components that may object to slack.
 
     >>> components_of(Adaptive(phase=None))
-    ('gradient', 'noise', 'feedback')
+    ('gradient', 'noise', 'feedback', 'progress')
     """
     names = [field.name for field in fields(policy) if getattr(policy, field.name) is not None]
     return tuple(name for name in names if name not in _NO_OBJECTORS)

@@ -8,7 +8,7 @@ import pytest
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies.adaptive.progress import Failure, ProgressConfig, ProgressJudge
-from plesio.policies.adaptive.reading import Reading
+from plesio.policies.adaptive.reading import NO_OBJECTION, Reading
 from plesio.policies.adaptive.setting import Setting
 
 BSP = Setting.of(period=1, delay=0)
@@ -243,3 +243,16 @@ def test_one_review_says_nothing_of_how_training_goes(known: int, *, judged: boo
     run.judge.changed(BSP, Setting.of(period=1, delay=0, compressed=True))
     assert run.judge.on_trial == judged
     assert (run.see(5.0)[0] is not None) == judged
+
+
+def test_it_says_what_it_has_against_slack():
+    run = Run(ProgressConfig(warm_up=2, rest=4))
+    run.see(1.0)
+    assert run.judge.advice.slack == 0
+    assert "goes without slack" in run.judge.advice.reason
+    run.see(1.0)
+    assert run.judge.advice == NO_OBJECTION
+    run.judge.changed(LOCAL, LOOSER)
+    assert run.see(5.0)[0] is not None
+    assert run.judge.advice.slack == LOCAL.slack
+    assert "for 4 reviews" in run.judge.advice.reason

@@ -134,6 +134,8 @@ class Controller:
             shares=self.shares,
             only=None if alarm is None else SYNCHRONOUS,
         )
+        if self._progress is not None:
+            advices["progress"] = self._progress.advice
         inputs = dict(choice.inputs)
         inputs |= {f"{name}.slack": float(advice.slack) for name, advice in advices.items()}
         if self._system.has_racks:

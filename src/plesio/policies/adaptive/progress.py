@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from plesio.policies.adaptive.numbers import require_number
-from plesio.policies.adaptive.reading import Reading
+from plesio.policies.adaptive.reading import NO_OBJECTION, Advice, Reading
 from plesio.policies.adaptive.setting import Setting
 from plesio.policies.fields import require_whole
 
@@ -164,6 +164,17 @@ class ProgressJudge:
     def on_trial(self) -> bool:
         """Whether the setting in force is on trial."""
         return self._trial is not None
+
+    @property
+    def advice(self) -> Advice:
+        """What it has against slack altogether, whatever the setting."""
+        if self._reviews < self._config.warm_up:
+            return Advice(slack=0, reason="training shows first how it goes without slack")
+        if self._resting_at is not None and self._reviews < self._rest_until:
+            left = self._rest_until - self._reviews
+            reason = f"training shows for {left} reviews how it goes without what failed"
+            return Advice(slack=self._resting_at.slack, reason=reason)
+        return NO_OBJECTION
 
     def observe(self, reading: Reading) -> Failure | None:
         """Take a review; say whether the setting in force is to be left."""
