@@ -127,6 +127,10 @@ class Controller:
         self._system.observe(reviews, setting=self.setting)
         advices = {name: component.observe(reading) for name, component in self._components.items()}
         alarm = None if self._guard is None else self._guard.observe(reading)
+        if alarm is not None and alarm.early and not self._was_loose:
+            assert self._guard is not None, "who gave alarm"
+            self._guard.excuse()  # losses may leap at the beginning, and this is BSP's own leap
+            alarm = None
         failure = None if self._progress is None else self._progress.observe(reading)
         choice = self._system.choose(
             allowance=self._allowance(advices.values()),
@@ -147,8 +151,6 @@ class Controller:
         if alarm is not None:
             inputs |= {f"guard.{key}": float(value) for key, value in alarm.inputs.items()}
             restore = not alarm.averted and self._may_restore(reading.loss)
-            if alarm.early and not self._was_loose:  # the loss may leap at the beginning, and this is BSP's own
-                restore = False
             reason = f"{alarm.reason}: {self._fall_back_text(restore=restore)}"
         elif failure is not None:
             restore = failure.harmed and self._may_restore(reading.loss)

@@ -238,6 +238,11 @@ class Guard:
         self._quiet, self._averted = self._config.rearm_reviews, averted
         return replace(alarm, averted=averted, early=self._num_reviews <= _RECENT)
 
+    def excuse(self) -> None:
+        """What it gave alarm for was nothing: levels are learned from here on, and it is not silent meanwhile."""
+        self._learn_anew()
+        self._quiet, self._alarmed = 0, False
+
     def tightened(self) -> None:
         """The run gets less slack or another optimizer's steps: what speed and loss were before says nothing of them.
 
