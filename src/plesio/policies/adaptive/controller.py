@@ -127,7 +127,7 @@ class Controller:
         self._system.observe(reviews, setting=self.setting)
         advices = {name: component.observe(reading) for name, component in self._components.items()}
         alarm = None if self._guard is None else self._guard.observe(reading)
-        if alarm is not None and alarm.early and not self._was_loose:
+        if alarm is not None and alarm.early and not self._was_loose and math.isfinite(reading.loss):
             assert self._guard is not None, "who gave alarm"
             self._guard.excuse()  # losses may leap at the beginning, and this is BSP's own leap
             alarm = None
