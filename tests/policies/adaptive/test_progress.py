@@ -256,3 +256,12 @@ def test_it_says_what_it_has_against_slack():
     assert run.see(5.0)[0] is not None
     assert run.judge.advice.slack == LOCAL.slack
     assert "for 4 reviews" in run.judge.advice.reason
+
+
+@pytest.mark.parametrize("before", [LOOSER, Setting.of(period=8, delay=0, compressed=True), STORE])
+def test_strict_steps_after_loose_ones_are_not_on_trial_though_they_are_rounded(before: Setting):
+    run = Run()
+    run.see(*fall(4))
+    run.judge.changed(before, Setting.of(period=1, delay=0, compressed=True))
+    assert not run.judge.on_trial
+    assert run.see(2.0) == [None]

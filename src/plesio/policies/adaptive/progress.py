@@ -273,6 +273,8 @@ def _kinds(setting: Setting) -> tuple[Kind, ...]:
 def _looser(after: Setting, before: Setting) -> bool:
     """Whether training has more to bear, or something else."""
     kinds = _kinds(after)
+    if after.slack == 0 < before.slack:
+        return False
     new = not set(kinds) <= set(_kinds(before))
     return bool(kinds) and (new or after.slack > before.slack or after.bound > before.bound)
 
