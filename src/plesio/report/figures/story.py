@@ -22,8 +22,10 @@ __all__ = ["story_figures"]
 
 _IN_FORCE = "#0072b2"
 _BSP = "#7d8590"
-_COMPONENTS = ("#e69f00", "#009e73", "#cc79a7", "#d55e00")
-_DASHES = ("solid", "dash", "dot", "dashdot")
+_COMPONENTS = ("#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
+_DASHES = ("dash", "dot", "dashdot", "solid", "longdash")
+"""Of components."""
+_WORKER_DASHES = ("solid", "dash", "dot", "dashdot")
 _HOVER_COLUMNS = 64
 _STRAND = 0.075
 """Between two components' lines at one slack, in rungs of the ladder."""
@@ -68,7 +70,7 @@ def _slack_figure(story: Story) -> PageFigure | None:
             [shift + (any_slack if slack is None else _rung(slack)) for slack in slacks],
             name=f"allowed by {component}",
             colour=_COMPONENTS[place % len(_COMPONENTS)],
-            dash=_DASHES[(place + 1) % len(_DASHES)],
+            dash=_DASHES[place % len(_DASHES)],
             width=2,
             texts=["any slack" if slack is None else f"a slack of {slack}" for slack in slacks],
         )
@@ -212,8 +214,8 @@ def _shares_figure(story: Story) -> PageFigure | None:
             edges,
             [100 * (chapter.shares[rank] if chapter.shares else equal) for chapter in story.chapters],
             name=f"worker {rank}",
-            colour=(_IN_FORCE, *_COMPONENTS)[own.index(rank) % 5] if stands_out else _BSP,
-            dash=_DASHES[own.index(rank) // 5 % 4] if stands_out else "solid",
+            colour=(_IN_FORCE, *_COMPONENTS)[own.index(rank) % 6] if stands_out else _BSP,
+            dash=_WORKER_DASHES[own.index(rank) // 6 % 4] if stands_out else "solid",
             width=3 if stands_out else 2,
             legend=stands_out,
             unit="%",
