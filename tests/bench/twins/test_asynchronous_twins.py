@@ -1,6 +1,6 @@
-"""The twins of local SGD, staleness weighting and stragglers, each once and small: structure and laws, no seconds."""
+"""The twins of local SGD, staleness weighting and stragglers, each once and small: laws that a busy machine keeps."""
 
-import math
+import statistics
 
 import numpy as np
 import pytest
@@ -11,6 +11,8 @@ from plesio.bench.twins.quadratics import problem_of, unlike_quadratics
 from plesio.bench.twins.staleness_weighting import measure_weightings
 from plesio.bench.twins.stragglers import measure_barriers
 from plesio.core.predictions import Prediction
+from plesio.cost.step_time import LogNormal
+from plesio.runtime.pacing import Pacer
 from plesio.studies.measured import Measured
 
 
@@ -33,13 +35,17 @@ def test_a_step_of_the_task_is_the_step_that_is_modelled():
 
 def test_local_sgd():
     told: list[str] = []
-    measured = measure_local_sgd(on_step=told.append, periods=(1, 4, 16), num_steps=128, seeds=(0,))
+    measured = measure_local_sgd(on_step=told.append, periods=(1, 4, 16), num_steps=512, seeds=(0,))
     assert [one.setting["K"] for one in quantity(measured, "seconds of a step")] == ["4"]
     losses = quantity(measured, "loss in the end")
     assert [one.setting["K"] for one in losses] == ["1", "4", "16"]
     assert losses[0].predicted < losses[1].predicted < losses[2].predicted
-    for one in losses:  # not yet settled in so few steps, but far below the start, which is at 1.6
-        assert 0 < one.measured < 0.1
+    # at K of 1 the start has not quite been forgotten in so few steps; what drift adds to that is the closed form's
+    assert losses[2].measured == pytest.approx(losses[2].predicted, rel=0.25)
+    rise, modelled_rise = (
+        value[2] - value[0] for value in ([one.measured for one in losses], [one.predicted for one in losses])
+    )
+    assert rise == pytest.approx(modelled_rise, rel=0.25)
     assert len(told) == 3
     assert len(measured.charts) == 2
 
@@ -50,6 +56,7 @@ def test_staleness_weighting():
     assert none.predicted < inverse.predicted
     assert none.measured < inverse.measured
     assert none.baseline == inverse.baseline
+    assert [one.measured for one in (none, inverse)] == pytest.approx([none.predicted, inverse.predicted], rel=0.3)
     staleness = measured.charts[1]
     assert staleness.slug == "measured-staleness"
 
@@ -58,5 +65,7 @@ def test_stragglers():
     measured = measure_barriers(on_step=lambda _: None, num_workers=(2,), cvs=(0.5,), num_steps=20)
     (one,) = measured.predictions
     assert one.predicted > one.baseline
-    assert one.measured > 0.02
-    assert math.isfinite(one.error)
+    pacers = [Pacer(step_time=LogNormal(mean_s=0.02, cv=0.5), seed=0, worker=worker) for worker in range(2)]
+    slowest_s = [max(pacer.draw_s(step) for pacer in pacers) for step in range(1, 21)]
+    assert statistics.fmean(slowest_s) > 0.022
+    assert one.measured > statistics.fmean(slowest_s)

@@ -1,14 +1,18 @@
-"""The twins of the studies of communication, in a reduced form: structure and laws, no times."""
+"""The twins of the studies of communication, in a reduced form: laws that hold on a busy machine too.
+
+A link is limited by a token bucket: in any T seconds it carries ``T B`` bytes and what the bucket holds, at most. So
+nothing measured over links may be quicker than the bytes that the last rank to begin has yet to send or receive.
+"""
 
 import json
 import math
 
 import pytest
 
-from plesio.bench.namespaces import why_no_namespaces
+from plesio.bench.namespaces import BUCKET_S, why_no_namespaces
 from plesio.bench.twins import TWINS, measure_twin
-from plesio.bench.twins.collectives import measure_collectives
-from plesio.bench.twins.data_parallel import measure_data_parallel
+from plesio.bench.twins.collectives import BYTES_PER_S, measure_collectives
+from plesio.bench.twins.data_parallel import GRADIENT_BYTES, measure_data_parallel
 from plesio.bench.twins.hierarchical import measure_hierarchical
 from plesio.bench.twins.overlap import DEFAULT, measure_overlap
 from plesio.core.errors import ConfigError
@@ -16,6 +20,14 @@ from plesio.studies.measured import Measured
 
 NO_NAMESPACES = why_no_namespaces()
 needs_hosts = pytest.mark.skipif(NO_NAMESPACES is not None, reason=str(NO_NAMESPACES))
+
+
+MIB = 2**20
+
+
+def least_s(num_bytes: float) -> float:
+    """What so many bytes take on a link that had been idle before."""
+    return num_bytes / BYTES_PER_S - BUCKET_S
 
 
 def check(measured: Measured, *, study: str) -> None:
@@ -44,6 +56,13 @@ def test_collectives(monkeypatch: pytest.MonkeyPatch, *, on_hosts: bool):
     assert len(steps) == 8
     assert [one.setting["algorithm"] for one in measured.predictions] == ["ring"] + 4 * ["tree"]
     assert ("loopback" in measured.setting) is not on_hosts
+    if on_hosts:
+        ring, *trees = measured.predictions
+        assert ring.measured > least_s(2 * 3 / 4 * 500_000)
+        for tree, num_bytes in zip(trees, (50_000, 250_000, 500_000, 1_000_000), strict=True):
+            # however Gloo reduces, a rank sends or receives 3/4 or more of it, and then all of it in the broadcast
+            assert tree.measured > least_s((3 / 4 + 1) * num_bytes)
+            assert tree.predicted > 2 * tree.baseline  # 2 ⌈log₂ 4⌉ of the message where the baseline has 3/2
 
 
 @needs_hosts
@@ -54,7 +73,8 @@ def test_data_parallel():
     check(measured, study="data-parallel")
     two, three = measured.predictions
     assert three.predicted < two.predicted < two.baseline == 1
-    assert all(one.measured < 1 for one in measured.predictions)
+    for one, share in ((two, 2 * 1 / 2), (three, 2 * 2 / 3)):
+        assert 0 < one.measured < 0.02 / (0.02 + least_s(share * GRADIENT_BYTES))
 
 
 @needs_hosts
@@ -71,6 +91,9 @@ def test_overlap():
     whole = measured.predictions[1]
     assert whole.predicted == whole.baseline  # all layers in one bucket: nothing is hidden
     assert all(one.predicted <= one.baseline * 1.2 for one in measured.predictions)
+    layers = 6  # of 0.25 MiB; of one bucket none is sent before the last is ready
+    for one, ready in zip(measured.predictions, (2, layers, 1), strict=True):
+        assert one.measured > ready * 0.002 + least_s(1.5 * MIB)
 
 
 @needs_hosts
@@ -82,6 +105,10 @@ def test_two_levels():
     assert [one.setting["all-reduce"] for one in measured.predictions] == 2 * ["flat"] + 2 * ["two levels"]
     flat = [one for one in measured.predictions if one.setting["all-reduce"] == "flat"]
     assert all(one.predicted == one.baseline for one in flat)
+    # of a host's link: a flat ring's part is 2(4-1)/4 of the message, that of two levels 2(2-1)/2 of two halves
+    for one, share in zip(measured.predictions, (3 / 2, 3 / 2, 1, 1), strict=True):
+        num_bytes = {"60 kB": 60_000, "600 kB": 600_000}[one.setting["message"]]
+        assert one.measured > least_s(share * num_bytes)
 
 
 def test_a_study_without_a_twin_is_refused():
