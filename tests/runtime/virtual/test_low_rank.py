@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import plesio
 from plesio.cost.cluster import Cluster, LinkKind
 from plesio.cost.step_time import Constant
-from plesio.policies import read_log, verify
+from plesio.policies import Reviewed, read_log, verify
 from plesio.policies.adaptive.setting import IN_LOW_RANK, SYNCHRONOUS, Sent, Setting
 from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
@@ -127,6 +127,9 @@ def test_it_is_chosen_on_a_slow_network_alike_to_the_bit_and_its_log_replays(tmp
     assert low.runs[0].decisions == again.runs[0].decisions
     for one, other in zip(workers_of(low), workers_of(again), strict=True):
         assert torch.equal(one, other)
-    assert verify(read_log(tmp_path / "low" / "events.jsonl")) is None
+    log = read_log(tmp_path / "low" / "events.jsonl")
+    assert verify(log) is None
+    [told] = {entry.event.low_rank_share for entry in log.entries if isinstance(entry.event, Reviewed)}
+    assert told == pytest.approx((4 * (SIZE + SIZE) + SIZE) / (SIZE * SIZE + SIZE))
     assert not any("powersgd" in one["policy"] for one in rounded.runs[0].decisions)
     assert low.runs[0].wall_s < rounded.runs[0].wall_s
