@@ -250,7 +250,7 @@ def test_the_sentences(network: Story):
     ],
 )
 def test_what_was_not_sent_is_told_by_its_cause(adaptive_run: MakeRun, first: str, second: str, words: str):
-    """bsp sends 40 exchanges of 1 kB; of 8 bits in place of 32, with their scales, is 0.252 of that, and low rank what workers say."""
+    """bsp sends 40 exchanges of 1 kB; 8 bits in place of 32, with their scales, are 0.252 of that, low rank as told."""
     answer = steer(5, second, before=first, inputs=system(0.040, step_s=0.020, least_s=0.020))
     log = log_of((reviewed(3, EVEN, [0.030] * 3, low_rank_share=0.2), answer))
     known = {"local_sgd:8": 10, "bsp": 36.25, "bsp,compress=qsgd:8": 10, "bsp,compress=powersgd:4": 12}
