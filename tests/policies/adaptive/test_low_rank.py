@@ -103,6 +103,15 @@ def test_without_compression_there_is_none():
     assert "system.low_rank_step_s" not in dict(choice.inputs)
 
 
+def test_where_the_optimizer_normalises_there_is_none():
+    system = monitor(0.16)
+    seen = {worker: replace(review, normalises=True) for worker, review in reviews(0.04).items()}
+    system.observe(seen, setting=ROUNDED)
+    choice = choose(system)
+    assert choice.setting == ROUNDED
+    assert "system.low_rank_step_s" not in dict(choice.inputs)
+
+
 def test_an_alarm_ends_it():
     choice = monitor(0.16).choose(allowance=STRICT, current=IN_LOW_RANK, shares=(), only=SYNCHRONOUS)
     assert choice.setting == SYNCHRONOUS

@@ -24,7 +24,8 @@ been measured it is taken to last as much less as it has fewer bytes. What is se
 *In low rank* (`IN_LOW_RANK`) single workers may make strict steps, where that is fewer bytes than rounded. What is left
 out comes late, so it is a setting of slack 1 with its price, and training must afford as much as on the store. It must
 promise ``gain`` over the best of all else that can be afforded, and is left when something else is as fast. What
-factoring takes is not known before it is tried; then it is in the measured exchange, during which it is done.
+factoring takes is not known before it is tried; then it is in the measured exchange, during which it is done. Not where
+the optimizer normalises: there it does a lasting harm that no trial sees (docs/log.md, section 41).
 
 Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps late at most; on the store and in low
 rank 1 (`Setting`).
@@ -106,6 +107,7 @@ class SystemMonitor:
         "_counts_samples",
         "_ladder",
         "_less_wanted",
+        "_normalises",
         "_pace_s",
         "_rack_transfers",
         "_racks",
@@ -139,6 +141,8 @@ class SystemMonitor:
         self._counts_samples = False
         """Whether samples are dealt in rounds; else there are no shares to change."""
         self._can_push = False
+        self._normalises = False
+        """Whether the optimizer divides by the gradients' size, as Adam does."""
 
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
         """Take in what the workers saw while ``setting`` was in force."""
@@ -146,6 +150,7 @@ class SystemMonitor:
         self._ladder = ladder(self._config.largest_period, memory=memory, rounded=self._config.compress)
         self._counts_samples = all(sum(review.samples) > 0 for review in reviews.values())
         self._can_push = all(review.can_push for review in reviews.values())
+        self._normalises = any(review.normalises for review in reviews.values())
         if setting.on_store:  # steps have nothing to do with each other there, but for their size
             usual = statistics.median(size for review in reviews.values() for size in review.samples)
             means = [usual] * max(len(review.samples) for review in reviews.values())
@@ -399,7 +404,8 @@ class SystemMonitor:
     @property
     def _has_low_rank(self) -> bool:
         """Whether sending in low rank is considered: it saves bytes, and what it is compared with has been measured."""
-        return self._config.compress and self._sent.saves_in_low_rank and self.knows_transfer
+        may = self._config.compress and not self._normalises
+        return may and self._sent.saves_in_low_rank and self.knows_transfer
 
     def _for_a_gain(
         self,
