@@ -17,7 +17,7 @@ from plesio.core.results import Environment, read_results
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
-from plesio.runtime.ledger import RunInfo
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob
