@@ -36,9 +36,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # record.py
 from recordings import Branch, Fork, Recording, Seen, record_all
 from scenarios import HELD_OUT, TUNING
 
-from plesio.policies.adaptive.bound import BoundTuner, BoundTunerConfig
-from plesio.policies.adaptive.gradient import GradientMonitor, GradientMonitorConfig
-from plesio.policies.adaptive.guard import Guard, GuardConfig
+from plesio.policies.adaptive.config.bound import BoundTunerConfig
+from plesio.policies.adaptive.config.gradient import GradientMonitorConfig
+from plesio.policies.adaptive.config.guard import GuardConfig
+from plesio.policies.adaptive.training.bound import BoundTuner
+from plesio.policies.adaptive.training.gradient import GradientMonitor
+from plesio.policies.adaptive.training.guard import Guard
 from record import print_table, print_verdict, save
 
 HURT = 0.01

@@ -25,12 +25,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from plesio.policies.adaptive.config.guard import GuardConfig
 from plesio.policies.adaptive.controller import MAX_RESTORES
-from plesio.policies.adaptive.gradient import GradientSample, gradient_figures
-from plesio.policies.adaptive.guard import Guard, GuardConfig
-from plesio.policies.adaptive.rate_limit import RateLimit
-from plesio.policies.adaptive.reading import Reading
-from plesio.policies.adaptive.spike import SpikeDetector
+from plesio.policies.adaptive.readings.gradient_figures import GradientSample, gradient_figures
+from plesio.policies.adaptive.readings.reading import Reading
+from plesio.policies.adaptive.training.guard import Guard
+from plesio.policies.adaptive.training.rate_limit import RateLimit
+from plesio.policies.adaptive.training.spike import SpikeDetector
 from plesio.tasks.task import Task, take_batch
 
 __all__ = ["Fault", "Team", "TeamSetting"]

@@ -15,7 +15,7 @@ from phase_schedules import Schedule
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from plesio.policies.adaptive.reading import GradientFigures, Reading
+from plesio.policies.adaptive.readings.reading import GradientFigures, Reading
 from plesio.tasks.digits import digits
 from plesio.tasks.quadratic import quadratic
 from plesio.tasks.stdlib_lm import stdlib_lm

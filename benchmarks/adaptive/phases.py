@@ -52,9 +52,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from phase_runs import EVALUATION_STEPS, Recording, Run, record_run
 from phase_sets import HELD_OUT, TUNING
 
-from plesio.policies.adaptive.phase import PhaseDetector
-from plesio.policies.adaptive.phase_config import Phase, PhaseConfig
-from plesio.policies.adaptive.reading import Reading
+from plesio.policies.adaptive.config.phase import PhaseConfig
+from plesio.policies.adaptive.readings.reading import Reading
+from plesio.policies.adaptive.training.phase import PhaseDetector
+from plesio.policies.adaptive.training.verdict import Phase
 from record import print_table, print_verdict, save
 
 GOAL = 0.93

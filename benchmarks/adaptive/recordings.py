@@ -16,8 +16,8 @@ import torch
 from emulation import Team
 from scenarios import Forked, Scenario
 
-from plesio.policies.adaptive.guard import GuardConfig
-from plesio.policies.adaptive.reading import GradientFigures, Reading
+from plesio.policies.adaptive.config.guard import GuardConfig
+from plesio.policies.adaptive.readings.reading import GradientFigures, Reading
 from plesio.tasks import Task, load_task
 
 __all__ = ["Branch", "Fork", "Recording", "Seen", "record_all"]

@@ -9,9 +9,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from plesio.policies.adaptive.progress import ProgressConfig, ProgressJudge
-from plesio.policies.adaptive.reading import Reading
-from plesio.policies.adaptive.setting import Setting
+from plesio.policies.adaptive.config.progress import ProgressConfig
+from plesio.policies.adaptive.readings.reading import Reading
+from plesio.policies.adaptive.system.setting import Setting
+from plesio.policies.adaptive.training.progress import ProgressJudge
 
 __all__ = ["REVIEW", "Case", "Rule", "fall", "oscillation", "stall", "trial"]
 
@@ -103,7 +104,7 @@ def fall(patience: int, depth: float) -> Rule:
 
 
 def trial(config: ProgressConfig) -> Rule:
-    """The rule of `plesio.policies.adaptive.progress` on the losses."""
+    """The rule of `plesio.policies.adaptive.training.progress` on the losses."""
 
     def alarm(case: Case) -> float:
         judge, changed = ProgressJudge(config), False

@@ -23,7 +23,7 @@ from curve_rules import REVIEW, Case, Rule, fall, oscillation, stall, trial
 from source_runs import do, make
 
 from plesio.core.results import Evaluation, RunResult
-from plesio.policies.adaptive.progress import ProgressConfig
+from plesio.policies.adaptive.config.progress import ProgressConfig
 
 __all__ = ["plateau"]
 

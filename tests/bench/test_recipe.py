@@ -15,7 +15,7 @@ from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.faults import Failures, Fault, faults_in_order
 from plesio.cost.step_time import Constant, EmpiricalTrace, Gamma, LogNormal, Pareto, Stalls
 from plesio.policies import Adaptive
-from plesio.policies.adaptive.setting import SystemConfig
+from plesio.policies.adaptive.config.system import SystemConfig
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

@@ -15,10 +15,10 @@ from rich.console import Console
 from plesio.core.errors import DataError
 from plesio.core.results import LossPoint, RunResult
 from plesio.policies import Action, Adaptive, EventLog, Reviewed, Steer, parse_policy
-from plesio.policies.adaptive.bound import BoundTunerConfig
-from plesio.policies.adaptive.gradient import GradientMonitorConfig
-from plesio.policies.adaptive.phase_config import PhaseConfig
-from plesio.policies.adaptive.setting import SystemConfig
+from plesio.policies.adaptive.config.bound import BoundTunerConfig
+from plesio.policies.adaptive.config.gradient import GradientMonitorConfig
+from plesio.policies.adaptive.config.phase import PhaseConfig
+from plesio.policies.adaptive.config.system import SystemConfig
 from plesio.policies.replay import Entry
 from plesio.report.figures.story import story_figures
 from plesio.report.page import render_page

@@ -9,7 +9,7 @@ import pytest
 
 from plesio.policies import Reviewed
 from plesio.policies.adaptive.controller import Controller, Decision
-from plesio.policies.adaptive.setting import Sent, Setting
+from plesio.policies.adaptive.system.setting import Sent, Setting
 
 __all__ = ["script", "to", "to_setting"]
 

@@ -130,7 +130,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         summed_rate: The learning rates of the first parameter group, over all steps since the last review.
         sparse_bytes: Where gradients are sparse: bytes of the parameters whose gradients are dense, of those whose
             gradients are sparse, and of the rows that a step has touched; empty, and left out of logs, elsewhere.
-        low_rank_share: Bytes of the dense gradients in low rank (`plesio.policies.adaptive.setting.Sent`), as a share
+        low_rank_share: Bytes of the dense gradients in low rank (`adaptive.system.setting.Sent`), as a share
             of those in full; left out of logs where it is 1, as in those of before low rank.
     """
 

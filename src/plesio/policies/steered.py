@@ -6,7 +6,7 @@ A `Director` says what comes next; this machine sees to it that a change happens
     store --Halt--> each stops at its next exchange --Ready of all--> Steer --> collective, or another store stage
 
 On a collective all workers have the same clock, so a change is named ahead: reviews are answered by a `Steer` that
-holds from a later clock (`plesio.policies.adaptive.review`). On the store clocks differ. There a change begins with a
+holds from a later clock (`policies.adaptive.review_clocks`). On the store clocks differ. There a change begins with a
 `Halt`, which no worker can miss, since it comes with the answer to its next pull; when all stand still, `Steer` names
 the furthest worker's clock, and all go on from that one. So nobody waits longer than for the others' steps under way.
 

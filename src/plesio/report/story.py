@@ -21,7 +21,7 @@ from typing import Any, Literal
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
 from plesio.policies import Adaptive, EventLog, Hierarchical, Steer, Switch, parse_policy
-from plesio.policies.adaptive.setting import IN_LOW_RANK
+from plesio.policies.adaptive.system.setting import IN_LOW_RANK
 from plesio.policies.compression import NO_COMPRESSION
 from plesio.report.story_clock import TrainingClock
 from plesio.report.story_outcome import Outcome, outcome_of

@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from plesio.policies import Adaptive, EventLog, Hierarchical, Reviewed, Steer, parse_policy
-from plesio.policies.adaptive.review import GradientPairs, put_together
-from plesio.policies.adaptive.setting import IN_LOW_RANK, SYNCHRONOUS
+from plesio.policies.adaptive.readings.review import GradientPairs, put_together
+from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS
 
 __all__ = ["Answer", "Noise", "Span", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
 

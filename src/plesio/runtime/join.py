@@ -11,8 +11,8 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError
 from plesio.core.trace import TraceWriter
 from plesio.policies import Adaptive, Hierarchical, Policy, Switch, parse_policy
-from plesio.policies.adaptive.rate_limit import RateLimit
-from plesio.policies.adaptive.setting import Sent
+from plesio.policies.adaptive.system.setting import Sent
+from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.adaptive import AdaptiveExchange, Transition

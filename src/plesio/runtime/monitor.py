@@ -6,7 +6,7 @@ and for the whole run, so differences and inner products of sketches estimate th
 the sketch of the parameters: from one to the next it says how far training has come.
 
 Every gradient's norm is taken, which also says whether it is finite, and an extraordinary one is scaled down before it
-is applied or sent (`plesio.policies.adaptive.spike`). What comes in several pieces (DDP's buckets) is judged piece by
+is applied or sent (`adaptive.training.spike`). What comes in several pieces (DDP's buckets) is judged piece by
 piece, because the first is under way before the last is known. The loss is known in time for the next step: while it is
 extraordinary, the gradient counts as if it were, too.
 """
@@ -19,7 +19,7 @@ import torch
 
 from plesio.policies import Reviewed
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
-from plesio.policies.adaptive.spike import SpikeDetector
+from plesio.policies.adaptive.training.spike import SpikeDetector
 from plesio.runtime.exchange.exchange import Progress
 from plesio.runtime.rounds import RoundBook
 from plesio.runtime.timeline import Timeline

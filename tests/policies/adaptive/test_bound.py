@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plesio.core.errors import PolicySpecError
-from plesio.policies.adaptive.bound import BoundTuner, BoundTunerConfig
-from plesio.policies.adaptive.reading import GradientFigures, Reading
+from plesio.policies.adaptive.config.bound import BoundTunerConfig
+from plesio.policies.adaptive.readings.reading import GradientFigures, Reading
+from plesio.policies.adaptive.training.bound import BoundTuner, most_changes, num_rungs
 
 from_zero = functools.partial(BoundTunerConfig, first_slack=0, largest_slack=15)
 FAST = from_zero(patience=1, back_off=4)
@@ -180,7 +181,7 @@ def test_number_of_changes_is_logarithmic_whatever_the_signals(
         strikes = adversary.strikes(history[-1], drawn=drawn[number % len(drawn)])
         slack = tuner.observe(reading(1.0, num_refused=int(strikes))).slack
         since_cut, since_growth = since_cut + 1, since_growth + 1
-        assert slack in {2**rung - 1 for rung in range(config.num_rungs + 1)}
+        assert slack in {2**rung - 1 for rung in range(num_rungs(config) + 1)}
         if slack > history[-1]:
             assert slack == 2 * history[-1] + 1
             assert since_growth >= patience
@@ -191,7 +192,7 @@ def test_number_of_changes_is_logarithmic_whatever_the_signals(
             since_cut = since_growth = 0
         history.append(slack)
     changes = sum(before != after for before, after in itertools.pairwise(history))
-    assert changes <= config.most_changes(num_reviews)
+    assert changes <= most_changes(config, num_reviews=num_reviews)
 
 
 @settings(max_examples=20, deadline=None)
@@ -205,7 +206,9 @@ def test_any_numbers_are_taken_and_changes_stay_bounded(losses: list[float], nor
         tuner,
         [reading(loss, metric=-loss, norm_sq=norms[number % len(norms)]) for number, loss in enumerate(losses)],
     )
-    assert sum(a != b for a, b in zip([0, *found[:-1]], found, strict=True)) <= FAST.most_changes(len(losses))
+    assert sum(a != b for a, b in zip([0, *found[:-1]], found, strict=True)) <= most_changes(
+        FAST, num_reviews=len(losses)
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from plesio.policies import Adaptive, Reviewed, parse_policy
 from plesio.policies.adaptive.controller import MAX_RESTORES, Controller, Decision
-from plesio.policies.adaptive.setting import ON_THE_STORE, SYNCHRONOUS, Sent, Setting
+from plesio.policies.adaptive.system.setting import ON_THE_STORE, SYNCHRONOUS, Sent, Setting
 
 NUM_WORKERS, NUM_STEPS = 4, 16
 ROUNDED_BSP = f"bsp,compress={Sent.ROUNDED.compression.spec}"

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from plesio.core.errors import PolicySpecError
-from plesio.policies.adaptive.gradient import (
-    GradientMonitor,
-    GradientMonitorConfig,
-    GradientSample,
-    gradient_figures,
-)
-from plesio.policies.adaptive.reading import GradientFigures, Reading
+from plesio.policies.adaptive.config.gradient import GradientMonitorConfig
+from plesio.policies.adaptive.readings.gradient_figures import GradientSample, gradient_figures
+from plesio.policies.adaptive.readings.reading import GradientFigures, Reading
+from plesio.policies.adaptive.training.gradient import GradientMonitor
 
 DIMENSION, SKETCH = 96, 32
 INF = math.inf

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plesio.core.errors import PolicySpecError
-from plesio.policies.adaptive.guard import Alarm, Guard, GuardConfig
-from plesio.policies.adaptive.reading import GradientFigures, Reading
+from plesio.policies.adaptive.config.guard import GuardConfig
+from plesio.policies.adaptive.readings.reading import GradientFigures, Reading
+from plesio.policies.adaptive.training.guard import Alarm, Guard
 
 NOISE = [0.01, -0.02, 0.0, 0.02, -0.01]
 

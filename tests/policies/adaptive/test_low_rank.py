@@ -3,24 +3,19 @@
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from plesio.policies import Reviewed, Steer, parse_policy, replay
-from plesio.policies.adaptive.choice import Allowance, Choice
+from plesio.policies.adaptive.config.progress import ProgressConfig
+from plesio.policies.adaptive.config.system import SystemConfig
 from plesio.policies.adaptive.controller import Controller, Decision
-from plesio.policies.adaptive.progress import ProgressConfig, ProgressJudge
-from plesio.policies.adaptive.reading import Reading
-from plesio.policies.adaptive.sent_bytes import SentBytes
-from plesio.policies.adaptive.setting import (
-    IN_LOW_RANK,
-    ON_THE_STORE,
-    ROUNDED_SHARE,
-    SYNCHRONOUS,
-    Sent,
-    Setting,
-    SystemConfig,
-)
-from plesio.policies.adaptive.system import SystemMonitor
+from plesio.policies.adaptive.readings.reading import Reading
+from plesio.policies.adaptive.system.choice import Allowance, Choice
+from plesio.policies.adaptive.system.monitor import SystemMonitor
+from plesio.policies.adaptive.system.sent_bytes import SentBytes
+from plesio.policies.adaptive.system.setting import IN_LOW_RANK, ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting
+from plesio.policies.adaptive.training.progress import ProgressJudge
 from plesio.policies.events import Event, Joined
 
 NUM_WORKERS, STEP_S, LOW_RANK_SHARE = 4, 0.02, 0.05
@@ -105,7 +100,7 @@ def test_without_compression_there_is_none():
 
 def test_where_the_optimizer_normalises_there_is_none():
     system = monitor(0.16)
-    seen = {worker: replace(review, normalises=True) for worker, review in reviews(0.04).items()}
+    seen = {worker: msgspec.structs.replace(review, normalises=True) for worker, review in reviews(0.04).items()}
     system.observe(seen, setting=ROUNDED)
     choice = choose(system)
     assert choice.setting == ROUNDED
@@ -192,7 +187,7 @@ class _Run:
         self.clock += 16
         shares = {Sent.FULL: 1.0, Sent.ROUNDED: ROUNDED_SHARE, Sent.LOW_RANK: LOW_RANK_SHARE}
         seen = {
-            worker: replace(one, clock=self.clock, loss=loss * (1 + 1e-4 * worker))
+            worker: msgspec.structs.replace(one, clock=self.clock, loss=loss * (1 + 1e-4 * worker))
             for worker, one in reviews(0.4 * shares[self.controller.setting.sent]).items()
         }
         return self.controller.decide(seen, metric=None)
@@ -217,7 +212,7 @@ def test_its_reviews_replay():
     blocked_s, clock, steers = 0.4, 2, []
     for number in range(6):
         for _, one in sorted(reviews(blocked_s).items()):
-            events.append(replace(one, clock=clock, loss=2.0 * 0.9**number))
+            events.append(msgspec.structs.replace(one, clock=clock, loss=2.0 * 0.9**number))
             answers = machine.handle(events[-1])
         [steer] = answers
         assert isinstance(steer, Steer)

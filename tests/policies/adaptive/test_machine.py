@@ -7,9 +7,10 @@ from hypothesis import given, settings
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies import Adaptive, Evaluated, Event, Joined, LeaveReason, Left, Reviewed, Steer, parse_policy, replay
+from plesio.policies.adaptive.config.review import ReviewConfig
 from plesio.policies.adaptive.machine import AdaptiveMachine
-from plesio.policies.adaptive.review import FIRST_CLOCK, FIRST_REVIEW, ReviewConfig, next_review
-from plesio.policies.adaptive.setting import Setting
+from plesio.policies.adaptive.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
+from plesio.policies.adaptive.system.setting import Setting
 from plesio.policies.steered import LEAD
 
 

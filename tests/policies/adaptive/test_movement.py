@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from plesio.policies import Reviewed
-from plesio.policies.adaptive.review import Movement
+from plesio.policies.adaptive.readings.review import Movement
 
 
 def at(clock: int, *positions: Sequence[float], summed_rate: float = 1.0) -> dict[int, Reviewed]:

@@ -3,8 +3,9 @@ import math
 import pytest
 
 from plesio.core.errors import PolicySpecError
-from plesio.policies.adaptive.noise import NoiseConfig, NoiseMonitor
-from plesio.policies.adaptive.reading import NO_OBJECTION, GradientFigures, Reading
+from plesio.policies.adaptive.config.noise import NoiseConfig
+from plesio.policies.adaptive.readings.reading import NO_OBJECTION, GradientFigures, Reading
+from plesio.policies.adaptive.training.noise import NoiseMonitor
 
 
 def reading(*, noise: float | None, signal: float = 1.0, normalises: bool = True, num_workers: int = 16) -> Reading:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 from plesio.core.errors import PolicySpecError
-from plesio.policies.adaptive.phase import PhaseDetector
-from plesio.policies.adaptive.phase_config import Direction, Phase, PhaseConfig
-from plesio.policies.adaptive.reading import Advice, GradientFigures, Reading
+from plesio.policies.adaptive.config.phase import PhaseConfig
+from plesio.policies.adaptive.readings.reading import Advice, GradientFigures, Reading
+from plesio.policies.adaptive.training.phase import PhaseDetector
+from plesio.policies.adaptive.training.verdict import Direction, Phase
 
 STEPS = 16
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from plesio.core.errors import PolicySpecError
-from plesio.policies.adaptive.progress import Failure, ProgressConfig, ProgressJudge
-from plesio.policies.adaptive.reading import NO_OBJECTION, Reading
-from plesio.policies.adaptive.setting import Sent, Setting
+from plesio.policies.adaptive.config.progress import ProgressConfig
+from plesio.policies.adaptive.readings.reading import NO_OBJECTION, Reading
+from plesio.policies.adaptive.system.setting import Sent, Setting
+from plesio.policies.adaptive.training.progress import Failure, ProgressJudge
 
 BSP = Setting.of(period=1, delay=0)
 LOCAL, LOOSER = Setting.of(period=4, delay=0), Setting.of(period=8, delay=4)

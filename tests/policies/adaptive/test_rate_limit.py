@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from plesio.policies.adaptive.rate_limit import RateLimit
+from plesio.policies.adaptive.training.rate_limit import RateLimit
 
 
 def after(rates: list[float]) -> RateLimit:

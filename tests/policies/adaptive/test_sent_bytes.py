@@ -13,10 +13,11 @@ from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster, LinkKind
 from plesio.cost.step_time import Constant
 from plesio.policies import Reviewed
-from plesio.policies.adaptive.choice import Allowance
-from plesio.policies.adaptive.sent_bytes import SentBytes
-from plesio.policies.adaptive.setting import ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting, SystemConfig
-from plesio.policies.adaptive.system import SystemMonitor
+from plesio.policies.adaptive.config.system import SystemConfig
+from plesio.policies.adaptive.system.choice import Allowance
+from plesio.policies.adaptive.system.monitor import SystemMonitor
+from plesio.policies.adaptive.system.sent_bytes import SentBytes
+from plesio.policies.adaptive.system.setting import ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plesio.policies.adaptive.spike import SpikeDetector
+from plesio.policies.adaptive.training.spike import SpikeDetector
 
 
 def trained(values: list[float]) -> SpikeDetector:

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies import Reviewed
-from plesio.policies.adaptive.choice import Allowance
-from plesio.policies.adaptive.setting import ON_THE_STORE, SYNCHRONOUS, Sent, Setting, SystemConfig, ladder
-from plesio.policies.adaptive.system import SystemMonitor
-from plesio.policies.adaptive.what_if import predict_step_s
+from plesio.policies.adaptive.config.system import SystemConfig
+from plesio.policies.adaptive.system.choice import Allowance
+from plesio.policies.adaptive.system.monitor import SystemMonitor
+from plesio.policies.adaptive.system.setting import ON_THE_STORE, SYNCHRONOUS, Sent, Setting, ladder
+from plesio.policies.adaptive.system.what_if import predict_step_s
 
 BSP = Setting.of(period=1, delay=0)
 SETTINGS = st.integers(1, 16).flatmap(

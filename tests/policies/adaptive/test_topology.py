@@ -11,22 +11,22 @@ from msgspec.structs import replace
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies import Adaptive, Hierarchical, Reviewed, decode_event, encode_event, parse_policy
-from plesio.policies.adaptive.choice import Allowance, Choice
+from plesio.policies.adaptive.config.noise import NoiseConfig
+from plesio.policies.adaptive.config.system import SystemConfig, TopologyConfig
 from plesio.policies.adaptive.controller import Controller
-from plesio.policies.adaptive.noise import NoiseConfig, NoiseMonitor
-from plesio.policies.adaptive.reading import GradientFigures, Reading
-from plesio.policies.adaptive.setting import (
+from plesio.policies.adaptive.readings.reading import GradientFigures, Reading
+from plesio.policies.adaptive.system.choice import Allowance, Choice
+from plesio.policies.adaptive.system.monitor import LOCAL, SystemMonitor
+from plesio.policies.adaptive.system.setting import (
     RACKS_ON_THE_STORE,
     ROUNDED_SHARE,
     SYNCHRONOUS,
     Sent,
     Setting,
-    SystemConfig,
-    TopologyConfig,
     settings_by_racks,
 )
-from plesio.policies.adaptive.system import LOCAL, SystemMonitor
-from plesio.policies.adaptive.topology import RackTransfers, WorkerRacks
+from plesio.policies.adaptive.system.topology import RackTransfers, WorkerRacks
+from plesio.policies.adaptive.training.noise import NoiseMonitor
 
 TWO_OF_EIGHT = (0,) * 8 + (8,) * 8
 STEP_S = 0.02

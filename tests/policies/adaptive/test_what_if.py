@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
-from plesio.policies.adaptive.setting import ON_THE_STORE, Setting, ladder, settings_by_racks
-from plesio.policies.adaptive.what_if import predict_step_s, predict_steps_s
+from plesio.policies.adaptive.system.setting import ON_THE_STORE, Setting, ladder, settings_by_racks
+from plesio.policies.adaptive.system.what_if import predict_step_s, predict_steps_s
 
 SETTINGS = (*ladder(32, memory=1.0, rounded=True), *settings_by_racks(32))
 COMPUTE_S = st.tuples(st.integers(1, 6), st.integers(1, 12)).flatmap(

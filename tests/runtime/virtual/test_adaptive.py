@@ -17,7 +17,7 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.policies import LocalSGD, Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.controller import Decision
-from plesio.policies.adaptive.setting import ON_THE_STORE, Setting
+from plesio.policies.adaptive.system.setting import ON_THE_STORE, Setting
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.environment import Place
 from plesio.runtime.pacing import Pacer

@@ -13,7 +13,7 @@ import plesio
 from plesio.cost.cluster import Cluster, LinkKind
 from plesio.cost.step_time import Constant
 from plesio.policies import Reviewed, read_log, verify
-from plesio.policies.adaptive.setting import IN_LOW_RANK, SYNCHRONOUS, Sent, Setting
+from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS, Sent, Setting
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate

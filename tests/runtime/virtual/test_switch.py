@@ -17,8 +17,8 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.policies import Ready, read_log, verify
-from plesio.policies.adaptive.setting import ON_THE_STORE, Setting
-from plesio.policies.adaptive.what_if import predict_step_s
+from plesio.policies.adaptive.system.setting import ON_THE_STORE, Setting
+from plesio.policies.adaptive.system.what_if import predict_step_s
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.environment import Place
 from plesio.runtime.job import Job

@@ -10,7 +10,7 @@ import torch
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import Ready, parse_policy, read_log, verify
-from plesio.policies.adaptive.setting import ON_THE_STORE, RACKS_ON_THE_STORE
+from plesio.policies.adaptive.system.setting import ON_THE_STORE, RACKS_ON_THE_STORE
 from plesio.runtime.environment import Place
 from plesio.runtime.job import Job
 from plesio.runtime.pacing import Pacer

@@ -17,18 +17,13 @@ All parameters have one text form, ``KEY=VALUE`` with a dot between component an
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from plesio.core.errors import PolicySpecError, nearest
-from plesio.policies.adaptive.bound import BoundTunerConfig
-from plesio.policies.adaptive.gradient import GradientMonitorConfig
-from plesio.policies.adaptive.guard import GuardConfig
-from plesio.policies.adaptive.noise import NoiseConfig
-from plesio.policies.adaptive.phase_config import PhaseConfig
-from plesio.policies.adaptive.progress import ProgressConfig
-from plesio.policies.adaptive.review import FIRST_CLOCK, FIRST_REVIEW, ReviewConfig
-from plesio.policies.adaptive.setting import SYNCHRONOUS, SystemConfig, TopologyConfig
+from plesio.policies.adaptive.config.components import Components
+from plesio.policies.adaptive.review_clocks import FIRST_CLOCK, FIRST_REVIEW
+from plesio.policies.adaptive.system.setting import SYNCHRONOUS
 from plesio.policies.fields import write_spec
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
@@ -38,26 +33,13 @@ __all__ = ["Adaptive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adaptive(PeriodicSchedule):
+class Adaptive(Components, PeriodicSchedule):
     """Moves between BSP, and local SGD or SSP of workers or of racks, with all that they can be set to.
-
-    Every component but the reviews and the system side can be left out (None, in text ``off``).
-
-    Args:
-        review: When workers report, and which steps are sampled.
-        system: What hides waiting and communicating.
-        topology: Where there are racks, their workers may step together, and have slack between racks alone.
-        gradient: Less slack when gradients are noisy or jump.
-        noise: No slack where noisy batches would lead an optimizer that normalises astray.
-        phase: Less slack in critical phases.
-        feedback: The slack grows while training is stable, and is cut when it is not.
-        progress: Judges changes by the loss, and undoes what costs more than it saves.
-        guard: Notices divergence, falls back to BSP and goes back to the last good parameters.
 
     Raises:
         PolicySpecError: A value out of its range.
 
-    >>> from plesio.policies.adaptive.setting import SystemConfig
+    >>> from plesio.policies.adaptive.config.system import SystemConfig
     >>> Adaptive(gradient=None, system=SystemConfig(gain=0.2)).spec
     'adaptive,system.gain=0.2,gradient=off'
     """
@@ -71,16 +53,6 @@ class Adaptive(PeriodicSchedule):
     weighting: ClassVar[Weighting] = UNWEIGHTED
     synchronous: ClassVar[bool] = True
     adapts: ClassVar[bool] = True
-
-    review: ReviewConfig = field(default_factory=ReviewConfig)
-    system: SystemConfig = field(default_factory=SystemConfig)
-    topology: TopologyConfig | None = field(default_factory=TopologyConfig)
-    gradient: GradientMonitorConfig | None = field(default_factory=GradientMonitorConfig)
-    noise: NoiseConfig | None = field(default_factory=NoiseConfig)
-    phase: PhaseConfig | None = field(default_factory=PhaseConfig)
-    feedback: BoundTunerConfig | None = field(default_factory=BoundTunerConfig)
-    progress: ProgressConfig | None = field(default_factory=ProgressConfig)
-    guard: GuardConfig | None = field(default_factory=GuardConfig)
 
     @property
     def first(self) -> Policy:

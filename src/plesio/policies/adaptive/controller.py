@@ -10,23 +10,21 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from plesio.policies.adaptive.bound import BoundTuner
-from plesio.policies.adaptive.choice import Allowance, Choice
-from plesio.policies.adaptive.gradient import GradientMonitor
-from plesio.policies.adaptive.guard import Guard
-from plesio.policies.adaptive.noise import NoiseMonitor
-from plesio.policies.adaptive.phase import PhaseDetector
-from plesio.policies.adaptive.progress import ProgressJudge
-from plesio.policies.adaptive.reading import Advice, Reading
-from plesio.policies.adaptive.review import GradientPairs, Movement, put_together
-from plesio.policies.adaptive.setting import SYNCHRONOUS, Setting
-from plesio.policies.adaptive.system import SystemMonitor
+from plesio.policies.adaptive.config.components import Components
+from plesio.policies.adaptive.readings.reading import Advice, Reading
+from plesio.policies.adaptive.readings.review import GradientPairs, Movement, put_together
+from plesio.policies.adaptive.system.choice import Allowance, Choice
+from plesio.policies.adaptive.system.monitor import SystemMonitor
+from plesio.policies.adaptive.system.setting import SYNCHRONOUS, Setting
+from plesio.policies.adaptive.training.bound import BoundTuner
+from plesio.policies.adaptive.training.gradient import GradientMonitor
+from plesio.policies.adaptive.training.guard import Guard
+from plesio.policies.adaptive.training.noise import NoiseMonitor
+from plesio.policies.adaptive.training.phase import PhaseDetector
+from plesio.policies.adaptive.training.progress import ProgressJudge
 from plesio.policies.events import Reviewed
-
-if TYPE_CHECKING:  # the policy's description starts the machine that holds this
-    from plesio.policies.adaptive.adaptive import Adaptive
 
 __all__ = ["Controller", "Decision"]
 
@@ -69,7 +67,7 @@ class Controller:
     """The components of one run.
 
     Args:
-        policy: Which of them, and their parameters.
+        components: Which of them there are, and their parameters.
     """
 
     __slots__ = (
@@ -87,23 +85,23 @@ class Controller:
         "shares",
     )
 
-    def __init__(self, policy: "Adaptive") -> None:
+    def __init__(self, components: Components) -> None:
         self.setting: Setting = SYNCHRONOUS
         """In force."""
         self.shares: tuple[float, ...] = ()
         """In force; empty is equal shares."""
-        self._system = SystemMonitor(policy.system, topology=policy.topology)
+        self._system = SystemMonitor(components.system, topology=components.topology)
         self._components: dict[str, _Component] = {}
-        if policy.gradient is not None:
-            self._components["gradient"] = GradientMonitor(policy.gradient)
-        if policy.noise is not None:
-            self._components["noise"] = NoiseMonitor(policy.noise)
-        if policy.phase is not None:
-            self._components["phase"] = PhaseDetector(policy.phase)
-        if policy.feedback is not None:
-            self._components["feedback"] = BoundTuner(policy.feedback)
-        self._guard = None if policy.guard is None else Guard(policy.guard)
-        self._progress = None if policy.progress is None else ProgressJudge(policy.progress)
+        if components.gradient is not None:
+            self._components["gradient"] = GradientMonitor(components.gradient)
+        if components.noise is not None:
+            self._components["noise"] = NoiseMonitor(components.noise)
+        if components.phase is not None:
+            self._components["phase"] = PhaseDetector(components.phase)
+        if components.feedback is not None:
+            self._components["feedback"] = BoundTuner(components.feedback)
+        self._guard = None if components.guard is None else Guard(components.guard)
+        self._progress = None if components.progress is None else ProgressJudge(components.progress)
         self._pairs = GradientPairs()
         self._movement = Movement()
         self._has_kept = False

@@ -1,16 +1,14 @@
 """Directs a run by its reviews: the controller decides at each of them, and says when the next one is."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from plesio.policies.adaptive.config.components import Components
 from plesio.policies.adaptive.controller import Controller
-from plesio.policies.adaptive.review import next_review
+from plesio.policies.adaptive.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
+from plesio.policies.adaptive.system.setting import SYNCHRONOUS
 from plesio.policies.events import Reviewed
 from plesio.policies.policy import Policy
 from plesio.policies.steered import Course, SteeredMachine
-
-if TYPE_CHECKING:
-    from plesio.policies.adaptive.adaptive import Adaptive
 
 __all__ = ["AdaptiveMachine"]
 
@@ -19,26 +17,24 @@ class AdaptiveMachine(SteeredMachine):
     """Answers reviews.
 
     Args:
-        policy: Components and parameters.
+        components: With their parameters.
     """
 
     __slots__ = ()
 
-    def __init__(self, policy: "Adaptive") -> None:
-        super().__init__(_Reviewing(policy))
+    def __init__(self, components: Components) -> None:
+        super().__init__(_Reviewing(components))
 
 
 class _Reviewing:
-    def __init__(self, policy: "Adaptive") -> None:
-        self._policy = policy
-        self._controller = Controller(policy)
-        self._review = policy.review
-        self._first_review = policy.first_review
+    def __init__(self, components: Components) -> None:
+        self._controller = Controller(components)
+        self._review = components.review
 
     @property
     def first(self) -> Policy:
-        """The policy's own."""
-        return self._policy.first
+        """BSP, until it is known what an exchange takes."""
+        return SYNCHRONOUS.policy
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
         """What the controller decides."""
@@ -60,6 +56,6 @@ class _Reviewing:
     def next_review(self, since: int) -> tuple[int, int]:
         """Sooner until an exchange has been measured: then as soon as one can have been."""
         if since == 0:
-            return self._first_review
+            return FIRST_REVIEW, FIRST_CLOCK
         every = self._review.interval(since, trial=self._controller.on_trial) if self._controller.knows_transfer else 1
         return next_review(since, setting=self._controller.setting, every=every)

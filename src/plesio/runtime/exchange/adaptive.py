@@ -1,7 +1,7 @@
 """The exchange of a policy that changes while it runs: one static exchange after another.
 
 On a collective a worker reports to server 0 after the step that the last answer named, goes on, and does what the
-answer says after the step from which it holds (`plesio.policies.adaptive.review`). A change happens there, on all ranks
+answer says after the step from which it holds (`policies.adaptive.review_clocks`). A change happens there, on all ranks
 alike:
 
 1. *settle*: what is under way is merged and all replicas become their mean; no step of anybody is lost;
@@ -38,7 +38,7 @@ from typing import Protocol
 import torch
 
 from plesio.policies import Hierarchical, Policy, Reviewed, parse_policy
-from plesio.policies.adaptive.rate_limit import RateLimit
+from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.policies.steered import NEVER
 from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.exchange.collective import CollectiveExchange, CollectiveExchanges

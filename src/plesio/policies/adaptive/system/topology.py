@@ -40,9 +40,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from plesio.policies.adaptive.setting import ROUNDED_SHARE, Sent, Setting
-from plesio.policies.adaptive.transfers import with_store_s
-from plesio.policies.adaptive.what_if import predict_steps_s
+from plesio.policies.adaptive.system.setting import ROUNDED_SHARE, Sent, Setting
+from plesio.policies.adaptive.system.transfers import with_store_s
+from plesio.policies.adaptive.system.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
 
 __all__ = ["RackTransfers", "WorkerRacks", "begun_under_this_setting"]

@@ -1,94 +1,17 @@
-"""When workers report and when the answer holds; and how their reports become one `Reading`.
-
-A worker reports after the step that ends at the *review's* clock, goes on, and takes the answer after the step that
-ends at the clock from which it *holds*. Both are named by the answer before, so all ranks know them without asking, and
-all change at the same clock: a collective that one of them starts, all start.
-
-The answer must be there when it is wanted, or somebody waits. It can be given once the slowest worker has reported:
-
-    setting period H, delay d         review                   holds
-    no delay                          two steps before         after an averaging: everybody has been in it
-    delay d                           at an averaging's start  when it is merged: it is complete, so all have reported
-
-So a review makes nobody wait for anybody that the setting in force does not make wait already.
-"""
+"""How the reports of all workers become one `Reading`."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from plesio.policies.adaptive.gradient import GradientSample, gradient_figures
-from plesio.policies.adaptive.reading import GradientFigures, Reading
-from plesio.policies.adaptive.setting import Setting
+from plesio.policies.adaptive.readings.gradient_figures import GradientSample, gradient_figures
+from plesio.policies.adaptive.readings.reading import GradientFigures, Reading
 from plesio.policies.events import Reviewed
-from plesio.policies.fields import require_whole
-from plesio.policies.steered import LEAD
 
-__all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "GradientPairs", "Movement", "ReviewConfig", "next_review", "put_together"]
+__all__ = ["GradientPairs", "Movement", "put_together"]
 
-FIRST_REVIEW = 2
-"""Clock of the first review: slow workers should not be waited for for long."""
-FIRST_CLOCK = FIRST_REVIEW + LEAD
-_FIRST_INTERVAL = 4
-"""Steps between the first reviews, while half of the steps so far are fewer than `ReviewConfig.every`."""
 _USUAL_STEPS = 16
 """Between two reviews, to which speeds are brought."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReviewConfig:
-    """How often workers report.
-
-    Args:
-        every: Steps between two reviews, at least; the period and delay in force may make it more. At the beginning
-            they come sooner, after half as many steps as there have been.
-        sample_every: Of so many steps, the gradients of the first two are sampled (32: 6 % of steps).
-        sketch: Numbers in a sketch of a gradient.
-
-    Raises:
-        PolicySpecError: A value out of its range.
-    """
-
-    every: int = 16
-    sample_every: int = 32
-    sketch: int = 64
-
-    def __post_init__(self) -> None:
-        require_whole("adaptive", "review.every", self.every, minimum=4)
-        require_whole("adaptive", "review.sample_every", self.sample_every, minimum=2)
-        require_whole("adaptive", "review.sketch", self.sketch, minimum=8)
-
-    def interval(self, since: int, *, trial: bool) -> int:
-        """Steps to the next review after ``since`` steps, at least; half as many while a change is on trial.
-
-        >>> [ReviewConfig().interval(since, trial=False) for since in (0, 5, 12, 20, 100)]
-        [4, 4, 6, 10, 16]
-        """
-        most = self.every // 2 if trial else self.every
-        return max(_FIRST_INTERVAL, min(most, since // 2))
-
-    def samples_at(self, clock: int) -> bool:
-        """Whether the gradient of the step that ends at ``clock`` is sampled.
-
-        >>> [clock for clock in range(1, 70) if ReviewConfig().samples_at(clock)]
-        [1, 2, 33, 34, 65, 66]
-        """
-        return (clock - 1) % self.sample_every < 2
-
-
-def next_review(since: int, *, setting: Setting, every: int) -> tuple[int, int]:
-    """Clock of the next review and clock at which its answer holds, if ``setting`` is in force after ``since``.
-
-    >>> next_review(5, setting=Setting.of(period=1, delay=0), every=16)
-    (19, 21)
-    >>> next_review(21, setting=Setting.of(period=8, delay=4), every=16)
-    (40, 44)
-    """
-    least = since + max(every, setting.delay + LEAD, 2 * LEAD)
-    started = -(-(least - setting.delay) // setting.period) * setting.period
-    holds = started + setting.delay
-    return min(started, holds - LEAD), holds
 
 
 class GradientPairs:

@@ -1,31 +1,20 @@
-"""What a phase of training is, and where each begins and ends (`plesio.policies.adaptive.phase`)."""
+"""Which phases are strict, and where they begin and end."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from plesio.policies.adaptive.numbers import require_number
+from plesio.policies.adaptive.config.numbers import require_number
 from plesio.policies.fields import require_one_of, require_whole
 
-__all__ = ["LARGEST", "STRICT", "USUAL_READINGS", "Direction", "Phase", "PhaseConfig", "Verdict"]
+__all__ = ["Direction", "PhaseConfig"]
 
-Phase = Literal["critical", "stable", "final"]
+
 Direction = Literal["first", "last", "both"]
-
-STRICT: Mapping[Direction, frozenset[Phase]] = {
-    "first": frozenset({"critical"}),
-    "last": frozenset({"final"}),
-    "both": frozenset({"critical", "final"}),
-}
-USUAL_READINGS = 4
-"""That tell what is usual."""
-LARGEST = 1e100
-"""Beyond, a figure says nothing but that training diverges, which is for the guard to see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseConfig:
-    """Which phases are strict, and where they begin and end; `plesio.policies.adaptive.phase` has the rules.
+    """Which phases are strict, and where they begin and end; `plesio.policies.adaptive.training.phase` has the rules.
 
     Attributes:
         direction: Strict phases: ``first`` the critical one, ``last`` the final one, or ``both``.
@@ -84,12 +73,3 @@ class PhaseConfig:
             "noise_share",
         ):
             require_number(owner, share, getattr(self, share), above=0.0, below=1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The phase of the steps to come, and what it follows from."""
-
-    phase: Phase
-    reason: str
-    inputs: Mapping[str, float]

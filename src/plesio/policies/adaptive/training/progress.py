@@ -40,60 +40,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from plesio.policies.adaptive.numbers import require_number
-from plesio.policies.adaptive.reading import NO_OBJECTION, Advice, Reading
-from plesio.policies.adaptive.setting import Sent, Setting
-from plesio.policies.fields import require_whole
+from plesio.policies.adaptive.config.progress import ProgressConfig
+from plesio.policies.adaptive.readings.reading import NO_OBJECTION, Advice, Reading
+from plesio.policies.adaptive.system.setting import Sent, Setting
 
-__all__ = ["Failure", "ProgressConfig", "ProgressJudge"]
+__all__ = ["Failure", "ProgressJudge"]
 
 _MEDIAN = 0.6745
 """Of the absolute value of a standard normal number."""
 
 Kind = Literal["local", "racks", "rounded racks", "racks on the store", "store", "rounded", "low rank"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgressConfig:
-    """How long a change is on trial, and what it must keep up.
-
-    Attributes:
-        warm_up: Reviews of a run before there is any slack.
-        window: Reviews before a change that say how training went.
-        trial: Reviews after it in which it may fail.
-        keeps: Least share of the former fall of the loss that must go on.
-        most_kept: Largest share that must.
-        noise_factor: Standard deviations by which the loss must be above what was expected.
-        least_rise: Share of the loss by which it must be above that as well.
-        back_off: Reviews for which what failed is barred; doubled by every further failure of its kind.
-        rest: Reviews after a failure in which nothing looser than the setting before is taken; as many as there have
-            been, if that is more.
-
-    Raises:
-        PolicySpecError: A value out of its range.
-    """
-
-    warm_up: int = 3
-    window: int = 4
-    trial: int = 3
-    keeps: float = 0.5
-    most_kept: float = 0.8
-    noise_factor: float = 3.0
-    least_rise: float = 0.01
-    back_off: int = 8
-    rest: int = 2
-
-    def __post_init__(self) -> None:
-        owner = "adaptive progress"
-        require_whole(owner, "warm_up", self.warm_up, minimum=0)
-        require_whole(owner, "window", self.window, minimum=2)
-        require_whole(owner, "trial", self.trial, minimum=1)
-        require_whole(owner, "back_off", self.back_off, minimum=1)
-        require_whole(owner, "rest", self.rest, minimum=0)
-        require_number(owner, "keeps", self.keeps, above=0.0, below=1.0)
-        require_number(owner, "most_kept", self.most_kept, above=0.0, below=1.0)
-        require_number(owner, "noise_factor", self.noise_factor, above=0.0)
-        require_number(owner, "least_rise", self.least_rise, above=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from plesio.policies.adaptive.setting import Setting
+from plesio.policies.adaptive.system.setting import Setting
 
 __all__ = ["Allowance", "Choice"]
 

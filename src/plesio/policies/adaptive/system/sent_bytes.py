@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from plesio.policies.adaptive.setting import ROUNDED_SHARE, Sent
+from plesio.policies.adaptive.system.setting import ROUNDED_SHARE, Sent
 from plesio.policies.events import Reviewed
 
 __all__ = ["Kind", "SentBytes"]

@@ -51,10 +51,11 @@ taken for over can return to ``critical`` once.
 
 import math
 
-from plesio.policies.adaptive.phase_config import STRICT, Phase, PhaseConfig, Verdict
-from plesio.policies.adaptive.rate_cycles import RateCycles
-from plesio.policies.adaptive.reading import Advice, Reading
-from plesio.policies.adaptive.starts import Level, Start
+from plesio.policies.adaptive.config.phase import PhaseConfig
+from plesio.policies.adaptive.readings.reading import Advice, Reading
+from plesio.policies.adaptive.training.rate_cycles import RateCycles
+from plesio.policies.adaptive.training.starts import Level, Start
+from plesio.policies.adaptive.training.verdict import STRICT, Phase, Verdict
 
 __all__ = ["PhaseDetector"]
 

@@ -33,68 +33,25 @@ and until then every step waits for them; what is too much the first cut finds o
 import math
 from dataclasses import dataclass
 
-from plesio.policies.adaptive.level import Excess, Level
-from plesio.policies.adaptive.numbers import require_number
-from plesio.policies.adaptive.reading import Advice, Reading
-from plesio.policies.fields import require_whole
+from plesio.policies.adaptive.config.bound import BoundTunerConfig
+from plesio.policies.adaptive.config.numbers import RECENT
+from plesio.policies.adaptive.readings.reading import Advice, Reading
+from plesio.policies.adaptive.training.level import Excess, Level
 
-__all__ = ["BoundTuner", "BoundTunerConfig"]
+__all__ = ["BoundTuner", "most_changes", "num_rungs"]
 
-_RECENT = 4
-"""Values whose median is the level."""
 _RUNGS_CUT = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundTunerConfig:
-    """How fast the slack grows, how large it becomes, and what counts as unstable.
+def num_rungs(config: BoundTunerConfig) -> int:
+    """D: rungs of the ladder above 0."""
+    return _rung(config.largest_slack)
 
-    Attributes:
-        first_slack: The one to begin with; a power of two less one is a rung, others are rounded down.
-        largest_slack: The largest one ever advised; rounded down likewise.
-        patience: Stable reviews before the slack grows by a rung, and the least number between two cuts.
-        back_off: Reviews after the first cut before the rung that failed is tried again; doubled by every further cut.
-        window: Values of a figure that its noise is taken from.
-        noise_factor: Standard deviations of its noise by which a figure must be off its level.
-        loss_rise: Share of its level by which the loss must have risen as well.
-        metric_fall: Share of its level by which the metric must have fallen as well.
-        norm_jump: Times its level that the gradient's norm must reach.
 
-    Raises:
-        PolicySpecError: A value out of its range.
-    """
-
-    first_slack: int = 3
-    largest_slack: int = 7
-    patience: int = 3
-    back_off: int = 12
-    window: int = 24
-    noise_factor: float = 5.0
-    loss_rise: float = 0.05
-    metric_fall: float = 0.01
-    norm_jump: float = 3.0
-
-    def __post_init__(self) -> None:
-        owner = "adaptive bound"
-        require_whole(owner, "first_slack", self.first_slack, minimum=0)
-        require_whole(owner, "largest_slack", self.largest_slack, minimum=0)
-        require_whole(owner, "patience", self.patience, minimum=1)
-        require_whole(owner, "back_off", self.back_off, minimum=1)
-        require_whole(owner, "window", self.window, minimum=2 * _RECENT)
-        require_number(owner, "noise_factor", self.noise_factor, above=0.0)
-        require_number(owner, "loss_rise", self.loss_rise, above=0.0)
-        require_number(owner, "metric_fall", self.metric_fall, above=0.0)
-        require_number(owner, "norm_jump", self.norm_jump, above=1.0)
-
-    @property
-    def num_rungs(self) -> int:
-        """D: rungs of the ladder above 0."""
-        return _rung(self.largest_slack)
-
-    def most_changes(self, num_reviews: int) -> int:
-        """The bound of the module's head on changes of the slack in so many reviews."""
-        cuts = self.num_rungs + 1 + math.log2(max(1.0, num_reviews / self.back_off))
-        return self.num_rungs + (1 + _RUNGS_CUT) * math.floor(cuts)
+def most_changes(config: BoundTunerConfig, *, num_reviews: int) -> int:
+    """The bound of the module's head on changes of the slack in so many reviews."""
+    cuts = num_rungs(config) + 1 + math.log2(max(1.0, num_reviews / config.back_off))
+    return num_rungs(config) + (1 + _RUNGS_CUT) * math.floor(cuts)
 
 
 def _rung(slack: int) -> int:
@@ -129,8 +86,8 @@ class BoundTuner:
     def __init__(self, config: BoundTunerConfig) -> None:
         self._config = config
         self._signs = _Signs(config)
-        self._rung = min(_rung(config.first_slack), config.num_rungs)
-        self._ceiling = config.num_rungs
+        self._rung = min(_rung(config.first_slack), num_rungs(config))
+        self._ceiling = num_rungs(config)
         self._num_cuts = 0
         self._stable = 0
         """Stable reviews on this rung."""
@@ -145,7 +102,7 @@ class BoundTuner:
         self._since_cut += 1
         self._since_ceiling += 1
         sign = self._signs.look(reading)
-        if self._num_cuts and self._ceiling < self._config.num_rungs and self._since_ceiling >= self._wait:
+        if self._num_cuts and self._ceiling < num_rungs(self._config) and self._since_ceiling >= self._wait:
             self._ceiling += 1
             self._since_ceiling = 0
         if sign is not None and sign.unstable:
@@ -189,9 +146,9 @@ class _Signs:
 
     def __init__(self, config: BoundTunerConfig) -> None:
         self._config = config
-        self._loss = Level(window=config.window, recent=_RECENT, known_after=_RECENT + 2)
-        self._metric = Level(window=config.window, recent=_RECENT, known_after=_RECENT + 2)
-        self._norm_sq = Level(window=config.window, recent=_RECENT, known_after=_RECENT + 2)
+        self._loss = Level(window=config.window, recent=RECENT, known_after=RECENT + 2)
+        self._metric = Level(window=config.window, recent=RECENT, known_after=RECENT + 2)
+        self._norm_sq = Level(window=config.window, recent=RECENT, known_after=RECENT + 2)
 
     def look(self, reading: Reading) -> _Sign | None:
         """None when nothing was told."""

@@ -57,25 +57,24 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.policies.adaptive.choice import Allowance, Choice
-from plesio.policies.adaptive.reason import reason_of
-from plesio.policies.adaptive.sent_bytes import Kind, SentBytes
-from plesio.policies.adaptive.setting import (
+from plesio.policies.adaptive.config.system import SystemConfig, TopologyConfig
+from plesio.policies.adaptive.system.choice import Allowance, Choice
+from plesio.policies.adaptive.system.reason import reason_of
+from plesio.policies.adaptive.system.sent_bytes import Kind, SentBytes
+from plesio.policies.adaptive.system.setting import (
     IN_LOW_RANK,
     ON_THE_STORE,
     RACKS_ON_THE_STORE,
     SYNCHRONOUS,
     Sent,
     Setting,
-    SystemConfig,
-    TopologyConfig,
     ladder,
     settings_by_racks,
 )
-from plesio.policies.adaptive.shares import shares_by_pace, to_equal_shares, with_shares
-from plesio.policies.adaptive.topology import RackTransfers, WorkerRacks, begun_under_this_setting
-from plesio.policies.adaptive.transfers import each_step_s, now_and_then_s, with_store_s
-from plesio.policies.adaptive.what_if import predict_steps_s
+from plesio.policies.adaptive.system.shares import shares_by_pace, to_equal_shares, with_shares
+from plesio.policies.adaptive.system.topology import RackTransfers, WorkerRacks, begun_under_this_setting
+from plesio.policies.adaptive.system.transfers import each_step_s, now_and_then_s, with_store_s
+from plesio.policies.adaptive.system.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
 
 __all__ = ["SystemMonitor"]

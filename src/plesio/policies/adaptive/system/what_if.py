@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.policies.adaptive.setting import Setting
+from plesio.policies.adaptive.system.setting import Setting
 
 __all__ = ["predict_step_s", "predict_steps_s"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from plesio.policies.adaptive.setting import IN_LOW_RANK, SYNCHRONOUS, Sent, Setting
+from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS, Sent, Setting
 
 __all__ = ["reason_of"]
 

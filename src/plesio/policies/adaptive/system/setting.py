@@ -1,6 +1,6 @@
 """Period and delay, or a bound: what the adaptive policy sets, what there is to choose from, and its parameters.
 
-With these, workers step by themselves, or by racks (`plesio.policies.adaptive.topology`).
+With these, workers step by themselves, or by racks (`plesio.policies.adaptive.system.topology`).
 
 Local steps are short and their mean is taken long where that is stable (`LocalSGD.inner_rate`): a rate that was tuned
 for the mean of all batches is too high for that of one worker, and a mean may be gone along farther than a single
@@ -17,10 +17,8 @@ import functools
 import math
 from dataclasses import dataclass, field
 
-from plesio.policies.adaptive.numbers import require_number
 from plesio.policies.bsp import BSP
 from plesio.policies.compression import NO_COMPRESSION, Compression, PowerSgd, Qsgd
-from plesio.policies.fields import require_whole
 from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.ssp import SSP
@@ -33,71 +31,9 @@ __all__ = [
     "SYNCHRONOUS",
     "Sent",
     "Setting",
-    "SystemConfig",
-    "TopologyConfig",
     "ladder",
     "settings_by_racks",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemConfig:
-    """The system side's parameters.
-
-    Args:
-        gain: Share of the time of a step that a change must promise to save.
-        tolerance: Settings this much slower than the best count as equally good.
-        price: Share of a step's progress that slack and the store are taken to cost, before anything is measured. On
-            the digits a slack of 7 to 23 of 16 workers took 13 to 57 % more epochs than BSP to the same accuracy
-            (docs/log.md, section 17).
-        memory: Steps of each worker that are remembered.
-        largest_period: Longest period to consider.
-        balance: Whether slow workers are given smaller shares of the samples.
-        compress: Whether what is sent is compressed (`Sent`) where that saves more than slack does.
-        store: Whether stages under SSP are considered too; up to four servers then run from the beginning. Only
-            where the servers can run the optimizer, and `Session.shard` deals the samples.
-
-    Raises:
-        PolicySpecError: A value out of its range.
-    """
-
-    gain: float = 0.1
-    tolerance: float = 0.1
-    price: float = 0.15
-    memory: int = 32
-    largest_period: int = 32
-    balance: bool = True
-    compress: bool = True
-    store: bool = True
-
-    def __post_init__(self) -> None:
-        require_number("adaptive", "system.gain", self.gain, above=0.0, below=1.0)
-        require_number("adaptive", "system.tolerance", self.tolerance, above=0.0, below=1.0)
-        require_number("adaptive", "system.price", self.price, above=0.0, below=1.0)
-        require_whole("adaptive", "system.memory", self.memory, minimum=8)
-        require_whole("adaptive", "system.largest_period", self.largest_period, minimum=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyConfig:
-    """How racks are used.
-
-    Args:
-        tolerance: Settings by racks this much slower than the best setting count as equally good. It is more than among
-            single workers, whose replicas drift farther: on the digits a slack of 7 to 23 of 16 workers took 13 to 57 %
-            more epochs than BSP to the same accuracy (docs/log.md, section 17).
-        largest_period: Longest period between racks to consider.
-
-    Raises:
-        PolicySpecError: A value out of its range.
-    """
-
-    tolerance: float = 0.1
-    largest_period: int = 32
-
-    def __post_init__(self) -> None:
-        require_number("adaptive", "topology.tolerance", self.tolerance, above=0.0, below=1.0)
-        require_whole("adaptive", "topology.largest_period", self.largest_period, minimum=2)
 
 
 def step_sizes(period: int, *, memory: float) -> tuple[float, float]:

@@ -4,7 +4,10 @@ import math
 
 from plesio.core.errors import PolicySpecError
 
-__all__ = ["require_number"]
+__all__ = ["RECENT", "require_number"]
+
+RECENT = 4
+"""Values whose median is the recent level of a figure."""
 
 
 def require_number(owner: str, field: str, value: object, *, above: float, below: float = math.inf) -> None:

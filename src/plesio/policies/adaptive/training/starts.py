@@ -1,6 +1,6 @@
 """The falls of loss and gradient norm after a start, and the level that follows, until a setback.
 
-`plesio.policies.adaptive.phase` has the rules, under *Start* and *Setback*.
+`plesio.policies.adaptive.training.phase` has the rules, under *Start* and *Setback*.
 """
 
 import itertools
@@ -9,8 +9,9 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 
-from plesio.policies.adaptive.phase_config import LARGEST, USUAL_READINGS, PhaseConfig, Verdict
-from plesio.policies.adaptive.reading import Reading
+from plesio.policies.adaptive.config.phase import PhaseConfig
+from plesio.policies.adaptive.readings.reading import Reading
+from plesio.policies.adaptive.training.verdict import LARGEST, USUAL_READINGS, Verdict
 
 __all__ = ["Level", "Start"]
 

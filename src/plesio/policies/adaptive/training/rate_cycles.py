@@ -1,13 +1,14 @@
 """The cycles of a learning rate: whether it rises, has just jumped, or is nearly spent.
 
-`plesio.policies.adaptive.phase` has the rules, under *Rate* and *Budget*.
+`plesio.policies.adaptive.training.phase` has the rules, under *Rate* and *Budget*.
 """
 
 import math
 from collections import deque
 
-from plesio.policies.adaptive.phase_config import LARGEST, PhaseConfig, Verdict
-from plesio.policies.adaptive.reading import Reading
+from plesio.policies.adaptive.config.phase import PhaseConfig
+from plesio.policies.adaptive.readings.reading import Reading
+from plesio.policies.adaptive.training.verdict import LARGEST, Verdict
 
 __all__ = ["RateCycles"]
 

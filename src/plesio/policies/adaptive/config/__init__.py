@@ -1,0 +1,1 @@
+"""What can be set of the adaptive policy: its components and their parameters."""

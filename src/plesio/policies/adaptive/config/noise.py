@@ -1,0 +1,35 @@
+"""When noisy batches forbid slack."""
+
+from dataclasses import dataclass
+
+from plesio.policies.adaptive.config.numbers import require_number
+from plesio.policies.fields import require_whole
+
+__all__ = ["NoiseConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseConfig:
+    """When noisy batches forbid slack.
+
+    Attributes:
+        least_efficiency: Progress of a local step over that of a step with the mean gradient, below which there are
+            none.
+        window: Readings with figures, of which the noisiest counts.
+        largest_spread: Variance between many workers over that within them, above which their data differ.
+        spread_slack: What is allowed then.
+
+    Raises:
+        PolicySpecError: A value out of its range.
+    """
+
+    least_efficiency: float = 0.5
+    window: int = 2
+    largest_spread: float = 1.6
+    spread_slack: int = 1
+
+    def __post_init__(self) -> None:
+        require_number("adaptive noise", "least_efficiency", self.least_efficiency, above=0.0, below=1.0)
+        require_whole("adaptive noise", "window", self.window, minimum=1)
+        require_number("adaptive noise", "largest_spread", self.largest_spread, above=1.0)
+        require_whole("adaptive noise", "spread_slack", self.spread_slack, minimum=0)

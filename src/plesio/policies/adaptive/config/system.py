@@ -1,0 +1,68 @@
+"""The parameters of the system side, and of its settings by racks."""
+
+from dataclasses import dataclass
+
+from plesio.policies.adaptive.config.numbers import require_number
+from plesio.policies.fields import require_whole
+
+__all__ = ["SystemConfig", "TopologyConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemConfig:
+    """The system side's parameters.
+
+    Args:
+        gain: Share of the time of a step that a change must promise to save.
+        tolerance: Settings this much slower than the best count as equally good.
+        price: Share of a step's progress that slack and the store are taken to cost, before anything is measured. On
+            the digits a slack of 7 to 23 of 16 workers took 13 to 57 % more epochs than BSP to the same accuracy
+            (docs/log.md, section 17).
+        memory: Steps of each worker that are remembered.
+        largest_period: Longest period to consider.
+        balance: Whether slow workers are given smaller shares of the samples.
+        compress: Whether what is sent is compressed (`Sent`) where that saves more than slack does.
+        store: Whether stages under SSP are considered too; up to four servers then run from the beginning. Only
+            where the servers can run the optimizer, and `Session.shard` deals the samples.
+
+    Raises:
+        PolicySpecError: A value out of its range.
+    """
+
+    gain: float = 0.1
+    tolerance: float = 0.1
+    price: float = 0.15
+    memory: int = 32
+    largest_period: int = 32
+    balance: bool = True
+    compress: bool = True
+    store: bool = True
+
+    def __post_init__(self) -> None:
+        require_number("adaptive", "system.gain", self.gain, above=0.0, below=1.0)
+        require_number("adaptive", "system.tolerance", self.tolerance, above=0.0, below=1.0)
+        require_number("adaptive", "system.price", self.price, above=0.0, below=1.0)
+        require_whole("adaptive", "system.memory", self.memory, minimum=8)
+        require_whole("adaptive", "system.largest_period", self.largest_period, minimum=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyConfig:
+    """How racks are used.
+
+    Args:
+        tolerance: Settings by racks this much slower than the best setting count as equally good. It is more than among
+            single workers, whose replicas drift farther: on the digits a slack of 7 to 23 of 16 workers took 13 to 57 %
+            more epochs than BSP to the same accuracy (docs/log.md, section 17).
+        largest_period: Longest period between racks to consider.
+
+    Raises:
+        PolicySpecError: A value out of its range.
+    """
+
+    tolerance: float = 0.1
+    largest_period: int = 32
+
+    def __post_init__(self) -> None:
+        require_number("adaptive", "topology.tolerance", self.tolerance, above=0.0, below=1.0)
+        require_whole("adaptive", "topology.largest_period", self.largest_period, minimum=2)

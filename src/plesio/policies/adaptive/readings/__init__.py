@@ -1,0 +1,1 @@
+"""What the workers' reports say, in figures."""

@@ -1,0 +1,37 @@
+"""When workers report, and when the answer holds.
+
+A worker reports after the step that ends at the *review's* clock, goes on, and takes the answer after the step that
+ends at the clock from which it *holds*. Both are named by the answer before, so all ranks know them without asking, and
+all change at the same clock: a collective that one of them starts, all start.
+
+The answer must be there when it is wanted, or somebody waits. It can be given once the slowest worker has reported:
+
+    setting period H, delay d         review                   holds
+    no delay                          two steps before         after an averaging: everybody has been in it
+    delay d                           at an averaging's start  when it is merged: it is complete, so all have reported
+
+So a review makes nobody wait for anybody that the setting in force does not make wait already.
+"""
+
+from plesio.policies.adaptive.system.setting import Setting
+from plesio.policies.steered import LEAD
+
+__all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "next_review"]
+
+FIRST_REVIEW = 2
+"""Clock of the first review: slow workers should not be waited for for long."""
+FIRST_CLOCK = FIRST_REVIEW + LEAD
+
+
+def next_review(since: int, *, setting: Setting, every: int) -> tuple[int, int]:
+    """Clock of the next review and clock at which its answer holds, if ``setting`` is in force after ``since``.
+
+    >>> next_review(5, setting=Setting.of(period=1, delay=0), every=16)
+    (19, 21)
+    >>> next_review(21, setting=Setting.of(period=8, delay=4), every=16)
+    (40, 44)
+    """
+    least = since + max(every, setting.delay + LEAD, 2 * LEAD)
+    started = -(-(least - setting.delay) // setting.period) * setting.period
+    holds = started + setting.delay
+    return min(started, holds - LEAD), holds

@@ -1,0 +1,1 @@
+"""The system side: the least slack that hides waiting and communicating."""
