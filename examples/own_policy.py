@@ -17,7 +17,20 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median_low
 
-from plesio.policies import SSP, Action, Admit, Apply, Arrived, Event, Grant, Joined, Left, Machine
+from plesio.policies import (
+    SSP,
+    Action,
+    Admit,
+    Apply,
+    Arrived,
+    Event,
+    Grant,
+    Joined,
+    Left,
+    Machine,
+    Refuse,
+    RefuseReason,
+)
 
 NUM_STEPS = 2000
 
@@ -50,8 +63,11 @@ class NearMedianMachine:
                 self._clocks[worker] = clock
                 return (Admit(worker=worker, clock=clock), Grant(worker=worker, clock=self._credit))
             case Left(worker=worker):
-                del self._clocks[worker]
+                self._clocks.pop(worker, None)  # one that rests for want of samples leaves again when it is gone
                 return self._grant()
+            case Arrived(worker=worker, clock=clock, finite=False):
+                self._clocks[worker] = clock
+                return (Refuse(worker=worker, clock=clock, reason=RefuseReason.NOT_FINITE), *self._grant())
             case Arrived(worker=worker, clock=clock):
                 self._clocks[worker] = clock
                 self._version += 1
