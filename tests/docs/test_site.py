@@ -12,7 +12,7 @@ import plesio
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 90.0
-ROOT_PAGES = ("README.md",)
+ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,13 @@ def test_links_of_pages_outside_the_site(name: str):
         if anchor:
             headings = re.findall(r"^#+ (.*)$", (ROOT / (path or name)).read_text(encoding="utf-8"), flags=re.M)
             assert anchor in [_anchor_of(heading) for heading in headings], target
+
+
+def test_files_that_contributing_names_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:src|tests|docs|examples|\.ci)/[\w./-]+)`", text)
+    assert len(named) > 20
+    assert not [path for path in named if "NAME" not in path and not (ROOT / path).exists()]
 
 
 def _anchor_of(heading: str) -> str:
