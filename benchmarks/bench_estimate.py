@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from plesio.estimate import Layout, Machine, Model, estimate_memory, estimate_step, find_model, parse_machine
+from plesio.planning.estimate import Layout, Machine, Model, estimate_memory, estimate_step, find_model, parse_machine
 from record import Spread, print_table, print_verdict, save
 
 LIMIT_S = 1e-3

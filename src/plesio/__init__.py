@@ -1,7 +1,8 @@
 """Plesio trains one PyTorch model with many workers under a consistency policy.
 
-Layers (import downward only): cli > bench | report > runtime | tasks > sim > policies | cost > core. What needs torch
-is loaded at first use, so that ``import plesio`` and the command line answer at once.
+Layers (imports go downward only): cli > bench | report > runtime | tasks > sim > policies | cost > core. Beside what
+trains stands what plans, `plesio.planning`, which the runtime does not import. What needs torch is loaded at first use,
+so that ``import plesio`` and the command line answer at once.
 """
 
 from importlib import import_module

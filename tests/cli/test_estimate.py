@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plesio.cli.main import invoke
-from plesio.estimate.training import Training
+from plesio.planning.estimate.training import Training
 from plesio.report.estimate import Estimate
 
 LLAMA = "estimate --model llama-70b --cluster 256xh100 --tokens 300B"

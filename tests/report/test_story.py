@@ -246,13 +246,15 @@ def test_the_sentences(network: Story):
             "bsp,compress=qsgd:8",
             "It compressed 40 of its 40 exchanges, which saved 29.7 kB (75 %).",
         ),
+        ("bsp", "bsp,compress=powersgd:4", "It compressed 35 of its 40 exchanges, which saved 28 kB (70 %)."),
     ],
 )
 def test_what_was_not_sent_is_told_by_its_cause(adaptive_run: MakeRun, first: str, second: str, words: str):
-    """bsp sends 40 exchanges of 1 kB; of 8 bits in place of 32, with their scales, is 0.252 of that."""
+    """bsp sends 40 exchanges of 1 kB; 8 bits in place of 32, with their scales, are 0.252 of that, low rank as told."""
     answer = steer(5, second, before=first, inputs=system(0.040, step_s=0.020, least_s=0.020))
-    log = log_of((reviewed(3, EVEN, [0.030] * 3), answer))
-    in_full = {"local_sgd:8": 10, "bsp": 36.25, "bsp,compress=qsgd:8": 10}.get(second, 6.25)
+    log = log_of((reviewed(3, EVEN, [0.030] * 3, low_rank_share=0.2), answer))
+    known = {"local_sgd:8": 10, "bsp": 36.25, "bsp,compress=qsgd:8": 10, "bsp,compress=powersgd:4": 12}
+    in_full = known.get(second, 6.25)
     story = story_of(log, adaptive_run(bytes_sent_total=round(1_000 * in_full)))
     assert words in closing_sentences(story)[0]
 

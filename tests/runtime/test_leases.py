@@ -356,6 +356,18 @@ def test_what_a_lost_worker_left_is_leased_first():
     assert (again.epoch, again.start, again.num_samples) == (lost.epoch, lost.start + 3, 2)
 
 
+def test_a_worker_that_is_back_begins_as_a_new_one():
+    book = LeaseBook(10_000, batch_size=1, budget_samples=10_000, workers=[0, 1], dealing="guided")
+    train(book, 1, num_batches=1, batch_size=1)
+    book.release(1)
+    train(book, 0, num_batches=200, batch_size=1)  # more steps than are remembered: what is forgotten is not of 1
+    book.join(1)
+    assert max(train(book, 1, num_batches=60, batch_size=1)) == MAX_BLOCK_BATCHES
+    book.release(1)
+    book.join(1)
+    assert train(book, 1, num_batches=1, batch_size=1) == [1], "it may be slow now"
+
+
 def test_a_lost_workers_batch_is_dealt_to_the_survivors_in_the_next_round():
     book = LeaseBook(60, batch_size=5, budget_samples=60, workers=[0, 1, 2], dealing="fixed")
     first = {worker: book.lease(worker) for worker in (2, 0, 1)}

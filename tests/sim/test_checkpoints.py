@@ -2,8 +2,8 @@ from itertools import pairwise, repeat
 
 import pytest
 
+from plesio.planning.theory.reliability import expected_slowdown
 from plesio.sim.checkpoints import simulate_runs, trace_run
-from plesio.theory.reliability import expected_slowdown
 
 HOUR = 3600.0
 

@@ -9,7 +9,7 @@ import pytest
 
 from plesio.policies import Reviewed
 from plesio.policies.adaptive.controller import Controller, Decision
-from plesio.policies.adaptive.setting import Setting
+from plesio.policies.adaptive.setting import Sent, Setting
 
 __all__ = ["script", "to", "to_setting"]
 
@@ -19,7 +19,7 @@ def to(
     delay: int = 0,
     *,
     by_racks: bool = False,
-    compressed: bool = False,
+    sent: Sent = Sent.FULL,
     memory: float = math.inf,
     shares: tuple[float, ...] = (),
     keep: bool = False,
@@ -27,7 +27,7 @@ def to(
     alarm: bool = False,
 ) -> Decision:
     """A decision for a setting on the collective."""
-    setting = Setting.of(period=period, delay=delay, memory=memory, by_racks=by_racks, compressed=compressed)
+    setting = Setting.of(period=period, delay=delay, memory=memory, by_racks=by_racks, sent=sent)
     return to_setting(setting, shares=shares, keep=keep, restore=restore, alarm=alarm)
 
 

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from plesio.bench.twins.ranks import timed
+from plesio.planning.measured.ranks import timed
 from plesio.runtime.exchange.group import TorchGroup
 
 __all__ = ["barriers", "dying", "failing", "summed", "where"]

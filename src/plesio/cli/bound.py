@@ -12,7 +12,7 @@ import typer
 from plesio.cli.function_options import command_of, make_folder
 
 if TYPE_CHECKING:
-    from plesio.theory import Theorem
+    from plesio.planning.theory import Theorem
 
 __all__ = ["EXAMPLES", "app"]
 
@@ -33,12 +33,12 @@ class _Bounds(typer.core.TyperGroup):
     """The commands of this file, and one for each theorem."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        from plesio.theory import THEOREMS
+        from plesio.planning.theory import THEOREMS
 
         return [*super().list_commands(ctx), *(theorem.name for theorem in THEOREMS)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        from plesio.theory import find_theorem
+        from plesio.planning.theory import find_theorem
 
         return super().get_command(ctx, cmd_name) or _command(find_theorem(cmd_name))
 
@@ -55,7 +55,7 @@ app = typer.Typer(
 @app.command("list")
 def list_bounds() -> None:
     """List the bounds, a line each."""
-    from plesio.theory import THEOREMS
+    from plesio.planning.theory import THEOREMS
 
     for theorem in THEOREMS:
         typer.echo(f"{theorem.name:<31} {theorem.summary}")
@@ -64,7 +64,7 @@ def list_bounds() -> None:
 @app.command("statements")
 def list_statements() -> None:
     """List common statements: whether each holds, and the numbers that show it."""
-    from plesio.theory.statements import STATEMENTS
+    from plesio.planning.theory.statements import STATEMENTS
 
     for number, statement in enumerate(STATEMENTS, start=1):
         witness = statement.check()

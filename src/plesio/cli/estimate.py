@@ -13,7 +13,7 @@ from plesio.core.errors import ConfigError, nearest
 from plesio.core.units import parse_bandwidth, parse_count, parse_seconds
 
 if TYPE_CHECKING:
-    from plesio.estimate import Layout, Machine, Model
+    from plesio.planning.estimate import Layout, Machine, Model
     from plesio.report.estimate import Estimate
 
 __all__ = ["EXAMPLES", "estimate"]
@@ -165,8 +165,8 @@ def estimate(
     From the model, the machine and how one is laid out over the other; or with the fastest layout of all. Needs no
     accelerator.
     """
-    from plesio.estimate import SOFTWARE, find_model, parse_machine
-    from plesio.estimate.training import DEVICE_MTBF_S, STEP_ERROR, Conditions
+    from plesio.planning.estimate import SOFTWARE, find_model, parse_machine
+    from plesio.planning.estimate.training import DEVICE_MTBF_S, STEP_ERROR, Conditions
 
     if software not in SOFTWARE:
         raise ConfigError(f'--software "{software}" is unknown; {nearest(software, SOFTWARE)}')
@@ -243,7 +243,7 @@ def _with_links(machine: "Machine", *, local: str | None, network: str | None) -
 
 
 def _layout(given: dict[str, Any], machine: "Machine", **kind: Any) -> "Layout":
-    from plesio.estimate import Layout
+    from plesio.planning.estimate import Layout
 
     replica = given.get("tp", 1) * given.get("pp", 1) * given.get("cp", 1)
     remaining = {"dp": max(machine.num_devices // max(replica, 1), 1), "zero": 1}
@@ -251,7 +251,7 @@ def _layout(given: dict[str, Any], machine: "Machine", **kind: Any) -> "Layout":
 
 
 def _default_batch(model: "Model", machine: "Machine", *, multiple_of: int) -> int:
-    from plesio.estimate import Convolutional
+    from plesio.planning.estimate import Convolutional
 
     if isinstance(model, Convolutional):
         wanted = _BATCH_IMAGES * machine.num_devices
@@ -262,7 +262,7 @@ def _default_batch(model: "Model", machine: "Machine", *, multiple_of: int) -> i
 
 def _machines(machine: "Machine", *, devices: str | None, accelerators: str | None) -> Sequence["Machine"]:
     """The machine itself first, then those that it is compared with."""
-    from plesio.estimate import find_accelerator
+    from plesio.planning.estimate import find_accelerator
 
     try:
         numbers = [int(part) for part in (devices or "").split(",") if part.strip()]
@@ -291,8 +291,8 @@ def _of_size(machine: "Machine", num_devices: int) -> "Machine":
 
 
 def _estimate(model: "Model", layout: "Layout", machine: "Machine", **run: Any) -> "Estimate":
-    from plesio.estimate.sensitivity import tornado
-    from plesio.estimate.training import estimate_training
+    from plesio.planning.estimate.sensitivity import tornado
+    from plesio.planning.estimate.training import estimate_training
     from plesio.report.estimate import Estimate
 
     training = estimate_training(model, layout, machine, **run)
@@ -300,8 +300,8 @@ def _estimate(model: "Model", layout: "Layout", machine: "Machine", **run: Any) 
 
 
 def _search(model: "Model", machines: Sequence["Machine"], *, top: int, **run: Any) -> "Estimate":
-    from plesio.estimate.frontier import find_frontier
-    from plesio.estimate.sensitivity import tornado
+    from plesio.planning.estimate.frontier import find_frontier
+    from plesio.planning.estimate.sensitivity import tornado
     from plesio.report.estimate import Estimate
 
     if top < 1:

@@ -14,8 +14,8 @@ from plesio.cli.function_options import command_of, make_folder
 from plesio.core.files import write_whole
 
 if TYPE_CHECKING:
-    from plesio.studies import Asked, Study
-    from plesio.studies.measured import Measured
+    from plesio.planning.studies import Asked, Study
+    from plesio.planning.studies.measured import Measured
 
 __all__ = ["EXAMPLES", "app"]
 
@@ -40,12 +40,12 @@ class _Studies(typer.core.TyperGroup):
     """The commands of this file, and one for each study."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        from plesio.studies import STUDIES
+        from plesio.planning.studies import STUDIES
 
         return [*super().list_commands(ctx), *(study.name for study in STUDIES)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        from plesio.studies import find_study
+        from plesio.planning.studies import find_study
 
         return super().get_command(ctx, cmd_name) or _command(find_study(cmd_name))
 
@@ -62,7 +62,7 @@ app = typer.Typer(
 @app.command("list")
 def list_studies() -> None:
     """List the studies and their questions."""
-    from plesio.studies import STUDIES
+    from plesio.planning.studies import STUDIES
 
     for study in STUDIES:
         typer.echo(f"{study.number:>2}  {study.name:<20}  {study.question}")
@@ -75,8 +75,8 @@ def ask_all(
     """Ask all studies with their defaults; write an index page."""
     from rich.progress import track
 
+    from plesio.planning.studies import STUDIES
     from plesio.report.study import render_index_page, write_study
-    from plesio.studies import STUDIES
 
     make_folder(out)
     answers = []
@@ -91,21 +91,21 @@ def ask_all(
 
 def _command(study: "Study") -> Any:
     """The command of a study: its inputs as options, and where the answer goes."""
-    from plesio.bench.twins import TWINS
+    from plesio.planning.measured import MEASURED
 
     def ask(inputs: dict[str, Any], out: Path | None, measure: bool = False) -> None:
         _show(study.ask(**inputs), measured=_measure(study) if measure else None, out=out)
 
     more: dict[str, tuple[Any, Any]] = {"out": (Out, None)}
-    if study.name in TWINS:
+    if study.name in MEASURED:
         more["measure"] = (Measure, False)
     return command_of(f"plesio study {study.name}", study.inputs(), ask, summary=study.question, more=more)
 
 
 def _measure(study: "Study") -> "Measured":
-    from plesio.bench.twins import measure_twin
+    from plesio.planning.measured import measure_study
 
-    return measure_twin(study.name, on_step=lambda what: print(f"measuring: {what}", file=sys.stderr))
+    return measure_study(study.name, on_step=lambda what: print(f"measuring: {what}", file=sys.stderr))
 
 
 def _show(asked: "Asked", *, measured: "Measured | None", out: Path | None) -> None:

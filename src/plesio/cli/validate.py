@@ -102,7 +102,7 @@ def validate(
 
 
 def _validate_estimator(json_file: Path | None) -> int:
-    from plesio.estimate import validate_estimator
+    from plesio.planning.estimate import validate_estimator
 
     check_output_file("--json", json_file)
     _show(validate_estimator(), json_file)

@@ -49,7 +49,6 @@ __all__ = [
     "point_to_point_s",
     "reduce_scatter_s",
     "ring_all_reduce_s",
-    "ring_bytes_sent",
     "select_all_reduce",
     "select_all_reduce_on",
     "tree_all_reduce_s",
@@ -257,11 +256,6 @@ def bytes_sent_per_rank(num_bytes: float, *, num_ranks: int, collective: str = "
     if collective not in _PASSES:
         raise ConfigError(f'unknown collective "{collective}"; {nearest(collective, _PASSES)}')
     return _PASSES[collective] * (num_ranks - 1) * num_bytes / num_ranks
-
-
-def ring_bytes_sent(num_bytes: float, *, num_ranks: int) -> float:
-    """Bytes that every rank of a ring all-reduce sends: ``2 (n-1)/n S``."""
-    return bytes_sent_per_rank(num_bytes, num_ranks=num_ranks)
 
 
 def bus_bytes_per_s(num_bytes: float, duration_s: float, *, num_ranks: int, collective: str = "all_reduce") -> float:

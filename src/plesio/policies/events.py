@@ -131,6 +131,8 @@ class Reviewed:
         summed_rate: The learning rates of the first parameter group, over all steps since the last review.
         sparse_bytes: Where gradients are sparse: bytes of the parameters whose gradients are dense, of those whose
             gradients are sparse, and of the rows that a step has touched; empty, and left out of logs, elsewhere.
+        low_rank_share: Bytes of the dense gradients in low rank (`plesio.policies.adaptive.setting.Sent`), as a share
+            of those in full; left out of logs where it is 1, as in those of before low rank.
     """
 
     worker: int
@@ -152,6 +154,7 @@ class Reviewed:
     position: tuple[float, ...] = field(default=(), metadata=OMITTED_BY_DEFAULT)
     summed_rate: float = field(default=0.0, metadata=OMITTED_BY_DEFAULT)
     sparse_bytes: tuple[float, ...] = field(default=(), metadata=OMITTED_BY_DEFAULT)
+    low_rank_share: float = field(default=1.0, metadata=OMITTED_BY_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

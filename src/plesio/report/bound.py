@@ -12,11 +12,11 @@ from plesio.core.exhibits import Chart, Table
 from plesio.core.files import write_whole
 from plesio.core.json_values import to_json
 from plesio.core.units import format_seconds
+from plesio.planning.theory import Bound, Theorem
+from plesio.planning.theory.pictures import pictures_of
 from plesio.report.exhibits import draw_picture, page_figure, terminal_table
 from plesio.report.markup import prose
 from plesio.report.page_frame import page_of, section, section_of_figures, table
-from plesio.theory import Bound, Theorem
-from plesio.theory.pictures import pictures_of
 
 __all__ = ["render_bound", "render_bound_page", "write_bound"]
 

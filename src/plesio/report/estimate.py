@@ -11,11 +11,11 @@ from rich.text import Text
 from plesio.core.exhibits import Chart, Table
 from plesio.core.files import write_whole
 from plesio.core.json_values import to_json
-from plesio.estimate.exhibits import training_charts, training_finding, training_tables
-from plesio.estimate.frontier import Frontier
-from plesio.estimate.search_exhibits import search_charts, search_finding, search_tables
-from plesio.estimate.sensitivity import Sensitivity
-from plesio.estimate.training import Training
+from plesio.planning.estimate.exhibits import training_charts, training_finding, training_tables
+from plesio.planning.estimate.frontier import Frontier
+from plesio.planning.estimate.search_exhibits import search_charts, search_finding, search_tables
+from plesio.planning.estimate.sensitivity import Sensitivity
+from plesio.planning.estimate.training import Training
 from plesio.report.exhibits import draw_picture, page_figure, terminal_table
 from plesio.report.markup import prose
 from plesio.report.page_frame import page_of, section, section_of_figures, table

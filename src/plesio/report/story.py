@@ -21,6 +21,7 @@ from typing import Any, Literal
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
 from plesio.policies import Adaptive, EventLog, Hierarchical, Steer, Switch, parse_policy
+from plesio.policies.adaptive.setting import IN_LOW_RANK
 from plesio.policies.compression import NO_COMPRESSION
 from plesio.report.story_clock import TrainingClock
 from plesio.report.story_outcome import Outcome, outcome_of
@@ -314,10 +315,16 @@ def _chapters(
         groups[-1].append(span)
     exchanges = [_num_exchanges(group) for group in groups]
     num_racks = max((len({review.rack for review in answer.reviews}) for answer in answers), default=1)
-    in_full = [_num_in_full(group, num_racks=num_racks, num_workers=run.num_workers) for group in groups]
+    low_rank_share = max((review.low_rank_share for answer in answers for review in answer.reviews), default=1.0)
+    sent_shares = [_sent_share(group[0].policy, low_rank_share=low_rank_share) for group in groups]
+    in_full = [
+        _num_in_full(group, sent_share=share, num_racks=num_racks, num_workers=run.num_workers)
+        for group, share in zip(groups, sent_shares, strict=True)
+    ]
     bytes_each = run.bytes_sent_total / max(1.0, sum(in_full))
     saved_so_far_s = 0.0
-    for group, change, num_exchanges, num_in_full in zip(groups, changes, exchanges, in_full, strict=True):
+    each = zip(groups, changes, exchanges, sent_shares, in_full, strict=True)
+    for group, change, num_exchanges, sent_share, num_in_full in each:
         first, last = group[0], group[-1]
         num_steps = last.end - first.begin
         saved_s = sum(span.saved_s for span in group)
@@ -341,7 +348,7 @@ def _chapters(
             saved_so_far_s=saved_so_far_s,
             steps_made=tuple(steps.by_worker(first.begin, last.end).values()) if on_store else (),
             num_exchanges=num_exchanges,
-            num_compressed=num_exchanges if _sent_share(first.policy) < 1 else 0,
+            num_compressed=num_exchanges if sent_share < 1 else 0,
             bytes_saved=(num_steps - num_in_full) * bytes_each if predicts else 0.0,
             limits=_limits(group),
         )
@@ -376,18 +383,20 @@ def _num_exchanges(spans: Sequence[Span]) -> int:
     return spans[-1].end // period - spans[0].begin // period
 
 
-def _num_in_full(spans: Sequence[Span], *, num_racks: int, num_workers: int) -> float:
+def _num_in_full(spans: Sequence[Span], *, sent_share: float, num_racks: int, num_workers: int) -> float:
     """How many exchanges of all workers in full have as many bytes; the module's head has the formula."""
-    count, spec = _num_exchanges(spans), spans[0].policy
-    if not isinstance(parse_policy(spec), Hierarchical):
-        return count * _sent_share(spec)
+    count = _num_exchanges(spans)
+    if not isinstance(parse_policy(spans[0].policy), Hierarchical):
+        return count * sent_share
     within = (num_workers - num_racks) / (num_workers - 1)
-    between = (num_racks - 1) / (num_workers - 1) * _sent_share(spec) + within / 2
+    between = (num_racks - 1) / (num_workers - 1) * sent_share + within / 2
     return (spans[-1].end - spans[0].begin) * within + count * between
 
 
-def _sent_share(spec: str) -> float:
-    """Bytes of an exchange under this policy, as a share of those of one in full."""
+def _sent_share(spec: str, *, low_rank_share: float) -> float:
+    """Bytes of an exchange under this policy, as a share of those of one in full; in low rank what workers say."""
+    if spec == IN_LOW_RANK.spec:
+        return low_rank_share
     compression = getattr(parse_policy(spec), "compression", NO_COMPRESSION)
     return float(compression.payload_bits(_MANY) / NO_COMPRESSION.payload_bits(_MANY))
 

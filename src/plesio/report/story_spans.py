@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields
 
 from plesio.policies import Adaptive, EventLog, Hierarchical, Reviewed, Steer, parse_policy
 from plesio.policies.adaptive.review import GradientPairs, put_together
-from plesio.policies.adaptive.setting import SYNCHRONOUS
+from plesio.policies.adaptive.setting import IN_LOW_RANK, SYNCHRONOUS
 
 __all__ = ["Answer", "Noise", "Span", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
 
@@ -87,7 +87,13 @@ class Span:
 
 
 def slack_of(spec: str) -> int:
-    """Steps that a worker under this policy goes on without hearing of the others'."""
+    """Steps that a worker under this policy goes on without hearing of the others'; in low rank as `Setting` has it.
+
+    >>> [slack_of(spec) for spec in ("bsp", "local_sgd:8,delay=4", "ssp:7,period=1", "bsp,compress=powersgd:4")]
+    [0, 11, 1, 1]
+    """
+    if spec == IN_LOW_RANK.spec:
+        return IN_LOW_RANK.slack
     policy = parse_policy(spec)
     return int(policy.period if policy.exchange == "store" else policy.bound)
 

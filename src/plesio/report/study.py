@@ -13,11 +13,11 @@ from plesio.core.exhibits import Chart, Table
 from plesio.core.files import write_whole
 from plesio.core.predictions import Scale
 from plesio.core.units import format_percent, format_seconds
+from plesio.planning.studies import Asked, find_study
+from plesio.planning.studies.measured import Measured
 from plesio.report.exhibits import draw_picture, page_figure, terminal_table
 from plesio.report.markup import prose
 from plesio.report.page_frame import page_of, section, section_of_figures, table
-from plesio.studies import Asked, find_study
-from plesio.studies.measured import Measured
 
 __all__ = [
     "measured_table",

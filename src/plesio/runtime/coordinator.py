@@ -256,10 +256,9 @@ class Coordinator:
         member = self._members[worker]
         effects: list[Effect] = []
         self._stage.standing.pop(worker, None)
-        if reason is LeaveReason.LOST:
-            for key in [key for key in self._arriving if key[0] == worker]:
-                del self._arriving[key]
-                effects.append(Order("drop", {"worker": worker, "clock": key[1]}))
+        for key in [key for key in self._arriving if key[0] == worker]:
+            del self._arriving[key]  # also of one that closed: it may come back, and be at this clock again
+            effects.append(Order("drop", {"worker": worker, "clock": key[1]}))
         if self.state == "running" and not member.left:
             member.resting = member.left = True
             effects += self._decide(Left(worker=worker, reason=reason), now_s=now_s)

@@ -12,10 +12,12 @@ from plesio.core.errors import ConfigError
 from plesio.core.trace import TraceWriter
 from plesio.policies import Adaptive, Hierarchical, Policy, Switch, parse_policy
 from plesio.policies.adaptive.rate_limit import RateLimit
+from plesio.policies.adaptive.setting import Sent
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.adaptive import AdaptiveExchange, Transition
 from plesio.runtime.exchange.collective import CollectiveExchanges
 from plesio.runtime.exchange.exchange import Exchange, LocalExchange, Refusal, SnapshotTaker
+from plesio.runtime.exchange.flat_gradients import FlatGradients
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.host_racks import HostRacks
 from plesio.runtime.exchange.layout import Layout
@@ -320,6 +322,7 @@ class _Parts:
                 total_samples=total_samples,
                 rack=group.rack,
                 can_push=can_push,
+                low_rank_share=FlatGradients(self.replica).share_sent(Sent.LOW_RANK.compression),
             )
         exchanges = CollectiveExchanges(
             self.replica,

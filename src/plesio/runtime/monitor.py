@@ -110,6 +110,7 @@ class StepMonitor:
         total_samples: Samples of the whole training, over all workers; None if nobody knows.
         rack: Number of the rack that the worker is in.
         can_push: Whether the store's servers could step for it.
+        low_rank_share: What `Reviewed.low_rank_share` says of its model.
     """
 
     def __init__(
@@ -123,10 +124,12 @@ class StepMonitor:
         total_samples: int | None,
         rack: int = 0,
         can_push: bool = False,
+        low_rank_share: float = 1.0,
     ) -> None:
         self._worker = worker
         self._rack = rack
         self._can_push = can_push
+        self._low_rank_share = low_rank_share
         self._config = config
         self._timeline = timeline
         self._total_samples = total_samples
@@ -284,6 +287,7 @@ class StepMonitor:
             position=() if self._guard is None or not parameters else self._sketch.of(parameters),
             summed_rate=self._summed_rate,
             sparse_bytes=tuple(map(statistics.fmean, zip(*self._sparse_bytes, strict=True))),
+            low_rank_share=self._low_rank_share,
         )
         self.forget()
         self._num_clipped_before = self._num_clipped

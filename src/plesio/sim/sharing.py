@@ -56,11 +56,6 @@ class ProcessorSharing:
         self._num_submitted = 0
         self._next: Cancellable | None = None
 
-    @property
-    def num_jobs(self) -> int:
-        """Jobs that are not done."""
-        return len(self._jobs)
-
     def submit(self, work_s: float, on_done: Callable[[], None]) -> None:
         """Begin a job of ``work_s`` seconds of one core; ``on_done`` is called by the kernel when it is done.
 

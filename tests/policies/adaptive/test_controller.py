@@ -6,10 +6,10 @@ import pytest
 
 from plesio.policies import Adaptive, Reviewed, parse_policy
 from plesio.policies.adaptive.controller import MAX_RESTORES, Controller, Decision
-from plesio.policies.adaptive.setting import ON_THE_STORE, ROUNDED, SYNCHRONOUS, Setting
+from plesio.policies.adaptive.setting import ON_THE_STORE, SYNCHRONOUS, Sent, Setting
 
 NUM_WORKERS, NUM_STEPS = 4, 16
-ROUNDED_BSP = f"bsp,compress={ROUNDED.spec}"
+ROUNDED_BSP = f"bsp,compress={Sent.ROUNDED.compression.spec}"
 NO_SLACK = "adaptive,gradient=off,noise=off,feedback=off,phase.direction=both,phase.slack=0"
 """Training is critical from the beginning while the rate rises, so compression is all that can hide a slow network."""
 
@@ -29,7 +29,7 @@ class Run:
         """All workers' losses are ``loss``; only the last one's, and only its gradients clipped, if not ``typical``."""
         self.clock += NUM_STEPS
         setting = self.controller.setting
-        blocked_s = 0.0005 if setting.on_store else 0.015 if setting.compressed else 0.06
+        blocked_s = 0.0005 if setting.on_store else 0.015 if setting.sent is Sent.ROUNDED else 0.06
         every = Reviewed(
             worker=0,
             clock=self.clock,

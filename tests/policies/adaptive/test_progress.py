@@ -9,13 +9,13 @@ import pytest
 from plesio.core.errors import PolicySpecError
 from plesio.policies.adaptive.progress import Failure, ProgressConfig, ProgressJudge
 from plesio.policies.adaptive.reading import NO_OBJECTION, Reading
-from plesio.policies.adaptive.setting import Setting
+from plesio.policies.adaptive.setting import Sent, Setting
 
 BSP = Setting.of(period=1, delay=0)
 LOCAL, LOOSER = Setting.of(period=4, delay=0), Setting.of(period=8, delay=4)
 STORE = Setting.on_the_store(7)
 RACKS = Setting.of(period=8, delay=0, by_racks=True)
-ROUNDED_RACKS = Setting.of(period=8, delay=0, by_racks=True, compressed=True)
+ROUNDED_RACKS = Setting.of(period=8, delay=0, by_racks=True, sent=Sent.ROUNDED)
 
 
 class Run:
@@ -186,7 +186,7 @@ def test_after_a_failure_it_rests_for_as_long_as_the_run_has_been(before: int):
 
 def test_nothing_has_slack_before_training_has_shown_how_it_goes():
     run = Run()
-    rounded = Setting.of(period=1, delay=0, compressed=True)
+    rounded = Setting.of(period=1, delay=0, sent=Sent.ROUNDED)
     for _ in range(ProgressConfig().warm_up):
         assert not run.judge.allows(LOCAL)
         assert not run.judge.allows(STORE)
@@ -240,7 +240,7 @@ def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
 def test_one_review_says_nothing_of_how_training_goes(known: int, *, judged: bool):
     run = Run()
     run.see(*fall(known))
-    run.judge.changed(BSP, Setting.of(period=1, delay=0, compressed=True))
+    run.judge.changed(BSP, Setting.of(period=1, delay=0, sent=Sent.ROUNDED))
     assert run.judge.on_trial == judged
     assert (run.see(5.0)[0] is not None) == judged
 
@@ -258,10 +258,10 @@ def test_it_says_what_it_has_against_slack():
     assert "for 4 reviews" in run.judge.advice.reason
 
 
-@pytest.mark.parametrize("before", [LOOSER, Setting.of(period=8, delay=0, compressed=True), STORE])
+@pytest.mark.parametrize("before", [LOOSER, Setting.of(period=8, delay=0, sent=Sent.ROUNDED), STORE])
 def test_strict_steps_after_loose_ones_are_not_on_trial_though_they_are_rounded(before: Setting):
     run = Run()
     run.see(*fall(4))
-    run.judge.changed(before, Setting.of(period=1, delay=0, compressed=True))
+    run.judge.changed(before, Setting.of(period=1, delay=0, sent=Sent.ROUNDED))
     assert not run.judge.on_trial
     assert run.see(2.0) == [None]

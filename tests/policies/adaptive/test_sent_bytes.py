@@ -14,7 +14,7 @@ from plesio.cost.step_time import Constant
 from plesio.policies import Reviewed
 from plesio.policies.adaptive.choice import Allowance
 from plesio.policies.adaptive.sent_bytes import SentBytes
-from plesio.policies.adaptive.setting import ON_THE_STORE, SENT_SHARE, SYNCHRONOUS, Setting, SystemConfig
+from plesio.policies.adaptive.setting import ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting, SystemConfig
 from plesio.policies.adaptive.system import SystemMonitor
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
@@ -41,8 +41,8 @@ def monitor(*, blocked_s: float, sparse_bytes: tuple[float, ...], setting: Setti
 
 def test_dense_gradients_are_as_large_as_parameters():
     for kind in ("gradients", "parameters", "store"):
-        assert SentBytes().ratio(kind, compressed=False, to="gradients", to_compressed=False) == 1.0
-        assert SentBytes().ratio(kind, compressed=True, to="gradients", to_compressed=False) == SENT_SHARE
+        assert SentBytes().ratio(kind, Sent.FULL, to="gradients", to_sent=Sent.FULL) == 1.0
+        assert SentBytes().ratio(kind, Sent.ROUNDED, to="gradients", to_sent=Sent.FULL) == ROUNDED_SHARE
 
 
 @pytest.mark.parametrize("dense", [0.0, 1000.0])
@@ -56,14 +56,14 @@ def test_parameters_and_the_store_are_priced_by_the_whole_table(dense: float):
 
 
 def test_rows_are_never_compressed():
-    rounded = dataclasses.replace(SYNCHRONOUS, compressed=True)
+    rounded = dataclasses.replace(SYNCHRONOUS, sent=Sent.ROUNDED)
     assert monitor(blocked_s=0.004, sparse_bytes=(0.0, TABLE_BYTES, 5e4)).transfer_s(rounded) == pytest.approx(0.004)
-    averaging = Setting.of(period=8, delay=0, compressed=True)
+    averaging = Setting.of(period=8, delay=0, sent=Sent.ROUNDED)
     sent = SentBytes(dense=0.0, tables=TABLE_BYTES, rows=1e5)
-    assert sent.ratio("parameters", compressed=True, to="gradients", to_compressed=False) == pytest.approx(
-        SENT_SHARE * TABLE_BYTES / 1e5
+    assert sent.ratio("parameters", Sent.ROUNDED, to="gradients", to_sent=Sent.FULL) == pytest.approx(
+        ROUNDED_SHARE * TABLE_BYTES / 1e5
     )
-    assert averaging.compressed
+    assert averaging.sent is Sent.ROUNDED
 
 
 def test_what_reviews_do_not_say_is_as_before():

@@ -10,7 +10,7 @@ from hypothesis import given
 from plesio.core.errors import PolicySpecError
 from plesio.policies import Reviewed
 from plesio.policies.adaptive.choice import Allowance
-from plesio.policies.adaptive.setting import ON_THE_STORE, SYNCHRONOUS, Setting, SystemConfig, ladder
+from plesio.policies.adaptive.setting import ON_THE_STORE, SYNCHRONOUS, Sent, Setting, SystemConfig, ladder
 from plesio.policies.adaptive.system import SystemMonitor
 from plesio.policies.adaptive.what_if import predict_step_s
 
@@ -147,11 +147,11 @@ def test_behind_the_steps_the_transfer_is_what_it_took_whoever_began_it_last():
     ("transfer_s", "slack", "wanted"),
     [
         (0.0002, math.inf, BSP),
-        (0.018, math.inf, Setting.of(period=1, delay=0, compressed=True)),
+        (0.018, math.inf, Setting.of(period=1, delay=0, sent=Sent.ROUNDED)),
         (0.032, math.inf, Setting.of(period=4, delay=2)),
         (0.079, math.inf, Setting.of(period=8, delay=4)),
-        (0.079, 3, Setting.of(period=4, delay=0, compressed=True)),
-        (0.079, 0, Setting.of(period=1, delay=0, compressed=True)),
+        (0.079, 3, Setting.of(period=4, delay=0, sent=Sent.ROUNDED)),
+        (0.079, 0, Setting.of(period=1, delay=0, sent=Sent.ROUNDED)),
     ],
 )
 def test_the_least_slack_that_hides_the_transfer(transfer_s: float, slack: float, wanted: Setting):
@@ -169,7 +169,7 @@ def test_without_compression_strict_steps_are_sent_in_full():
 
 def test_a_compression_that_saves_less_time_than_bytes_is_given_up():
     """Rounding takes time of its own, which only an exchange tells."""
-    rounded = Setting.of(period=1, delay=0, compressed=True)
+    rounded = Setting.of(period=1, delay=0, sent=Sent.ROUNDED)
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.02), setting=BSP)
     assert monitor.choose(allowance=allow(0), current=BSP, shares=()).setting == rounded
@@ -193,7 +193,7 @@ def test_slack_that_is_not_needed_is_given_back_at_once():
 
 def test_what_is_sent_rounded_for_nothing_is_sent_in_full_from_the_second_review_on():
     monitor = SystemMonitor(SystemConfig())
-    rounded = Setting.of(period=1, delay=0, compressed=True)
+    rounded = Setting.of(period=1, delay=0, sent=Sent.ROUNDED)
     monitor.observe(bsp_reviews([[0.02] * 8] * 4, transfer_s=0.0002), setting=rounded)
     first = monitor.choose(allowance=allow(math.inf), current=rounded, shares=())
     second = monitor.choose(allowance=allow(math.inf), current=first.setting, shares=())

@@ -17,8 +17,9 @@ from plesio.policies.adaptive.noise import NoiseConfig, NoiseMonitor
 from plesio.policies.adaptive.reading import GradientFigures, Reading
 from plesio.policies.adaptive.setting import (
     RACKS_ON_THE_STORE,
-    SENT_SHARE,
+    ROUNDED_SHARE,
     SYNCHRONOUS,
+    Sent,
     Setting,
     SystemConfig,
     TopologyConfig,
@@ -36,7 +37,7 @@ def by_racks(period: int, delay: int = 0) -> Setting:
 
 
 def rounded_by_racks(period: int) -> Setting:
-    return Setting.of(period=period, delay=0, by_racks=True, compressed=True)
+    return Setting.of(period=period, delay=0, by_racks=True, sent=Sent.ROUNDED)
 
 
 def reviews(
@@ -214,13 +215,13 @@ def test_what_is_rounded_between_racks_is_predicted_to_take_as_much_less_as_it_h
         ).values()
         return found_s
 
-    assert (predict_s(full), predict_s(rounded)) == pytest.approx((STEP_S + 0.1, STEP_S + 0.1 * SENT_SHARE))
+    assert (predict_s(full), predict_s(rounded)) == pytest.approx((STEP_S + 0.1, STEP_S + 0.1 * ROUNDED_SHARE))
     transfers.between_s = 0.4
-    assert (predict_s(full), predict_s(rounded)) == pytest.approx((STEP_S + 0.05, STEP_S + 0.05 * SENT_SHARE))
+    assert (predict_s(full), predict_s(rounded)) == pytest.approx((STEP_S + 0.05, STEP_S + 0.05 * ROUNDED_SHARE))
     transfers.rounded_between_s = 0.16
     assert (predict_s(full), predict_s(rounded)) == pytest.approx((STEP_S + 0.05, STEP_S + 0.02))
     transfers.between_s = None
-    assert predict_s(full) == pytest.approx(STEP_S + 0.02 / SENT_SHARE)
+    assert predict_s(full) == pytest.approx(STEP_S + 0.02 / ROUNDED_SHARE)
 
 
 def test_what_was_rounded_is_not_taken_for_what_is_sent_in_full():
@@ -243,10 +244,10 @@ def test_between_racks_it_rounds_where_the_slack_that_there_may_be_does_not_hide
 
 
 def test_it_does_not_where_slack_hides_it_or_too_little_is_gained_or_it_is_off():
-    assert not choose(by_racks_alone(), by_racks(4, 2)).setting.compressed
-    assert not choose(by_racks_alone(gain=0.5), by_racks(4, 2), slack=0, drift=1).setting.compressed
+    assert not choose(by_racks_alone(), by_racks(4, 2)).setting.sent
+    assert not choose(by_racks_alone(gain=0.5), by_racks(4, 2), slack=0, drift=1).setting.sent
     off = choose(by_racks_alone(compress=False), by_racks(4, 2), slack=0, drift=1)
-    assert not off.setting.compressed
+    assert not off.setting.sent
     assert "topology.rounded_step_s" not in dict(off.inputs)
 
 
@@ -276,7 +277,7 @@ def test_it_rounds_between_racks_for_a_gain_alone(flat_s: float, between_s: floa
         return choose(system, by_racks(4, 2), slack=allowed, drift=allowed)
 
     choice, without = decide(compress=True), decide(compress=False)
-    if choice.setting.by_racks and choice.setting.compressed:
+    if choice.setting.by_racks and choice.setting.sent:
         step_s = [dict(one.inputs)["system.step_s"] for one in (choice, without)]
         assert step_s[0] <= step_s[1] * (1 - SystemConfig().gain)
 

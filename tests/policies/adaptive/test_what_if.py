@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from plesio.policies.adaptive.setting import ON_THE_STORE, Setting, ladder, settings_by_racks
 from plesio.policies.adaptive.what_if import predict_step_s, predict_steps_s
 
-SETTINGS = (*ladder(32, memory=1.0, compress=True), *settings_by_racks(32))
+SETTINGS = (*ladder(32, memory=1.0, rounded=True), *settings_by_racks(32))
 COMPUTE_S = st.tuples(st.integers(1, 6), st.integers(1, 12)).flatmap(
     lambda shape: arrays(np.float64, shape, elements=st.floats(1e-3, 1.0))
 )

@@ -71,11 +71,11 @@ class Servers:
         *,
         weight: float = 1.0,
         num_live: int = 1,
-        num_workers: Sequence[int] | None = None,
+        **options: Any,
     ) -> None:
         self.version += 1
         for shard in self.shards:
-            shard.apply(updates, weight=weight, version=self.version, num_live=num_live, num_workers=num_workers)
+            shard.apply(updates, weight=weight, version=self.version, num_live=num_live, **options)
 
     def state(self, *, known: int | None = None) -> dict[str, torch.Tensor]:
         """Name to flat tensor; elements that were not sent are NaN."""
@@ -196,6 +196,22 @@ def test_parameter_without_a_gradient_is_left_alone():
         servers.apply([(0, step)])
     assert_same(servers, model)
     assert torch.equal(servers.state()["bias"], before)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5], ids=["whole rounds", "halves of a round"])
+@pytest.mark.parametrize("name", SUPPORTED_OPTIMIZERS)
+def test_a_slice_moves_with_the_updates_that_have_it_and_with_no_later_one(name: str, share: float):
+    replica = Replica(*make(name))
+    servers = Servers(replica, count=2)
+    servers.push(0, clock=1, tensors=set_gradients(replica.model, seed=1))
+    servers.apply([(0, 1)], weight=share, share=share)
+    before = servers.state()
+    for step in (2, 3):
+        servers.push(0, clock=step, tensors={"bias": torch.full((6,), float(step))})
+        servers.apply([(0, step)], weight=share, share=share)
+    after = servers.state()
+    moved = {tensor for tensor in before if not torch.equal(before[tensor], after[tensor])}
+    assert moved == {"bias"}
 
 
 def test_deltas_are_averaged_weighted_and_added():

@@ -9,7 +9,7 @@ import zmq
 from plesio.core.errors import TransportError
 from plesio.runtime.exchange.transport import ClientEndpoint, ControlClient, Header, JobKeys, Refusal
 from plesio.runtime.exchange.transport.sockets import CHUNK_BYTES
-from plesio.runtime.exchange.transport.wire import encode_chunk, encode_control, job_digest
+from plesio.runtime.exchange.transport.wire import MAX_META_BYTES, encode_chunk, encode_control, job_digest
 from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer
 
 STRANGER = JobKeys.derive("another secret")
@@ -165,6 +165,7 @@ def chunk(*, total_bytes: int, offset: int, request: int = 0) -> bytes:
         ([[chunk(total_bytes=4, offset=0) + b"[1]", b"1234"]], Refusal.MALFORMED),
         ([[chunk(total_bytes=4, offset=0) + b"[" * 100_000, b"1234"]], Refusal.MALFORMED),
         ([[chunk(total_bytes=2**60, offset=0), b"1234"]], Refusal.OVERSIZE),
+        ([[chunk(total_bytes=4, offset=0) + b'{"a":"%s"}' % (b"x" * MAX_META_BYTES), b"1234"]], Refusal.OVERSIZE),
         ([[chunk(total_bytes=4, offset=2), b"34"]], Refusal.OUT_OF_ORDER),
         ([[chunk(total_bytes=6, offset=0), b"12"], [chunk(total_bytes=6, offset=4), b"56"]], Refusal.OUT_OF_ORDER),
         ([[chunk(total_bytes=6, offset=0), b"12"], [chunk(total_bytes=9, offset=2), b"34"]], Refusal.OUT_OF_ORDER),

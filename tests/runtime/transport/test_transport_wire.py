@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 from plesio.runtime.exchange.transport.assembly import Assembler, BufferPool
 from plesio.runtime.exchange.transport.security import JobKeys, Tickets, new_job_secret
 from plesio.runtime.exchange.transport.wire import (
+    MAX_CONTROL_BYTES,
+    MAX_META_BYTES,
     Header,
+    Refusal,
     WireError,
     decode_chunk,
     decode_control,
@@ -42,6 +45,26 @@ def test_any_bytes_are_a_message_or_a_wire_error(frame: bytes):
         except WireError:
             continue
         assert isinstance(value, dict)
+
+
+def json_of(num_bytes: int) -> dict[str, str]:
+    """An object that takes so many bytes of JSON."""
+    return {"a": "x" * (num_bytes - len('{"a":""}'))}
+
+
+def test_the_largest_json_is_decoded_and_one_byte_more_is_refused_before_it_is_read():
+    header = Header(kind=1, generation=1)
+    chunk = encode_chunk(header, job=1, total_bytes=0, offset=0, meta=json_of(MAX_META_BYTES))
+    assert decode_chunk(chunk, job=1, generation=1).meta == json_of(MAX_META_BYTES)
+    room = MAX_CONTROL_BYTES - len(encode_control(1, {}, job=1, generation=1)) + len("{}")
+    control = encode_control(1, json_of(room), job=1, generation=1)
+    assert len(control) == MAX_CONTROL_BYTES
+    assert decode_control(control, peer=b"w", job=1, generation=1).body == json_of(room)
+    with pytest.raises(WireError, match="bytes of JSON where at most") as of_chunk:
+        decode_chunk(chunk + b"]", job=1, generation=1)  # no JSON: read, it would be malformed
+    with pytest.raises(WireError, match="bytes of JSON where at most") as of_control:
+        decode_control(control + b"]", peer=b"w", job=1, generation=1)
+    assert [error.value.reason for error in (of_chunk, of_control)] == 2 * [Refusal.OVERSIZE]
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.binary(max_size=40)), max_size=12), st.data())

@@ -17,6 +17,7 @@ from plesio.cost.cluster import Cluster, LinkKind
 from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import BSP, Hierarchical, Policy, Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.controller import Decision
+from plesio.policies.adaptive.setting import Sent
 from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
@@ -241,7 +242,12 @@ def test_a_run_that_rounds_between_racks_for_a_while_is_near_to_the_one_that_doe
 ) -> None:
     """On a way through every kind of change; the error of rounding is at most a 127th of the largest delta of each."""
     script(
-        monkeypatch, racks(4, compressed=True), racks(2), racks(2, compressed=True), to(1), racks(8, compressed=True)
+        monkeypatch,
+        racks(4, sent=Sent.ROUNDED),
+        racks(2),
+        racks(2, sent=Sent.ROUNDED),
+        to(1),
+        racks(8, sent=Sent.ROUNDED),
     )
     simulation = run("adaptive", sizes=sizes)
     workers, [result] = workers_of(simulation), simulation.runs

@@ -147,13 +147,19 @@ def test_together_racks_move_the_parameters_as_synchronous_steps_of_their_batche
 ) -> None:
     """Where the gradient does not depend on the parameters, every rack's steps add up: m / N of each one's mean."""
     workers = workers_of(run(policy, sizes=sizes, linear=True, momentum=0.0))
+    expected = after_synchronous_steps([worker.batches for worker in workers], sizes)
+    torch.testing.assert_close(workers[0].tensors[0], expected, **TOLERANCE)
+
+
+def after_synchronous_steps(batches: Sequence[list[list[int]]], sizes: Sequence[int]) -> torch.Tensor:
+    """The weight of the linear model when every rack has stepped with the means of its workers' batches."""
     data, moved = Problem(NUM_SAMPLES, NUM_FEATURES), torch.zeros(NUM_FEATURES, dtype=torch.float64)
     for rack in racks_of(sizes):
-        for batches in zip(*(workers[rank].batches for rank in rack), strict=True):
-            mean = torch.stack([data.x[batch].mean(0) for batch in batches]).mean(0)
+        for together in zip(*(batches[rank] for rank in rack), strict=True):
+            mean = torch.stack([data.x[batch].mean(0) for batch in together]).mean(0)
             moved -= 0.05 * len(rack) / sum(sizes) * mean
     start, _ = perceptron(NUM_FEATURES, 0).parameters()
-    torch.testing.assert_close(workers[0].tensors[0], start + moved, **TOLERANCE)
+    return start.detach() + moved
 
 
 # What holds
@@ -369,6 +375,21 @@ def test_processes_of_two_hosts_are_two_racks(sizes: Sequence[int], accumulate: 
     assert verify(log) is None
     joined = {(e.event.worker, e.event.num_workers) for e in log.entries if isinstance(e.event, Joined)}
     assert joined == {(0, 2), (2, sizes[1])}
+
+
+def test_on_processes_the_steps_of_an_update_add_up() -> None:
+    """DDP's gradients are views of its buckets, into which the next backward pass writes."""
+    sizes = (2, 1)
+    with LocalJob(sum(sizes)) as job:
+        endings = job.run(
+            Path(__file__), "pretend_two_hosts", timeout_s=100, policy="hier:bsp/asp,period=3", sizes=sizes,
+            linear=True, momentum=0.0, samples=NUM_SAMPLES,
+        )  # fmt: skip
+    assert [ending.trace for ending in endings.values() if ending.error is not None] == []
+    values = [endings[rank].value for rank in range(sum(sizes))]
+    expected = after_synchronous_steps([value["batches"] for value in values], sizes)
+    found = torch.tensor(values[0]["tensors"][0], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, **TOLERANCE)
 
 
 @pytest.mark.slow

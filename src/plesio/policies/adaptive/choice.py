@@ -16,7 +16,7 @@ class Allowance:
     Attributes:
         slack: Most steps that workers may go on by themselves.
         drift: The same where workers step by racks (`topology`).
-        staleness: The same on the store.
+        staleness: The same on the store, and in low rank.
         efficiency: Progress of a step that a worker makes by itself, over that of one with the mean gradient.
         rack_efficiency: The same of a step that a rack makes by itself.
         bears: Whether nothing else speaks against a setting.
@@ -31,7 +31,7 @@ class Allowance:
 
     def progress(self, setting: Setting) -> float:
         """Of a step under ``setting``, over that of a step with the mean gradient."""
-        if setting.slack == 0 or setting.on_store:
+        if setting.steps_together or setting.on_store:
             return 1.0
         return self.rack_efficiency if setting.by_racks else self.efficiency
 

@@ -23,9 +23,10 @@ nothing of how training goes, and at the beginning losses may rise by themselves
 
 A trial goes on when the setting is left before it is over, for another reason: harm shows late.
 
-What failed is barred: its *kind* (local steps, racks, rounding between racks, racks on the store, the store, rounding),
-from half of its slack on, for ``back_off`` reviews, twice as many after every further failure. Where racks are barred,
-so is rounding between them; and what racks do not bear single workers bear even less: local steps are barred as well.
+What failed is barred: its *kind* (local steps, racks, rounding between racks, racks on the store, the store, rounding,
+low rank), from half of its slack on, for ``back_off`` reviews, twice as many after every further failure. Where racks
+are barred, so is rounding between them; and what racks do not bear single workers bear even less: local steps are
+barred as well.
 For ``rest`` reviews, and for as many as there have been, nothing that is looser than the setting before the trial is
 taken: so training shows how it goes without, and a run of any length has few failures. Where the loss is above what it
 was before the trial, and not by its noise, the run goes back to the last good state as well.
@@ -41,7 +42,7 @@ from typing import Literal
 
 from plesio.policies.adaptive.numbers import require_number
 from plesio.policies.adaptive.reading import NO_OBJECTION, Advice, Reading
-from plesio.policies.adaptive.setting import Setting
+from plesio.policies.adaptive.setting import Sent, Setting
 from plesio.policies.fields import require_whole
 
 __all__ = ["Failure", "ProgressConfig", "ProgressJudge"]
@@ -49,7 +50,7 @@ __all__ = ["Failure", "ProgressConfig", "ProgressJudge"]
 _MEDIAN = 0.6745
 """Of the absolute value of a standard normal number."""
 
-Kind = Literal["local", "racks", "rounded racks", "racks on the store", "store", "rounded"]
+Kind = Literal["local", "racks", "rounded racks", "racks on the store", "store", "rounded", "low rank"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,14 +260,21 @@ class ProgressJudge:
         self._bars[kind] = _Bar(slack=slack, until=until, times=times)
 
 
+_KINDS_TOGETHER: Mapping[Sent, tuple[Kind, ...]] = {
+    Sent.FULL: (),
+    Sent.ROUNDED: ("rounded",),
+    Sent.LOW_RANK: ("low rank",),
+}
+
+
 def _kinds(setting: Setting) -> tuple[Kind, ...]:
     """What makes the setting looser than BSP; the last is to blame where it fails, and empty where nothing does."""
     if setting.on_store:
         return ("racks on the store",) if setting.by_racks else ("store",)
-    if setting.slack == 0:
-        return ("rounded",) if setting.compressed else ()
+    if setting.steps_together:
+        return _KINDS_TOGETHER[setting.sent]
     if setting.by_racks:
-        return ("racks", "rounded racks") if setting.compressed else ("racks",)
+        return ("racks", "rounded racks") if setting.sent is Sent.ROUNDED else ("racks",)
     return ("local",)
 
 

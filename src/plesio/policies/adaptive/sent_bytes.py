@@ -1,7 +1,8 @@
 """What an exchange of one kind sends beside one of another: what has been measured says how long the others take.
 
 An exchange of gradients and one of parameters send as many bytes, unless gradients are sparse. Then the former sends
-the rows that the batches have touched, and the latter, as a push to the store, the whole table.
+the rows that the batches have touched, and the latter, as a push to the store, the whole table. How much less gradients
+in low rank are depends on the shapes of the parameters: vectors go in full. Workers tell it.
 
 All are counted as the bytes of an all-reduce that takes as long on a ring. An all-reduce of B bytes sends
 ``2 (n - 1) / n · B`` over a link. Gathering S bytes of rows from everybody (`sparse_mean`) sends ``(n - 1) S``, as an
@@ -10,10 +11,10 @@ exchange, the prediction of a long one is too long.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from plesio.policies.adaptive.setting import SENT_SHARE
+from plesio.policies.adaptive.setting import ROUNDED_SHARE, Sent
 from plesio.policies.events import Reviewed
 
 __all__ = ["Kind", "SentBytes"]
@@ -30,28 +31,37 @@ class SentBytes:
         dense: Of parameters whose gradients are dense.
         tables: Of those whose gradients are sparse.
         rows: Of an all-reduce that takes as long as the exchange of these gradients.
+        low_rank_share: Of the dense ones' bytes, what goes in low rank.
 
     >>> sent = SentBytes(dense=1e6, tables=9e6, rows=1e6)
-    >>> sent.ratio("parameters", compressed=False, to="gradients", to_compressed=False)
+    >>> sent.ratio("parameters", Sent.FULL, to="gradients", to_sent=Sent.FULL)
     5.0
     """
 
     dense: float = 1.0
     tables: float = 0.0
     rows: float = 0.0
+    low_rank_share: float = 1.0
 
     def seen(self, reviews: Mapping[int, Reviewed]) -> "SentBytes":
         """What these reviews say; as before where they say nothing."""
+        share = max(review.low_rank_share for review in reviews.values())
         told = [review.sparse_bytes for review in reviews.values() if review.sparse_bytes]
         if not told:
-            return self
+            return replace(self, low_rank_share=share)
         dense, tables, rows = (max(each) for each in zip(*told, strict=True))
-        return SentBytes(dense=dense, tables=tables, rows=max(1.0, rows * len(reviews) / 2))
+        rows = max(1.0, rows * len(reviews) / 2)
+        return SentBytes(dense=dense, tables=tables, rows=rows, low_rank_share=share)
 
-    def ratio(self, kind: Kind, *, compressed: bool, to: Kind, to_compressed: bool) -> float:
+    @property
+    def saves_in_low_rank(self) -> bool:
+        """Whether gradients in low rank are fewer bytes than rounded ones."""
+        return self.dense * self.low_rank_share < self.dense * ROUNDED_SHARE
+
+    def ratio(self, kind: Kind, sent: Sent, *, to: Kind, to_sent: Sent) -> float:
         """Bytes of an exchange of ``kind`` over those of another."""
-        return self._sent(kind, compressed=compressed) / self._sent(to, compressed=to_compressed)
+        return self._bytes(kind, sent) / self._bytes(to, to_sent)
 
-    def _sent(self, kind: Kind, *, compressed: bool) -> float:
-        share = SENT_SHARE if compressed else 1.0
+    def _bytes(self, kind: Kind, sent: Sent) -> float:
+        share = {Sent.FULL: 1.0, Sent.ROUNDED: ROUNDED_SHARE, Sent.LOW_RANK: self.low_rank_share}[sent]
         return self.dense * share + self.rows if kind == "gradients" else (self.dense + self.tables) * share

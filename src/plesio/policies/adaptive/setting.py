@@ -12,24 +12,26 @@ on a quadratic stands the rate that it stands under BSP, which the tests try for
 delay is at most half a period. A rack's step is whole: its batch is that of many workers, and racks are few.
 """
 
+import enum
 import functools
 import math
 from dataclasses import dataclass, field
 
 from plesio.policies.adaptive.numbers import require_number
 from plesio.policies.bsp import BSP
-from plesio.policies.compression import NO_COMPRESSION, Qsgd
+from plesio.policies.compression import NO_COMPRESSION, Compression, PowerSgd, Qsgd
 from plesio.policies.fields import require_whole
 from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.ssp import SSP
 
 __all__ = [
+    "IN_LOW_RANK",
     "ON_THE_STORE",
     "RACKS_ON_THE_STORE",
-    "ROUNDED",
-    "SENT_SHARE",
+    "ROUNDED_SHARE",
     "SYNCHRONOUS",
+    "Sent",
     "Setting",
     "SystemConfig",
     "TopologyConfig",
@@ -51,7 +53,7 @@ class SystemConfig:
         memory: Steps of each worker that are remembered.
         largest_period: Longest period to consider.
         balance: Whether slow workers are given smaller shares of the samples.
-        compress: Whether to round what is sent (`ROUNDED`) where that saves more than slack does.
+        compress: Whether what is sent is compressed (`Sent`) where that saves more than slack does.
         store: Whether stages under SSP are considered too; up to four servers then run from the beginning. Only
             where the servers can run the optimizer, and `Session.shard` deals the samples.
 
@@ -113,6 +115,36 @@ def step_sizes(period: int, *, memory: float) -> tuple[float, float]:
     return (0.5, 0.4) if period >= memory else (1.0, 0.0)
 
 
+class Sent(enum.IntEnum):
+    """What an exchange sends of a tensor; what loses more comes later.
+
+    `ROUNDED` is of all compressions the one that costs least: rounded at random to 255 levels, a number is right in the
+    mean, and training is the same within its scatter (docs/log.md, section 14). A quarter of the bytes on any number of
+    ranks. With 4 bits it would be half as many, but the noise of rounding then slows an optimizer that divides by its
+    gradients' size.
+
+    `LOW_RANK` sends less still of large matrices. What it leaves out is added to the next gradient (error feedback), so
+    it is late and not lost.
+
+    >>> [sent.compression.spec for sent in Sent]
+    ['none', 'qsgd:8', 'powersgd:4']
+    """
+
+    FULL = 0
+    ROUNDED = 1
+    LOW_RANK = 2
+
+    @property
+    def compression(self) -> Compression:
+        """What does it."""
+        return _COMPRESSIONS[self]
+
+
+_COMPRESSIONS = {Sent.FULL: NO_COMPRESSION, Sent.ROUNDED: Qsgd(bits=8), Sent.LOW_RANK: PowerSgd(rank=4)}
+ROUNDED_SHARE = Sent.ROUNDED.compression.payload_bits(2**20) / Sent.FULL.compression.payload_bits(2**20)
+"""Bytes of a rounded exchange, as a share of those in full."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Setting:
     """A period and a delay, in the order of their slack; how long the steps are is no difference.
@@ -120,14 +152,17 @@ class Setting:
     On the store it is SSP with a ``bound``, 0 elsewhere, and an exchange a step. The slack is then 1: a worker sees the
     others' steps one step late, but for those of a straggler, which may come s + 1 steps late and are few. By racks the
     same holds of racks, each of which is one worker to the store.
-    ``compressed`` sends as `ROUNDED` says.
-    ``by_racks`` the workers of a rack step together, the slack is between racks, and so is what is compressed.
+    ``sent`` is what an exchange sends. In low rank all workers step together, and yet the slack is 1 too: a part of
+    every gradient comes some steps late.
+    ``by_racks`` the workers of a rack step together, the slack is between racks, and so is what is rounded.
 
     >>> Setting(slack=0, period=1, delay=0).spec, Setting.of(period=8, delay=4).spec, Setting.on_the_store(7).spec
     ('bsp', 'local_sgd:8,delay=4', 'ssp:7,period=1')
     >>> Setting.of(period=8, delay=4, by_racks=True).spec
     'hier:bsp/local_sgd:8,delay=4'
-    >>> Setting.of(period=8, delay=0, by_racks=True, compressed=True).spec
+    >>> IN_LOW_RANK.spec, IN_LOW_RANK.slack
+    ('bsp,compress=powersgd:4', 1)
+    >>> Setting.of(period=8, delay=0, by_racks=True, sent=Sent.ROUNDED).spec
     'hier:bsp/local_sgd:8,compress=qsgd:8'
     >>> Setting.on_the_store(3, by_racks=True).spec
     'hier:bsp/ssp:3,period=1'
@@ -137,14 +172,14 @@ class Setting:
     period: int
     delay: int
     bound: int = 0
-    compressed: bool = False
+    sent: Sent = Sent.FULL
     by_racks: bool = False
     inner_rate: float = field(default=1.0, compare=False)
     momentum: float = field(default=0.0, compare=False)
 
     @classmethod
     def of(
-        cls, *, period: int, delay: int, memory: float = math.inf, compressed: bool = False, by_racks: bool = False
+        cls, *, period: int, delay: int, memory: float = math.inf, sent: Sent = Sent.FULL, by_racks: bool = False
     ) -> "Setting":
         """The setting with its slack, H + d - 1, and its `step_sizes`: by default those of plain averaging."""
         inner_rate, momentum = step_sizes(period, memory=math.inf if by_racks else memory)
@@ -152,7 +187,7 @@ class Setting:
             slack=period + delay - 1,
             period=period,
             delay=delay,
-            compressed=compressed,
+            sent=sent,
             by_racks=by_racks,
             inner_rate=inner_rate,
             momentum=momentum,
@@ -169,15 +204,20 @@ class Setting:
         return self.bound > 0
 
     @property
+    def steps_together(self) -> bool:
+        """Whether all workers make every step with the mean of their gradients."""
+        return self.period == 1 and self.delay == 0 and not self.on_store
+
+    @property
     def policy(self) -> BSP | Hierarchical | LocalSGD | SSP:
         """The policy that runs it."""
         if self.on_store:
             ssp = SSP(bound=self.bound, period=self.period)
             return Hierarchical(outer=ssp) if self.by_racks else ssp
-        compression = ROUNDED if self.compressed else NO_COMPRESSION
+        compression = self.sent.compression
         if self.by_racks:
             return Hierarchical(outer=LocalSGD(period=self.period, delay=self.delay, compression=compression))
-        if self.slack == 0:
+        if self.steps_together:
             return BSP(compression=compression)
         return LocalSGD(
             period=self.period,
@@ -198,14 +238,10 @@ class Setting:
         return self.period
 
 
-ROUNDED = Qsgd(bits=8)
-"""Of all compressions the one that costs least: rounded at random to 255 levels, a number is right in the mean, and
-training is the same within its scatter (docs/log.md, section 14). A quarter of the bytes on any number of ranks. With 4
-bits it would be half as many, but the noise of rounding then slows an optimizer that divides by its gradients' size."""
-SENT_SHARE = ROUNDED.payload_bits(2**20) / (32 * 2**20)
-"""Bytes of a compressed exchange, as a share of those in full."""
-
 SYNCHRONOUS = Setting(slack=0, period=1, delay=0)
+IN_LOW_RANK = Setting(slack=1, period=1, delay=0, sent=Sent.LOW_RANK)
+"""Without local steps: gradients of single batches are nearer to low rank than what many steps come to, and what is
+left out of an average would be late by whole periods."""
 
 ON_THE_STORE = tuple(Setting.on_the_store(bound) for bound in (3, 7, 15))
 """An exchange a step: with longer periods SSP learns later, and local SGD with a delay hides slow links better
@@ -215,31 +251,31 @@ RACKS_ON_THE_STORE = tuple(Setting.on_the_store(setting.bound, by_racks=True) fo
 
 
 @functools.lru_cache(maxsize=4)
-def ladder(largest_period: int, *, memory: float, compress: bool = False) -> tuple[Setting, ...]:
-    """The settings on the collective, least slack first, and what is sent in full before what is compressed.
+def ladder(largest_period: int, *, memory: float, rounded: bool = False) -> tuple[Setting, ...]:
+    """The settings on the collective, least slack first, and what is sent in full before what is rounded.
 
-    Each period without and with half of it as delay, 1 with 1; compressed without delay, because the second half of
+    Each period without and with half of it as delay, 1 with 1; rounded without delay, because the second half of
     such an exchange does not go on behind the steps.
     """
     periods = [2**k for k in range(int(math.log2(largest_period)) + 1)]
     settings = {Setting.of(period=h, delay=d, memory=memory) for h in periods for d in {0, max(1, h // 2)}}
-    if compress:
-        settings |= {Setting.of(period=h, delay=0, memory=memory, compressed=True) for h in periods}
+    if rounded:
+        settings |= {Setting.of(period=h, delay=0, memory=memory, sent=Sent.ROUNDED) for h in periods}
     return tuple(sorted(settings))
 
 
 @functools.cache
-def settings_by_racks(largest_period: int, *, compressed: bool = False) -> tuple[Setting, ...]:
+def settings_by_racks(largest_period: int, *, rounded: bool = False) -> tuple[Setting, ...]:
     """The settings by racks, least slack first: each period of 2 and more, without and with half of it as delay.
 
     Not with 1: between two merges there must be a step that shows what an exchange within the rack takes. What is
-    compressed goes without delay, as on the `ladder`.
+    rounded goes without delay, as on the `ladder`.
     """
     periods = [2**k for k in range(1, int(math.log2(largest_period)) + 1)]
     return tuple(
         sorted(
-            Setting.of(period=h, delay=d, by_racks=True, compressed=compressed)
+            Setting.of(period=h, delay=d, by_racks=True, sent=Sent.ROUNDED if rounded else Sent.FULL)
             for h in periods
-            for d in ((0,) if compressed else (0, h // 2))
+            for d in ((0,) if rounded else (0, h // 2))
         )
     )

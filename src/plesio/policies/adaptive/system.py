@@ -18,11 +18,17 @@ change must promise ``gain``; one that only gives slack back must promise nothin
 agree. For every time that a setting was left it must promise twice as much, or be wanted by twice as many reviews, so
 that nothing swings between two that are about equal.
 
-*Compressed*, every setting without delay is there a second time, with numbers rounded to 8 bits (`ROUNDED`). Until such
-an exchange has been measured it is taken to last as much less as it has fewer bytes. What is sent in full comes first.
+*Rounded* to 8 bits (`Sent.ROUNDED`), every setting without delay is there a second time. Until such an exchange has
+been measured it is taken to last as much less as it has fewer bytes. What is sent in full comes first.
 
-Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps late at most; on the store 1
-(`Setting`).
+*In low rank* (`IN_LOW_RANK`) single workers may make strict steps, where that is fewer bytes than rounded. What is left
+out comes late, so it is a setting of slack 1 with its price, and training must afford as much as on the store. It must
+promise ``gain`` over the best of all else that can be afforded, and is left when something else is as fast. What
+factoring takes is not known before it is tried; then it is in the measured exchange, during which it is done. Not where
+the optimizer normalises: there it does a lasting harm that no trial sees (docs/log.md, section 41).
+
+Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps late at most; on the store and in low
+rank 1 (`Setting`).
 
 *Racks*, if there are several, bring a second ladder (`topology`). What counts as least is then the drift, which is the
 slack where workers step by themselves; so of two settings of one slack that by racks comes first, and it is chosen
@@ -55,9 +61,11 @@ from plesio.policies.adaptive.choice import Allowance, Choice
 from plesio.policies.adaptive.reason import reason_of
 from plesio.policies.adaptive.sent_bytes import Kind, SentBytes
 from plesio.policies.adaptive.setting import (
+    IN_LOW_RANK,
     ON_THE_STORE,
     RACKS_ON_THE_STORE,
     SYNCHRONOUS,
+    Sent,
     Setting,
     SystemConfig,
     TopologyConfig,
@@ -99,6 +107,7 @@ class SystemMonitor:
         "_counts_samples",
         "_ladder",
         "_less_wanted",
+        "_normalises",
         "_pace_s",
         "_rack_transfers",
         "_racks",
@@ -112,7 +121,7 @@ class SystemMonitor:
     def __init__(self, config: SystemConfig, *, topology: TopologyConfig | None = None) -> None:
         self._config = config
         self._topology = topology
-        self._ladder = ladder(config.largest_period, memory=math.inf, compress=config.compress)
+        self._ladder = ladder(config.largest_period, memory=math.inf, rounded=config.compress)
         self._by_racks: tuple[Setting, ...] = ()
         """The ladder of settings by racks; empty until an exchange of all has been measured that they improve on."""
         self._rounded_by_racks: tuple[Setting, ...] = ()
@@ -123,8 +132,8 @@ class SystemMonitor:
         """In force when the last reviews were taken in."""
         self._pace_s: dict[int, deque[float]] = {}
         """Of each worker, the seconds of its last steps, brought to equal shares."""
-        self._transfer_s: dict[tuple[Kind, bool], float] = {}
-        """Of an exchange of each kind, if compressed or not."""
+        self._transfer_s: dict[tuple[Kind, Sent], float] = {}
+        """Of an exchange of each kind, by what is sent."""
         self._sent = SentBytes()
         self._less_wanted: tuple[Setting | None, int] = (None, 0)
         """A setting of less slack, and how many reviews running have wanted it."""
@@ -132,13 +141,16 @@ class SystemMonitor:
         self._counts_samples = False
         """Whether samples are dealt in rounds; else there are no shares to change."""
         self._can_push = False
+        self._normalises = False
+        """Whether the optimizer divides by the gradients' size, as Adam does."""
 
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
         """Take in what the workers saw while ``setting`` was in force."""
         memory = max(1 / (1 - min(review.momentum, 0.999)) for review in reviews.values())
-        self._ladder = ladder(self._config.largest_period, memory=memory, compress=self._config.compress)
+        self._ladder = ladder(self._config.largest_period, memory=memory, rounded=self._config.compress)
         self._counts_samples = all(sum(review.samples) > 0 for review in reviews.values())
         self._can_push = all(review.can_push for review in reviews.values())
+        self._normalises = any(review.normalises for review in reviews.values())
         if setting.on_store:  # steps have nothing to do with each other there, but for their size
             usual = statistics.median(size for review in reviews.values() for size in review.samples)
             means = [usual] * max(len(review.samples) for review in reviews.values())
@@ -164,12 +176,12 @@ class SystemMonitor:
             kind = _kind(setting)
             seen = {"store": with_store_s, "gradients": each_step_s, "parameters": now_and_then_s}[kind](reviews)
             if seen:
-                self._transfer_s[kind, setting.compressed] = statistics.fmean(seen)
+                self._transfer_s[kind, setting.sent] = statistics.fmean(seen)
         self._by_racks = self._rounded_by_racks = ()
         if self._topology is not None and self._racks is not None and self.knows_transfer:
             self._by_racks = settings_by_racks(self._topology.largest_period)
             if self._config.compress:
-                self._rounded_by_racks = settings_by_racks(self._topology.largest_period, compressed=True)
+                self._rounded_by_racks = settings_by_racks(self._topology.largest_period, rounded=True)
 
     @property
     def knows_transfer(self) -> bool:
@@ -177,14 +189,14 @@ class SystemMonitor:
         return bool(self._transfer_s)
 
     def transfer_s(self, setting: Setting) -> float:
-        """Seconds of one exchange under ``setting``, as far as is known."""
+        """Seconds of one exchange under ``setting``, as far as is known: by that which sends most nearly as much."""
         wanted = _kind(setting)
         kinds: tuple[Kind, ...] = (wanted, "gradients", "parameters", "store")
-        for compressed in (setting.compressed, not setting.compressed):
+        for sent in sorted(Sent, key=lambda it: abs(it - setting.sent)):
             for kind in kinds:
-                if (kind, compressed) in self._transfer_s:
-                    more = self._sent.ratio(wanted, compressed=setting.compressed, to=kind, to_compressed=compressed)
-                    return self._transfer_s[kind, compressed] * more
+                if (kind, sent) in self._transfer_s:
+                    more = self._sent.ratio(wanted, setting.sent, to=kind, to_sent=sent)
+                    return self._transfer_s[kind, sent] * more
         return 0.0
 
     def choose(
@@ -223,7 +235,8 @@ class SystemMonitor:
             new_shares = tuple(shares)
         compute_s = with_shares(pace_s, new_shares)
         settings = sorted((*self._ladder, *self._by_racks), key=self._rung) if self._by_racks else self._ladder
-        predicted = self._predict(compute_s, (*settings, *self._rounded_by_racks))
+        low_rank = [IN_LOW_RANK] if current == IN_LOW_RANK or self._has_low_rank else []
+        predicted = self._predict(compute_s, (*settings, *self._rounded_by_racks, *low_rank))
         affordable = [only] if only is not None else [one for one in settings if self._affords(allowance, one)]
         priced = self._priced(predicted, allowance)
         wanted = self._cheapest(affordable, priced, current=current)
@@ -241,8 +254,11 @@ class SystemMonitor:
             predicted |= (sharing := self._predict_racks_on_store(pace_s, current=current, best_s=best_s))
             priced = self._priced(predicted, allowance)
             wanted = self._for_a_gain(tuple(sharing), priced, allowance, current=current, best_s=best_s) or wanted
+        if only is None:
+            best_s = min(priced[one] for one in (*affordable, wanted))
+            wanted = self._for_a_gain(low_rank, priced, allowance, current=current, best_s=best_s) or wanted
         # with the step sizes that fit the optimizer; what a run begins with may be none of the ladder's
-        known = (*settings, *self._rounded_by_racks)
+        known = (*settings, *self._rounded_by_racks, *low_rank)
         setting = current if current.on_store else next((one for one in known if one == current), wanted)
         if only is not None or not self._affords(allowance, current) or self._is_better(wanted, current, priced):
             setting = wanted
@@ -263,7 +279,10 @@ class SystemMonitor:
         return {it: time_s / (allowance.progress(it) * costs[it.slack > 0]) for it, time_s in predicted_s.items()}
 
     def _affords(self, allowance: Allowance, setting: Setting) -> bool:
-        most = allowance.staleness if setting.on_store else allowance.drift if setting.by_racks else allowance.slack
+        if setting.on_store or setting == IN_LOW_RANK:
+            most = allowance.staleness
+        else:
+            most = allowance.drift if setting.by_racks else allowance.slack
         return self.drift(setting) <= most and allowance.bears(setting)
 
     def _is_better(self, wanted: Setting, current: Setting, predicted: Mapping[Setting, float]) -> bool:
@@ -296,6 +315,8 @@ class SystemMonitor:
             "system.transfer_s": self.transfer_s(setting),
             "system.compute_s": float(compute_s.mean(axis=1).max()),
         }
+        if IN_LOW_RANK in predicted:
+            inputs["system.low_rank_step_s"] = predicted[IN_LOW_RANK]
         if self._racks is not None:
             inputs["topology.workers_a_rack"] = self._racks.slack(1)
             for name, ladder_by_racks in (("step_s", self._by_racks), ("rounded_step_s", self._rounded_by_racks)):
@@ -380,6 +401,12 @@ class SystemMonitor:
         """Whether the store is there to be gone to, and what it is compared with has been measured."""
         return self._config.store and self._counts_samples and self._can_push and self.knows_transfer
 
+    @property
+    def _has_low_rank(self) -> bool:
+        """Whether sending in low rank is considered: it saves bytes, and what it is compared with has been measured."""
+        may = self._config.compress and not self._normalises
+        return may and self._sent.saves_in_low_rank and self.knows_transfer
+
     def _for_a_gain(
         self,
         settings: Sequence[Setting],
@@ -411,8 +438,8 @@ class SystemMonitor:
 
 def _exchanges_apart(setting: Setting) -> tuple[bool, bool]:
     """What tells exchanges between racks, and those that are rounded there, from all others."""
-    return setting.by_racks, setting.by_racks and setting.compressed
+    return setting.by_racks, setting.by_racks and setting.sent is Sent.ROUNDED
 
 
 def _kind(setting: Setting) -> Kind:
-    return "store" if setting.on_store else "gradients" if setting.slack == 0 else "parameters"
+    return "store" if setting.on_store else "gradients" if setting.steps_together else "parameters"

@@ -2,9 +2,9 @@
 
 Where a job has several racks, and not all of one worker, every period and delay is there a second time *by racks*
 (`Setting.by_racks`, the policy ``hier:bsp/local_sgd:H,delay=d``): the rack's mean gradient at every step, local SGD
-between racks. Every period is there a third time with what goes between racks rounded (`ROUNDED`), without delay. Or
-racks share the parameter store (``hier:bsp/ssp:s``): each is one worker to it, and waits for no other that is less than
-s steps behind. Racks are what the workers say of themselves in their reviews, so a recorded log replays.
+between racks. Every period is there a third time with what goes between racks rounded (`Sent.ROUNDED`), without delay.
+Or racks share the parameter store (``hier:bsp/ssp:s``): each is one worker to it, and waits for no other that is less
+than s steps behind. Racks are what the workers say of themselves in their reviews, so a recorded log replays.
 
 *Drift.* Between two averagings that are s steps apart, replicas that begin alike and draw their samples alike are off
 their mean by at most ``s η² σ²`` (η the learning rate, σ² the variance of one replica's gradient: Khaled, Mishchenko &
@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.policies.adaptive.setting import SENT_SHARE, Setting
+from plesio.policies.adaptive.setting import ROUNDED_SHARE, Sent, Setting
 from plesio.policies.adaptive.transfers import with_store_s
 from plesio.policies.adaptive.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
@@ -119,7 +119,7 @@ class RackTransfers:
         if took_s := _exchanges_s(list(reviews.values())):
             spread_s = self.spread_s if setting.delay == 0 else 0.0  # else it is in what the merge took
             between_s = max(0.0, sum(took_s) / len(took_s) - spread_s)
-            if setting.compressed:
+            if setting.sent is Sent.ROUNDED:
                 self.rounded_between_s = between_s
             else:
                 self.between_s = between_s
@@ -137,15 +137,16 @@ class RackTransfers:
 
     def _merge_s(self, setting: Setting, *, flat_s: float) -> float:
         """Seconds of an exchange between racks, as far as is known; one in full stands for a rounded one, and back."""
-        if setting.compressed:
-            known_s, other_s, share = self.rounded_between_s, self.between_s, SENT_SHARE
+        rounded = setting.sent is Sent.ROUNDED
+        if rounded:
+            known_s, other_s, share = self.rounded_between_s, self.between_s, ROUNDED_SHARE
         else:
-            known_s, other_s, share = self.between_s, self.rounded_between_s, 1 / SENT_SHARE
+            known_s, other_s, share = self.between_s, self.rounded_between_s, 1 / ROUNDED_SHARE
         if known_s is not None:
             return known_s
         if other_s is not None:
             return other_s * share
-        return flat_s * (SENT_SHARE if setting.compressed else 1.0)
+        return flat_s * (ROUNDED_SHARE if rounded else 1.0)
 
     @property
     def spread_s(self) -> float:

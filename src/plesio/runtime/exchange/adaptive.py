@@ -24,9 +24,9 @@ mean gradient, which is what BSP would have had; the servers' is that of all upd
 
 Going back (the guard's alarm): a state is known to be good one review after it was kept, so two are kept, and every
 rank loads the older one. It was kept at one clock by all, perhaps between two averagings, so parameters and optimizer
-state are then averaged. The copies take twice the memory of the parameters and the optimizer's state. On the store
-each keeps the parameters that it pulled last, of versions about as old; the optimizer's state is the servers', so who
-goes back to such a copy begins without.
+state are then averaged. What a compression had kept back by then is not in it. The copies take twice the memory of the
+parameters and the optimizer's state. On the store each keeps the parameters that it pulled last, of versions about as
+old; the optimizer's state is the servers', so who goes back to such a copy begins without.
 """
 
 from collections import deque

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.runtime.exchange.replica import Replica
 
 __all__ = ["FlatGradients"]
@@ -32,6 +33,12 @@ class FlatGradients:
     def shapes(self) -> list[list[torch.Size]]:
         """Of the parameters in each flat tensor, in their order."""
         return [[parameter.shape for parameter in group] for group in self._groups]
+
+    def share_sent(self, compression: Compression) -> float:
+        """Bytes that a rank contributes under ``compression``, as a share of those in full; 1 without gradients."""
+        num_bits = sum(compression.payload_bits(shapes) for shapes in self.shapes)
+        in_full = sum(NO_COMPRESSION.payload_bits(shapes) for shapes in self.shapes)
+        return num_bits / in_full if in_full else 1.0
 
     @torch.no_grad()
     def take(self) -> list[Tensor]:

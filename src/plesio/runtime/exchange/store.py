@@ -185,7 +185,7 @@ class StoreExchange:
             if name in self._gradients:
                 self._gradients[name].add_(grad)
             else:
-                # only an update of several steps needs a copy that outlives zero_grad
+                # in a rack it may be a view of DDP's bucket, which the update's next step writes over
                 self._gradients[name] = grad if self._policy.period == 1 else grad.clone()
 
     def _push(self) -> None:

@@ -354,7 +354,7 @@ def decode_control(frame: bytes, *, peer: bytes, job: int, generation: int | Non
     magic, kind, sent_in, sent_by = _CONTROL.unpack_from(frame)
     any_generation = generation is None or kind >= OWN_KINDS
     _check_origin(magic, job=(sent_by, job), generation=(sent_in, sent_in if any_generation else generation))
-    body = _decode_json(frame[_CONTROL.size :], limit_bytes=MAX_CONTROL_BYTES)
+    body = _decode_json(frame[_CONTROL.size :], limit_bytes=MAX_CONTROL_BYTES - _CONTROL.size)
     return Control(peer=peer, kind=kind, generation=sent_in, body=body)
 
 

@@ -1,0 +1,160 @@
+"""Seconds that a device computes for a layer, from its operations' sizes.
+
+A matrix product of M x K by K x N is ``2MNK`` FLOPs at the efficiency of large products, plus the share of its traffic
+(``MK + KN + MN`` elements, each once) that arithmetic does not hide; and never less than its traffic alone, which is
+the roofline (Williams et al. 2009). So efficiency falls as a device's part of a matrix gets thin:
+``1 / (1 + c (1/M + 1/N + 1/K))``. Operations on single elements (norms, GeLU, dropout, residuals, softmax) are their
+traffic over the memory's bandwidth.
+"""
+
+from dataclasses import dataclass
+
+from plesio.planning.estimate.constants import Constants
+from plesio.planning.estimate.hardware import Machine
+from plesio.planning.estimate.layout import Layout
+from plesio.planning.estimate.model import Transformer
+
+__all__ = ["Kernels", "LayerTimes", "head_times", "layer_times"]
+
+# Elements read and written by operations of a layer, in multiples of one tensor. A dropout's mask is half an element.
+_NORM = (2.0, 3.0)  # x -> y; dy, x -> dx
+_DROPOUT_ADD = (3.5, 5.5)  # x, residual -> y, mask; dy, mask -> dx, and the residual's two gradients added up
+_ACTIVATION = (2.0, 3.0)  # x -> y; dy, x -> dx
+_GATED = (3.0, 5.0)  # gate, up -> y; dy, gate, up -> two gradients
+_ROTATE = (2.0, 2.0)
+_SOFTMAX_DROPOUT = (4.5, 5.5)  # x -> y; y -> z, mask; dz, mask -> dy; dy, y -> dx
+_LOSS_BYTES = (14.0, 6.0)  # of a logit, in FP32: converted, exponentiated, normed; gradient
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What one device does in how many seconds."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    exposed_traffic: float
+    kernel_s: float
+    element_bytes: int
+
+    @classmethod
+    def of(cls, machine: Machine, layout: Layout, constants: Constants) -> "Kernels":
+        """Those of a machine's accelerators."""
+        accelerator = machine.accelerator
+        return cls(
+            accelerator.peak(layout.precision) * constants.matrix_efficiency[accelerator.architecture],
+            accelerator.memory_bytes_per_s * constants.memory_efficiency,
+            constants.exposed_traffic,
+            constants.kernel_s,
+            4 if layout.precision in ("fp32", "tf32") else 2,
+        )
+
+    def product_s(self, m: float, n: float, k: float, *, times: float = 1.0, added: bool = False) -> float:
+        """Seconds of ``times`` matrix products; ``added`` to what is there, in FP32."""
+        num_bytes = self.element_bytes * (m * k + k * n + m * n)
+        if added:
+            num_bytes += (8 - self.element_bytes) * m * n
+        traffic_s = times * num_bytes / self.bytes_per_s
+        return (
+            max(2.0 * times * m * n * k / self.flops_per_s + self.exposed_traffic * traffic_s, traffic_s)
+            + self.kernel_s
+        )
+
+    def elements_s(self, num_elements: float) -> float:
+        """Seconds to read and write so many elements."""
+        return num_elements * self.element_bytes / self.bytes_per_s + self.kernel_s
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """Seconds of a layer (or of what is after the last one) and a micro-batch on a device, forward and backward."""
+
+    matrix_s: tuple[float, float]
+    attention_s: tuple[float, float]
+    elements_s: tuple[float, float]
+    weight_gradient_s: float
+
+    @property
+    def forward_s(self) -> float:
+        """All of the forward pass."""
+        return self.matrix_s[0] + self.attention_s[0] + self.elements_s[0]
+
+
+def layer_times(
+    model: Transformer, layout: Layout, kernels: Kernels, *, fused_attention_efficiency: float
+) -> LayerTimes:
+    """Seconds of a layer."""
+    tokens = layout.micro_batch * model.sequence_length / layout.cp
+    tp, hidden = layout.tp, model.hidden_size
+    queries, keys = model.attention_size / tp, max(model.kv_size / tp, model.attention_size / model.num_heads)
+    columns = (2 if model.gated else 1) * model.ffn_size / tp
+    # tokens of one expert: all experts of a device compute one after the other, or as a grouped product
+    experts = model.num_experts / layout.ep
+    expert_tokens = tokens * model.experts_per_token * layout.ep / model.num_experts
+    forward_s = backward_s = weight_s = 0.0
+    for rows, n, k, times in (
+        (tokens, queries + 2 * keys, hidden, 1),
+        (tokens, hidden, queries, 1),
+        (expert_tokens, columns, hidden, experts),
+        (expert_tokens, hidden, model.ffn_size / tp, experts),
+    ):
+        forward_s += kernels.product_s(rows, n, k, times=times)
+        input_s = kernels.product_s(rows, k, n, times=times)
+        gradient_s = kernels.product_s(k, n, rows, times=times, added=layout.software.fused_gradient_addition)
+        backward_s += input_s + gradient_s
+        weight_s += gradient_s
+    attention = _attention_s(model, layout, kernels, efficiency=fused_attention_efficiency)
+    return LayerTimes((forward_s, backward_s), attention, _elements_s(model, layout, kernels), weight_s)
+
+
+def _attention_s(model: Transformer, layout: Layout, kernels: Kernels, *, efficiency: float) -> tuple[float, float]:
+    """Forward and backward: scores, softmax, dropout and the sum over values."""
+    sequence, size = model.sequence_length, model.attention_size / model.num_heads
+    heads = layout.micro_batch * model.num_heads / layout.tp
+    if (
+        layout.software.fused_attention
+    ):  # half of the scores are masked, and skipped; backward there are 5 products for 2
+        flops = layout.micro_batch * model.core_attention_flops / layout.tp / layout.cp / 2
+        forward_s = flops / (efficiency * kernels.flops_per_s)
+        return forward_s + kernels.kernel_s, 2.5 * forward_s + kernels.kernel_s
+    rows = sequence / layout.cp
+    pairs = heads * rows * sequence
+    products_s = kernels.product_s(rows, sequence, size, times=heads) + kernels.product_s(
+        rows, size, sequence, times=heads
+    )
+    forward_s = products_s + kernels.elements_s(_SOFTMAX_DROPOUT[0] * pairs)
+    return forward_s, 2 * products_s + kernels.elements_s(_SOFTMAX_DROPOUT[1] * pairs)
+
+
+def _elements_s(model: Transformer, layout: Layout, kernels: Kernels) -> tuple[float, float]:
+    """Forward and backward: two norms, two residuals with dropout, the activation, and rotated queries and keys."""
+    tokens = layout.micro_batch * model.sequence_length / layout.cp
+    whole = tokens * model.hidden_size / (layout.tp if layout.sequence_parallel else 1)
+    inside = tokens * model.experts_per_token * model.ffn_size / layout.tp
+    rotated = 0.0 if model.biases else tokens * (model.attention_size + model.kv_size) / layout.tp
+    activation = _GATED if model.gated else _ACTIVATION
+    forward_s, backward_s = (
+        2 * kernels.elements_s(_NORM[way] * whole)
+        + 2 * kernels.elements_s(_DROPOUT_ADD[way] * whole)
+        + kernels.elements_s(activation[way] * inside)
+        + kernels.elements_s(_ROTATE[way] * rotated)
+        for way in (0, 1)
+    )
+    if not layout.software.fused_gradient_addition:  # the gradient, what was there, and their sum
+        gradients = 3.0 * (model.dense_layer_parameters + model.expert_parameters * model.num_experts / layout.ep)
+        backward_s += kernels.elements_s(gradients / layout.tp)
+    return forward_s, backward_s
+
+
+def head_times(model: Transformer, layout: Layout, kernels: Kernels) -> LayerTimes:
+    """Seconds of the output matrix and the loss."""
+    tokens = layout.micro_batch * model.sequence_length / layout.cp
+    columns = model.vocabulary_size / layout.tp
+    gradient_s = kernels.product_s(model.hidden_size, columns, tokens, added=layout.software.fused_gradient_addition)
+    matrix_s = (
+        kernels.product_s(tokens, columns, model.hidden_size),
+        kernels.product_s(tokens, model.hidden_size, columns) + gradient_s,
+    )
+    forward_s, backward_s = (
+        kernels.elements_s(num_bytes * tokens * columns / kernels.element_bytes) for num_bytes in _LOSS_BYTES
+    )
+    return LayerTimes(matrix_s, (0.0, 0.0), (forward_s, backward_s), gradient_s)

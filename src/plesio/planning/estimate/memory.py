@@ -1,0 +1,201 @@
+"""Bytes that a training run needs on the device that needs the most.
+
+Adam in mixed precision keeps for every parameter 2 bytes of weight, 12 of optimizer state (master weight and two
+moments in FP32), and a gradient of 2 or 4 (Rajbhandari et al. 2020, section 3.1); in FP32, 4 and 8 and 4. ZeRO divides
+the optimizer's state (stage 1), gradients (2) and weights (3) by the replicas; the gradients of the part of an
+interleaved stage that is at work are whole, as they collect what p micro-batches add. Activations are those of
+`plesio.cost.activations` (Korthikanti et al. 2022), corrected for gated networks and shared keys and values, times the
+micro-batches that a stage holds: in 1F1B stage i of p holds ``min(p-i, m)``, and interleaved
+``(2(p-i-1) + (v-1)p + 1) / v``, which for the first is ``p (1 + (p-1)/pv)``. Stages differ, so both ends of the
+pipeline are looked at, and the stage after the first, which may have a layer more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from plesio.cost.activations import Recomputation, layer_activation_bytes
+from plesio.planning.estimate.hardware import Machine
+from plesio.planning.estimate.layout import Layout, check_layout
+from plesio.planning.estimate.model import Convolutional, Model, Transformer
+
+__all__ = ["Memory", "estimate_memory", "layers_of_stage"]
+
+CONTEXT_BYTES = 2**30
+"""Of a device, for the CUDA context and the libraries' buffers: an assumption."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes a device.
+
+    Attributes:
+        parameters_bytes: Weights that matrices are multiplied with.
+        gradients_bytes: Gradients.
+        optimizer_bytes: Adam's moments and master weights.
+        activations_bytes: What the backward pass needs.
+        buffers_bytes: Logits, parameters gathered for a while, and the CUDA context.
+        capacity_bytes: What the device has.
+        stage: The pipeline stage that needs the most.
+    """
+
+    parameters_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    buffers_bytes: float
+    capacity_bytes: float
+    stage: int = 0
+
+    @property
+    def total_bytes(self) -> float:
+        """All of it."""
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """What adds up to the total."""
+        return {
+            "parameters": self.parameters_bytes,
+            "gradients": self.gradients_bytes,
+            "optimizer": self.optimizer_bytes,
+            "activations": self.activations_bytes,
+            "buffers": self.buffers_bytes,
+        }
+
+    @property
+    def fits(self) -> bool:
+        """The device has as much."""
+        return self.total_bytes <= self.capacity_bytes
+
+
+def estimate_memory(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Memory:
+    """Memory of the device that needs the most.
+
+    >>> from plesio.planning.estimate.hardware import parse_machine
+    >>> from plesio.planning.estimate.named_models import find_model
+    >>> layout = Layout(tp=8, pp=8, vpp=3, recomputation="selective", sequence_parallel=True)
+    >>> memory = estimate_memory(find_model("gpt3-175b"), layout, parse_machine("64xa100"), global_batch=64)
+    >>> memory.fits, round(memory.activations_bytes / 2**30, 1)
+    (True, 12.4)
+
+    Args:
+        model: What is trained.
+        layout: How.
+        machine: On what.
+        global_batch: Sequences (or images) of a step.
+
+    Raises:
+        ConfigError: The model cannot be laid out so.
+    """
+    num_micro_batches = check_layout(model, layout, machine, global_batch=global_batch)
+    stages = sorted({0, min(1, layout.pp - 1), layout.pp - 1})
+    return max(
+        (memory_of_stage(model, layout, machine, stage=stage, num_micro_batches=num_micro_batches) for stage in stages),
+        key=lambda memory: memory.total_bytes,
+    )
+
+
+def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: int, num_micro_batches: int) -> Memory:
+    """Memory of a device of one stage, from a layout that has been checked."""
+    if isinstance(model, Convolutional):
+        dense, experts = float(model.num_parameters), 0.0
+        activations = 2.0 * model.activation_values * layout.micro_batch
+        buffers = 0.0
+    else:
+        dense, experts = stage_parameters(model, layout, stage)
+        activations = _activations(model, layout, stage=stage, num_micro_batches=num_micro_batches)
+        buffers = _buffers(model, layout, stage)
+    full = layout.precision in ("fp32", "tf32")
+    weight_bytes, state_bytes = (4, 8) if full else (2, 12)
+    activations *= weight_bytes / 2
+    gradient_bytes = 4 if full else layout.software.gradient_bytes
+    collecting = (dense + experts) / layout.vpp if layout.zero == 2 and layout.vpp > 1 else 0.0
+    replicas = layout.dp * layout.cp
+
+    def share(num_bytes: float, *, from_stage: int) -> float:
+        if layout.zero < from_stage:
+            return num_bytes * (dense + experts)
+        return num_bytes * (dense / replicas + experts * layout.ep / replicas)
+
+    return Memory(
+        parameters_bytes=share(weight_bytes, from_stage=3),
+        gradients_bytes=share(gradient_bytes, from_stage=2) + gradient_bytes * collecting,
+        optimizer_bytes=share(state_bytes, from_stage=1),
+        activations_bytes=activations,
+        buffers_bytes=buffers + CONTEXT_BYTES,
+        capacity_bytes=machine.accelerator.memory_bytes,
+        stage=stage,
+    )
+
+
+def layers_of_stage(model: Transformer, layout: Layout, stage: int) -> int:
+    """Layers of a stage; where they do not come out even, the last has fewer, and the first if two have.
+
+    These two have the output and the embedding as well (Llama 3's stages; Grattafiori et al. 2024, section 3.3.2).
+    """
+    fewest, more = divmod(model.num_layers, layout.pp)
+    num_with_fewer = layout.pp - more
+    has_fewer = stage == layout.pp - 1 or (stage == 0 and num_with_fewer > 1)
+    return fewest if more == 0 or has_fewer else fewest + 1
+
+
+def stage_parameters(model: Transformer, layout: Layout, stage: int) -> tuple[float, float]:
+    """Parameters of a device of the stage: those that all replicas have, and those of its experts."""
+    layers = layers_of_stage(model, layout, stage)
+    is_last = stage == layout.pp - 1
+    dense, experts = layers * model.dense_layer_parameters, 0
+    if model.num_experts == 1:
+        dense += layers * model.expert_parameters
+    else:
+        experts = layers * model.num_experts * model.expert_parameters
+    if stage == 0:
+        dense += model.embedding_parameters
+    if is_last:
+        dense += model.head_parameters
+        if model.tied_embeddings and layout.pp > 1:  # the last stage has a copy
+            dense += model.vocabulary_size * model.hidden_size
+    return dense / layout.tp, experts / layout.tp / layout.ep
+
+
+def _layer_bytes(model: Transformer, layout: Layout, recomputation: Recomputation) -> float:
+    """Activations of a layer and micro-batch on a device."""
+    sequence = model.sequence_length // layout.cp
+    fused = recomputation == "none" and layout.software.fused_attention
+    kept = layer_activation_bytes(
+        hidden=model.hidden_size,
+        num_heads=model.num_heads,
+        sequence=sequence,
+        batch=layout.micro_batch,
+        recomputation="selective" if fused else recomputation,
+        tensor_parallel=layout.tp,
+        sequence_parallel=layout.sequence_parallel,
+        dropout=model.dropout,
+    )
+    if recomputation == "full":
+        return kept
+    # Of the formula's 34 s b h, 16 are two tensors of width 4h in the network, and 8 are queries, keys, values and the
+    # output projection's input, 2 bytes an element.
+    inside = (3 if model.gated else 2) * model.ffn_size * model.experts_per_token
+    attention = 2 * (model.attention_size + model.kv_size)
+    wider = inside - 8 * model.hidden_size + attention - 4 * model.hidden_size
+    return kept + 2.0 * sequence * layout.micro_batch * wider / layout.tp
+
+
+def _activations(model: Transformer, layout: Layout, *, stage: int, num_micro_batches: int) -> float:
+    per_layer = _layer_bytes(model, layout, layout.recomputation)
+    layers = layers_of_stage(model, layout, stage)
+    behind = layout.pp - 1 - stage
+    held = (2 * behind + (layout.vpp - 1) * layout.pp + 1) / layout.vpp if layout.vpp > 1 else behind + 1
+    num_bytes = layers * per_layer * min(held, num_micro_batches)
+    if layout.recomputation == "full":  # one layer at a time is computed anew
+        num_bytes += _layer_bytes(model, layout, "none")
+    return num_bytes
+
+
+def _buffers(model: Transformer, layout: Layout, stage: int) -> float:
+    tokens = layout.micro_batch * model.sequence_length // layout.cp
+    logits = 4.0 * tokens * model.vocabulary_size / layout.tp if stage == layout.pp - 1 else 0.0
+    gathered = 0.0
+    if layout.zero == 3:  # the layer that computes, and the next
+        gathered = 2 * 2 * model.layer_parameters / layout.tp / layout.ep
+    return logits + gathered

@@ -1,0 +1,258 @@
+"""The fastest way to lay a model out over a machine, by trying all.
+
+The space: tensor parallelism inside a host (beyond it the slow network would carry every layer's exchanges; Narayanan
+et al. 2021, section 3.2), context parallelism down to 1,024 tokens a device, every number of stages and of their parts,
+experts over replicas, replicas from what devices remain, micro-batches of powers of two up to 16 sequences, every stage
+of ZeRO, every recomputation (but for the selective one where attention is fused, which does the same); sequence
+parallelism wherever there is tensor parallelism, as it costs nothing. Each is checked and fitted into memory, of which
+a part is kept free for what an allocator cannot use, and what remains is timed; failures and states add to all of them
+alike, so the fastest step is the fastest run.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from plesio.core.errors import ConfigError
+from plesio.cost.activations import Recomputation
+from plesio.planning.estimate.capacity import of_sequences, or_shorter_sequences
+from plesio.planning.estimate.constants import CONSTANTS, Constants
+from plesio.planning.estimate.hardware import Machine
+from plesio.planning.estimate.layout import SOFTWARE, Layout, Software
+from plesio.planning.estimate.memory import Memory, estimate_memory
+from plesio.planning.estimate.model import Convolutional, Model
+from plesio.planning.estimate.step import Step, estimate_step
+
+__all__ = ["RESERVE", "Candidate", "Search", "layouts_of", "search_layouts"]
+
+RESERVE = 0.05
+"""Of the memory, that a search leaves free: an assumption."""
+
+_LARGEST_MICRO_BATCH = 16
+_SHORTEST_CONTEXT = 1024
+_DOUBLINGS = 12
+_PROGRESS_EVERY = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A layout that works."""
+
+    layout: Layout
+    step: Step
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What came of all layouts.
+
+    Attributes:
+        candidates: Those that work, the fastest first; at least one.
+        num_tried: All of them.
+        num_not_divisible: Of those, the ones whose degrees do not divide what they share, or that no program offers.
+        num_too_large: The ones that a device's memory cannot hold.
+    """
+
+    candidates: tuple[Candidate, ...]
+    num_tried: int
+    num_not_divisible: int
+    num_too_large: int
+
+    @property
+    def best(self) -> Candidate:
+        """The fastest."""
+        return self.candidates[0]
+
+    def best_by_degrees(self) -> Mapping[tuple[int, int], Candidate]:
+        """The fastest for each tensor and pipeline parallelism that works, by (tp, pp)."""
+        found: dict[tuple[int, int], Candidate] = {}
+        for candidate in self.candidates:
+            found.setdefault((candidate.layout.tp, candidate.layout.pp), candidate)
+        return found
+
+
+def layouts_of(
+    model: Model,
+    machine: Machine,
+    *,
+    global_batch: int,
+    precision: str = "bf16",
+    software: Software = SOFTWARE["current"],
+    fixed: Mapping[str, Any] | None = None,
+) -> Iterator[Layout]:
+    """All layouts of the space, among them such that `plesio.planning.estimate.layout.check_layout` refuses.
+
+    Args:
+        model: What is trained.
+        machine: On what.
+        global_batch: Sequences (or images) of a step.
+        precision: Of all of them.
+        software: Of all of them.
+        fixed: Attributes of `Layout` that are not searched, with their values.
+    """
+    fixed = fixed or {}
+
+    def some(name: str, values: Iterator[Any] | tuple[Any, ...]) -> tuple[Any, ...]:
+        return (fixed[name],) if name in fixed else tuple(values)
+
+    devices = machine.num_devices
+    sizes = {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
+    if not isinstance(model, Convolutional):
+        sizes = {
+            "tp": min(machine.devices_per_host, model.num_heads),
+            "pp": model.num_layers,
+            "cp": max(model.sequence_length // _SHORTEST_CONTEXT, 1),
+            "ep": model.num_experts,
+        }
+    zeros, recomputations = some("zero", (0, 1, 2, 3)), some("recomputation", _recomputations(model, software))
+    for tp, pp, cp in product(
+        some("tp", _divisors(devices, sizes["tp"])),
+        some("pp", _divisors(devices, sizes["pp"])),
+        some("cp", _divisors(devices, sizes["cp"])),
+    ):
+        dp = devices // (tp * pp * cp)
+        if not dp or dp * tp * pp * cp != devices or fixed.get("dp", dp) != dp:
+            continue
+        layers = 1 if pp == 1 or isinstance(model, Convolutional) else -(-model.num_layers // pp)
+        for vpp, ep, micro_batch, zero, recomputation in product(
+            some("vpp", _divisors(layers, layers)),
+            some("ep", _divisors(dp * cp, sizes["ep"])),
+            some("micro_batch", _micro_batches(global_batch // dp)),
+            zeros,
+            recomputations,
+        ):
+            yield Layout(
+                tp=tp,
+                pp=pp,
+                vpp=vpp,
+                dp=dp,
+                ep=ep,
+                cp=cp,
+                zero=zero,
+                sequence_parallel=tp > 1,
+                recomputation=recomputation,
+                micro_batch=micro_batch,
+                precision=precision,
+                software=software,
+            )
+
+
+def _recomputations(model: Model, software: Software) -> tuple[Recomputation, ...]:
+    if isinstance(model, Convolutional) or software.fused_attention:
+        return ("none", "full")
+    return ("none", "selective", "full")
+
+
+def _fits(memory: Memory) -> bool:
+    return memory.total_bytes <= (1 - RESERVE) * memory.capacity_bytes
+
+
+def _divisors(number: int, most: int) -> Iterator[int]:
+    return (value for value in range(1, min(number, most) + 1) if number % value == 0)
+
+
+def _micro_batches(most: int) -> Iterator[int]:
+    micro_batch = 1
+    while micro_batch <= min(most, _LARGEST_MICRO_BATCH):
+        yield micro_batch
+        micro_batch *= 2
+
+
+def search_layouts(
+    model: Model,
+    machine: Machine,
+    *,
+    global_batch: int,
+    precision: str = "bf16",
+    software: Software = SOFTWARE["current"],
+    fixed: Mapping[str, Any] | None = None,
+    constants: Constants = CONSTANTS,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Search:
+    """Try all layouts of the space.
+
+    >>> from plesio.planning.estimate.hardware import parse_machine
+    >>> from plesio.planning.estimate.named_models import find_model
+    >>> found = search_layouts(find_model("llama-2-7b"), parse_machine("8xh100"), global_batch=64)
+    >>> found.best.memory.fits, found.num_tried == len(found.candidates) + found.num_not_divisible + found.num_too_large
+    (True, True)
+
+    Args:
+        model: What is trained.
+        machine: On what.
+        global_batch: Sequences (or images) of a step, the same for all.
+        precision: Of all of them.
+        software: Of all of them.
+        fixed: Attributes of `Layout` that are not searched, with their values.
+        constants: How close devices come to their data sheets.
+        on_progress: Called now and then with the layouts tried, and all of them.
+
+    Raises:
+        ConfigError: None works. One line that says what would.
+    """
+    machine.accelerator.peak(precision)
+    if global_batch < 1:
+        raise ConfigError(f"global_batch is {global_batch}; write 1 or more")
+    space = tuple(
+        layouts_of(model, machine, global_batch=global_batch, precision=precision, software=software, fixed=fixed)
+    )
+    candidates, num_not_divisible, num_too_large = [], 0, 0
+    kept = ", ".join(f"{name} = {value}" for name, value in (fixed or {}).items())
+    refusal = f"{kept} cannot be had from {machine.num_devices} devices; write divisors of them, or fix less"
+    for done, layout in enumerate(space):
+        if done % _PROGRESS_EVERY == 0:
+            on_progress(done, len(space))
+        try:
+            memory = estimate_memory(model, layout, machine, global_batch=global_batch)
+        except ConfigError as error:
+            num_not_divisible, refusal = num_not_divisible + 1, str(error)
+            continue
+        if not _fits(memory):
+            num_too_large += 1
+            continue
+        step = estimate_step(model, layout, machine, global_batch=global_batch, constants=constants)
+        candidates.append(Candidate(layout=layout, step=step, memory=memory))
+    on_progress(len(space), len(space))
+    if not candidates:
+        if num_too_large:
+            larger = _larger_machine(
+                model, machine, global_batch=global_batch, precision=precision, software=software, fixed=fixed
+            )
+            raise ConfigError(
+                f"no layout of {model.name} fits into the memory of {machine.name}{of_sequences(model)}; "
+                f"{larger}{or_shorter_sequences(model)}"
+            )
+        raise ConfigError(refusal)
+    return Search(
+        candidates=tuple(sorted(candidates, key=lambda candidate: candidate.step.total_s)),
+        num_tried=len(space),
+        num_not_divisible=num_not_divisible,
+        num_too_large=num_too_large,
+    )
+
+
+def _larger_machine(
+    model: Model,
+    machine: Machine,
+    *,
+    global_batch: int,
+    precision: str,
+    software: Software,
+    fixed: Mapping[str, Any] | None,
+) -> str:
+    """Half a sentence: the next machine, each twice the one before, on which something fits."""
+    smallest = {"micro_batch": 1, "recomputation": "full", **(fixed or {})}
+    for _ in range(_DOUBLINGS):
+        machine = replace(machine, num_devices=2 * machine.num_devices)
+        for layout in layouts_of(
+            model, machine, global_batch=global_batch, precision=precision, software=software, fixed=smallest
+        ):
+            try:
+                memory = estimate_memory(model, layout, machine, global_batch=global_batch)
+            except ConfigError:
+                continue
+            if _fits(memory):
+                return f"write {machine.name}, or devices with more memory"
+    return "write devices with more memory, or a smaller model"

@@ -1,0 +1,197 @@
+"""States written to this machine's disk and read back, beside `plesio.planning.studies.checkpointing`.
+
+A state is what Adam keeps: parameters and two moments. *Full*: one process writes it (`torch.save`, then fsync).
+*Sharded*: every process writes its part at the same time. Reading is from the disk, for the pages are dropped first.
+Latency and bandwidth are fitted to the smallest sizes and the largest of one process; how many writers the disk keeps
+up with is what the largest sharded state took. These predict the other sizes; what they mean for a run is its best
+interval, from the measured and from the modelled time.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.predictions import Prediction
+from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.cost.fit import LineFit, fit_line
+from plesio.planning.measured.ranks import Ranks, slowest_s
+from plesio.planning.studies.measured import Measured
+from plesio.planning.theory.reliability import best_interval_s
+from plesio.runtime.exchange.group import TorchGroup
+
+__all__ = ["measure", "measure_states", "state_times"]
+
+NUM_RANKS = 2
+FITTED_BYTES = (1_200_000, 12_000_000, 120_000_000)
+OTHER_BYTES = (4_800_000, 36_000_000, 72_000_000)
+REPEATS = 5
+MTBF_S = 3600.0
+"""Of the run whose best interval is compared."""
+
+Times = list[tuple[float, float]]
+
+
+def measure(*, on_step: Callable[[str], None]) -> Measured:
+    """Measure states of 1.2 to 120 MB; takes about half a minute."""
+    return measure_states(on_step=on_step)
+
+
+def measure_states(
+    *,
+    on_step: Callable[[str], None],
+    fitted_bytes: Sequence[int] = FITTED_BYTES,
+    other_bytes: Sequence[int] = OTHER_BYTES,
+    repeats: int = REPEATS,
+) -> Measured:
+    """Measure and compare.
+
+    Args:
+        on_step: Is told what is being measured.
+        fitted_bytes: Sizes of the full state that the model is fitted to; three or more.
+        other_bytes: Sizes that are predicted.
+        repeats: Of each.
+    """
+    found: dict[str, dict[int, float]] = {}
+    spreads = []
+    with tempfile.TemporaryDirectory(prefix="plesio-states-") as folder, Ranks(NUM_RANKS) as ranks:
+        for sharded in (False, True):
+            for size in sorted({*fitted_bytes, *other_bytes}):
+                way = "sharded" if sharded else "full"
+                on_step(f"{way} state of {format_bytes(size)}")
+                answers = ranks.run(state_times, folder=folder, num_bytes=size, sharded=sharded, repeats=repeats)
+                for place, what in enumerate(("write", "read")):
+                    times_s = slowest_s([answer[place] for answer in answers])
+                    found.setdefault(f"{way} {what}", {})[size] = statistics.median(times_s)
+                    spreads.append(statistics.stdev(times_s) / statistics.median(times_s) if repeats > 1 else 0.0)
+    most = max(fitted_bytes)
+    fits = {
+        what: fit_line(list(fitted_bytes), [found[f"full {what}"][size] for size in fitted_bytes])
+        for what in ("write", "read")
+    }
+    writers = {
+        what: min(float(NUM_RANKS), max(1.0, (most * fit.slope) / (found[f"sharded {what}"][most] - fit.intercept)))
+        if found[f"sharded {what}"][most] > fit.intercept
+        else float(NUM_RANKS)
+        for what, fit in fits.items()
+    }
+    predictions = []
+    for way in ("full", "sharded"):
+        for size in sorted(other_bytes):
+            times = {what: _modelled_s(fits[what], size, writers[what] if way == "sharded" else 1.0) for what in fits}
+            setting = {"state": format_bytes(size), "way": way}
+            baseline_s = found["full write"][most] / most * size
+            for what, predicted_s in times.items():
+                predictions.append(
+                    Prediction(
+                        setting=setting,
+                        quantity=f"{what} (s)",
+                        scale="relative",
+                        predicted=predicted_s,
+                        measured=found[f"{way} {what}"][size],
+                        baseline=found[f"full {what}"][most] / most * size,
+                    )
+                )
+            intervals_s = [
+                best_interval_s(checkpoint_s=each, mtbf_s=MTBF_S)
+                for each in (times["write"], found[f"{way} write"][size], baseline_s)
+            ]
+            predictions.append(
+                Prediction(
+                    setting=setting,
+                    quantity="best interval (s)",
+                    scale="relative",
+                    predicted=intervals_s[0],
+                    measured=intervals_s[1],
+                    baseline=intervals_s[2],
+                )
+            )
+    errors = {
+        quantity: statistics.median(abs(one.error) for one in predictions if one.quantity == quantity)
+        for quantity in ("write (s)", "read (s)", "best interval (s)")
+    }
+    return Measured(
+        study="checkpointing",
+        finding=f"From three sizes, writing is predicted within {100 * errors['write (s)']:.0f} %, reading within "
+        f"{100 * errors['read (s)']:.0f} %, and the best interval within {100 * errors['best interval (s)']:.0f} % "
+        f"(medians); the disk keeps up with {writers['write']:.2g} of {NUM_RANKS} writers.",
+        setting=f"torch.save with fsync into {tempfile.gettempdir()}, reading after the pages were dropped, "
+        f"{NUM_RANKS} processes of one thread; medians of {repeats}, which vary by "
+        f"{100 * statistics.median(spreads):.0f} %. Fitted: writing {format_seconds(fits['write'].intercept)} and "
+        f"{_bandwidth_text(fits['write'].slope)}. Intervals are for a failure an hour. The baseline is the "
+        "bandwidth of the largest full state.",
+        predictions=tuple(predictions),
+        charts=(_chart(found, fits=fits, writers=writers),),
+    )
+
+
+def _bandwidth_text(s_per_byte: float) -> str:
+    return format_bandwidth(1 / s_per_byte) if s_per_byte > 0 else "no bandwidth: larger states took no longer"
+
+
+def state_times(group: TorchGroup, *, folder: str, num_bytes: int, sharded: bool, repeats: int) -> tuple[Times, Times]:
+    """On a rank: when each writing and each reading began and ended; without shards only rank 0 has something to do."""
+    path = Path(folder) / f"state-{group.rank}"
+    share = num_bytes // group.size if sharded else num_bytes
+    state = {name: torch.randn(share // 12) for name in ("parameters", "first moment", "second moment")}
+    at_work = sharded or group.rank == 0
+    writes: Times = []
+    reads: Times = []
+    for _ in range(1 + repeats):
+        dist.barrier(group=group.process_group)
+        begun_s = time.monotonic()
+        if at_work:
+            with path.open("wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+        writes.append((begun_s, time.monotonic()))
+        if at_work:
+            _drop_pages(path)
+        dist.barrier(group=group.process_group)
+        begun_s = time.monotonic()
+        if at_work:
+            torch.load(path, weights_only=True)
+        reads.append((begun_s, time.monotonic()))
+    path.unlink(missing_ok=True)
+    return writes[1:], reads[1:]
+
+
+def _drop_pages(path: Path) -> None:
+    """What is written is on the disk already; have it read from there."""
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _modelled_s(fit: LineFit, num_bytes: int, writers: float) -> float:
+    return fit.intercept + fit.slope * num_bytes / writers
+
+
+def _chart(found: dict[str, dict[int, float]], *, fits: dict[str, LineFit], writers: dict[str, float]) -> LineChart:
+    series = []
+    for name, times_s in found.items():
+        way, what = name.split()
+        sizes = list(times_s)
+        count = writers[what] if way == "sharded" else 1.0
+        modelled = [1e3 * _modelled_s(fits[what], size, count) for size in sizes]
+        x = [size / 1e6 for size in sizes]
+        series.append(Series(name=f"{name}, modelled", group=name, x=x, y=modelled))
+        series.append(
+            Series(
+                name=f"{name}, measured", group=name, x=x, y=[1e3 * each for each in times_s.values()], style="points"
+            )
+        )
+    return LineChart(
+        slug="measured",
+        title=f"The disk keeps up with {writers['write']:.2g} of {NUM_RANKS} writers",
+        caption="Writing a state with fsync, and reading it, by its size; medians.",
+        x=Axis(title="state (MB)", log=True),
+        y=Axis(title="time (ms)", log=True),
+        series=series,
+    )

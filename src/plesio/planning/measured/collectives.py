@@ -1,0 +1,163 @@
+"""All-reduces of a range of sizes with Gloo, beside `plesio.planning.studies.collectives`.
+
+A ring, which is what Gloo's all-reduce is, and a reduce and a broadcast one after the other, which are binomial trees.
+Each rank is on a host of its own with a link of a set bandwidth where this machine has network namespaces for us, and
+on its loopback otherwise. Latency and bandwidth are fitted to the ring's times of a few sizes (`plesio.cost.fit`); they
+predict the ring's other sizes, and all of the tree's.
+"""
+
+import contextlib
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+import torch.distributed as dist
+
+from plesio.bench.namespaces import why_no_namespaces
+from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.predictions import Prediction
+from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.cost.collectives import ALL_REDUCES
+from plesio.cost.fit import AlphaBeta
+from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
+from plesio.planning.studies.measured import Measured
+from plesio.runtime.exchange.group import TorchGroup
+
+__all__ = ["all_reduce_times", "measure", "measure_collectives"]
+
+NUM_RANKS = 4
+BYTES_PER_S = 25e6
+FITTED_BYTES = (128_000, 500_000, 2_000_000)
+"""Below them links are idle between messages, and a message waits for its rank to wake up instead of for the link."""
+OTHER_BYTES = (1_000, 16_000, 256_000, 1_000_000, 4_000_000)
+LOOPBACK_FITTED_BYTES = (1_000_000, 4_000_000, 16_000_000)
+"""A hundred times as fast, it takes that much for the size to decide."""
+LOOPBACK_OTHER_BYTES = (1_000, 256_000, 2_000_000, 8_000_000)
+REPEATS = 11
+
+
+def measure(*, on_step: Callable[[str], None]) -> Measured:
+    """Measure four ranks over links of 25 MB/s, or on loopback; takes about half a minute."""
+    return measure_collectives(on_step=on_step)
+
+
+def measure_collectives(
+    *,
+    on_step: Callable[[str], None],
+    fitted_bytes: tuple[int, ...] | None = None,
+    other_bytes: tuple[int, ...] | None = None,
+    repeats: int = REPEATS,
+) -> Measured:
+    """Measure and compare.
+
+    Args:
+        on_step: Is told what is being measured.
+        fitted_bytes: Sizes of the ring that latency and bandwidth are fitted to, three or more; None are those that
+            suit the links.
+        other_bytes: Sizes that are predicted; likewise.
+        repeats: Of each size.
+    """
+    on_hosts = why_no_namespaces() is None
+    fitted_bytes = fitted_bytes or (FITTED_BYTES if on_hosts else LOOPBACK_FITTED_BYTES)
+    other_bytes = other_bytes or (OTHER_BYTES if on_hosts else LOOPBACK_OTHER_BYTES)
+    sizes = sorted({*fitted_bytes, *other_bytes})
+    measured_s: dict[str, dict[int, list[float]]] = {"ring": {}, "tree": {}}
+    with _ranks(on_hosts=on_hosts) as ranks:
+
+        def times_s(size: int, *, algorithm: str = "ring") -> list[float]:
+            on_step(f"{algorithm}, {format_bytes(size)}")
+            answers = ranks.run(all_reduce_times, algorithm=algorithm, num_bytes=size, repeats=repeats)
+            found_s = slowest_s(answers)
+            measured_s[algorithm].setdefault(size, []).extend(found_s)
+            return found_s
+
+        links = fitted_links(fitted_bytes, times_s, num_ranks=NUM_RANKS)
+        for algorithm, found in measured_s.items():
+            for size in sizes:
+                if size not in found:
+                    times_s(size, algorithm=algorithm)
+    medians_s = {
+        algorithm: {size: statistics.median(times) for size, times in times_s.items()}
+        for algorithm, times_s in measured_s.items()
+    }
+    predictions = tuple(
+        _prediction(algorithm, size, measured=duration_s, links=links)
+        for algorithm, times_s in medians_s.items()
+        for size, duration_s in times_s.items()
+        if algorithm == "tree" or size not in fitted_bytes
+    )
+    errors = {
+        name: statistics.median(abs(one.error) for one in predictions if one.setting["algorithm"] == name)
+        for name in measured_s
+    }
+    spread = statistics.median(
+        statistics.stdev(times) / statistics.median(times)
+        for times_s in measured_s.values()
+        for times in times_s.values()
+    )
+    where = f"links of {format_bandwidth(BYTES_PER_S)}" if on_hosts else "this machine's loopback"
+    return Measured(
+        study="collectives",
+        finding=f"Fitted to {len(fitted_bytes)} sizes of the ring, the formulas are off by "
+        f"{100 * errors['ring']:.1f} % for its other sizes and by {100 * errors['tree']:.1f} % for the tree (medians).",
+        setting=f"{NUM_RANKS} Gloo ranks of one thread over {where}; medians of {repeats}, which vary by "
+        f"{100 * spread:.0f} %. Fitted: {format_seconds(links.latency_s)}, {format_bandwidth(links.bytes_per_s)}. The "
+        "baseline is the bandwidth alone, 2(n-1)/n of the message.",
+        predictions=predictions,
+        charts=(_chart(medians_s, links=links),),
+    )
+
+
+@contextlib.contextmanager
+def _ranks(*, on_hosts: bool) -> Iterator[Ranks]:
+    with ranks_on_hosts(NUM_RANKS, bytes_per_s=BYTES_PER_S) if on_hosts else Ranks(NUM_RANKS) as ranks:
+        yield ranks
+
+
+def all_reduce_times(group: TorchGroup, *, algorithm: str, num_bytes: int, repeats: int) -> list[tuple[float, float]]:
+    """On a rank: all-reduce so many bytes, by Gloo's ring or by a reduce and a broadcast."""
+    tensor = torch.ones(max(1, num_bytes // 4))
+
+    def ring() -> None:
+        group.all_reduce(tensor).wait()
+
+    def tree() -> None:
+        dist.reduce(tensor, 0, group=group.process_group)
+        dist.broadcast(tensor, 0, group=group.process_group)
+
+    return timed(group, ring if algorithm == "ring" else tree, repeats=repeats)
+
+
+def _prediction(algorithm: str, size: int, *, measured: float, links: AlphaBeta) -> Prediction:
+    return Prediction(
+        setting={"algorithm": algorithm, "message": format_bytes(size)},
+        quantity="all-reduce (s)",
+        scale="relative",
+        predicted=_modelled_s(algorithm, size, links=links),
+        measured=measured,
+        baseline=2 * (NUM_RANKS - 1) / NUM_RANKS * size / links.bytes_per_s,
+    )
+
+
+def _modelled_s(algorithm: str, size: int, *, links: AlphaBeta) -> float:
+    return ALL_REDUCES[algorithm](size, num_ranks=NUM_RANKS, latency_s=links.latency_s, bytes_per_s=links.bytes_per_s)
+
+
+def _chart(medians_s: Mapping[str, Mapping[int, float]], *, links: AlphaBeta) -> LineChart:
+    largest = max(medians_s["ring"])
+    slower = medians_s["tree"][largest] / medians_s["ring"][largest]
+    series = []
+    for algorithm, times_s in medians_s.items():
+        sizes_mb = [size / 1e6 for size in times_s]
+        modelled_ms = [1e3 * _modelled_s(algorithm, size, links=links) for size in times_s]
+        series.append(Series(name=f"{algorithm}, modelled", group=algorithm, x=sizes_mb, y=modelled_ms))
+        measured_ms = [1e3 * each for each in times_s.values()]
+        series.append(Series(name=f"{algorithm}, measured", group=algorithm, x=sizes_mb, y=measured_ms, style="points"))
+    return LineChart(
+        slug="measured",
+        title=f"Measured, a tree takes {slower:.2f} times as long as a ring for {format_bytes(largest)}",
+        caption=f"Time of an all-reduce of {NUM_RANKS} ranks by size of the message; medians.",
+        x=Axis(title="message (MB)", log=True),
+        y=Axis(title="time (ms)", log=True),
+        series=series,
+    )

@@ -1,0 +1,190 @@
+"""An all-reduce in two levels with Gloo beside a flat one, and both beside `plesio.planning.studies.hierarchical`.
+
+Two hosts in network namespaces with one slow link each and several ranks; in a host ranks talk over its loopback. Flat
+is Gloo's own ring over all ranks. In two levels a host's ranks reduce-scatter, then each of them all-reduces its part
+with its like on the other host, all at the same time over one link, and then a host's ranks gather the parts. Latency
+and bandwidth in a host are fitted to all-reduces within hosts, those between hosts to all-reduces of one rank of each,
+and predict both algorithms, neither of which was used for a fit.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+
+from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.predictions import Prediction
+from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.cost.collectives import hierarchical_all_reduce_s, ring_all_reduce_s
+from plesio.cost.fit import AlphaBeta
+from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
+from plesio.planning.studies.measured import Measured
+from plesio.runtime.exchange.group import TorchGroup
+
+__all__ = ["measure", "measure_hierarchical"]
+
+NUM_HOSTS = 2
+RANKS_PER_HOST = 3
+BYTES_PER_S = 25e6
+FITTED_BYTES = (12_000, 300_000, 2_400_000)
+SIZES_BYTES = (12_000, 120_000, 600_000, 1_200_000, 3_000_000)
+REPEATS = 15
+
+LEVELS: Mapping[str, Sequence[Sequence[int]]] = {
+    "in hosts": [range(host * RANKS_PER_HOST, (host + 1) * RANKS_PER_HOST) for host in range(NUM_HOSTS)],
+    "between hosts": [range(rank, NUM_HOSTS * RANKS_PER_HOST, RANKS_PER_HOST) for rank in range(RANKS_PER_HOST)],
+}
+"""Who talks to whom."""
+
+
+def measure(*, on_step: Callable[[str], None]) -> Measured:
+    """Measure two hosts of three ranks with links of 25 MB/s; takes about half a minute."""
+    return measure_hierarchical(on_step=on_step)
+
+
+def measure_hierarchical(
+    *,
+    on_step: Callable[[str], None],
+    fitted_bytes: Sequence[int] = FITTED_BYTES,
+    sizes_bytes: Sequence[int] = SIZES_BYTES,
+    repeats: int = REPEATS,
+) -> Measured:
+    """Measure and compare.
+
+    Args:
+        on_step: Is told what is being measured.
+        fitted_bytes: Sizes that latencies and bandwidths are fitted to; three or more.
+        sizes_bytes: Sizes that are predicted: multiples of four bytes a rank.
+        repeats: Of each size.
+
+    Raises:
+        ConfigError: This machine has no network namespaces for us.
+    """
+    medians_s: dict[str, dict[int, float]] = {"flat": {}, "two levels": {}}
+    spreads = []
+    with ranks_on_hosts(NUM_HOSTS * RANKS_PER_HOST, ranks_per_host=RANKS_PER_HOST, bytes_per_s=BYTES_PER_S) as ranks:
+        links = {level: _links(ranks, level, fitted_bytes, repeats=repeats, on_step=on_step) for level in LEVELS}
+        for name, function in (("flat", flat_times), ("two levels", two_level_times)):
+            for size in sizes_bytes:
+                on_step(f"{name}, {format_bytes(size)}")
+                times_s = slowest_s(ranks.run(function, num_bytes=size, repeats=repeats))
+                medians_s[name][size] = statistics.median(times_s)
+                spreads.append(statistics.stdev(times_s) / medians_s[name][size])
+    predictions = tuple(
+        Prediction(
+            setting={"all-reduce": name, "message": format_bytes(size)},
+            quantity="all-reduce (s)",
+            scale="relative",
+            predicted=_modelled_s(name, size, links=links),
+            measured=measured_s,
+            baseline=_modelled_s("flat", size, links=links),
+        )
+        for name, times in medians_s.items()
+        for size, measured_s in times.items()
+    )
+    largest = max(sizes_bytes)
+    saved, expected = (
+        flat_s / two_levels_s
+        for flat_s, two_levels_s in (
+            tuple(medians_s[name][largest] for name in medians_s),
+            tuple(_modelled_s(name, largest, links=links) for name in medians_s),
+        )
+    )
+    error = statistics.median(abs(one.error) for one in predictions)
+    fitted = ", ".join(
+        f"{level} {format_seconds(each.latency_s)} and {format_bandwidth(each.bytes_per_s)}"
+        for level, each in links.items()
+    )
+    return Measured(
+        study="hierarchical",
+        finding=f"For {format_bytes(largest)} two levels are {saved:.2f} times as fast as a flat ring, modelled "
+        f"{expected:.2f} times; the model is off by {100 * error:.1f} % (median).",
+        setting=f"{NUM_HOSTS} hosts of {RANKS_PER_HOST} Gloo ranks of one thread, links of "
+        f"{format_bandwidth(BYTES_PER_S)}; medians of {repeats}, which vary by {100 * statistics.median(spreads):.0f} "
+        f"%. Fitted: {fitted}. The baseline is a flat ring.",
+        predictions=predictions,
+        charts=(_chart(medians_s, links=links, saved=saved),),
+    )
+
+
+def _links(
+    ranks: Ranks, level: str, fitted_bytes: Sequence[int], *, repeats: int, on_step: Callable[[str], None]
+) -> AlphaBeta:
+    """What the links of a level do, by all-reduces there: in all hosts, or of one rank of each host."""
+    parts = LEVELS[level] if level == "in hosts" else LEVELS[level][:1]
+
+    def times_s(size: int) -> list[float]:
+        on_step(f"{level}, {format_bytes(size)}")
+        answers = ranks.run(part_times, parts=parts, num_bytes=size, repeats=repeats)
+        return slowest_s([answer for answer in answers if answer])
+
+    return fitted_links(fitted_bytes, times_s, num_ranks=len(parts[0]))
+
+
+def part_times(
+    group: TorchGroup, *, parts: Sequence[Sequence[int]], num_bytes: int, repeats: int
+) -> list[tuple[float, float]]:
+    """On a rank: all-reduce so many bytes in its part of the group; nothing if it is in none."""
+    part, tensor = group.split(parts), torch.ones(num_bytes // 4)
+    return [] if part is None else timed(part, lambda: part.all_reduce(tensor).wait(), repeats=repeats)
+
+
+def flat_times(group: TorchGroup, *, num_bytes: int, repeats: int) -> list[tuple[float, float]]:
+    """On a rank: all-reduce so many bytes among all."""
+    tensor = torch.ones(num_bytes // 4)
+    return timed(group, lambda: group.all_reduce(tensor).wait(), repeats=repeats)
+
+
+def two_level_times(group: TorchGroup, *, num_bytes: int, repeats: int) -> list[tuple[float, float]]:
+    """On a rank: the same in two levels."""
+    inside, between = (group.split(LEVELS[level]) for level in ("in hosts", "between hosts"))
+    assert inside is not None
+    assert between is not None
+    tensor = torch.ones(num_bytes // 4)
+    part = torch.empty(len(tensor) // RANKS_PER_HOST)
+
+    def work() -> None:
+        dist.reduce_scatter_tensor(part, tensor, group=inside.process_group)
+        between.all_reduce(part).wait()
+        dist.all_gather_into_tensor(tensor, part, group=inside.process_group)
+
+    return timed(group, work, repeats=repeats)
+
+
+def _modelled_s(name: str, size: int, *, links: Mapping[str, AlphaBeta]) -> float:
+    inside, between = links["in hosts"], links["between hosts"]
+    if name == "flat":
+        return ring_all_reduce_s(
+            size,
+            num_ranks=NUM_HOSTS * RANKS_PER_HOST,
+            latency_s=between.latency_s,
+            bytes_per_s=between.bytes_per_s,
+        )
+    return hierarchical_all_reduce_s(
+        size,
+        num_hosts=NUM_HOSTS,
+        ranks_per_host=RANKS_PER_HOST,
+        local_latency_s=inside.latency_s,
+        local_bytes_per_s=inside.bytes_per_s,
+        latency_s=between.latency_s,
+        bytes_per_s=between.bytes_per_s,
+    )
+
+
+def _chart(medians_s: Mapping[str, Mapping[int, float]], *, links: Mapping[str, AlphaBeta], saved: float) -> LineChart:
+    series = []
+    for name, times_s in medians_s.items():
+        sizes_mb = [size / 1e6 for size in times_s]
+        modelled_ms = [1e3 * _modelled_s(name, size, links=links) for size in times_s]
+        series.append(Series(name=f"{name}, modelled", group=name, x=sizes_mb, y=modelled_ms))
+        measured_ms = [1e3 * each for each in times_s.values()]
+        series.append(Series(name=f"{name}, measured", group=name, x=sizes_mb, y=measured_ms, style="points"))
+    return LineChart(
+        slug="measured",
+        title=f"Measured, two levels are {saved:.2f} times as fast as a flat ring",
+        caption=f"Time of an all-reduce of {NUM_HOSTS} hosts of {RANKS_PER_HOST} ranks by size; medians.",
+        x=Axis(title="message (MB)", log=True),
+        y=Axis(title="time (ms)", log=True),
+        series=series,
+    )

@@ -1,0 +1,113 @@
+"""Real processes at a real barrier: steps are made to last drawn times, and a BSP run waits for the slowest of them.
+
+What an exchange takes is measured with steps that do not vary; the rest is the mean of the largest of N draws.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.predictions import Prediction
+from plesio.planning.measured.quadratics import run_quadratics
+from plesio.planning.studies.measured import Measured
+from plesio.planning.studies.order_statistics import LogNormalTimes
+
+__all__ = ["measure", "measure_barriers"]
+
+NUM_WORKERS = (2, 4, 8)
+CVS = (0.5,)
+NUM_STEPS = 120
+STEP_MS = 20
+
+
+def measure(*, on_step: Callable[[str], None]) -> Measured:
+    """Measure two, four and eight processes whose steps vary by half; takes about a minute."""
+    return measure_barriers(on_step=on_step)
+
+
+def measure_barriers(
+    *,
+    on_step: Callable[[str], None],
+    num_workers: Sequence[int] = NUM_WORKERS,
+    cvs: Sequence[float] = CVS,
+    num_steps: int = NUM_STEPS,
+) -> Measured:
+    """Measure and compare.
+
+    Args:
+        on_step: Is told what is being measured.
+        num_workers: How many processes.
+        cvs: Coefficients of variation of a step.
+        num_steps: Of each worker.
+    """
+    mean_s = STEP_MS / 1e3
+    predictions = []
+    costs: dict[float, dict[int, tuple[float, float]]] = {cv: {} for cv in cvs}
+    for count in num_workers:
+
+        def step_s(step_time: dict[str, Any], count: int = count) -> float:
+            (run,) = run_quadratics(
+                ["bsp"],
+                options={"learning_rate": 0.1},
+                workers={"count": count, "step_time": {"mean": f"{STEP_MS} ms", **step_time}},
+                num_steps=num_steps,
+                evaluate_every=num_steps,
+                seeds=(0,),
+                on_step=lambda _: on_step(f"{count} workers, {step_time['kind']} steps, cv {step_time.get('cv', 0):g}"),
+            )
+            return run.wall_s / num_steps
+
+        exchange_s = step_s({"kind": "constant"}) - mean_s
+        for cv in cvs:
+            measured_s = step_s({"kind": "lognormal", "cv": cv})
+            slowest_s = LogNormalTimes(mean_s=mean_s, cv=cv).expected_s(rank=count, of=count)
+            costs[cv][count] = (slowest_s / mean_s, (measured_s - exchange_s) / mean_s)
+            predictions.append(
+                Prediction(
+                    setting={"workers": str(count), "cv": f"{cv:g}"},
+                    quantity="seconds of an iteration",
+                    scale="relative",
+                    predicted=slowest_s + exchange_s,
+                    measured=measured_s,
+                    baseline=mean_s + exchange_s,
+                )
+            )
+    error = statistics.median(abs(one.error) for one in predictions)
+    baseline = statistics.median(abs(one.baseline_error) for one in predictions)
+    return Measured(
+        study="stragglers",
+        finding=f"Iterations are off by {100 * error:.1f} % (median); the mean step instead of the slowest worker's "
+        f"would be off by {100 * baseline:.0f} %.",
+        setting=f"BSP by real processes, {num_steps} iterations each; steps of {STEP_MS} ms, lognormal. An exchange is "
+        "what an iteration with constant steps takes beyond them, for each number of workers.",
+        predictions=tuple(predictions),
+        charts=(
+            LineChart(
+                slug="measured",
+                title="Real workers wait for the slowest as long as the integral says",
+                caption="Slowest worker's time over the mean, by number of workers.",
+                x=Axis(title="workers", log=True),
+                y=Axis(title="time over mean"),
+                series=[
+                    series
+                    for cv, by_count in costs.items()
+                    for series in (
+                        Series(
+                            name=f"cv {cv:g}, modelled",
+                            group=f"cv {cv:g}",
+                            x=list(by_count),
+                            y=[one for one, _ in by_count.values()],
+                        ),
+                        Series(
+                            name=f"cv {cv:g}, measured",
+                            group=f"cv {cv:g}",
+                            x=list(by_count),
+                            y=[two for _, two in by_count.values()],
+                            style="points",
+                        ),
+                    )
+                ],
+            ),
+        ),
+    )

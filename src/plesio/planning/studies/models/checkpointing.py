@@ -1,0 +1,459 @@
+"""How often a run should save its state, and how.
+
+Failures come M seconds apart on average. A run computes for I, writes its state for C, and so on; a failure costs what
+was done since the last state, about half an interval, and R to be back. Then a second of work takes
+``M e^(R/M) (e^((I+C)/M) - 1) / I`` seconds (Daly 2006, eq. 13; `plesio.planning.theory.reliability`). Young's interval
+``√(2CM)`` and Daly's are close to the best. The same module divides that time into work, writing, what is lost, and
+restarts; `plesio.planning.studies.checkpoint_ways` has four ways to write.
+
+Keeping g generations: if a state is unreadable with probability q, a failure goes back j intervals more with
+probability ``q^j (1-q)``, and none of them is good with ``q^g``.
+
+Where it stops being true: failures with a memory (Weibull's are simulated, for the closed form has none), failures that
+are noticed late, failures during which nodes wait for repair, writing that slows down what goes on.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import Annotated, ClassVar
+
+from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Span, Table, Timeline
+from plesio.core.units import format_percent, format_seconds
+from plesio.core.within import DURATION_OR_0, Within
+from plesio.cost.faults import Failures
+from plesio.planning.studies.checkpoint_ways import Way, costs_of_ways, overhead_by_nodes
+from plesio.planning.studies.published_failures import published_failures
+from plesio.planning.studies.study import Answer
+from plesio.planning.theory.reliability import (
+    best_interval_s,
+    check_run_ends,
+    daly_interval_s,
+    expected_slowdown,
+    slowdown_parts,
+    young_interval_s,
+)
+from plesio.sim.checkpoints import Runs, simulate_runs, trace_run
+
+__all__ = ["Checkpointing", "SimulatedInterval", "checkpointing"]
+
+_TIME = Within(1e-9, 1e12)
+"""Seconds; nodes that fail every 30,000 years are not too good."""
+_FACTORS = tuple(2 ** (power / 2) for power in range(-4, 5))
+"""Of the best interval, for what others cost."""
+_NODES = (1, 10, 100, 1000, 10_000)
+_GENERATIONS = (1, 2, 3, 4)
+_DRAWN_SEGMENTS = 4.5
+"""Before and after the first failure."""
+_MOST_SEGMENT = 8.0
+"""Mean times between failures that a segment may take; longer ones hardly ever end."""
+_MOST_FAILURES = 1000.0
+"""Of a simulated run; a part of a run that has more is as slow as all of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedInterval:
+    """An interval between states: what it costs by formula and by simulation.
+
+    Attributes:
+        factor: Of the best interval.
+        interval_s: I.
+        exact: Seconds that a second of work takes, by formula.
+        poisson: The same of simulated runs with failures that have no memory.
+        poisson_ci95: Ends of its 95 % confidence interval.
+        weibull: The same with failures in bursts.
+        weibull_ci95: Likewise.
+    """
+
+    factor: float
+    interval_s: float
+    exact: float
+    poisson: float
+    poisson_ci95: tuple[float, float]
+    weibull: float
+    weibull_ci95: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointing(Answer):
+    """When to save a run's state, and what failures cost.
+
+    Attributes:
+        work_s: Seconds of useful work of the run.
+        mtbf_s: M.
+        checkpoint_s: C.
+        interval_s: I, as asked for, or the best.
+        best_s: The best interval.
+        young_s: Young's.
+        daly_s: Daly's.
+        slowdown: Seconds that a second of work takes at I.
+        shares: Of these, what they go into.
+        lost_s: Seconds that a failure undoes, on average.
+        num_failures: Expected, of the whole run.
+        shape: Weibull's, of failures in bursts.
+        simulated: Some intervals around the best.
+        ways: Ways to save the state, each with its best interval.
+        by_nodes: Mean seconds between failures, and each way's slow-down, by number of nodes; NaN where no run ends.
+        generations: For each number of generations kept, the expected intervals lost beside the first at a failure, and
+            the probability that a run finds none of them good.
+        drawn: What a simulated run does around its first failure.
+    """
+
+    unit: ClassVar[str] = "s"
+    work_s: float
+    mtbf_s: float
+    checkpoint_s: float
+    interval_s: float
+    best_s: float
+    young_s: float
+    daly_s: float
+    slowdown: float
+    shares: Mapping[str, float]
+    lost_s: float
+    num_failures: float
+    shape: float
+    simulated: tuple[SimulatedInterval, ...]
+    ways: tuple[Way, ...]
+    by_nodes: Mapping[int, tuple[float, Mapping[str, float]]]
+    generations: Mapping[int, tuple[float, float]]
+    drawn: tuple[Span, ...]
+
+    @property
+    def finding(self) -> str:
+        """The interval, what it costs, whose rule is how close, and the best way."""
+        best = min(self.ways, key=lambda way: way.slowdown)
+        return (
+            f"Saving every {format_seconds(self.interval_s)} costs {_overhead(self.slowdown)} of the useful time; "
+            f"best is {format_seconds(self.best_s)}, Young says {format_seconds(self.young_s)}, Daly "
+            f"{format_seconds(self.daly_s)}, and a failure undoes {format_seconds(self.lost_s)}. "
+            f"{best.name.capitalize()} every {format_seconds(best.interval_s)}, it costs {_overhead(best.slowdown)}."
+        )
+
+    @property
+    def total(self) -> float:
+        """Seconds that the run is expected to take."""
+        return self.slowdown * self.work_s
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Work, writing, what is done again, and restarts."""
+        return {"work": self.work_s, **{name: share * self.work_s for name, share in self.shares.items()}}
+
+    def tables(self) -> Sequence[Table]:
+        """Intervals, ways, nodes, generations, and what others have published."""
+        return [self._intervals(), self._ways(), self._nodes(), self._kept(), published_failures()]
+
+    def _intervals(self) -> Table:
+        least = min(one.exact for one in self.simulated)
+        rows = [
+            (
+                f"{one.factor:.3g}",
+                format_seconds(one.interval_s),
+                _overhead(one.exact),
+                _overhead(one.exact / least),
+                _with_interval(one.poisson, one.poisson_ci95),
+                "yes" if one.poisson_ci95[0] <= one.exact <= one.poisson_ci95[1] else "no",
+                _with_interval(one.weibull, one.weibull_ci95),
+            )
+            for one in self.simulated
+        ]
+        headers = (
+            "by the best",
+            "interval",
+            "overhead",
+            "longer than at best",
+            "simulated (95 % interval)",
+            "agree",
+            f"Weibull {self.shape:g}",
+        )
+        return Table(title="What other intervals cost:", headers=headers, rows=rows)
+
+    def _ways(self) -> Table:
+        rows = [
+            (
+                way.name,
+                format_seconds(way.costs.checkpoint_s),
+                format_seconds(way.costs.lag_s),
+                format_seconds(way.costs.restart_s),
+                format_seconds(way.interval_s),
+                _overhead(way.slowdown),
+                *(format_percent(share, digits=2) for share in way.parts.values()),
+            )
+            for way in self.ways
+        ]
+        headers = ("state", "stands still", "counts after", "restart", "interval", "overhead", *self.ways[0].parts)
+        return Table(title="Ways to save the state:", headers=headers, rows=rows)
+
+    def _nodes(self) -> Table:
+        rows = [
+            (
+                str(nodes),
+                format_seconds(mtbf_s),
+                *("–" if math.isnan(one) else _overhead(one) for one in by.values()),
+            )
+            for nodes, (mtbf_s, by) in self.by_nodes.items()
+        ]
+        headers = ("nodes", "a failure every", *(way.name for way in self.ways))
+        return Table(title="Overhead by number of nodes:", headers=headers, rows=rows)
+
+    def _kept(self) -> Table:
+        rows = [
+            (str(kept), format_seconds(intervals * self.interval_s), f"{100 * lost:.3g} %")
+            for kept, (intervals, lost) in self.generations.items()
+        ]
+        headers = ("generations", "lost more at a failure", "the run finds none good")
+        return Table(title="Generations of states that are kept:", headers=headers, rows=rows)
+
+    def charts(self) -> Sequence[Chart]:
+        """Overhead by interval; ways; nodes; a run's failures."""
+        return [self._by_interval(), self._by_way(), self._by_node(), self._timeline()]
+
+    def _by_interval(self) -> LineChart:
+        factors = [2 ** (power / 8) for power in range(-20, 21)]
+        exact = [100 * (self._slowdown_at(factor * self.best_s) - 1) for factor in factors]
+        points = [
+            Series(
+                name=name,
+                x=[one.interval_s / 60 for one in self.simulated],
+                y=[100 * (getattr(one, field) - 1) for one in self.simulated],
+                low=[100 * (getattr(one, f"{field}_ci95")[0] - 1) for one in self.simulated],
+                high=[100 * (getattr(one, f"{field}_ci95")[1] - 1) for one in self.simulated],
+                style="points",
+            )
+            for name, field in (("simulated", "poisson"), (f"simulated, Weibull {self.shape:g}", "weibull"))
+        ]
+        worst = max(self.simulated, key=lambda one: one.exact)
+        return LineChart(
+            slug="interval",
+            title=f"{worst.factor:.3g} times the best interval costs {_overhead(worst.exact)}",
+            caption="Time above the useful one by the interval between states, with 95 % confidence intervals.",
+            x=Axis(title="interval (min)", log=True),
+            y=Axis(title="overhead (%)"),
+            series=[Series(name="exact", x=[factor * self.best_s / 60 for factor in factors], y=exact), *points],
+            marks={"best": self.best_s / 60},
+        )
+
+    def _slowdown_at(self, interval_s: float) -> float:
+        first = self.ways[0]
+        return expected_slowdown(
+            interval_s=interval_s, checkpoint_s=self.checkpoint_s, mtbf_s=self.mtbf_s, restart_s=first.costs.restart_s
+        )
+
+    def _by_way(self) -> BarChart:
+        best = min(self.ways, key=lambda way: way.slowdown)
+        return BarChart(
+            slug="ways",
+            title=f"{best.name.capitalize()} costs least: {_overhead(best.slowdown)}",
+            caption="Time above the useful one, each with its best interval.",
+            axis=Axis(title="overhead (%)"),
+            rows=[way.name for way in self.ways],
+            parts={name: [100 * way.parts[name] for way in self.ways] for name in self.ways[0].parts},
+        )
+
+    def _by_node(self) -> LineChart:
+        most = max(self.by_nodes)
+        mtbf_s, _ = self.by_nodes[most]
+        return LineChart(
+            slug="nodes",
+            title=f"{most:,} nodes fail every {format_seconds(mtbf_s)}",
+            caption="Share of the time that is useful, by number of nodes, each with its best interval.",
+            x=Axis(title="nodes", log=True),
+            y=Axis(title="useful (%)"),
+            series=[
+                Series(
+                    name=way.name,
+                    x=list(self.by_nodes),
+                    y=[100 / by[way.name] for _, by in self.by_nodes.values()],
+                )
+                for way in self.ways
+            ],
+        )
+
+    def _timeline(self) -> Timeline:
+        return Timeline(
+            slug="timeline",
+            title=f"A failure undoes {format_seconds(self.lost_s)} on average",
+            caption="Around the first failure of a simulated run; what is lost was work, and writing.",
+            axis=Axis(title="time (h)"),
+            rows=["computing", "state"],
+            spans=self.drawn,
+        )
+
+
+def _overhead(slowdown: float) -> str:
+    return format_percent(slowdown - 1, digits=2)
+
+
+def _with_interval(slowdown: float, ci95: tuple[float, float]) -> str:
+    low, high = ci95
+    return f"{_overhead(slowdown)} ({100 * (low - 1):.2f} to {100 * (high - 1):.2f})"
+
+
+def checkpointing(
+    *,
+    checkpoint_s: Annotated[float, _TIME] = 300.0,
+    mtbf_s: Annotated[float, _TIME] = 75600.0,
+    restart_s: Annotated[float, DURATION_OR_0] = 0.0,
+    interval_s: Annotated[float | None, _TIME] = None,
+    work_s: Annotated[float, _TIME] = 2_592_000.0,
+    num_writers: Annotated[int, Within(1, 10**6)] = 8,
+    storage_writers: Annotated[float, Within(1, 1e6)] = 4.0,
+    changed_share: Annotated[float, Within(0, 1, without="high")] = 0.25,
+    full_every: Annotated[int, Within(1, 10**6)] = 8,
+    snapshot_s: Annotated[float, _TIME] = 5.0,
+    unreadable: Annotated[float, Within(0, 1, without="high")] = 0.01,
+    node_mtbf_s: Annotated[float, _TIME] = 157_680_000.0,
+    shape: Annotated[float, Within(0.2, 10)] = 0.7,
+    num_runs: Annotated[int, Within(2, 100_000)] = 1000,
+    seed: int = 0,
+) -> Checkpointing:
+    """The best interval, what failures cost there and elsewhere, and ways to save the state.
+
+    >>> answer = checkpointing()
+    >>> round(answer.best_s / 60, 2), round(100 * (answer.slowdown - 1), 3)
+    (108.94, 9.464)
+
+    Args:
+        checkpoint_s: One writer's time for the whole state.
+        mtbf_s: Mean time between failures of the whole cluster.
+        restart_s: From a failure until the run goes on from its last state.
+        interval_s: Work between two states; the best without.
+        work_s: Useful work of the run.
+        num_writers: Of shards, at once.
+        storage_writers: How many of them the storage keeps up with.
+        changed_share: Share of the state that a partial one writes.
+        full_every: Every so many partial states one is whole.
+        snapshot_s: Copying the shards to the host's memory.
+        unreadable: Probability that a state cannot be read.
+        node_mtbf_s: Mean time between failures of one node.
+        shape: Weibull's, of failures in bursts.
+        num_runs: Simulated for each interval.
+        seed: Of the simulation.
+
+    Raises:
+        ConfigError: An input that is out of range.
+    """
+    failures = Failures(mtbf_s=mtbf_s, shape=shape)
+    best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
+    at_s = best_s if interval_s is None else interval_s
+    times = {"interval_s": at_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}
+    check_run_ends(interval_s=at_s, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, restart_s=restart_s)
+    slowdown = expected_slowdown(**times)
+    ways = costs_of_ways(
+        checkpoint_s=checkpoint_s,
+        restart_s=restart_s,
+        num_writers=num_writers,
+        storage_writers=storage_writers,
+        changed_share=changed_share,
+        full_every=full_every,
+        snapshot_s=snapshot_s,
+    )
+    num_failures = slowdown * work_s / mtbf_s
+    segment_s = at_s + checkpoint_s
+    return Checkpointing(
+        work_s=work_s,
+        mtbf_s=mtbf_s,
+        checkpoint_s=checkpoint_s,
+        interval_s=at_s,
+        best_s=best_s,
+        young_s=young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
+        daly_s=daly_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
+        slowdown=slowdown,
+        shares=slowdown_parts(**times),
+        lost_s=mtbf_s - segment_s / math.expm1(segment_s / mtbf_s),
+        num_failures=num_failures,
+        shape=shape,
+        simulated=tuple(
+            _simulated(
+                factor,
+                factor * best_s,
+                checkpoint_s=checkpoint_s,
+                restart_s=restart_s,
+                failures=failures,
+                work_s=work_s,
+                num_runs=num_runs,
+                seed=seed,
+            )
+            for factor in _FACTORS
+        ),
+        ways=tuple(Way.at_best(name, costs, mtbf_s=mtbf_s) for name, costs in ways.items()),
+        by_nodes=overhead_by_nodes(ways, node_mtbf_s=node_mtbf_s, numbers=_NODES),
+        generations={
+            kept: (
+                math.fsum(j * unreadable**j * (1 - unreadable) for j in range(1, kept)),
+                -math.expm1(num_failures * math.log1p(-(unreadable**kept))),
+            )
+            for kept in _GENERATIONS
+        },
+        drawn=_drawn(at_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s, seed=seed),
+    )
+
+
+def _simulated(
+    factor: float,
+    interval_s: float,
+    *,
+    checkpoint_s: float,
+    restart_s: float,
+    failures: Failures,
+    work_s: float,
+    num_runs: int,
+    seed: int,
+) -> SimulatedInterval:
+    interval_s = min(interval_s, _MOST_SEGMENT * failures.mtbf_s)
+    exact = expected_slowdown(
+        interval_s=interval_s, checkpoint_s=checkpoint_s, mtbf_s=failures.mtbf_s, restart_s=restart_s
+    )
+    simulated_s = min(work_s, _MOST_FAILURES * failures.mtbf_s / exact)
+
+    def runs(shape: float) -> Runs:
+        return simulate_runs(
+            num_segments=max(1, round(simulated_s / interval_s)),
+            interval_s=interval_s,
+            checkpoint_s=checkpoint_s,
+            mtbf_s=failures.mtbf_s,
+            restart_s=restart_s,
+            shape=shape,
+            num_runs=num_runs,
+            seed=seed,
+        )
+
+    poisson, weibull = runs(1.0), runs(failures.shape)
+    return SimulatedInterval(
+        factor=factor,
+        interval_s=interval_s,
+        exact=exact,
+        poisson=poisson.slowdown,
+        poisson_ci95=poisson.slowdown_ci95,
+        weibull=weibull.slowdown,
+        weibull_ci95=weibull.slowdown_ci95,
+    )
+
+
+def _drawn(interval_s: float, *, checkpoint_s: float, restart_s: float, mtbf_s: float, seed: int) -> tuple[Span, ...]:
+    failures = Failures(mtbf_s=mtbf_s)
+    lifetimes_s = (failures.lifetime_s(worker, seed=seed) for worker in count())
+    first_s = next(lifetimes_s)
+    segment_s = interval_s + checkpoint_s
+    around_s = _DRAWN_SEGMENTS * segment_s
+    skipped_s = max(0.0, (first_s - around_s) // segment_s) * segment_s  # all segments until the failure are alike
+    first_s -= skipped_s
+    phases = trace_run(
+        chain([first_s], lifetimes_s),
+        until_s=first_s + restart_s + around_s,
+        interval_s=interval_s,
+        checkpoint_s=checkpoint_s,
+        restart_s=restart_s,
+    )
+    phases = [phase for phase in phases if phase.end_s > first_s - around_s]
+    order = ("work", "lost", "writing", "restart")
+    return tuple(
+        Span(
+            int(phase.kind == "writing"),
+            (skipped_s + phase.start_s) / 3600,
+            (skipped_s + phase.end_s) / 3600,
+            phase.kind,
+        )
+        for phase in sorted(phases, key=lambda phase: (order.index(phase.kind), phase.start_s))
+    )

@@ -1,0 +1,402 @@
+"""What compressing gradients saves in bytes, costs in iterations, and comes to in time.
+
+How many iterations each compression needs comes from a descent that is really done
+(`planning.studies.compressed_descent`); what an iteration sends from the collectives of `plesio.policies.compression`,
+places and scales counted; and what it takes from rings on links of latency α and bandwidth B:
+
+    time = iterations (compute + codec + latencies + sent / B)
+
+With I iterations, s bytes an iteration and f seconds of it that do not depend on B, against the same with a zero for
+sending everything, compressing pays below the *break-even bandwidth*
+
+    B* = (I₀ s₀ - I s) / (I f - I₀ f₀)
+
+and at every bandwidth if the denominator is not positive, at none if the numerator is not.
+
+Where it stops being true: communication that hides behind computing (`planning.studies.overlap`) is worth less. Workers
+with independent random roundings average them, so n of them need fewer iterations than one, which is what is
+descended here. And a network is no quadratic: its gradients are a few percent as sparse (the measurement).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from plesio.core.errors import ConfigError
+from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
+from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
+from plesio.cost.all_reduce import ring_all_reduce_s
+from plesio.cost.collectives import all_gather_s, all_to_all_s
+from plesio.planning.studies.compressed_descent import descend, parse_scheme
+from plesio.planning.studies.study import Answer
+from plesio.policies.compression import NO_COMPRESSION, Compression
+
+__all__ = ["CompressedRun", "CompressedTraining", "compression"]
+
+_COST = {"all_reduce": ring_all_reduce_s, "all_gather": all_gather_s, "all_to_all": all_to_all_s}
+_BANDWIDTHS = tuple(10 ** (power / 4) for power in range(24, 45))
+"""Of the picture: 1 MB/s to 100 GB/s."""
+_MOST_POINTS = 150
+"""Of a curve."""
+_MOST_LINES = 6
+"""Of a picture, and as many colours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedRun:
+    """One compression.
+
+    Attributes:
+        scheme: Its text, with its step if that was said.
+        step: α L.
+        iterations: Until the target; None if it was not reached.
+        diverged: Whether the loss grew.
+        relative_error: Mean of ``‖C(v) - v‖² / ‖v‖²``.
+        sent_bytes: A worker's, an iteration.
+        compute_s: Seconds of an iteration that compute.
+        codec_s: Seconds of an iteration that code and decode.
+        latency_s: Seconds of an iteration that are latencies.
+        transfer_s: Seconds of an iteration that bytes are on the wire.
+        break_even_bytes_per_s: Bandwidth below which it is faster than sending everything; infinite if it always is,
+            None if it never is.
+        at: Iterations of the curve.
+        losses: Over the first, as many.
+    """
+
+    scheme: str
+    step: float
+    iterations: int | None
+    diverged: bool
+    relative_error: float
+    sent_bytes: float
+    compute_s: float
+    codec_s: float
+    latency_s: float
+    transfer_s: float
+    break_even_bytes_per_s: float | None
+    at: tuple[int, ...]
+    losses: tuple[float, ...]
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds of an iteration that do not depend on the bandwidth."""
+        return self.compute_s + self.codec_s + self.latency_s
+
+    @property
+    def total_s(self) -> float:
+        """Seconds until the target; infinite if it is not reached."""
+        return math.inf if self.iterations is None else self.iterations * (self.fixed_s + self.transfer_s)
+
+    @property
+    def outcome(self) -> str:
+        """Iterations, or why there is no number."""
+        if self.iterations is not None:
+            return f"{self.iterations:,}"
+        return "diverges" if self.diverged else f"over {self.at[-1]:,}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedTraining(Answer):
+    """What each compression takes.
+
+    Attributes:
+        runs: In the order asked for; sending everything first.
+        bytes_per_s: Bandwidth of a link.
+        num_workers: Workers that exchange.
+        tolerance: Of the loss, over the first.
+    """
+
+    unit: ClassVar[str] = "s"
+    runs: tuple[CompressedRun, ...]
+    bytes_per_s: float
+    num_workers: int
+    tolerance: float
+
+    @property
+    def dense(self) -> CompressedRun:
+        """Sending everything."""
+        return self.runs[0]
+
+    @property
+    def best(self) -> CompressedRun:
+        """The first at the target."""
+        return min(self.runs, key=lambda run: run.total_s)
+
+    def run(self, scheme: str) -> CompressedRun:
+        """The run of this text.
+
+        Raises:
+            KeyError: It was not asked for.
+        """
+        return {run.scheme: run for run in self.runs}[scheme]
+
+    @property
+    def finding(self) -> str:
+        """The fastest, and below which bandwidths compressing pays."""
+        best, dense = self.best, self.dense
+        where = format_bandwidth(self.bytes_per_s)
+        limits = [run.break_even_bytes_per_s for run in self.runs[1:] if run.break_even_bytes_per_s is not None]
+        lost = [run.scheme for run in self.runs if run.iterations is None]
+        found = (
+            f"At {where} sending everything is the fastest: {format_seconds(dense.total_s)}"
+            if best is dense
+            else f"At {where} {best.scheme} is at the target in {format_seconds(best.total_s)}, sending everything in "
+            f"{format_seconds(dense.total_s)}"
+        )
+        pays = f"; some compression pays below {_bandwidth_text(max(limits))}" if limits else "; nothing pays here"
+        failed = f"; without a result: {', '.join(lost)}" if lost else ""
+        return f"{found}{pays}{failed}."
+
+    @property
+    def total(self) -> float:
+        """Seconds of the fastest."""
+        return self.best.total_s
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Of all its iterations."""
+        best = self.best
+        assert best.iterations is not None, "sending everything reaches the target"
+        return {name: best.iterations * value for name, value in _parts(best).items()}
+
+    def tables(self) -> Sequence[Table]:
+        """A row for each compression."""
+        rows = [
+            (
+                run.scheme,
+                f"{run.step:.3g}",
+                run.outcome,
+                f"{run.relative_error:.3g}",
+                format_bytes(run.sent_bytes),
+                f"{self.dense.sent_bytes / run.sent_bytes:.3g}x" if run.sent_bytes else "–",
+                format_bytes(run.iterations * run.sent_bytes) if run.iterations else "–",
+                format_seconds(run.total_s) if run.iterations else "–",
+                "–" if run is self.dense else _bandwidth_text(run.break_even_bytes_per_s),
+            )
+            for run in self.runs
+        ]
+        headers = ("scheme", "step (1/L)", "iterations", "error", "sent", "less", "in all", "time", "pays below")
+        title = f"To {self.tolerance:g} of the first loss, at {format_bandwidth(self.bytes_per_s)} (sent: a worker's):"
+        return [Table(title=title, headers=headers, rows=rows)]
+
+    def charts(self) -> Sequence[Chart]:
+        """Time by bandwidth; loss by iteration and by bytes; where time goes."""
+        finished = [run for run in self.runs if run.iterations is not None]
+        shown = sorted(finished, key=lambda run: (run is not self.dense, run.total_s))[:_MOST_LINES]
+        return [self._by_bandwidth(shown), self._by_iteration(), self._by_bytes(), self._bars(finished)]
+
+    def _by_bandwidth(self, runs: Sequence[CompressedRun]) -> LineChart:
+        series = [
+            Series(
+                name=run.scheme,
+                x=[rate / 1e6 for rate in _BANDWIDTHS],
+                y=[(run.iterations or 0) * (run.fixed_s + run.sent_bytes / rate) for rate in _BANDWIDTHS],
+                style="dashed" if run is self.dense else "line",
+            )
+            for run in runs
+        ]
+        limit = self.best.break_even_bytes_per_s
+        known = self.best is not self.dense and limit is not None and math.isfinite(limit)
+        return LineChart(
+            slug="bandwidth",
+            title=f"{self.best.scheme} pays below {_bandwidth_text(limit)}"
+            if self.best is not self.dense
+            else f"Nothing pays at {format_bandwidth(self.bytes_per_s)}",
+            caption=f"Time to the target by bandwidth, of the {len(runs)} fastest at "
+            f"{format_bandwidth(self.bytes_per_s)}; dashed: everything is sent.",
+            x=Axis(title="bandwidth (MB/s)", log=True),
+            y=Axis(title="time (s)", log=True),
+            series=series,
+            marks={"break-even": limit / 1e6} if known and limit is not None else {},
+        )
+
+    def _curves(self, runs: Sequence[CompressedRun], *, scale: str) -> list[Series]:
+        series = []
+        for run in runs:
+            unit = 1.0 if scale == "iterations" else run.sent_bytes / 1e9
+            x, y = [at * unit for at in run.at[1:]], run.losses[1:]
+            series.append(Series(name=run.scheme, x=x, y=y, style="dashed" if run is self.dense else "line"))
+        return series
+
+    def _by_iteration(self) -> LineChart:
+        finished = sorted((run for run in self.runs if run.iterations), key=lambda run: run.iterations or 0)
+        places = {round(place * (len(finished) - 1) / (_MOST_LINES - 1)) for place in range(_MOST_LINES)}
+        shown = [run for place, run in enumerate(finished) if place in places or run is self.dense][:_MOST_LINES]
+        slowest = max(self.runs, key=lambda run: run.iterations or 0)
+        return LineChart(
+            slug="iterations",
+            title=f"From {self.dense.iterations:,} iterations to {slowest.outcome} with {slowest.scheme}",
+            caption=f"Loss over the first one by iteration: {len(shown)} of the {len(finished)} that reach the target.",
+            x=Axis(title="iteration", log=True),
+            y=Axis(title="loss / first loss", log=True),
+            series=self._curves(shown, scale="iterations"),
+        )
+
+    def _by_bytes(self) -> LineChart:
+        finished = [run for run in self.runs if run.iterations]
+        least = min(finished, key=lambda run: (run.iterations or 0) * run.sent_bytes)
+        all_bytes = (least.iterations or 0) * least.sent_bytes
+        return LineChart(
+            slug="bytes",
+            title=f"The fewest bytes to the target: {format_bytes(all_bytes)} a worker, with {least.scheme}",
+            caption="Loss over the first one by what a worker has sent, places and scales counted.",
+            x=Axis(title="sent by a worker (GB)", log=True),
+            y=Axis(title="loss / first loss", log=True),
+            series=self._curves(sorted(finished, key=lambda run: run.total_s)[:_MOST_LINES], scale="bytes"),
+        )
+
+    def _bars(self, finished: Sequence[CompressedRun]) -> BarChart:
+        runs = sorted(finished, key=lambda run: run.total_s)
+        times = self.dense.total_s / self.best.total_s
+        parts = {name: [_parts(run)[name] * (run.iterations or 0) / 60 for run in runs] for name in _parts(self.dense)}
+        return BarChart(
+            slug="time",
+            title=f"{self.best.scheme} is {times:.2g} times as fast as sending everything",
+            caption=f"Time to the target at {format_bandwidth(self.bytes_per_s)} and what it is spent on.",
+            axis=Axis(title="time (min)"),
+            rows=[run.scheme for run in runs],
+            parts=parts,
+        )
+
+
+def _parts(run: CompressedRun) -> dict[str, float]:
+    return {"compute": run.compute_s, "codec": run.codec_s, "latency": run.latency_s, "transfer": run.transfer_s}
+
+
+def _bandwidth_text(limit: float | None) -> str:
+    if limit is None:
+        return "never"
+    return "always" if limit == math.inf else format_bandwidth(limit)
+
+
+def _spread(number: int) -> list[int]:
+    """At most `_MOST_POINTS` places among ``number``, dense at the beginning as a logarithmic axis is."""
+    steps = range(_MOST_POINTS)
+    return sorted({min(number - 1, round(number ** (step / (_MOST_POINTS - 1))) - (step == 0)) for step in steps})
+
+
+def compression(
+    *,
+    schemes: tuple[str, ...] = (
+        "none",
+        "fp16",
+        "topk:0.5",
+        "topk:0.1",
+        "topk:0.1+no_feedback",
+        "topk:0.05@0.3",
+        "topk:0.05+no_feedback@0.3",
+        "topk:0.01@0.1",
+        "topk:0.01@0.3",
+        "randk:0.1@0.1",
+        "randk:0.1+no_feedback",
+        "levels:1",
+        "levels:3",
+        "levels:15",
+        "levels:127",
+        "sign",
+        "sign+no_feedback",
+    ),
+    dimension: Annotated[int, Within(2, 5000)] = 1000,
+    condition: Annotated[float, Within(1, 1e4, without="low")] = 1000.0,
+    tolerance: Annotated[float, Within(1e-9, 1, without="high")] = 1e-4,
+    max_iterations: Annotated[int, Within(1, 200_000)] = 40_000,
+    num_workers: Annotated[int, Within(1, 2**20)] = 8,
+    gradient_bytes: Annotated[float, SIZE] = 100e6,
+    compute_s: Annotated[float, DURATION_OR_0] = 0.050,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 125e6,
+    latency_s: Annotated[float, DURATION_OR_0] = 50e-6,
+    codec_bytes_per_s: Annotated[float, BANDWIDTH] = 2e9,
+    seed: int = 0,
+) -> CompressedTraining:
+    """Iterations, bytes and seconds to a target loss, and the break-even bandwidth of each compression.
+
+    >>> answer = compression(schemes=("none", "topk:0.1", "topk:0.1+no_feedback"))
+    >>> [run.iterations for run in answer.runs], answer.best.scheme
+    ([870, 870, 2370], 'topk:0.1')
+
+    Args:
+        schemes: Compressions as policies have them, sign, or levels:S, each with @STEP for a step other than its own.
+        dimension: Numbers of the quadratic.
+        condition: Its largest eigenvalue over its smallest.
+        tolerance: The loss to reach, over the first.
+        max_iterations: After which a descent is given up.
+        num_workers: Workers that exchange.
+        gradient_bytes: Size of a gradient, of 4-byte numbers.
+        compute_s: Forward and backward pass of a worker.
+        bytes_per_s: Of one direction of a worker's link.
+        latency_s: Of each message.
+        codec_bytes_per_s: Bytes of gradient that a worker codes and decodes in a second.
+        seed: Of the start and of what is random.
+
+    Raises:
+        ConfigError: A scheme that does not exist, or a number out of range.
+    """
+    if gradient_bytes < 4 * num_workers:
+        raise ConfigError(
+            f"gradient_bytes is {gradient_bytes:g}, less than a number for each of num_workers; "
+            f"write {4 * num_workers} B or more"
+        )
+
+    def run(text: str, *, dense: CompressedRun | None) -> CompressedRun:
+        try:
+            stage, step = parse_scheme(text, dimension=dimension)
+        except ConfigError as error:
+            raise ConfigError(f"schemes: {error}") from None
+        descent = descend(
+            stage,
+            step=step,
+            dimension=dimension,
+            condition=condition,
+            tolerance=tolerance,
+            most=max_iterations,
+            seed=seed,
+        )
+        number = round(gradient_bytes / 4)
+        sent_bytes = stage.sent_bytes(number, num_ranks=num_workers)
+        places = _spread(len(descent.at))
+        found = CompressedRun(
+            scheme=text,
+            step=step,
+            iterations=descent.iterations,
+            diverged=descent.diverged,
+            relative_error=descent.error,
+            sent_bytes=sent_bytes,
+            compute_s=compute_s,
+            codec_s=0.0 if stage == NO_COMPRESSION else gradient_bytes / codec_bytes_per_s,
+            latency_s=_latencies_s(stage, number, num_ranks=num_workers, latency_s=latency_s),
+            transfer_s=sent_bytes / bytes_per_s,
+            break_even_bytes_per_s=None,
+            at=tuple(descent.at[place] for place in places),
+            losses=tuple(descent.losses[place] for place in places),
+        )
+        return found if dense is None else replace(found, break_even_bytes_per_s=_break_even(found, dense=dense))
+
+    dense = run("none", dense=None)
+    if dense.iterations is None:
+        raise ConfigError(
+            f"max_iterations is {max_iterations}, and sending everything takes more; write more, or a larger tolerance"
+        )
+    texts = [text for text in dict.fromkeys(schemes) if text != "none"]
+    runs = (dense, *(run(text, dense=dense) for text in texts))
+    return CompressedTraining(runs=runs, bytes_per_s=bytes_per_s, num_workers=num_workers, tolerance=tolerance)
+
+
+def _latencies_s(stage: Compression, number: int, *, num_ranks: int, latency_s: float) -> float:
+    """Of an exchange without a byte."""
+    return sum(
+        _COST[one.operation](0.0, num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=1.0)
+        for one in stage.collectives(number, num_ranks=num_ranks)
+    )
+
+
+def _break_even(run: CompressedRun, *, dense: CompressedRun) -> float | None:
+    """The head of the module has the formula."""
+    if run.iterations is None or dense.iterations is None:
+        return None
+    saved_bytes = dense.iterations * dense.sent_bytes - run.iterations * run.sent_bytes
+    lost_s = run.iterations * run.fixed_s - dense.iterations * dense.fixed_s
+    if saved_bytes <= 0:
+        return None
+    return math.inf if lost_s <= 0 else saved_bytes / lost_s

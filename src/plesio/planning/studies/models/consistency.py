@@ -1,0 +1,445 @@
+"""Which consistency model reaches a target first: BSP, local SGD, SSP or no bound at all.
+
+Time to a target is steps times seconds of a step, and a model that is better in one is worse in the other:
+
+    seconds    from step times and exchanges, worker by worker (`plesio.sim.recurrences`). A barrier is charged to
+               whoever waits at it, so asynchronous workers never pay for it; an exchange to whoever makes it.
+    steps      from the order in which updates then arrive (`planning.studies.update_order`): gradient descent with just
+               these delays, each update of its own worker's quadratic (`planning.studies.delayed_descent`), and for
+               barriers the closed form of `plesio.planning.studies.heterogeneous_quadratic`. Each has its best step.
+
+Noise adds to the loss. Behind a barrier its variance is exact; for asynchronous updates it is that of the stochastic
+delay equation ``dx = -a x(t-T) dt + dW``, ``(1 + sin aT) / (2a cos aT)`` (Küchler & Mensch 1992), with the mean
+staleness.
+
+Ties, within a hundredth, go to the stricter model: communication that is hidden makes many of them. A worker that is
+slow for good makes SSP go at its pace, once the bound is used up, and makes asynchronous updates favour the others'
+data; what helps is to give it less work (BSP, rebalanced).
+
+Where it stops being true: exchanges that contend for a link, and hidden communication of asynchronous workers, which
+makes their updates staler than is counted here.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.core.errors import ConfigError
+from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
+from plesio.core.units import format_seconds
+from plesio.core.within import DURATION, SHARE, Within
+from plesio.planning.studies.delayed_descent import descend
+from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, make_heterogeneous
+from plesio.planning.studies.models.local_sgd import best_rounds
+from plesio.planning.studies.study import Answer
+from plesio.planning.studies.update_order import UpdateOrder, order_updates
+from plesio.sim.recurrences import simulate_barrier, simulate_bound
+
+__all__ = ["Cell", "Consistency", "Contender", "consistency"]
+
+Array = NDArray[np.float64]
+
+_FAMILIES = ("BSP", "local SGD", "SSP", "asynchronous")
+"""From the strictest on; ties go to the first."""
+
+_TIE = 0.01
+_PATIENCE = 3
+"""How many times BSP's steps asynchronous workers get."""
+
+_LEARNING_STEPS = np.geomspace(0.25, 1.25, 10)
+"""α of asynchronous workers, over BSP's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A consistency model in one situation.
+
+    Attributes:
+        family: Which of the four.
+        spec: As policies are written.
+        time_s: Seconds until the target; infinite if it is not reached.
+        steps: Steps of each worker until then, on average.
+        computing_s: Mean seconds that a worker computed.
+        mean_staleness: Of the updates; 0 behind barriers.
+    """
+
+    family: str
+    spec: str
+    time_s: float
+    steps: float
+    computing_s: float
+    mean_staleness: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One situation.
+
+    Attributes:
+        ratio: Seconds of an exchange over those of a step.
+        cv: Coefficient of variation of the steps.
+        slowdown: Of one worker, for good.
+        contenders: All that were tried.
+        rebalanced_s: Seconds of BSP where workers have as much work as they are fast.
+    """
+
+    ratio: float
+    cv: float
+    slowdown: float
+    contenders: tuple[Contender, ...]
+    rebalanced_s: float
+
+    def best_of(self, family: str) -> Contender:
+        """The fastest of one family."""
+        return min((each for each in self.contenders if each.family == family), key=lambda each: each.time_s)
+
+    @property
+    def winner(self) -> Contender:
+        """The fastest; within a hundredth of it, the strictest."""
+        bests = [self.best_of(family) for family in _FAMILIES]
+        limit_s = (1 + _TIE) * min(each.time_s for each in bests)
+        return next(each for each in bests if each.time_s <= limit_s)
+
+    @property
+    def gain(self) -> float:
+        """BSP's time over the winner's."""
+        return self.best_of("BSP").time_s / self.winner.time_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consistency(Answer):
+    """Who wins where.
+
+    Attributes:
+        at: The situation that was asked for.
+        transient: By ratio and variation, without a slow worker.
+        persistent: By ratio and slowdown of one worker, with little variation.
+        step_s: Mean seconds of a step.
+    """
+
+    unit: ClassVar[str] = "s"
+    at: Cell
+    transient: tuple[Cell, ...]
+    persistent: tuple[Cell, ...]
+    step_s: float
+
+    @property
+    def finding(self) -> str:
+        """The winner here, and how often each wins."""
+        at, winner = self.at, self.at.winner
+        won = {
+            family: sum(cell.winner.family == family for cell in (*self.transient, *self.persistent))
+            for family in _FAMILIES
+        }
+        wins = ", ".join(f"{family} {number}" for family, number in won.items())
+        return (
+            f"Where an exchange takes {at.ratio:g} steps, steps vary by {at.cv:g} and one worker is {at.slowdown:g} "
+            f"times slower, {winner.spec} is first: {format_seconds(winner.time_s)}, {at.gain:.2f} times as fast as "
+            f"BSP. Of {len(self.transient) + len(self.persistent)} situations each wins: {wins}."
+        )
+
+    @property
+    def total(self) -> float:
+        """The winner's seconds."""
+        return self.at.winner.time_s
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Computing, and the rest: waiting and communicating."""
+        computing_s = self.at.winner.computing_s
+        return {"computing": computing_s, "waiting and communicating": max(self.total - computing_s, 0.0)}
+
+    def tables(self) -> Sequence[Table]:
+        """All contenders here, and what a persistently slow worker does."""
+        rows = [
+            (
+                each.spec,
+                format_seconds(each.time_s) if math.isfinite(each.time_s) else "never",
+                f"{each.steps:.0f}" if math.isfinite(each.steps) else "–",
+                f"{each.mean_staleness:.1f}",
+            )
+            for each in self.at.contenders
+        ]
+        slow = [cell for cell in self.persistent if cell.ratio == self.at.ratio]
+        return [
+            Table(
+                title="Time to the target:", headers=("model", "time", "steps of a worker", "mean staleness"), rows=rows
+            ),
+            Table(
+                title=f"One worker that is slow for good, an exchange of {self.at.ratio:g} steps:",
+                headers=("slowdown", *_FAMILIES, "BSP, rebalanced"),
+                rows=[
+                    (
+                        f"{cell.slowdown:g}",
+                        *(_seconds(cell.best_of(family).time_s) for family in _FAMILIES),
+                        _seconds(cell.rebalanced_s),
+                    )
+                    for cell in slow
+                ],
+            ),
+        ]
+
+    def charts(self) -> Sequence[Chart]:
+        """The two maps, and lines through both."""
+        return [
+            _map(
+                self.transient,
+                slug="transient",
+                rows=sorted({cell.cv for cell in self.transient}, reverse=True),
+                row_of=lambda cell: cell.cv,
+                title="Transient stragglers: communication asks for local steps, variation for slack",
+                axis="coefficient of variation of the steps",
+            ),
+            _map(
+                self.persistent,
+                slug="persistent",
+                rows=sorted({cell.slowdown for cell in self.persistent}, reverse=True),
+                row_of=lambda cell: cell.slowdown,
+                title=_who_is_first([cell for cell in self.persistent if cell.slowdown == self._slowest]),
+                axis="slowdown of one worker",
+            ),
+            self._by_slowdown(),
+        ]
+
+    @property
+    def _slowest(self) -> float:
+        return max(cell.slowdown for cell in self.persistent)
+
+    def _slow_title(self, cells: Sequence[Cell]) -> str:
+        """What is first where the worker is slowest."""
+        slowest = next(cell for cell in cells if cell.slowdown == self._slowest)
+        if slowest.slowdown == 1:
+            return "Where nobody is slow for good, there is nothing to rebalance"
+        winner = slowest.winner
+        first = "giving it less work" if slowest.rebalanced_s <= winner.time_s else winner.spec
+        return f"Against a worker that is {slowest.slowdown:g} times slower for good, {first} helps most"
+
+    def _by_slowdown(self) -> LineChart:
+        cells = [cell for cell in self.persistent if cell.ratio == self.at.ratio]
+        slowdowns = [cell.slowdown for cell in cells]
+        lines = [
+            Series(name=family, x=slowdowns, y=[_or_gap(cell.best_of(family).time_s) for cell in cells])
+            for family in _FAMILIES
+        ]
+        rebalanced = Series(
+            name="BSP, rebalanced", x=slowdowns, y=[cell.rebalanced_s for cell in cells], style="dashed"
+        )
+        return LineChart(
+            slug="slowdown",
+            title=self._slow_title(cells),
+            caption=f"Time to the target, the best of each family; an exchange takes {self.at.ratio:g} steps. A line "
+            "ends where the target is not reached.",
+            x=Axis(title="slowdown of one worker"),
+            y=Axis(title="time (s)"),
+            series=[*lines, rebalanced],
+        )
+
+
+def consistency(
+    *,
+    ratio: Annotated[float, Within(0, 1e6)] = 1.0,
+    cv: Annotated[float, Within(0, 10)] = 0.3,
+    slowdown: Annotated[float, Within(1, 1e6)] = 1.0,
+    overlap: Annotated[float, SHARE] = 0.0,
+    step_s: Annotated[float, DURATION] = 0.05,
+    num_workers: Annotated[int, Within(2, 64)] = 8,
+    bounds: Annotated[tuple[int, ...], Within(1, 10_000)] = (1, 4),
+    periods: Annotated[tuple[int, ...], Within(2, 1000)] = (2, 4, 8, 16),
+    ratios: Annotated[tuple[float, ...], Within(0, 1e6, most=12)] = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0),
+    cvs: Annotated[tuple[float, ...], Within(0, 10, most=12)] = (0.0, 0.1, 0.3, 0.6, 1.0),
+    slowdowns: Annotated[tuple[float, ...], Within(1, 1e6, most=12)] = (1.0, 1.2, 1.5, 2.0, 4.0),
+    heterogeneity: Annotated[float, Within(0, 1e6)] = 0.1,
+    noise: Annotated[float, Within(0, 1e6)] = 0.2,
+    target: Annotated[float, Within(1e-12, 1e6)] = 1e-3,
+    seed: int = 0,
+) -> Consistency:
+    """Time to a target of four consistency models, in one situation and over maps of them.
+
+    >>> answer = consistency(ratios=(3.0,), cvs=(0.0,), slowdowns=(1.0,), ratio=3.0, cv=0.0)
+    >>> answer.at.winner.family
+    'local SGD'
+
+    Args:
+        ratio: Seconds of an exchange over those of a step.
+        cv: Coefficient of variation of the steps.
+        slowdown: Of one worker, for good.
+        overlap: Share of a step behind which an exchange can hide, 0 to 1.
+        step_s: Mean seconds of a step.
+        num_workers: Workers, each with its own quadratic.
+        bounds: Bounds of SSP that are tried.
+        periods: Local steps that are tried.
+        ratios: Of the maps.
+        cvs: Of the map without a slow worker.
+        slowdowns: Of the map with one.
+        heterogeneity: Standard deviation of the workers' optima; the start is at 1 in each coordinate.
+        noise: Standard deviation of a gradient's noise.
+        target: Loss above the optimum that is wanted.
+        seed: Of quadratics and step times.
+
+    Raises:
+        ConfigError: An input that is out of range.
+    """
+    problem = make_heterogeneous(
+        num_workers=num_workers,
+        num_dimensions=4,
+        condition_number=10.0,
+        hessian_spread=0.5,
+        heterogeneity=heterogeneity,
+        noise=noise,
+        random=np.random.default_rng(seed),
+    )
+    barriers = {period: best_rounds(problem, period=period, target=target) for period in (1, *periods)}
+    contest = _Contest(
+        problem=problem,
+        target=target,
+        bounds=bounds,
+        iterations={period: found for period, (_, found) in barriers.items()},
+        learning_steps=tuple((barriers[1][0] * _LEARNING_STEPS).tolist()),
+        overlap=overlap,
+        step_s=step_s,
+        seed=seed,
+    )
+    if math.isinf(contest.iterations[1]):
+        raise ConfigError(f"BSP itself does not get to a target of {target:g}; write a larger target or less noise")
+    quiet = min(cvs)
+    maps_ratios = sorted({*ratios, ratio})
+    return Consistency(
+        at=contest.cell(ratio=ratio, cv=cv, slowdown=slowdown),
+        transient=tuple(contest.cell(ratio=x, cv=y, slowdown=1.0) for y in cvs for x in maps_ratios),
+        persistent=tuple(
+            contest.cell(ratio=x, cv=max(quiet, 0.1), slowdown=y) for y in sorted(slowdowns) for x in maps_ratios
+        ),
+        step_s=step_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Contest:
+    problem: HeterogeneousQuadratic
+    target: float
+    bounds: tuple[int, ...]
+    iterations: Mapping[int, float]
+    """By period; 1 is BSP."""
+    learning_steps: tuple[float, ...]
+    overlap: float
+    step_s: float
+    seed: int
+
+    def cell(self, *, ratio: float, cv: float, slowdown: float) -> Cell:
+        num_workers = len(self.problem.eigenvalues)
+        finite = [number for number in self.iterations.values() if math.isfinite(number)]
+        most = int(max(_PATIENCE * self.iterations[1], *finite))
+        variance = math.log1p(cv**2)
+        random = np.random.default_rng(self.seed)
+        times_s = self.step_s * random.lognormal(-variance / 2, math.sqrt(variance), (num_workers, most))
+        speeds = np.ones((num_workers, 1))
+        speeds[-1] = 1 / slowdown
+        exchange_s = max(ratio - self.overlap, 0.0) * self.step_s
+        slow_s = times_s / speeds
+        contenders = [self._barrier(slow_s, exchange_s, period=period) for period in self.iterations]
+        contenders += [self._bound(slow_s, exchange_s, bound=bound) for bound in (*self.bounds, math.inf)]
+        rebalanced = self._barrier(times_s / speeds.mean(), exchange_s, period=1)
+        return Cell(ratio=ratio, cv=cv, slowdown=slowdown, contenders=tuple(contenders), rebalanced_s=rebalanced.time_s)
+
+    def _barrier(self, times_s: Array, exchange_s: float, *, period: int) -> Contender:
+        steps = self.iterations[period]
+        never = math.isinf(steps)
+        used_s = times_s[:, : times_s.shape[1] if never else int(steps)]
+        return Contender(
+            family="BSP" if period == 1 else "local SGD",
+            spec="bsp" if period == 1 else f"local_sgd:{period}",
+            time_s=math.inf if never else simulate_barrier(used_s, exchange_s=exchange_s, period=period).end_s,
+            steps=steps,
+            computing_s=float(used_s.sum(axis=1).mean()),
+            mean_staleness=0.0,
+        )
+
+    def _bound(self, times_s: Array, exchange_s: float, *, bound: float) -> Contender:
+        schedule = simulate_bound(times_s, bound=bound, exchange_s=exchange_s)
+        order = order_updates(schedule, exchange_s=exchange_s)
+        # when the first worker has used up its steps the run is over: later updates would be too few and too fresh
+        running = order.applied_s <= schedule.finish_s[:, -1].min() + exchange_s
+        order = UpdateOrder(
+            workers=order.workers[running], staleness=order.staleness[running], applied_s=order.applied_s[running]
+        )
+        reached = min(self._updates(order, step=step) for step in self.learning_steps)
+        never = math.isinf(reached)
+        used = slice(None) if never else slice(int(reached))
+        by_worker = np.bincount(order.workers[used], minlength=len(times_s))
+        computing_s = [times_s[worker, :number].sum() for worker, number in enumerate(by_worker)]
+        return Contender(
+            family="asynchronous" if math.isinf(bound) else "SSP",
+            spec="asp" if math.isinf(bound) else f"ssp:{bound:.0f}",
+            time_s=math.inf if never else float(order.applied_s[int(reached) - 1]),
+            steps=math.inf if never else reached / len(times_s),
+            computing_s=float(np.mean(computing_s)),
+            mean_staleness=float(order.staleness[used].mean()),
+        )
+
+    def _updates(self, order: UpdateOrder, *, step: float) -> float:
+        """Updates until the expected loss stays at the target or below."""
+        problem, num_workers = self.problem, len(self.problem.eigenvalues)
+        curvature = problem.eigenvalues.mean(axis=0)
+        scale = np.sqrt(curvature)  # in these coordinates the distance is the root of twice the loss
+        angle = step * curvature * order.staleness.mean() / num_workers
+        if angle.max() >= math.pi / 2:
+            return math.inf
+        variance = step * problem.noise**2 / (2 * curvature * num_workers) * (1 + np.sin(angle)) / np.cos(angle)
+        going = descend(
+            eigenvalues=problem.eigenvalues,
+            start=scale,
+            optima=problem.optima * scale,
+            workers=order.workers,
+            delays=order.staleness,
+            steps=step / num_workers,
+            target=0.0,
+        )
+        kept = np.exp(-2 * step / num_workers * np.outer(np.arange(len(going.distance)), curvature))
+        losses = 0.5 * going.distance**2 + 0.5 * ((1 - kept) * variance) @ curvature
+        late = np.flatnonzero(losses > self.target)
+        return math.inf if going.diverged or late[-1] == len(losses) - 1 else int(late[-1]) + 1
+
+
+def _map(
+    cells: Sequence[Cell], *, slug: str, rows: Sequence[float], row_of: Callable[[Cell], float], title: str, axis: str
+) -> HeatMap:
+    """Who wins, and how much faster than BSP that is."""
+    columns = sorted({cell.ratio for cell in cells})
+    places = {(row_of(cell), cell.ratio): cell for cell in cells}
+    return HeatMap(
+        slug=slug,
+        title=title,
+        caption="The model that reaches the target first, and BSP's time over its; ties go to the stricter model.",
+        x=Axis(title="seconds of an exchange over those of a step"),
+        y=Axis(title=axis),
+        columns=[f"{column:g}" for column in columns],
+        rows=[f"{row:g}" for row in rows],
+        values=[[_FAMILIES.index(places[row, column].winner.family) for column in columns] for row in rows],
+        categories=_FAMILIES,
+        texts=[[f"{places[row, column].gain:.2f}" for column in columns] for row in rows],
+    )
+
+
+def _who_is_first(cells: Sequence[Cell]) -> str:
+    """Whoever is first in situations that differ by the length of an exchange alone, from short to long."""
+    by_ratio = sorted(cells, key=lambda cell: cell.ratio)
+    runs = [
+        (family, max(cell.ratio for cell in run)) for family, run in groupby(by_ratio, lambda cell: cell.winner.family)
+    ]
+    slowdown = cells[0].slowdown
+    worker = f"With a worker {slowdown:g} times slower for good" if slowdown > 1 else "With equal workers"
+    first = [f"{family} up to a ratio of {ratio:g}" for family, ratio in runs[:-1]]
+    return f"{worker} the fastest is {', '.join([*first, runs[-1][0]])}{' beyond' if first else ''}"
+
+
+def _seconds(value_s: float) -> str:
+    return format_seconds(value_s) if math.isfinite(value_s) else "never"
+
+
+def _or_gap(value: float) -> float:
+    return value if math.isfinite(value) else math.nan

@@ -1,0 +1,429 @@
+"""How many local steps between two averagings get to a target first.
+
+A round is K local steps of every worker, each with its own data, and one exchange: ``K c + m`` seconds for c seconds of
+computing a step and m of communicating. More local steps save exchanges and cost iterations, for the workers drift
+apart. If iterations grow as ``n (1 + cK)``, the time ``n (1 + cK)(Tc + Tm / K)`` is shortest at
+
+    K* = sqrt(Tm / (c Tc))
+
+The drift is that of `planning.studies.heterogeneous_quadratic`, in closed form: for each K the step is the one that
+arrives first, because a step that suits K = 1 has a floor above the target for a large K. Three variants:
+
+    averaging parameters, unlike workers    drift: the floor grows as K² first, iterations about as 1 + cK
+    averaging parameters, equal Hessians    no drift and no penalty, even if the workers' optima differ
+    averaging gradients                     K gradients at the common parameters, their mean, one step: a K times
+                                            larger batch, no drift, but only one step for K gradients
+
+Gradients that are added up *along* K local steps and applied at once are the parameters' average to the letter.
+
+Where it stops being true: loss surfaces on which averaging helps (Lin et al. 2020, post-local SGD), and workers
+that are not equally fast (`plesio.planning.studies.consistency`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from plesio.core.errors import ConfigError
+from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
+from plesio.core.units import format_seconds
+from plesio.core.within import DURATION, DURATION_OR_0, Within
+from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, make_heterogeneous
+from plesio.planning.studies.interval import Interval, interval_of
+from plesio.planning.studies.study import Answer
+
+__all__ = ["LocalSgd", "PeriodPoint", "best_rounds", "local_sgd", "penalty_of"]
+
+_NUM_STEPS = 200
+_LEAST_STEP = 1e-3
+_NUM_CURVE_POINTS = 80
+_FLOOR_ITERATIONS = 1024
+"""Of the simulated floors; the first half, five times what the slowest coordinate needs for an e-fold, settles them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodPoint:
+    """One number of local steps.
+
+    Attributes:
+        period: K.
+        floor: Expected loss above the optimum in the end, with the one step for all K.
+        simulated_floor: The same, simulated.
+        equal_floor: The same where all workers have the same Hessian.
+        step: The step that arrives first.
+        iterations: Steps of each worker until the loss stays at the target or below, with that step.
+        equal_iterations: The same where all workers have the same Hessian.
+        gradient_iterations: The same for the mean of K gradients at the common parameters.
+        time_s: Seconds until the target.
+        loss: Loss above the optimum by seconds, with the best step.
+    """
+
+    period: int
+    floor: float
+    simulated_floor: Interval
+    equal_floor: float
+    step: float
+    iterations: float
+    equal_iterations: float
+    gradient_iterations: float
+    time_s: float
+    loss: Mapping[float, float]
+
+    @property
+    def num_exchanges(self) -> float:
+        """Exchanges until the target."""
+        return self.iterations / self.period
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSgd(Answer):
+    """What local steps cost and save.
+
+    Attributes:
+        points: By number of local steps.
+        penalty: c, if iterations grow as 1 + cK.
+        best_period: K* = sqrt(Tm / (c Tc)); infinite without a penalty.
+        compute_s: Tc, seconds of a local step.
+        communicate_s: Tm, seconds of an exchange.
+        target: Loss above the optimum that is wanted.
+        floor_step: The one step for all K of the floors.
+        times: By Tm / Tc, seconds until the target by K, where a step takes a second.
+        best_periods: By Tm / Tc, K* and the K that is best.
+    """
+
+    unit: ClassVar[str] = "s"
+    points: tuple[PeriodPoint, ...]
+    penalty: float
+    best_period: float
+    compute_s: float
+    communicate_s: float
+    target: float
+    floor_step: float
+    times: Mapping[float, Mapping[int, float]]
+    best_periods: Mapping[float, tuple[float, int]]
+
+    @property
+    def _best(self) -> PeriodPoint:
+        return min(self.points, key=lambda point: point.time_s)
+
+    @property
+    def finding(self) -> str:
+        """The best K by the sweep and by the formula, and what drift costs."""
+        best, first, last = self._best, self.points[0], self.points[-1]
+        formula = "no penalty" if math.isinf(self.best_period) else f"the formula says {self.best_period:.2g}"
+        return (
+            f"{best.period} local steps get to the target first, in {format_seconds(best.time_s)} instead of "
+            f"{format_seconds(first.time_s)} with {first.period} ({formula}); each local step costs "
+            f"{100 * self.penalty:.1f} % more iterations, and the floor with one step of {self.floor_step:g} for all "
+            f"rises from {first.floor:.2g} to {last.floor:.2g} at {last.period}."
+        )
+
+    @property
+    def total(self) -> float:
+        """Seconds until the target, with the best K."""
+        return self._best.time_s
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Computing and communicating."""
+        computing_s = self._best.iterations * self.compute_s
+        return {"computing": computing_s, "communicating": self.total - computing_s}
+
+    def tables(self) -> Sequence[Table]:
+        """By K, and the best K by Tm / Tc."""
+        rows = [
+            (
+                str(point.period),
+                f"{point.step:.3f}",
+                _number(point.iterations),
+                _number(point.equal_iterations),
+                _number(point.gradient_iterations),
+                _number(point.num_exchanges),
+                format_seconds(point.time_s) if math.isfinite(point.time_s) else "never",
+            )
+            for point in self.points
+        ]
+        floors = [
+            (str(point.period), f"{point.floor:.2e}", f"{point.simulated_floor:.2e}", f"{point.equal_floor:.2e}")
+            for point in self.points
+        ]
+        best = [(f"{ratio:g}", f"{formula:.2f}", str(found)) for ratio, (formula, found) in self.best_periods.items()]
+        return [
+            Table(
+                title=f"To a loss of {self.target:g}, with the best step for each:",
+                headers=("local steps", "step", "iterations", "equal Hessians", "gradients", "exchanges", "time"),
+                rows=rows,
+            ),
+            Table(
+                title=f"Floors of the loss with a step of {self.floor_step:g} (simulated: mean and 95 % interval):",
+                headers=("local steps", "floor", "simulated", "equal Hessians"),
+                rows=floors,
+            ),
+            Table(
+                title="Best number of local steps:",
+                headers=("communicating over computing", "sqrt(Tm/(c Tc))", "best of those above"),
+                rows=best,
+            ),
+        ]
+
+    def charts(self) -> Sequence[Chart]:
+        """Time by K, iterations by K, floors, loss over time, and K* by Tm / Tc."""
+        return [self._times(), self._iterations(), self._floors(), self._losses(), self._best_periods()]
+
+    def _times(self) -> LineChart:
+        best = {ratio: min(times.values()) for ratio, times in self.times.items()}
+        return LineChart(
+            slug="time",
+            title=f"{self._best.period} local steps are the fastest where an exchange takes "
+            f"{self.communicate_s / self.compute_s:g} steps",
+            caption="Time until the target over the shortest, by communicating over computing.",
+            x=Axis(title="local steps K", log=True),
+            y=Axis(title="time over the shortest", log=True),
+            series=[
+                Series(
+                    name=f"Tm / Tc = {ratio:g}",
+                    x=list(times),
+                    y=[_or_gap(time_s / best[ratio]) for time_s in times.values()],
+                )
+                for ratio, times in self.times.items()
+            ],
+        )
+
+    def _iterations(self) -> LineChart:
+        periods = [point.period for point in self.points]
+        arriving = [point for point in self.points if math.isfinite(point.iterations)]
+        scale = sum(each.iterations for each in arriving) / sum(1 + self.penalty * each.period for each in arriving)
+        return LineChart(
+            slug="iterations",
+            title=f"Each local step costs {100 * self.penalty:.1f} % more iterations, or none with equal Hessians",
+            caption=f"Iterations of each worker to a loss of {self.target:g}, with the best step for each K.",
+            x=Axis(title="local steps K"),
+            y=Axis(title="iterations"),
+            series=[
+                Series(name="unequal workers", x=periods, y=[_or_gap(point.iterations) for point in self.points]),
+                Series(name="equal Hessians", x=periods, y=[_or_gap(point.equal_iterations) for point in self.points]),
+                Series(
+                    name="mean of K gradients",
+                    x=periods,
+                    y=[_or_gap(point.gradient_iterations) for point in self.points],
+                ),
+                Series(
+                    name="1 + cK", x=periods, y=[scale * (1 + self.penalty * each) for each in periods], style="dashed"
+                ),
+            ],
+        )
+
+    def _floors(self) -> LineChart:
+        periods = [point.period for point in self.points]
+        return LineChart(
+            slug="floors",
+            title="Unequal workers drift: the floor rises with the local steps",
+            caption=f"Expected loss above the optimum in the end, with a step of {self.floor_step:g} for all K.",
+            x=Axis(title="local steps K", log=True),
+            y=Axis(title="loss above the optimum", log=True),
+            series=[
+                Series(name="unequal workers", x=periods, y=[point.floor for point in self.points]),
+                Series(name="equal Hessians", x=periods, y=[point.equal_floor for point in self.points]),
+                Series(
+                    name="unequal workers, simulated",
+                    x=periods,
+                    y=[point.simulated_floor.mean for point in self.points],
+                    style="points",
+                ),
+            ],
+        )
+
+    def _losses(self) -> LineChart:
+        return LineChart(
+            slug="loss",
+            title="Fewer exchanges are faster until the drift costs more than they save",
+            caption="Expected loss above the optimum over time, with the best step for each K.",
+            x=Axis(title="time (s)"),
+            y=Axis(title="loss above the optimum", log=True),
+            series=[
+                Series(name=f"K = {point.period}", x=list(point.loss), y=list(point.loss.values()))
+                for point in self.points
+                if point.loss
+            ],
+        )
+
+    def _best_periods(self) -> LineChart:
+        ratios = list(self.best_periods)
+        return LineChart(
+            slug="best-period",
+            title="The best number of local steps grows as the root of communicating over computing",
+            caption=f"K* = sqrt(Tm / (c Tc)) with c = {self.penalty:.3f}, and the best of the K that were tried.",
+            x=Axis(title="communicating over computing, Tm / Tc", log=True),
+            y=Axis(title="local steps K", log=True),
+            series=[
+                Series(name="formula", x=ratios, y=[_or_gap(formula) for formula, _ in self.best_periods.values()]),
+                Series(
+                    name="best of the sweep",
+                    x=ratios,
+                    y=[best for _, best in self.best_periods.values()],
+                    style="points",
+                ),
+            ],
+        )
+
+
+def local_sgd(
+    *,
+    periods: Annotated[tuple[int, ...], Within(1, 10_000)] = (1, 2, 4, 8, 16, 32),
+    compute_s: Annotated[float, DURATION] = 0.05,
+    communicate_s: Annotated[float, DURATION_OR_0] = 0.1,
+    num_workers: Annotated[int, Within(1, 256)] = 8,
+    num_dimensions: Annotated[int, Within(2, 100)] = 10,
+    condition_number: Annotated[float, Within(1, 1e4)] = 10.0,
+    hessian_spread: Annotated[float, Within(0, 1, without="high")] = 0.5,
+    heterogeneity: Annotated[float, Within(0, 1e6)] = 0.5,
+    noise: Annotated[float, Within(0, 1e6)] = 0.1,
+    target: Annotated[float, Within(1e-12, 1e6)] = 1e-3,
+    floor_step: Annotated[float, Within(1e-3, 1, without="high")] = 0.1,
+    ratios: Annotated[tuple[float, ...], Within(1e-9, 1e9)] = (0.1, 0.5, 2.0, 10.0, 50.0),
+    num_trials: Annotated[int, Within(1, 100)] = 20,
+    seed: int = 0,
+) -> LocalSgd:
+    """Time to a target by number of local steps, and what the workers' drift costs.
+
+    >>> answer = local_sgd(num_trials=2)
+    >>> [point.iterations for point in answer.points]
+    [120, 126, 156, 224, 368, 672]
+
+    Args:
+        periods: K, local steps between two averagings.
+        compute_s: Seconds of a local step.
+        communicate_s: Seconds of an exchange.
+        num_workers: Workers, each with its own quadratic.
+        num_dimensions: Of the quadratics.
+        condition_number: Largest over smallest eigenvalue.
+        hessian_spread: How far a worker's eigenvalues are from the mean's, as a share of them.
+        heterogeneity: Standard deviation of the workers' optima; the start is at 1 in each coordinate.
+        noise: Standard deviation of a gradient's noise.
+        target: Loss above the optimum that is wanted.
+        floor_step: One step for all K, for the floors.
+        ratios: Communicating over computing, for the pictures.
+        num_trials: Simulated runs for each floor.
+        seed: Of the quadratics and the simulation.
+
+    Raises:
+        ConfigError: An input that is out of range, or a target that no number of local steps reaches.
+    """
+    if floor_step * (1 + hessian_spread) >= 1:
+        raise ConfigError(
+            f"floor_step is {floor_step:g} and hessian_spread is {hessian_spread:g}; "
+            f"write less than {1 / (1 + hessian_spread):.3g} for floor_step"
+        )
+    random = np.random.default_rng(seed)
+    unlike = make_heterogeneous(
+        num_workers=num_workers,
+        num_dimensions=num_dimensions,
+        condition_number=condition_number,
+        hessian_spread=hessian_spread,
+        heterogeneity=heterogeneity,
+        noise=noise,
+        random=random,
+    )
+    equal = _with_equal_hessians(unlike)
+    points = []
+    for period in sorted(set(periods)):
+        step, iterations = best_rounds(unlike, period=period, target=target)
+        losses = unlike.simulate(
+            step=floor_step,
+            period=period,
+            num_rounds=max(_FLOOR_ITERATIONS // period, 2),
+            num_trials=num_trials,
+            random=random,
+        )
+        round_s = period * compute_s + communicate_s
+        rounds = np.unique(np.linspace(0, iterations / period, _NUM_CURVE_POINTS).astype(int)) if step else np.array([])
+        curve = unlike.rounds(step=step, period=period).loss(rounds) if step else rounds
+        points.append(
+            PeriodPoint(
+                period=period,
+                floor=unlike.rounds(step=floor_step, period=period).floor,
+                simulated_floor=interval_of(losses[:, losses.shape[1] // 2 :].mean(axis=1)),
+                equal_floor=equal.rounds(step=floor_step, period=period).floor,
+                step=step,
+                iterations=iterations,
+                equal_iterations=best_rounds(equal, period=period, target=target)[1],
+                gradient_iterations=period * best_rounds(unlike, period=1, num_gradients=period, target=target)[1],
+                time_s=iterations / period * round_s,
+                loss=dict(zip((rounds * round_s).tolist(), curve.tolist(), strict=True)),
+            )
+        )
+    if all(math.isinf(point.iterations) for point in points):
+        raise ConfigError(f"no period of periods gets to a target of {target:g}; write a larger target or less noise")
+    iterations_by_period = {point.period: point.iterations for point in points}
+    penalty = penalty_of(iterations_by_period)
+    swept = sorted({*ratios, communicate_s / compute_s} - {0.0})
+    times = {
+        ratio: {period: number * (1 + ratio / period) for period, number in iterations_by_period.items()}
+        for ratio in swept
+    }
+    return LocalSgd(
+        points=tuple(points),
+        penalty=penalty,
+        best_period=_best_period(communicate_s / compute_s, penalty),
+        compute_s=compute_s,
+        communicate_s=communicate_s,
+        target=target,
+        floor_step=floor_step,
+        times=times,
+        best_periods={
+            ratio: (_best_period(ratio, penalty), min(by_period, key=lambda period: by_period[period]))
+            for ratio, by_period in times.items()
+        },
+    )
+
+
+def best_rounds(
+    problem: HeterogeneousQuadratic, *, period: int, target: float, num_gradients: int = 1
+) -> tuple[float, float]:
+    """The step that gets to the target first, and the iterations of each worker; 0 and infinity if none does.
+
+    Raises:
+        ConfigError: The loss begins below the target.
+    """
+    best = (0.0, math.inf)
+    for step in np.geomspace(_LEAST_STEP, 0.99 / problem.eigenvalues.max(), _NUM_STEPS).tolist():
+        rounds = problem.rounds(step=step, period=period, num_gradients=num_gradients).rounds_to(target)
+        if rounds == 0:
+            raise ConfigError(f"target is {target:g}, and the loss begins below it; write a smaller target")
+        if rounds * period < best[1]:
+            best = (step, rounds * period)
+    return best
+
+
+def penalty_of(iterations: Mapping[int, float]) -> float:
+    """The c of ``n (1 + cK)``, by least squares over all K that arrive; not below 0.
+
+    >>> round(penalty_of({1: 110, 2: 120, 4: 140}), 6)
+    0.1
+    """
+    arriving = {period: number for period, number in iterations.items() if math.isfinite(number)}
+    if len(arriving) < 2:
+        return 0.0
+    slope, intercept = np.polyfit(list(arriving), list(arriving.values()), 1)
+    return max(float(slope / intercept), 0.0)
+
+
+def _with_equal_hessians(problem: HeterogeneousQuadratic) -> HeterogeneousQuadratic:
+    mean = np.broadcast_to(problem.eigenvalues.mean(axis=0), problem.eigenvalues.shape).copy()
+    optima = problem.optima - problem.optima.mean(axis=0)
+    return HeterogeneousQuadratic(eigenvalues=mean, optima=optima, noise=problem.noise)
+
+
+def _best_period(ratio: float, penalty: float) -> float:
+    return math.sqrt(ratio / penalty) if penalty else math.inf
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if math.isfinite(value) else "never"
+
+
+def _or_gap(value: float) -> float:
+    return value if math.isfinite(value) else math.nan

@@ -1,0 +1,485 @@
+"""What skewed routing costs a mixture of experts: time of the all-to-all, and dropped tokens.
+
+Tokens like expert i with a popularity of ``1/i^s`` (Zipf; s = 0 is uniform), each k different ones. An expert takes at
+most c times the mean of tokens, and drops the rest (Lepikhin et al. 2020; Fedus et al. 2021). With many tokens the
+fullest expert has ``E/Σ 1/i^s`` times the mean and the dropped are ``Σ max(0, p_i - c/E)``; with few, chance adds to
+that, so routing is drawn, and what is said of it is a mean over draws with its 95 % confidence interval.
+
+Experts are placed on devices, and a token's vector goes to its experts' devices and comes back, in an all-to-all with
+unequal parts. Every device sends its parts one after another and receives others' meanwhile; such a set of messages can
+be put into rounds in which no device waits but the busiest (König 1916), so it takes ``(D-1) α`` and the largest of all
+sums of what a device sends and of what it receives, over its bandwidth.
+
+Where it stops being true: links that are shared, messages so small that their number counts (`published_all_to_all`
+fits what is left of that), experts' computing, which waits for the fullest, too.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.core.errors import ConfigError
+from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
+from plesio.core.units import format_bandwidth, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
+from plesio.cost.collectives import all_to_all_s, unequal_all_to_all_s
+from plesio.planning.studies.published_all_to_all import PublishedFit, fit_published
+from plesio.planning.studies.router_balancing import BalancedRouting, balance_router
+from plesio.planning.studies.study import Answer
+
+__all__ = ["MixtureOfExperts", "Routing", "mixture_of_experts"]
+
+_SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+_CAPACITIES = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+_DROP_SKEWS = (0.0, 0.5, 1.0)
+_BALANCE_WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0)
+_MOST_BALANCED = 128
+"""Experts of the router that learns: more would only take longer."""
+_MOST_WORK = 2 * 10**7
+_FEW_EXPERTS = 8
+"""Of a token, which it is quicker to draw in turn."""
+_MOST_AT_ONCE = 2**22
+"""Affinities that are drawn at a time."""
+
+Counts = NDArray[np.int64]
+Volumes = NDArray[np.float64]
+Placement = Literal["in-order", "spread"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """Where tokens go with some skew.
+
+    Attributes:
+        skew: s.
+        load: The fullest expert's tokens by the mean.
+        load_ci95: Ends of its 95 % confidence interval.
+        load_limit: The same with very many tokens.
+        dropped: Share of the tokens, at the capacity that was asked for.
+        dropped_ci95: Ends of its 95 % confidence interval.
+        dropped_limit: The same with very many tokens.
+        all_to_all_s: Seconds of one way without a capacity, experts in order of their popularity.
+        spread_s: The same with popular experts on different devices.
+        capped_s: The same with a capacity, as placed.
+    """
+
+    skew: float
+    load: float
+    load_ci95: tuple[float, float]
+    load_limit: float
+    dropped: float
+    dropped_ci95: tuple[float, float]
+    dropped_limit: float
+    all_to_all_s: float
+    spread_s: float
+    capped_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureOfExperts(Answer):
+    """What routing costs.
+
+    Attributes:
+        at: With the skew that was asked for.
+        by_skew: With others.
+        num_experts: E.
+        capacity_factor: c.
+        balanced_s: Seconds of one way of the all-to-all, were all experts liked alike and tokens without number.
+        drops: Share of tokens that is dropped by skew, at some capacities, with very many tokens.
+        sent_bytes: From each device to each, with the capacity.
+        balancing: The router after descent with a balancing loss of some weights.
+        published: Three constants against a published table.
+    """
+
+    unit: ClassVar[str] = "s"
+    at: Routing
+    by_skew: tuple[Routing, ...]
+    num_experts: int
+    capacity_factor: float
+    balanced_s: float
+    drops: Mapping[float, tuple[float, ...]]
+    sent_bytes: tuple[tuple[float, ...], ...]
+    balancing: tuple[BalancedRouting, ...]
+    published: PublishedFit
+
+    @property
+    def finding(self) -> str:
+        """Load, drops, times; what spreading and balancing save."""
+        at = self.at
+        balanced = min(self.balancing, key=lambda one: one.load)
+        return (
+            f"The fullest of {self.num_experts} experts gets {at.load:.3g} times the mean; at {self.capacity_factor:g} "
+            f"times the mean {_percent(at.dropped)} of the tokens are dropped. Without dropping, an all-to-all takes "
+            f"{at.all_to_all_s / self.balanced_s:.3g} times as long as a balanced one, "
+            f"{at.spread_s / self.balanced_s:.3g} times if popular experts are spread; a balancing loss brings the "
+            f"fullest to {balanced.load:.2g} times the mean and {_percent(balanced.moved)} of the tokens to another "
+            "expert than they like most."
+        )
+
+    @property
+    def total(self) -> float:
+        """Seconds of a layer's two all-to-alls, with the capacity."""
+        return 2 * self.at.capped_s
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """To the experts, and back."""
+        return {"dispatch": self.at.capped_s, "combine": self.at.capped_s}
+
+    def tables(self) -> Sequence[Table]:
+        """By skew; balancing; the published table."""
+        return [self._skews(), self._balancing(), self._published()]
+
+    def _skews(self) -> Table:
+        rows = [
+            (
+                f"{one.skew:g}",
+                f"{one.load:.2f} ({one.load_ci95[0]:.2f} to {one.load_ci95[1]:.2f})",
+                f"{one.load_limit:.2f}",
+                f"{_percent(one.dropped)} ({100 * one.dropped_ci95[0]:.3g} to {100 * one.dropped_ci95[1]:.3g})",
+                _percent(one.dropped_limit),
+                format_seconds(one.all_to_all_s),
+                format_seconds(one.spread_s),
+                format_seconds(one.capped_s),
+            )
+            for one in self.by_skew
+        ]
+        headers = (
+            "skew",
+            "fullest by mean (95 %)",
+            "many tokens",
+            "dropped (95 %)",
+            "many tokens",
+            "all-to-all",
+            "experts spread",
+            "with capacity",
+        )
+        return Table(title=f"By skew, capacity {self.capacity_factor:g} times the mean:", headers=headers, rows=rows)
+
+    def _balancing(self) -> Table:
+        rows = [
+            (f"{one.weight:g}", f"{one.load:.2f}", _percent(one.dropped), _percent(one.moved)) for one in self.balancing
+        ]
+        headers = ("weight", "fullest by mean", "dropped", "not where liked most")
+        return Table(title="A learning router by the weight of its balancing loss:", headers=headers, rows=rows)
+
+    def _published(self) -> Table:
+        rows = [
+            (
+                f"{one.quantity}, {one.setting['devices']} devices",
+                format_seconds(one.measured),
+                format_seconds(one.predicted),
+                f"{100 * one.error:+.1f} %",
+                f"{100 * one.baseline_error:+.1f} %",
+            )
+            for one in self.published.predictions
+        ]
+        headers = ("H800", "published", "model", "error", "at 50 GB/s")
+        return Table(title=f"Against a published table: {_constants(self.published)}:", headers=headers, rows=rows)
+
+    def charts(self) -> Sequence[Chart]:
+        """Times by skew; drops by capacity; who sends what to whom; balancing; the published table."""
+        return [self._times(), self._drops(), self._volumes(), self._descent(), self._against()]
+
+    def _times(self) -> LineChart:
+        skews = [one.skew for one in self.by_skew]
+        ways = {
+            "no capacity, experts in order": [one.all_to_all_s for one in self.by_skew],
+            "no capacity, popular experts spread": [one.spread_s for one in self.by_skew],
+            f"capacity {self.capacity_factor:g}": [one.capped_s for one in self.by_skew],
+        }
+        slower = self.at.all_to_all_s / self.balanced_s
+        return LineChart(
+            slug="skew",
+            title=f"A skew of {self.at.skew:g} makes an all-to-all {slower:.2g} times as long",
+            caption="One way of the all-to-all by the skew of the routing, against a balanced one.",
+            x=Axis(title="skew (exponent of Zipf's law)"),
+            y=Axis(title="times a balanced all-to-all"),
+            series=[
+                Series(name=name, x=skews, y=[time_s / self.balanced_s for time_s in times_s])
+                for name, times_s in ways.items()
+            ],
+        )
+
+    def _drops(self) -> LineChart:
+        return LineChart(
+            slug="capacity",
+            title=f"At {self.capacity_factor:g} times the mean {_percent(self.at.dropped)} of the tokens are dropped",
+            caption="Share of tokens that are dropped by the experts' capacity, with very many tokens.",
+            x=Axis(title="capacity (by the mean)", log=True),
+            y=Axis(title="dropped (%)"),
+            series=[
+                Series(name=f"skew {skew:g}", x=_CAPACITIES, y=[100 * share for share in shares])
+                for skew, shares in self.drops.items()
+            ],
+            marks={"asked for": self.capacity_factor},
+        )
+
+    def _volumes(self) -> HeatMap:
+        names = [str(device) for device in range(len(self.sent_bytes))]
+        values = [[one / 1e6 for one in row] for row in self.sent_bytes]
+        received = np.sum(values, axis=0)
+        return HeatMap(
+            slug="volumes",
+            title=f"Device {int(received.argmax())} receives most: {received.max():.3g} MB",
+            caption="What devices send one another in one way of the all-to-all, with the capacity.",
+            x=Axis(title="to device"),
+            y=Axis(title="from device"),
+            columns=names,
+            rows=names,
+            values=values,
+            scale=Axis(title="sent (MB)"),
+        )
+
+    def _descent(self) -> LineChart:
+        none = next(one for one in self.balancing if one.weight == 0)
+        return LineChart(
+            slug="balancing",
+            title=f"Without a balancing loss the fullest expert comes to {none.load:.2g} times the mean",
+            caption="The fullest expert while a router learns, by the weight of the balancing loss.",
+            x=Axis(title="step"),
+            y=Axis(title="fullest expert by the mean", log=True),
+            series=[
+                Series(name=f"weight {one.weight:g}", x=range(len(one.load_by_step)), y=one.load_by_step)
+                for one in self.balancing
+            ],
+        )
+
+    def _against(self) -> LineChart:
+        series = []
+        for way in dict.fromkeys(one.quantity for one in self.published.predictions):
+            points = [one for one in self.published.predictions if one.quantity == way]
+            devices = [int(one.setting["devices"]) for one in points]
+            series.append(Series(name=way, x=devices, y=[1e6 * one.predicted for one in points]))
+            measured = [1e6 * one.measured for one in points]
+            series.append(Series(name=f"{way}, published", x=devices, y=measured, style="points", group=way))
+        worst = max(abs(one.error) for one in self.published.predictions)
+        return LineChart(
+            slug="published",
+            title=f"Three constants are at most {100 * worst:.0f} % off",
+            caption=f"DeepEP's all-to-all on H800 by number of devices; {_constants(self.published)}.",
+            x=Axis(title="devices", log=True),
+            y=Axis(title="time (µs)"),
+            series=series,
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _constants(fit: PublishedFit) -> str:
+    return (
+        f"{format_seconds(fit.latency_s)}, {format_bandwidth(fit.bytes_per_s)} between nodes, "
+        f"{format_bandwidth(fit.node_bytes_per_s)} in one"
+    )
+
+
+def mixture_of_experts(
+    *,
+    num_experts: Annotated[int, Within(2, 4096)] = 64,
+    num_devices: Annotated[int, Within(2, 1024)] = 8,
+    tokens_per_device: Annotated[int, Within(1, 10**6)] = 4096,
+    top_k: Annotated[int, Within(1, 16)] = 1,
+    skew: Annotated[float, Within(0, 10)] = 1.0,
+    capacity_factor: Annotated[float, Within(1e-3, 1e6)] = 1.25,
+    placement: Placement = "in-order",
+    hidden: Annotated[int, Within(1, 10**6)] = 4096,
+    element_bytes: Annotated[int, Within(1, 64)] = 2,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 50e9,
+    latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
+    num_draws: Annotated[int, Within(2, 500)] = 50,
+    seed: int = 0,
+) -> MixtureOfExperts:
+    """Load, drops and all-to-all times by skew; a balancing loss; a published table.
+
+    >>> answer = mixture_of_experts()
+    >>> round(answer.at.load_limit, 1), round(answer.at.dropped_limit, 2)
+    (13.5, 0.42)
+
+    Args:
+        num_experts: Of a layer.
+        num_devices: Among which they are divided; each also has tokens.
+        tokens_per_device: In a batch.
+        top_k: Experts of a token.
+        skew: Exponent of Zipf's law; 0 is uniform.
+        capacity_factor: Tokens that an expert takes, by the mean.
+        placement: Experts in order of their popularity, or popular ones on different devices.
+        hidden: Numbers of a token.
+        element_bytes: Of a number.
+        bytes_per_s: Of one direction of a device's link.
+        latency_s: Of each message.
+        num_draws: Of the routing.
+        seed: Of chance.
+
+    Raises:
+        ConfigError: An input that is out of range.
+    """
+    if num_experts % num_devices:
+        raise ConfigError(
+            f"num_experts is {num_experts} and num_devices is {num_devices}; "
+            f"write a multiple of {num_devices} for num_experts, for each device has as many"
+        )
+    if top_k >= num_experts:
+        raise ConfigError(f"top_k is {top_k} and num_experts is {num_experts}; write less than {num_experts} for top_k")
+    _check_work(num_draws, num_devices, tokens_per_device=tokens_per_device, num_experts=num_experts, top_k=top_k)
+    places = {
+        name: _places(num_experts=num_experts, num_devices=num_devices, spread=name == "spread")
+        for name in get_args(Placement)
+    }
+
+    def all_to_all_mean_s(sent: Sequence[Volumes]) -> float:
+        times_s = [unequal_all_to_all_s(one, latency_s=latency_s, bytes_per_s=bytes_per_s) for one in sent]
+        return float(np.mean(times_s))
+
+    def routed(at_skew: float) -> _Routed:
+        popularity = _zipf(num_experts, at_skew)
+        random = np.random.default_rng(seed)
+        draws = [
+            _route(popularity, num_devices=num_devices, tokens=tokens_per_device, top_k=top_k, random=random)
+            for _ in range(num_draws)
+        ]
+        loads = np.array([counts.sum(axis=0) for counts in draws]) * num_experts / draws[0].sum()
+        kept = np.minimum(1.0, capacity_factor / np.maximum(loads, capacity_factor))
+        chances = popularity if top_k == 1 else loads.mean(axis=0) / num_experts
+        fullest, dropped = loads.max(axis=1), np.maximum(loads - capacity_factor, 0).sum(axis=1) / num_experts
+        vector_bytes = hidden * element_bytes
+        whole = {name: [_sent(counts, place) * vector_bytes for counts in draws] for name, place in places.items()}
+        capped = [
+            _sent(counts * shares, places[placement]) * vector_bytes for counts, shares in zip(draws, kept, strict=True)
+        ]
+        routing = Routing(
+            skew=at_skew,
+            load=float(fullest.mean()),
+            load_ci95=_ci95(fullest),
+            load_limit=float(chances.max() * num_experts),
+            dropped=float(dropped.mean()),
+            dropped_ci95=_ci95(dropped),
+            dropped_limit=_dropped(chances, capacity_factor),
+            all_to_all_s=all_to_all_mean_s(whole["in-order"]),
+            spread_s=all_to_all_mean_s(whole["spread"]),
+            capped_s=all_to_all_mean_s(capped),
+        )
+        return _Routed(routing, chances, capped[0])
+
+    by_skew = {each: routed(each) for each in sorted({*_SKEWS, skew})}
+    sent_bytes = tokens_per_device * top_k * hidden * element_bytes
+    return MixtureOfExperts(
+        at=by_skew[skew].routing,
+        by_skew=tuple(one.routing for one in by_skew.values()),
+        num_experts=num_experts,
+        capacity_factor=capacity_factor,
+        balanced_s=all_to_all_s(sent_bytes, num_ranks=num_devices, latency_s=latency_s, bytes_per_s=bytes_per_s),
+        drops={
+            each: tuple(_dropped(by_skew[each].chances, factor) for factor in _CAPACITIES)
+            for each in sorted({*_DROP_SKEWS, skew})
+        },
+        sent_bytes=tuple(map(tuple, by_skew[skew].sent_bytes.tolist())),
+        balancing=balance_router(
+            _zipf(min(num_experts, _MOST_BALANCED), skew),
+            _BALANCE_WEIGHTS,
+            capacity_factor=capacity_factor,
+            seed=seed,
+        ),
+        published=fit_published(),
+    )
+
+
+class _Routed(NamedTuple):
+    """What was found for a skew; the chances are each expert's share of all tokens, the bytes those of one draw."""
+
+    routing: Routing
+    chances: NDArray[np.float64]
+    sent_bytes: Volumes
+
+
+def _check_work(num_draws: int, num_devices: int, *, tokens_per_device: int, num_experts: int, top_k: int) -> None:
+    """Make sure that the draws end within seconds."""
+    choices = num_experts if top_k > _FEW_EXPERTS else top_k
+    a_draw = num_devices * (max(num_experts, num_devices) if top_k == 1 else tokens_per_device * choices)
+    if num_draws * a_draw > _MOST_WORK:
+        most = _MOST_WORK // a_draw
+        instead = f"at most {most} for num_draws" if most >= 2 else "a smaller tokens_per_device or num_devices"
+        raise ConfigError(
+            f"num_draws is {num_draws} with num_devices of {num_devices}, tokens_per_device of {tokens_per_device}, "
+            f"num_experts of {num_experts} and top_k of {top_k}, which takes too long; write {instead}"
+        )
+
+
+def _zipf(num_experts: int, skew: float) -> NDArray[np.float64]:
+    weights: NDArray[np.float64] = np.arange(1, num_experts + 1, dtype=np.float64) ** -skew
+    return weights / float(weights.sum())
+
+
+def _places(*, num_experts: int, num_devices: int, spread: bool) -> Counts:
+    """Each expert's device: dealt out there and back again, or as many to each in turn."""
+    if not spread:
+        return np.arange(num_experts) * num_devices // num_experts
+    there = np.arange(num_devices)
+    return np.resize(np.concatenate([there, there[::-1]]), num_experts)
+
+
+def _route(
+    popularity: NDArray[np.float64], *, num_devices: int, tokens: int, top_k: int, random: np.random.Generator
+) -> Counts:
+    """Tokens of each device for each expert.
+
+    A token takes those k experts whose exponential clocks, of rates that are the popularities, ring first: the first is
+    each with its popularity, and the next likewise of those left. Few are drawn so, one after another.
+    """
+    if top_k == 1:
+        return random.multinomial(tokens, popularity, size=num_devices)
+    if top_k <= _FEW_EXPERTS:
+        chosen = _in_turn(popularity, num_devices=num_devices, tokens=tokens, top_k=top_k, random=random)
+        cells = chosen + len(popularity) * (np.arange(num_devices * tokens) // tokens)
+        return np.bincount(cells.ravel(), minlength=num_devices * len(popularity)).reshape(num_devices, -1)
+    counts = np.zeros((num_devices, len(popularity)), dtype=np.int64)
+    at_once = max(1, _MOST_AT_ONCE // len(popularity))
+    for device in range(num_devices):
+        for begin in range(0, tokens, at_once):
+            clocks = random.standard_exponential((min(at_once, tokens - begin), len(popularity))) / popularity
+            chosen = np.argpartition(clocks, top_k - 1, axis=1)[:, :top_k]
+            counts[device] += np.bincount(chosen.ravel(), minlength=len(popularity))
+    return counts
+
+
+def _in_turn(
+    popularity: NDArray[np.float64], *, num_devices: int, tokens: int, top_k: int, random: np.random.Generator
+) -> Counts:
+    """Experts (top_k, tokens) of all devices: places among what the taken ones leave, and past those before."""
+    ends = np.cumsum(popularity)
+    begins = ends - popularity
+    chosen = np.empty((top_k, num_devices * tokens), dtype=np.int64)
+    firsts = random.multinomial(tokens, popularity, size=num_devices)
+    chosen[0] = np.repeat(np.tile(np.arange(len(popularity)), num_devices), firsts.ravel())
+    left = 1 - popularity[chosen[0]]
+    for turn in range(1, top_k):
+        place = left * random.random(len(left))
+        for taken in np.sort(chosen[:turn], axis=0):
+            place += popularity[taken] * (place >= begins[taken])
+        chosen[turn] = np.minimum(np.searchsorted(ends, place, side="right"), len(popularity) - 1)
+        left -= popularity[chosen[turn]]
+    return chosen
+
+
+def _sent(by_expert: NDArray[Any], places: Counts) -> Volumes:
+    """Tokens that devices send to devices, of those that they have for experts; what stays is not sent."""
+    places_of = range(len(by_expert))
+    sent: Volumes = np.stack(
+        [by_expert[:, places == device].sum(axis=1, dtype=np.float64) for device in places_of], axis=1
+    )
+    np.fill_diagonal(sent, 0.0)
+    return sent
+
+
+def _dropped(chances: NDArray[np.float64], capacity_factor: float) -> float:
+    return float(np.maximum(chances - capacity_factor / len(chances), 0).sum())
+
+
+def _ci95(values: NDArray[np.float64]) -> tuple[float, float]:
+    mean, half = float(values.mean()), 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return mean - half, mean + half

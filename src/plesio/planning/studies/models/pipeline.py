@@ -1,0 +1,449 @@
+"""What a pipeline's schedule and number of micro-batches cost in time and memory.
+
+The model's layers are cut into p stages, a batch into m micro-batches. With equal stages, GPipe and 1F1B take
+``(m + p - 1)(f + b)`` (Huang et al. 2019, section 2.3), so ``(p-1)/(m+p-1)`` of the time is bubble, and a share x of it
+needs ``m = (p-1)(1-x)/x``. Interleaving v stages a device leaves ``(p-1)/(mv+p-1)`` (Narayanan et al. 2021, section
+2.2.2); doing the gradients of weights apart leaves a third of 1F1B's bubble or none (Qi et al. 2023). These are laws
+that the answer is held to; its own times come from doing every operation in its schedule's order
+(`plesio.sim.pipeline_schedules`), which unequal stages and sends are no obstacle to.
+
+GPipe holds all m micro-batches' activations, 1F1B ``min(p - i, m)`` on stage i, interleaving ``1 + (p-1)/(pv)`` times
+as many, ZB-H2 nearly twice, ZB-V as many. What a layer holds of a micro-batch, with and without recomputation, is in
+`plesio.cost.activations` (Korthikanti et al. 2022); recomputing adds a forward pass, or its attention core, to every
+backward pass.
+
+Where it stops being true: sends that share a link or keep a device busy, times that depend on the micro-batch, memory
+beside activations (weights and optimizer state do not depend on the schedule), an optimizer step that all devices
+begin together, for which ZB-H2 and ZB-V would wait as 1F1B does.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, get_args
+
+from plesio.core.errors import ConfigError
+from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Span, Table, Timeline
+from plesio.core.units import counted, format_bytes, format_seconds
+from plesio.core.within import DURATION, DURATION_OR_0, SIZE, Within
+from plesio.cost.activations import Recomputation, layer_activation_bytes, recomputed_share
+from plesio.planning.studies.pipeline_stages import PipelinePoint, PipelineStages, frontier
+from plesio.planning.studies.study import Answer
+from plesio.planning.theory.parallelism import bubble_share, micro_batches_for
+from plesio.sim.pipeline_schedules import SCHEDULES, Schedule, operations
+
+__all__ = ["Pipeline", "pipeline"]
+
+_STAGES_DRAWN = (4, 8, 16, 32)
+_MOST_DRAWN = 256
+"""Micro-batches in the picture of utilisation."""
+_MOST_PLACES = 32_768
+"""Micro-batches times stages; their operations are done one by one."""
+_MOST_OTHER_PLACES = 4096
+"""The same, where all schedules and recomputations are tried."""
+_SLOWER = 1.2
+_SEND = 0.1
+"""Of a forward pass; both for the table of what is not equal."""
+_PUBLISHED: Mapping[str, tuple[float, float]] = {
+    "gpipe": (1.0, math.nan),
+    "1f1b": (1.0, 1.0),
+    "zb1p": (1 / 3, 1.0),
+    "zb2p": (0.0, 2.0),
+    "zbv": (0.0, 1.0),
+    "V-Half": (1 / 2, 1 / 2),
+    "V-Min": (2 / 3, 1 / 3),
+}
+"""Bubble and activations relative to 1F1B's, equal times of the three operations (Qi et al. 2023 and 2024)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline(Answer):
+    """What an iteration takes, and what else could be done.
+
+    Attributes:
+        at: What was asked for.
+        num_stages: p.
+        target_bubble: Share of the time.
+        needed: Micro-batches of equal stages for that, with GPipe and 1F1B.
+        memory_bytes: For activations, of each device.
+        by_schedule: All schedules that have an order, as asked for otherwise.
+        points: Schedules, numbers of micro-batches and recomputations.
+        frontier: Those of them than which none is faster with as little memory.
+        fastest: The fastest of them that fits, if one does.
+        layer_bytes: Bytes that a device keeps of a layer and a micro-batch, by recomputation.
+        unequal: Seconds of an iteration by schedule, for stages that are equal, with a slower last one, with sends.
+        computing_s: Seconds of an iteration in which devices compute on average, by what.
+        drawn: What is done first of what was asked for, device by device.
+    """
+
+    unit: ClassVar[str] = "s"
+    at: PipelinePoint
+    num_stages: int
+    target_bubble: float
+    needed: int
+    memory_bytes: float
+    by_schedule: tuple[PipelinePoint, ...]
+    points: tuple[PipelinePoint, ...]
+    frontier: tuple[PipelinePoint, ...]
+    fastest: PipelinePoint | None
+    layer_bytes: Mapping[Recomputation, float]
+    unequal: Mapping[str, tuple[float, ...]]
+    computing_s: Mapping[str, float]
+    drawn: tuple[Span, ...]
+
+    @property
+    def finding(self) -> str:
+        """Time, bubble and memory; micro-batches for the target; what is fastest and fits."""
+        at = self.at
+        best = f"nothing fits into {format_bytes(self.memory_bytes)}"
+        if self.fastest is not None:
+            each = format_seconds(self.fastest.micro_batch_s)
+            fits = f"of what fits into {format_bytes(self.memory_bytes)}"
+            best = f"{fits}, {_words(self.fastest)} is fastest, {each} a micro-batch"
+        return (
+            f"{_words(at)} in {self.num_stages} stages takes {format_seconds(at.iteration_s)} an iteration, "
+            f"{100 * at.bubble:.1f} % of it bubble, and holds {format_bytes(at.activation_bytes)} of activations; for "
+            f"{100 * self.target_bubble:g} % bubble GPipe and 1F1B need {self.needed} micro-batches; {best}."
+        )
+
+    @property
+    def total(self) -> float:
+        """Seconds of an iteration."""
+        return self.at.iteration_s
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """What a device does on average, and how long it waits."""
+        return {**self.computing_s, "bubble": self.at.iteration_s - math.fsum(self.computing_s.values())}
+
+    def tables(self) -> Sequence[Table]:
+        """Schedules, the frontier, recomputation, unequal stages."""
+        return [self._schedules(), self._frontier_table(), self._recomputation(), self._unequal()]
+
+    def _schedules(self) -> Table:
+        base = next(point for point in self.by_schedule if point.schedule == "1f1b")
+        base_s = base.iteration_s * base.bubble
+        ours: dict[str, PipelinePoint] = {point.schedule: point for point in self.by_schedule}
+        rows = []
+        for name in dict.fromkeys((*ours, *_PUBLISHED)):
+            bubble, activations = _PUBLISHED.get(name, (math.nan, math.nan))
+            point = ours.get(name)
+            numbers = ("–",) * 5
+            if point is not None:
+                waiting_s = point.iteration_s * point.bubble
+                numbers = (
+                    format_seconds(point.iteration_s),
+                    f"{100 * point.bubble:.1f} %",
+                    format_bytes(point.activation_bytes),
+                    f"{waiting_s / base_s:.2f}" if base_s else "–",
+                    f"{point.held / base.held:.2f}",
+                )
+            rows.append((name, *numbers, *("–" if math.isnan(one) else f"{one:.2g}" for one in (bubble, activations))))
+        headers = (
+            "schedule",
+            "iteration",
+            "bubble",
+            "activations",
+            "bubble by 1F1B's",
+            "held by 1F1B's",
+            "published bubble",
+            "published held",
+        )
+        return Table(title=f"{self.at.num_micro_batches} micro-batches, by schedule:", headers=headers, rows=rows)
+
+    def _frontier_table(self) -> Table:
+        rows = [
+            (
+                point.schedule,
+                str(point.num_micro_batches),
+                point.recomputation,
+                format_bytes(point.activation_bytes),
+                format_seconds(point.micro_batch_s),
+                f"{100 * point.bubble:.1f} %",
+                "yes" if point.activation_bytes <= self.memory_bytes else "no",
+            )
+            for point in self.frontier
+        ]
+        headers = ("schedule", "micro-batches", "recomputed", "activations", "time a micro-batch", "bubble", "fits")
+        return Table(title="None is faster with as little memory:", headers=headers, rows=rows)
+
+    def _recomputation(self) -> Table:
+        by = {
+            point.recomputation: point
+            for point in self.points
+            if (point.schedule, point.num_micro_batches) == (self.at.schedule, self.at.num_micro_batches)
+        }
+        rows = [
+            (
+                name,
+                format_bytes(layer_bytes),
+                format_bytes(by[name].activation_bytes),
+                format_seconds(by[name].iteration_s),
+            )
+            for name, layer_bytes in self.layer_bytes.items()
+        ]
+        headers = ("recomputed", "a layer and micro-batch", "the fullest device", "iteration")
+        return Table(title="What is kept for the backward pass:", headers=headers, rows=rows)
+
+    def _unequal(self) -> Table:
+        headers = (
+            "schedule",
+            "as asked for",
+            f"last stage {_SLOWER:g}x slower",
+            f"sends of {100 * _SEND:g} % of a forward pass",
+        )
+        rows = [(name, *map(format_seconds, times_s)) for name, times_s in self.unequal.items()]
+        return Table(title="Iteration of stages that are not equal:", headers=headers, rows=rows)
+
+    def charts(self) -> Sequence[Chart]:
+        """Time against memory; who does what when; utilisation and memory by micro-batches; where the time goes."""
+        return [self._time_memory(), self._timeline(), self._utilisation(), self._memory(), self._shares()]
+
+    def _time_memory(self) -> LineChart:
+        series = [
+            Series(
+                name=schedule,
+                x=[point.activation_bytes / 1e9 for point in self.points if point.schedule == schedule],
+                y=[1e3 * point.micro_batch_s for point in self.points if point.schedule == schedule],
+                style="points",
+            )
+            for schedule in dict.fromkeys(point.schedule for point in self.points)
+        ]
+        front = Series(
+            name="frontier",
+            x=[point.activation_bytes / 1e9 for point in self.frontier],
+            y=[1e3 * point.micro_batch_s for point in self.frontier],
+            style="dashed",
+        )
+        title = "Nothing fits" if self.fastest is None else f"{_words(self.fastest)} is the fastest that fits"
+        return LineChart(
+            slug="time-memory",
+            title=title,
+            caption="A point is a schedule, a number of micro-batches and a recomputation; nothing is below the line.",
+            x=Axis(title="activations of the fullest device (GB)", log=True),
+            y=Axis(title="time a micro-batch (ms)", log=True),
+            series=[*series, front],
+            marks={"memory": self.memory_bytes / 1e9},
+        )
+
+    def _timeline(self) -> Timeline:
+        busy_s = math.fsum(span.end - span.start for span in self.drawn)
+        waiting = 1 - busy_s / self.num_stages / max(span.end for span in self.drawn)
+        return Timeline(
+            slug="timeline",
+            title=f"With few micro-batches devices wait {100 * waiting:.0f} % of the time ({self.at.schedule})",
+            caption=f"A few micro-batches, whose numbers are in the boxes, in {self.num_stages} stages.",
+            axis=Axis(title="time (s)"),
+            rows=[f"device {device}" for device in range(self.num_stages)],
+            spans=self.drawn,
+        )
+
+    def _utilisation(self) -> LineChart:
+        counts = range(1, _MOST_DRAWN + 1)
+        series = [
+            Series(
+                name=f"{stages} stages",
+                x=list(counts),
+                y=[100 * (1 - bubble_share(num_stages=stages, num_micro_batches=count)) for count in counts],
+            )
+            for stages in sorted({*_STAGES_DRAWN, self.num_stages})
+        ]
+        twice = 100 * bubble_share(num_stages=self.num_stages, num_micro_batches=2 * self.num_stages)
+        return LineChart(
+            slug="utilisation",
+            title=f"Twice as many micro-batches as stages leave {twice:.0f} % bubble",
+            caption="Share of the time in which equal stages compute, with GPipe and 1F1B.",
+            x=Axis(title="micro-batches", log=True),
+            y=Axis(title="utilisation (%)"),
+            series=series,
+            marks={f"{100 * self.target_bubble:g} % bubble": self.needed} if self.needed <= _MOST_DRAWN else {},
+        )
+
+    def _memory(self) -> LineChart:
+        at = self.at
+        lines: dict[str, list[PipelinePoint]] = {}
+        for schedule in dict.fromkeys(point.schedule for point in self.points):
+            points = [p for p in self.points if (p.schedule, p.recomputation) == (schedule, at.recomputation)]
+            points.sort(key=lambda point: point.num_micro_batches)
+            same = next((name for name, line in lines.items() if line[-1].held == points[-1].held), None)
+            if same is None:
+                lines[schedule] = points
+            else:  # one line would hide the other
+                lines[f"{same}, {schedule}"] = lines.pop(same)
+        series = [
+            Series(
+                name=name,
+                x=[point.num_micro_batches for point in line],
+                y=[point.activation_bytes / 1e9 for point in line],
+            )
+            for name, line in lines.items()
+        ]
+        return LineChart(
+            slug="memory",
+            title="Only GPipe's memory goes on growing with the micro-batches",
+            caption=f"Activations of the fullest device, recomputation: {at.recomputation}.",
+            x=Axis(title="micro-batches", log=True),
+            y=Axis(title="activations (GB)", log=True),
+            series=series,
+        )
+
+    def _shares(self) -> BarChart:
+        points = self.by_schedule
+        least = min(points, key=lambda point: point.bubble)
+        return BarChart(
+            slug="schedules",
+            title=f"{self.at.schedule} waits {100 * self.at.bubble:.0f} % of the time, {least.schedule} "
+            f"{100 * least.bubble:.0f} %",
+            caption=f"Seconds of an iteration of {counted(self.at.num_micro_batches, 'micro-batch')} in which a device "
+            "computes, on average, and waits.",
+            axis=Axis(title="time (s)"),
+            rows=[point.schedule for point in points],
+            parts={
+                "computing": [point.iteration_s * (1 - point.bubble) for point in points],
+                "bubble": [point.iteration_s * point.bubble for point in points],
+            },
+        )
+
+
+def _words(point: PipelinePoint) -> str:
+    again = "" if point.recomputation == "none" else f" and {point.recomputation} recomputation"
+    return f"{point.schedule} with {point.num_micro_batches} micro-batches{again}"
+
+
+def pipeline(
+    *,
+    num_stages: Annotated[int, Within(1, 1024)] = 8,
+    num_micro_batches: Annotated[int, Within(1, _MOST_PLACES)] = 32,
+    schedule: Schedule = "1f1b",
+    recomputation: Recomputation = "selective",
+    forward_s: Annotated[float, DURATION_OR_0] = 0.073,
+    backward_s: Annotated[float, DURATION] = 0.146,
+    stage_weights: Annotated[tuple[float, ...], Within(1e-6, 1e6, most=1024)] = (1.0,),
+    send_s: Annotated[float, DURATION_OR_0] = 0.0,
+    num_chunks: Annotated[int, Within(1, 1024)] = 2,
+    num_layers: Annotated[int, Within(1, 100_000)] = 96,
+    hidden: Annotated[int, Within(1, 10**6)] = 12288,
+    num_heads: Annotated[int, Within(1, 10**6)] = 96,
+    sequence: Annotated[int, Within(1, 10**8)] = 2048,
+    micro_batch: Annotated[int, Within(1, 10**6)] = 1,
+    tensor_parallel: Annotated[int, Within(1, 10**6)] = 8,
+    memory_bytes: Annotated[float, SIZE] = 36e9,
+    target_bubble: Annotated[float, Within(1e-4, 1, without="high")] = 0.05,
+) -> Pipeline:
+    """Time, bubble and activations of a pipeline; the frontier of time against memory.
+
+    >>> answer = pipeline()
+    >>> round(100 * answer.at.bubble, 1), answer.needed, answer.at.held
+    (17.9, 133, 8.0)
+
+    Args:
+        num_stages: Devices in a row, each with as many layers as the others.
+        num_micro_batches: Parts of a device group's batch.
+        schedule: In which order devices work.
+        recomputation: What the backward pass computes again instead of keeping it.
+        forward_s: A device's forward pass of a micro-batch.
+        backward_s: Its backward pass, without recomputing; half of it is the gradients of weights.
+        stage_weights: How long each device takes compared to these times; one number for all.
+        send_s: From a stage to the next and back.
+        num_chunks: Stages of a device where the schedule is interleaved.
+        num_layers: Of the whole model.
+        hidden: Dimensions between layers.
+        num_heads: Of a layer's attention.
+        sequence: Positions of a sequence.
+        micro_batch: Sequences of a micro-batch.
+        tensor_parallel: Devices that share a stage.
+        memory_bytes: Of each device, for activations.
+        target_bubble: Share of the time.
+
+    Raises:
+        ConfigError: An input that is out of range, or a schedule that has no order for these numbers.
+    """
+    if len(stage_weights) not in (1, num_stages):
+        raise ConfigError(
+            f"stage_weights has {counted(len(stage_weights), 'value')}; write 1 or the {num_stages} of num_stages"
+        )
+    if num_layers < num_stages:
+        raise ConfigError(
+            f"num_layers is {num_layers}, below the {num_stages} of num_stages; write {num_stages} or more"
+        )
+    _check_chunks(schedule, num_stages=num_stages, num_chunks=num_chunks, num_layers=num_layers)
+    if num_micro_batches * num_stages > _MOST_PLACES:
+        raise ConfigError(
+            f"num_micro_batches is {num_micro_batches}, which take too long to simulate with the {num_stages} of "
+            f"num_stages; write at most {_MOST_PLACES // num_stages}"
+        )
+    operations(schedule, num_devices=num_stages, num_micro_batches=num_micro_batches, num_chunks=num_chunks)
+    kinds: tuple[Recomputation, ...] = get_args(Recomputation)
+    stages = PipelineStages(
+        weights=stage_weights * num_stages if len(stage_weights) == 1 else stage_weights,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        send_s=send_s,
+        num_chunks=num_chunks,
+        num_layers=num_layers,
+        again={kind: recomputed_share(kind, hidden=hidden, sequence=sequence) for kind in kinds},
+        layer_bytes={
+            kind: layer_activation_bytes(
+                hidden=hidden,
+                num_heads=num_heads,
+                sequence=sequence,
+                batch=micro_batch,
+                recomputation=kind,
+                tensor_parallel=tensor_parallel,
+            )
+            for kind in kinds
+        },
+    )
+    powers = [2**power for power in range(num_micro_batches.bit_length() + 2)]
+    few = _MOST_OTHER_PLACES // num_stages
+    counts = sorted({*(count for count in powers if count <= few), num_micro_batches})
+
+    def is_shown(name: Schedule, count: int, kind: Recomputation) -> bool:
+        """Of many micro-batches, only what the tables have."""
+        return stages.has_order(name, count) and (count <= few or name == schedule or kind == recomputation)
+
+    points = tuple(
+        stages.point(name, count, kind)
+        for name in SCHEDULES
+        for count in counts
+        for kind in kinds
+        if is_shown(name, count, kind)
+    )
+    here = [one for one in points if (one.num_micro_batches, one.recomputation) == (num_micro_batches, recomputation)]
+    at = next(one for one in here if one.schedule == schedule)
+    fitting = [one for one in points if one.activation_bytes <= memory_bytes]
+    mean_weight = math.fsum(stages.weights) / num_stages
+    passes_s = {"forward": forward_s, "backward": backward_s, "recomputation": stages.again[recomputation] * forward_s}
+    return Pipeline(
+        at=at,
+        num_stages=num_stages,
+        target_bubble=target_bubble,
+        needed=micro_batches_for(target_bubble, num_stages=num_stages),
+        memory_bytes=memory_bytes,
+        by_schedule=tuple(here),
+        points=points,
+        frontier=frontier(points),
+        fastest=min(fitting, key=lambda one: (one.micro_batch_s, one.activation_bytes), default=None),
+        layer_bytes=stages.layer_bytes,
+        unequal={
+            one.schedule: (
+                one.iteration_s,
+                stages.run(one.schedule, num_micro_batches, recomputation, last_slower=_SLOWER).iteration_s,
+                stages.run(one.schedule, num_micro_batches, recomputation, send_s=_SEND * forward_s).iteration_s,
+            )
+            for one in here
+        },
+        computing_s={name: num_micro_batches * mean_weight * each_s for name, each_s in passes_s.items() if each_s},
+        drawn=stages.drawn(schedule, recomputation, num_micro_batches=num_micro_batches),
+    )
+
+
+def _check_chunks(schedule: Schedule, *, num_stages: int, num_chunks: int, num_layers: int) -> None:
+    """Pieces of a device are whole layers; where interleaving is not what is asked for, it is only left out."""
+    if schedule != "interleaved" or num_layers % (num_stages * num_chunks) == 0:
+        return
+    good = [n for n in range(1, num_layers // num_stages + 1) if num_layers % (n * num_stages) == 0]
+    instead = f"one of {', '.join(map(str, good))} chunks" if good else f"stages that divide {num_layers}"
+    raise ConfigError(
+        f"{num_layers} layers in {num_stages} stages of {num_chunks} chunks are not whole layers; write {instead}"
+    )

@@ -1,0 +1,411 @@
+"""What cutting a transformer's layers over k devices sends, and how long that takes.
+
+A layer has four matrices: queries, keys and values (h by 3h), the attention's output (h by h), and the MLP's two (h by
+4h and 4h by h). With n tokens, a device that has some columns of an a by b matrix makes some columns of the output; one
+that has some rows makes a part of the sum of all outputs. What the whole output needs then is an all-gather or an
+all-reduce of it, and the input's gradient the other of the two.
+
+- *columns*, *rows*: every matrix by itself, its output made whole.
+- *Megatron*: the first matrix of a pair by columns, the second by rows, so that what is between them stays apart: one
+  all-reduce of ``nh`` elements a pair and pass, four a layer (Shoeybi et al. 2019).
+- *sequence*: the same, where what is outside of the pairs is cut by tokens: a reduce-scatter and an all-gather for
+  every all-reduce, and as the input is not kept whole, an all-gather of it again in the backward pass, which can be
+  hidden behind computing (Korthikanti et al. 2022, section 4.2.2).
+- *2D*: blocks on a grid of q by q devices. A product of matrices goes through q rounds in which blocks of two of the
+  three matrices are broadcast or summed along rows and columns (SUMMA, van de Geijn & Watts 1997; Xu et al. 2021), so a
+  device receives ``(q-1)/q²`` of the input and of the matrix; three products a matrix, one forward and two backward.
+
+An all-reduce of S bytes sends ``2(k-1)/k S`` from each device. Computing is ``72 n h² (1 + s/6h)`` FLOPs a layer,
+forward and backward (Narayanan et al. 2021, appendix), divided by k. All-reduces of a layer wait for its computing and
+are waited for, so times add up. Beyond a node they are flat rings over the network or go through two levels, whichever
+is faster.
+
+Where it stops being true: kernels that are less efficient on narrow shards, all-reduces that are cut into pieces to
+hide them, reductions inside the switch.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
+from plesio.core.units import counted, format_bytes, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
+from plesio.cost.activations import layer_activation_bytes
+from plesio.cost.collectives import bytes_sent_per_rank, hierarchical_all_reduce_s, ring_all_reduce_s
+from plesio.planning.studies.study import Answer
+
+__all__ = ["CutBytes", "TensorParallel", "TensorPoint", "cut_bytes", "pays_from_tokens", "tensor_parallel"]
+
+_MATRICES = ((1, 3), (1, 1), (1, 4), (4, 1))
+"""Inputs and outputs of a layer's four matrices, in units of h."""
+_MOST_DEVICES = 64
+_TOKENS = tuple(2**power for power in range(9, 18))
+
+
+@dataclass(frozen=True, slots=True)
+class CutBytes:
+    """What a device sends for a layer; with the 2D cut, what it receives, which is as much on average.
+
+    Attributes:
+        forward: Bytes in the forward pass.
+        backward: Bytes in the backward pass.
+    """
+
+    forward: float
+    backward: float
+
+    @property
+    def both(self) -> float:
+        """Bytes of an iteration."""
+        return self.forward + self.backward
+
+
+def cut_bytes(*, num_devices: int, tokens: int, hidden: int, element_bytes: int = 2) -> dict[str, CutBytes]:
+    """Bytes on the wire of a device and layer, by cut; 2D only where the devices make a square.
+
+    >>> cuts = cut_bytes(num_devices=8, tokens=2048, hidden=12288)
+    >>> f"{96 * cuts['Megatron'].both / 1e9:.1f} GB"
+    '33.8 GB'
+
+    Args:
+        num_devices: k.
+        tokens: n.
+        hidden: h.
+        element_bytes: Of a number.
+    """
+
+    def gather(width: int) -> float:
+        return bytes_sent_per_rank(
+            tokens * width * hidden * element_bytes, num_ranks=num_devices, collective="all_gather"
+        )
+
+    def reduce(width: int) -> float:
+        return bytes_sent_per_rank(tokens * width * hidden * element_bytes, num_ranks=num_devices)
+
+    inputs, outputs = [a for a, _ in _MATRICES], [b for _, b in _MATRICES]
+    cuts = {
+        "columns": CutBytes(sum(map(gather, outputs)), sum(map(reduce, inputs))),
+        "rows": CutBytes(sum(map(reduce, outputs)), sum(map(gather, inputs))),
+        "Megatron": CutBytes(2 * reduce(1), 2 * reduce(1)),
+        "sequence": CutBytes(2 * reduce(1), 2 * reduce(1) + 2 * gather(1)),
+    }
+    grid = math.isqrt(num_devices)
+    if grid**2 == num_devices:
+        a_product = sum((tokens * a + a * b * hidden) * hidden * element_bytes for a, b in _MATRICES)
+        received = (grid - 1) / num_devices * a_product
+        cuts["2D"] = CutBytes(received, 2 * received)
+    return cuts
+
+
+def pays_from_tokens(*, num_devices: int, hidden: int) -> float:
+    """Tokens from which on the 2D cut sends less than Megatron's: ``3(q-1)/q² (7n + 12h) = 8 (k-1)/k n``.
+
+    >>> round(pays_from_tokens(num_devices=64, hidden=12288))
+    8674
+    """
+    share = 3 * (math.isqrt(num_devices) - 1) / num_devices
+    inputs, elements = sum(a for a, _ in _MATRICES), sum(a * b for a, b in _MATRICES)
+    saved = 8 * (num_devices - 1) / num_devices - share * inputs
+    return share * elements * hidden / saved if saved > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPoint:
+    """One number of devices.
+
+    Attributes:
+        num_devices: k.
+        computing_s: Seconds of an iteration in which a device computes.
+        forward_s: Seconds of the forward pass's all-reduces.
+        backward_s: Seconds of the backward pass's.
+        sent_bytes: Bytes that a device sends in an iteration.
+        activation_bytes: Bytes that it keeps of a layer.
+        sequence_activation_bytes: The same with sequence parallelism.
+    """
+
+    num_devices: int
+    computing_s: float
+    forward_s: float
+    backward_s: float
+    sent_bytes: float
+    activation_bytes: float
+    sequence_activation_bytes: float
+
+    @property
+    def communicating_s(self) -> float:
+        """Seconds of all all-reduces."""
+        return self.forward_s + self.backward_s
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of an iteration."""
+        return self.computing_s + self.communicating_s
+
+    @property
+    def share(self) -> float:
+        """Share of it that communicates."""
+        return self.communicating_s / self.iteration_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorParallel(Answer):
+    """What an iteration takes with its layers cut.
+
+    Attributes:
+        at: The number of devices that was asked for, Megatron's cut.
+        by_devices: Powers of two, and it.
+        num_layers: Of the model.
+        cuts: Bytes of a device and layer by number of devices and cut.
+        by_tokens: Bytes of a device and layer by cut and number of tokens, on the largest square of devices.
+        square: That number of devices.
+        pays_from: Tokens from which on the 2D cut sends less there.
+        devices_per_node: Devices that reach each other without the network.
+        tokens: n, of an iteration.
+    """
+
+    unit: ClassVar[str] = "s"
+    at: TensorPoint
+    by_devices: tuple[TensorPoint, ...]
+    num_layers: int
+    cuts: Mapping[int, Mapping[str, CutBytes]]
+    by_tokens: Mapping[str, tuple[float, ...]]
+    square: int
+    pays_from: float
+    devices_per_node: int
+    tokens: int
+
+    @property
+    def finding(self) -> str:
+        """Bytes, time and share; what the node's boundary costs; when the 2D cut pays."""
+        at = self.at
+        beyond = self._beyond if at.num_devices <= self.devices_per_node else None
+        boundary = "" if beyond is None else f"; over {beyond.num_devices}, beyond a node, {100 * beyond.share:.0f} %"
+        return (
+            f"Cut over {counted(at.num_devices, 'device')}, each sends {format_bytes(at.sent_bytes)} an iteration, "
+            "which takes "
+            f"{format_seconds(at.communicating_s)} beside {format_seconds(at.computing_s)} of computing: "
+            f"{100 * at.share:.1f} % of the time{boundary}. On {counted(self.square, 'device')} a 2D cut sends less "
+            "from "
+            f"{self.pays_from:.0f} tokens on."
+        )
+
+    @property
+    def _beyond(self) -> TensorPoint | None:
+        """The fewest devices that are more than a node has."""
+        return next((point for point in self.by_devices if point.num_devices > self.devices_per_node), None)
+
+    @property
+    def total(self) -> float:
+        """Seconds of an iteration."""
+        return self.at.iteration_s
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Computing, and the all-reduces of either pass."""
+        return {
+            "computing": self.at.computing_s,
+            "forward all-reduces": self.at.forward_s,
+            "backward all-reduces": self.at.backward_s,
+        }
+
+    def tables(self) -> Sequence[Table]:
+        """By number of devices; by cut."""
+        rows = [
+            (
+                str(point.num_devices),
+                format_bytes(point.sent_bytes / self.num_layers),
+                format_seconds(point.communicating_s / self.num_layers),
+                format_seconds(point.computing_s / self.num_layers),
+                format_seconds(point.iteration_s),
+                f"{100 * point.share:.1f} %",
+                format_bytes(point.activation_bytes),
+                format_bytes(point.sequence_activation_bytes),
+            )
+            for point in self.by_devices
+        ]
+        headers = (
+            "devices",
+            "sent a layer",
+            "communicating a layer",
+            "computing a layer",
+            "iteration",
+            "communicating",
+            "kept a layer",
+            "kept with sequence",
+        )
+        names = self.cuts[self.square]
+        cuts = [
+            (str(devices), *(format_bytes(by[name].both) if name in by else "–" for name in names))
+            for devices, by in self.cuts.items()
+        ]
+        return [
+            Table(title="By number of devices, Megatron's cut:", headers=headers, rows=rows),
+            Table(title="Sent by a device for a layer, by cut:", headers=("devices", *names), rows=cuts),
+        ]
+
+    def charts(self) -> Sequence[Chart]:
+        """Time by devices; bytes by cut; bytes by tokens."""
+        return [self._times(), self._by_cut(), self._by_tokens()]
+
+    def _times(self) -> BarChart:
+        beyond = self._beyond if self.at.num_devices <= self.devices_per_node else None
+        title = (
+            f"{100 * self.at.share:.0f} % of the time of {counted(self.at.num_devices, 'device')} goes into all-reduces"
+        )
+        if beyond is not None:
+            title += f", {beyond.num_devices}, beyond a node, {100 * beyond.share:.0f} %"
+        return BarChart(
+            slug="devices",
+            title=title,
+            caption="Seconds of an iteration by number of devices, with Megatron's cut.",
+            axis=Axis(title="time (s)"),
+            rows=[counted(point.num_devices, "device") for point in self.by_devices],
+            parts={
+                "computing": [point.computing_s for point in self.by_devices],
+                "all-reduces": [point.communicating_s for point in self.by_devices],
+            },
+        )
+
+    def _by_cut(self) -> LineChart:
+        several = {devices: by for devices, by in self.cuts.items() if devices > 1}
+        at = self.cuts[self.at.num_devices]
+        less = at["columns"].both / at["Megatron"].both if at["Megatron"].both else 1.0
+        return LineChart(
+            slug="cuts",
+            title=f"Cutting matrices in pairs sends {less:.2g} times less than each by itself",
+            caption="What a device sends for a layer, forward and backward, by number of devices.",
+            x=Axis(title="devices", log=True),
+            y=Axis(title="sent a layer (MB)"),
+            series=[
+                Series(
+                    name=name,
+                    x=[devices for devices, by in several.items() if name in by],
+                    y=[by[name].both / 1e6 for by in several.values() if name in by],
+                )
+                for name in self.cuts[self.square]
+            ],
+            marks={"a node": self.devices_per_node},
+        )
+
+    def _by_tokens(self) -> LineChart:
+        return LineChart(
+            slug="tokens",
+            title=f"On {counted(self.square, 'device')} a 2D cut sends less from {self.pays_from:.0f} tokens on",
+            caption="What a device sends for a layer by number of tokens; 2D sends matrices, too, whatever the tokens.",
+            x=Axis(title="tokens", log=True),
+            y=Axis(title="sent a layer (MB)", log=True),
+            series=[
+                Series(name=name, x=_TOKENS, y=[one / 1e6 for one in sizes]) for name, sizes in self.by_tokens.items()
+            ],
+            marks={"as much": self.pays_from} if self.pays_from <= _TOKENS[-1] else {},
+        )
+
+
+def tensor_parallel(
+    *,
+    num_devices: Annotated[int, Within(1, 2**16)] = 8,
+    hidden: Annotated[int, Within(1, 10**6)] = 12288,
+    num_layers: Annotated[int, Within(1, 10**6)] = 96,
+    num_heads: Annotated[int, Within(1, 10**6)] = 96,
+    sequence: Annotated[int, Within(1, 10**9)] = 2048,
+    batch: Annotated[int, Within(1, 10**9)] = 1,
+    element_bytes: Annotated[int, Within(1, 64)] = 2,
+    device_tflops: Annotated[float, Within(1e-6, 1e9)] = 156.0,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 300e9,
+    latency_s: Annotated[float, DURATION_OR_0] = 0.0,
+    devices_per_node: Annotated[int, Within(1, 2**16)] = 8,
+    nic_bytes_per_s: Annotated[float, BANDWIDTH] = 25e9,
+    nic_latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
+) -> TensorParallel:
+    """Bytes and times of an iteration by number of devices and by cut.
+
+    >>> answer = tensor_parallel()
+    >>> round(answer.at.sent_bytes / 1e9, 1), round(answer.at.communicating_s, 3), round(100 * answer.at.share, 1)
+    (33.8, 0.113, 6.0)
+
+    Args:
+        num_devices: That share every layer.
+        hidden: Dimensions between layers.
+        num_layers: Of the model.
+        num_heads: Of a layer's attention.
+        sequence: Positions of a sequence.
+        batch: Sequences.
+        element_bytes: Of a number that is sent.
+        device_tflops: TFLOP/s of a device as it reaches them; 156 is half of an A100's in FP16.
+        bytes_per_s: Of one direction of a device's link in its node.
+        latency_s: Of each message there.
+        devices_per_node: Devices that reach each other so.
+        nic_bytes_per_s: Of one direction of a device's own link to other nodes.
+        nic_latency_s: Of each message there.
+
+    Raises:
+        ConfigError: An input that is out of range.
+    """
+    tokens = sequence * batch
+    layer_flops = 72 * tokens * hidden**2 * (1 + sequence / (6 * hidden))
+
+    def all_reduce_s(devices: int) -> float:
+        num_bytes = tokens * hidden * element_bytes
+        if devices <= devices_per_node:
+            return ring_all_reduce_s(num_bytes, num_ranks=devices, latency_s=latency_s, bytes_per_s=bytes_per_s)
+        flat_s = ring_all_reduce_s(
+            num_bytes,
+            num_ranks=devices,
+            latency_s=max(latency_s, nic_latency_s),
+            bytes_per_s=min(bytes_per_s, nic_bytes_per_s),
+        )
+        if devices % devices_per_node:
+            return flat_s
+        two_levels_s = hierarchical_all_reduce_s(
+            num_bytes,
+            num_hosts=devices // devices_per_node,
+            ranks_per_host=devices_per_node,
+            local_latency_s=latency_s,
+            local_bytes_per_s=bytes_per_s,
+            latency_s=nic_latency_s,
+            bytes_per_s=devices_per_node * nic_bytes_per_s,
+        )
+        return min(flat_s, two_levels_s)
+
+    def cuts(devices: int, tokens: int = tokens) -> dict[str, CutBytes]:
+        return cut_bytes(num_devices=devices, tokens=tokens, hidden=hidden, element_bytes=element_bytes)
+
+    def point(devices: int) -> TensorPoint:
+        kept = {
+            cut_by_tokens: layer_activation_bytes(
+                hidden=hidden,
+                num_heads=num_heads,
+                sequence=sequence,
+                batch=batch,
+                tensor_parallel=devices,
+                sequence_parallel=cut_by_tokens and devices > 1,
+            )
+            for cut_by_tokens in (False, True)
+        }
+        return TensorPoint(
+            num_devices=devices,
+            computing_s=num_layers * layer_flops / devices / (device_tflops * 1e12),
+            forward_s=2 * num_layers * all_reduce_s(devices),
+            backward_s=2 * num_layers * all_reduce_s(devices),
+            sent_bytes=num_layers * cuts(devices)["Megatron"].both,
+            activation_bytes=kept[False],
+            sequence_activation_bytes=kept[True],
+        )
+
+    most = max(_MOST_DEVICES, num_devices)
+    counts = sorted({*(2**power for power in range(most.bit_length())), num_devices})
+    points = {devices: point(devices) for devices in counts}
+    square = max(devices for devices in counts if math.isqrt(devices) ** 2 == devices)
+    return TensorParallel(
+        at=points[num_devices],
+        by_devices=tuple(points.values()),
+        num_layers=num_layers,
+        cuts={devices: cuts(devices) for devices in counts},
+        by_tokens={name: tuple(cuts(square, count)[name].both for count in _TOKENS) for name in ("Megatron", "2D")},
+        square=square,
+        pays_from=pays_from_tokens(num_devices=square, hidden=hidden),
+        devices_per_node=devices_per_node,
+        tokens=tokens,
+    )

@@ -1,0 +1,234 @@
+"""How often a cluster fails, and how often a run that is on it should save its state.
+
+Failures come independently at a constant rate, M seconds apart on average. A run computes for I, writes its state for
+C, and so on; at a failure it loses what came after the last state, needs R to come back, and fails while it writes or
+comes back as it does at other times. Then a segment of I + C takes ``M e^(R/M) (e^((I+C)/M) - 1)`` on average (Daly
+2006), and the best I, in which R has no part, solves ``-ln(1 - I/M) - I/M = C/M``. Young (1974) and Daly (2006)
+give closed forms near it.
+
+Of that time I is work and C writing. Coming back takes ``1 - e^(-R/M)`` of all the time: failures come at rate 1/M at
+all times alike, and after each ``M (1 - e^(-R/M))`` pass on average until the state is back or the next one comes. The
+rest was lost. A state that counts only w after it was taken makes a failure cost w more, lost.
+
+Where it stops being true: failures that come in bursts, states written while the run goes on, and failures that are
+noticed late.
+"""
+
+import math
+
+from plesio.core.errors import ConfigError
+from plesio.core.units import format_seconds
+from plesio.planning.theory.bound import Bound
+from plesio.planning.theory.checks import check_count, check_not_negative, check_positive
+from plesio.planning.theory.roots import rising_root
+
+__all__ = [
+    "MOST_SLOWDOWN",
+    "best_interval_s",
+    "check_run_ends",
+    "checkpoint_interval",
+    "cluster_mtbf_s",
+    "daly_interval_s",
+    "expected_slowdown",
+    "slowdown_parts",
+    "young_interval_s",
+]
+
+MOST_SLOWDOWN = 100.0
+"""Seconds that a second of work may take; a run that takes longer is no plan."""
+_MOST_EXPONENT = 600.0
+"""Far enough below the 709 at which no float holds e^x."""
+
+
+def cluster_mtbf_s(*, node_mtbf_s: float, num_nodes: int) -> float:
+    """Seconds between two failures of any of the nodes: ``M_node / n``, for failures that are independent.
+
+    >>> round(cluster_mtbf_s(node_mtbf_s=5 * 365 * 86400, num_nodes=1000) / 3600, 1)
+    43.8
+
+    Args:
+        node_mtbf_s: Mean seconds between two failures of one node.
+        num_nodes: Nodes that the run cannot go on without.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    check_positive(node_mtbf_s=node_mtbf_s)
+    check_count(num_nodes=num_nodes)
+    return node_mtbf_s / num_nodes
+
+
+def young_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
+    """Seconds of work between two states: ``√(2CM)`` (Young 1974), the best for C much shorter than M.
+
+    >>> round(young_interval_s(checkpoint_s=12 * 60, mtbf_s=18 * 3600) / 60, 3)
+    160.997
+
+    Args:
+        checkpoint_s: C, seconds to write a state.
+        mtbf_s: M, mean seconds between two failures.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    check_positive(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
+    return math.sqrt(2 * checkpoint_s * mtbf_s)
+
+
+def daly_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
+    """Seconds of work between two states (Daly 2006): the first terms of the best interval's series.
+
+    ``√(2CM) (1 + √(C/2M)/3 + (C/2M)/9) - C``, and M from ``C = 2M`` on.
+
+    >>> round(daly_interval_s(checkpoint_s=5 * 60, mtbf_s=21 * 3600) / 60, 2)
+    108.94
+
+    Args:
+        checkpoint_s: C, seconds to write a state.
+        mtbf_s: M, mean seconds between two failures.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    young_s = young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
+    ratio = checkpoint_s / (2 * mtbf_s)
+    return young_s * (1 + math.sqrt(ratio) / 3 + ratio / 9) - checkpoint_s if ratio < 1 else mtbf_s
+
+
+def best_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
+    """Seconds of work between two states that make `expected_slowdown` least, exactly.
+
+    >>> round(best_interval_s(checkpoint_s=5 * 60, mtbf_s=21 * 3600) / 60, 2)
+    108.94
+
+    Args:
+        checkpoint_s: C, seconds to write a state.
+        mtbf_s: M, mean seconds between two failures.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    check_positive(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
+    return mtbf_s * rising_root(lambda part: -math.log1p(-part) - part - checkpoint_s / mtbf_s, 0.0, 1.0)
+
+
+def expected_slowdown(*, interval_s: float, checkpoint_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:
+    """Seconds that a second of work takes on average: ``M e^(R/M) (e^((I+C)/M) - 1) / I`` (Daly 2006).
+
+    Infinity where that is above e^600.
+
+    >>> round(expected_slowdown(interval_s=108.94 * 60, checkpoint_s=5 * 60, mtbf_s=21 * 3600) - 1, 5)
+    0.09464
+
+    Args:
+        interval_s: I, seconds of work between two states.
+        checkpoint_s: C, seconds to write a state.
+        mtbf_s: M, mean seconds between two failures.
+        restart_s: R, seconds from a failure until the last state is back.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    times = {"interval_s": interval_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}
+    return 1 + math.fsum(slowdown_parts(**times).values())
+
+
+def slowdown_parts(
+    *, interval_s: float, checkpoint_s: float, mtbf_s: float, restart_s: float = 0.0, lag_s: float = 0.0
+) -> dict[str, float]:
+    """What the seconds that a second of work takes go into, besides that second.
+
+    >>> parts = slowdown_parts(interval_s=6000, checkpoint_s=60, mtbf_s=60_000, restart_s=600)
+    >>> {name: round(share, 4) for name, share in parts.items()}
+    {'writing': 0.01, 'lost work': 0.0528, 'restarts': 0.0107}
+
+    Args:
+        interval_s: I, seconds of work between two states.
+        checkpoint_s: C, seconds that the run stands still for a state.
+        mtbf_s: M, mean seconds between two failures.
+        restart_s: R, seconds from a failure until the last state is back.
+        lag_s: w, seconds from when a state is taken until it counts; no more than I.
+
+    Raises:
+        ConfigError: An argument that is out of range.
+    """
+    check_positive(interval_s=interval_s, mtbf_s=mtbf_s)
+    check_not_negative(checkpoint_s=checkpoint_s, restart_s=restart_s, lag_s=lag_s)
+    segment_s = interval_s + checkpoint_s
+    if restart_s + lag_s + segment_s > _MOST_EXPONENT * mtbf_s:
+        until_it_counts_s = coming_back_s = math.inf
+    else:
+        until_it_counts_s = mtbf_s * math.exp(lag_s / mtbf_s) * math.expm1(segment_s / mtbf_s)
+        coming_back_s = math.expm1(restart_s / mtbf_s) * until_it_counts_s
+    return {
+        "writing": checkpoint_s / interval_s,
+        "lost work": (until_it_counts_s - segment_s) / interval_s,
+        "restarts": coming_back_s / interval_s,
+    }
+
+
+def check_run_ends(
+    *,
+    interval_s: float,
+    checkpoint_s: float,
+    mtbf_s: float,
+    restart_s: float = 0.0,
+    remedy: str = "a longer mtbf_s, or a shorter checkpoint_s, restart_s or interval_s",
+) -> None:
+    """Make sure that a run takes at most `MOST_SLOWDOWN` times its work.
+
+    Args:
+        interval_s: I, seconds of work between two states.
+        checkpoint_s: C, seconds to write a state.
+        mtbf_s: M, mean seconds between two failures.
+        restart_s: R, seconds from a failure until the last state is back.
+        remedy: What to write instead.
+
+    Raises:
+        ConfigError: It takes longer, or an argument is out of range.
+    """
+    slowdown = expected_slowdown(interval_s=interval_s, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, restart_s=restart_s)
+    if slowdown > MOST_SLOWDOWN:
+        raise ConfigError(
+            f"failures are {format_seconds(mtbf_s)} apart, states {format_seconds(interval_s)} of work; to write one "
+            f"takes {format_seconds(checkpoint_s)}, to come back {format_seconds(restart_s)}, so the run would hardly "
+            f"ever end ({slowdown:.3g} times its work); write {remedy}"
+        )
+
+
+def checkpoint_interval(
+    *, checkpoint_s: float = 300.0, node_mtbf_s: float = 1260 * 60, num_nodes: int = 1, restart_s: float = 0.0
+) -> Bound:
+    """Saving a run's state: the best interval, and the share of useful time that saving and failing cost on top.
+
+    ``M e^(R/M) (e^((I+C)/M) - 1)/I - 1`` at the I that makes it least (Daly 2006), with ``M = M_node/n``; beside it the
+    intervals of Young (1974), ``√(2CM)``, and of Daly (2006).
+
+    >>> bound = checkpoint_interval()
+    >>> round(bound.also["best interval (s)"] / 60, 2), round(bound.value, 5)
+    (108.94, 0.09464)
+
+    Args:
+        checkpoint_s: C, seconds to write a state.
+        node_mtbf_s: M_node, mean seconds between two failures of one node.
+        num_nodes: n, nodes that the run cannot go on without.
+        restart_s: R, seconds from a failure until the last state is back.
+
+    Raises:
+        ConfigError: An argument that is out of range, or a run that would hardly ever end.
+    """
+    mtbf_s = cluster_mtbf_s(node_mtbf_s=node_mtbf_s, num_nodes=num_nodes)
+    best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
+    times = {"interval_s": best_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}
+    check_run_ends(**times, remedy="a longer node_mtbf_s, a smaller num_nodes, or a shorter checkpoint_s or restart_s")
+    return Bound(
+        quantity="overhead at the best interval",
+        unit="share",
+        parts=slowdown_parts(**times),
+        also={
+            "best interval (s)": best_s,
+            "Young's interval (s)": young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
+            "Daly's interval (s)": daly_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
+            "time between failures (s)": mtbf_s,
+        },
+    )

@@ -1,0 +1,147 @@
+"""The fastest layout, held against trying all by hand."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from plesio.core.errors import ConfigError
+from plesio.planning.estimate import SOFTWARE, Layout, estimate_memory, estimate_step, find_model, parse_machine
+from plesio.planning.estimate.frontier import find_frontier, pareto_front
+from plesio.planning.estimate.search import RESERVE, layouts_of, search_layouts
+from plesio.planning.estimate.training import estimate_training
+
+MACHINE = parse_machine("16xa100")
+MODEL = find_model("llama-2-7b")
+BATCH = 32
+
+
+def brute_force() -> dict[Layout, float]:
+    """Seconds of a step for each layout that works, of all numbers up to 32 for every degree."""
+    numbers = [1, 2, 4, 8, 16, 32]
+    found = {}
+    for tp, pp, vpp, cp, micro_batch, zero, recomputation in product(
+        numbers, numbers, numbers, numbers, numbers, range(4), ("none", "full")
+    ):
+        dp = 16 // (tp * pp * cp)
+        if not dp or tp > 8 or cp > 4 or micro_batch > 16:
+            continue
+        layout = Layout(
+            tp=tp,
+            pp=pp,
+            vpp=vpp,
+            dp=dp,
+            cp=cp,
+            zero=zero,
+            micro_batch=micro_batch,
+            recomputation=recomputation,  # type: ignore[arg-type]
+            sequence_parallel=tp > 1,
+        )
+        try:
+            memory = estimate_memory(MODEL, layout, MACHINE, global_batch=BATCH)
+        except ConfigError:
+            continue
+        if memory.total_bytes <= (1 - RESERVE) * memory.capacity_bytes:
+            found[layout] = estimate_step(MODEL, layout, MACHINE, global_batch=BATCH).total_s
+    return found
+
+
+def test_the_search_finds_what_brute_force_finds():
+    found = search_layouts(MODEL, MACHINE, global_batch=BATCH)
+    by_hand = brute_force()
+    assert {candidate.layout for candidate in found.candidates} == set(by_hand)
+    assert found.best.step.total_s == min(by_hand.values())
+    steps_s = [candidate.step.total_s for candidate in found.candidates]
+    assert steps_s == sorted(steps_s)
+    assert found.num_tried == len(found.candidates) + found.num_not_divisible + found.num_too_large
+
+
+def test_every_cell_of_the_heat_map_is_the_best_of_its_degrees():
+    found = search_layouts(MODEL, MACHINE, global_batch=BATCH)
+    for (tp, pp), best in found.best_by_degrees().items():
+        same = [one for one in found.candidates if (one.layout.tp, one.layout.pp) == (tp, pp)]
+        assert best.step.total_s == min(one.step.total_s for one in same)
+
+
+def test_what_is_fixed_stays():
+    found = search_layouts(MODEL, MACHINE, global_batch=BATCH, fixed={"tp": 2, "zero": 1, "recomputation": "full"})
+    for candidate in found.candidates:
+        layout = candidate.layout
+        assert (layout.tp, layout.zero, layout.recomputation) == (2, 1, "full")
+    with pytest.raises(ConfigError, match="tp = 3 cannot be had from 16 devices"):
+        search_layouts(MODEL, MACHINE, global_batch=BATCH, fixed={"tp": 3})
+
+
+def test_selective_recomputation_is_searched_where_attention_is_not_fused():
+    kinds = {
+        software: {layout.recomputation for layout in layouts_of(MODEL, MACHINE, global_batch=BATCH, software=each)}
+        for software, each in SOFTWARE.items()
+    }
+    assert kinds["current"] == {"none", "full"}
+    assert kinds["megatron-2022"] == {"none", "selective", "full"}
+
+
+def test_experts_are_shared_and_images_need_only_replicas():
+    mixture = search_layouts(find_model("mixtral-8x7b"), parse_machine("32xh100"), global_batch=64, fixed={"zero": 1})
+    assert mixture.best.layout.ep > 1
+    images = search_layouts(find_model("resnet50"), parse_machine("8xv100"), global_batch=256, precision="fp16")
+    assert images.best.layout.num_devices == images.best.layout.dp == 8
+
+
+def test_a_faster_machine_is_never_slower():
+    slow = search_layouts(MODEL, MACHINE, global_batch=BATCH).best.step.total_s
+    nic = replace(MACHINE.nic, bytes_per_s=2 * MACHINE.nic.bytes_per_s)
+    assert search_layouts(MODEL, replace(MACHINE, nic=nic), global_batch=BATCH).best.step.total_s <= slow
+
+
+def test_progress_reaches_its_end():
+    seen: list[tuple[int, int]] = []
+    found = search_layouts(
+        MODEL, MACHINE, global_batch=BATCH, on_progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen[0] == (0, found.num_tried)
+    assert seen[-1] == (found.num_tried, found.num_tried)
+    assert seen == sorted(seen)
+
+
+def test_a_model_that_fits_nowhere_names_a_machine_that_would_do():
+    model = find_model("llama-3-70b")
+    with pytest.raises(
+        ConfigError, match=r"fits into the memory of 8xa100 with sequences of 8,192 tokens; write (\d+)xa100"
+    ) as error:
+        search_layouts(model, parse_machine("8xa100"), global_batch=256)
+    larger = str(error.value).partition("; write ")[2].partition(",")[0]
+    assert search_layouts(model, parse_machine(larger), global_batch=256).best.memory.fits
+
+
+def test_a_precision_that_the_device_lacks_is_refused():
+    with pytest.raises(ConfigError, match='did you mean "fp16"'):
+        search_layouts(MODEL, parse_machine("8xv100"), global_batch=BATCH, precision="bf16")
+
+
+def test_nothing_on_the_front_is_beaten():
+    machines = [
+        MACHINE,
+        parse_machine("8xa100"),
+        parse_machine("32xa100"),
+        parse_machine("16xh100"),
+        parse_machine("1xv100"),
+    ]
+    frontier = find_frontier(MODEL, machines, global_batch=BATCH, tokens=1e10)
+    assert set(frontier.refused) == {"1xv100"}
+    assert len(frontier.trainings) == 4
+    assert frontier.on(MACHINE).machine == MACHINE
+    for one in frontier.front:
+        assert not any(other.total_s < one.total_s and other.cost < one.cost for other in frontier.trainings)
+    for one in frontier.trainings:
+        assert any(other.total_s <= one.total_s and other.cost <= one.cost for other in frontier.front)
+    # the same run from the layout that was found
+    best = frontier.searches[MACHINE.name].best.layout
+    again = estimate_training(MODEL, best, MACHINE, global_batch=BATCH, tokens=1e10)
+    assert again.total_s == frontier.on(MACHINE).total_s
+    assert pareto_front([again, again]) == (again,)
+
+
+def test_the_machine_that_was_asked_for_must_do():
+    with pytest.raises(ConfigError, match="1xv100"):
+        find_frontier(MODEL, [parse_machine("1xv100"), MACHINE], global_batch=BATCH, tokens=1e10, precision="fp16")

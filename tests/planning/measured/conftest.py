@@ -1,0 +1,1 @@
+from support.fork_server import fork_server as fork_server

@@ -1,0 +1,151 @@
+"""Odd values of every input of every study: one clear line that names the input, or an answer that holds together."""
+
+import json
+import math
+import re
+from typing import Any
+
+import pytest
+
+from plesio.cli.function_options import in_options
+from plesio.cli.main import invoke
+from plesio.core.errors import ConfigError
+from plesio.core.inputs import Input
+from plesio.core.within import ANY
+from plesio.planning.studies import STUDIES, Study, find_study
+
+NUMBERS = ("number", "bandwidth", "size", "duration", "count")
+LARGE = 10**9
+QUICK: dict[str, dict[str, Any]] = {
+    "batch-scaling": {"dimension": 4, "batches": (16, 64, 256), "condition": 2.0, "max_steps": 200},
+    "bounded-staleness": {"delays": (0, 1), "condition_number": 2.0, "num_trials": 2, "num_dimensions": 2},
+    "compression": {"dimension": 20, "condition": 5.0, "schemes": ("none", "topk:0.5"), "max_iterations": 2000},
+    "checkpointing": {"num_runs": 4},
+    "consistency": {"ratios": (1.0,), "cvs": (0.1,), "slowdowns": (1.0,), "num_workers": 2, "bounds": (1,)},
+    "determinism": {"num_ranks": 4, "num_elements": 100, "training_ranks": 2, "batch": 4, "num_steps": 3},
+    "load-balancing": {"num_workers": 4, "num_clusters": 50, "num_steps": 40},
+    "local-sgd": {"periods": (1, 2), "num_workers": 2, "num_dimensions": 2, "num_trials": 2, "ratios": (1.0,)},
+    "loss-scaling": {"num_steps": 200, "num_gradients": 100},
+    "mixture-of-experts": {"num_experts": 8, "num_devices": 4, "tokens_per_device": 64, "num_draws": 2},
+    "overlap": {"num_layers": 6},
+    "pipeline": {"num_stages": 2, "num_micro_batches": 2},
+    "staleness-weighting": {"max_staleness": 2, "condition_number": 4.0, "num_dimensions": 2, "num_trials": 2},
+    "stragglers": {"num_iterations": 50},
+    "time-to-train": {"num_runs": 50},
+}
+"""Smaller than the defaults, so that hundreds of questions are asked in seconds; what is odd is asked all the same."""
+
+
+def odd_values(one: Input) -> list[Any]:
+    """Of a number or a list: 0, 1, below 0, huge, none, the same twice, no number; and the ends of what it may be."""
+    if one.kind == "whole number":
+        odd: list[Any] = [0, 1, -1, LARGE, 10**400]
+        ends = [int(each) for each in (one.within.low, one.within.high) if each in (0, 1, 2)]
+    elif one.kind in NUMBERS:
+        odd = [0.0, 1.0, -1.0, 1e300, 1e-300, math.nan, -math.inf]
+        ends = [each for each in (one.within.low, one.within.high) if abs(each) <= 2]
+    else:
+        return [] if not one.many else [(), ("nonsense",), (*one.default, *one.default)]
+    values = [*odd, *(each for each in ends if each not in odd)]
+    if not one.many:
+        return values
+    return [(), *((value,) for value in values), (*one.default, *one.default)]
+
+
+def faults(study: Study, one: Input, value: Any) -> str:
+    """What is wrong with how the study answers; empty if nothing is."""
+    try:
+        asked = study.ask(**{**QUICK.get(study.name, {}), one.name: value})
+    except ConfigError as error:
+        said = str(error)
+        if "\n" in said or len(said) > 400:
+            return f"is refused on more than a line: {said}"
+        return "" if names(one, said) else f"is refused without its name: {said}"
+    answer = asked.answer
+    parts = answer.parts
+    if not all(map(math.isfinite, (*parts.values(), answer.total))):
+        return f"has no finite answer: {dict(parts)}"
+    if math.fsum(parts.values()) != pytest.approx(answer.total, rel=1e-9):
+        return f"has parts that do not add up: {dict(parts)}, {answer.total}"
+    if not (answer.tables() and answer.charts()):
+        return "has nothing to show"
+    json.dumps(asked.to_json(), allow_nan=False)
+    return "" if not re.search(r"\bnan\b", answer.finding) else f"is answered by {answer.finding}"
+
+
+def names(one: Input, said: str) -> bool:
+    """Whether the parameter is in a message, and its option in what the command line makes of it."""
+    on_the_line = in_options(said, {one.name: one.option})
+    if said.startswith("failures are "):  # of a run that would hardly ever end: several inputs, and the model's size
+        return bool(re.search(r"write a longer (device_)?mtbf_s, ", said))
+    return bool(
+        re.search(rf"(?<!\w){one.name}(?!\w)", said) and re.search(rf"(?<![\w-]){one.option}(?![\w-])", on_the_line)
+    )
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda each: each.name)
+def test_odd_values_are_refused_by_name_or_answered(study: Study):
+    found = [
+        f"{study.name} {one.name}={str(value)[:60]} {fault}"
+        for one in study.inputs()
+        for value in odd_values(one)
+        if (fault := faults(study, one, value))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_every_study_says_which_numbers_it_may_be_asked_with():
+    assert not [
+        study.name for study in STUDIES if all(one.within == ANY for one in study.inputs() if one.name != "seed")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["collectives", "--ranks", "1"], "--ranks is 1; write 2 to 1048576"),
+        (["collectives", "--other-ranks", "1"], "--other-ranks is 1; write 2 to 1048576"),
+        (["consistency", "--workers", "1"], "--workers is 1; write 2 to 64"),
+        (["stragglers", "--stages", ""], "--stages has 0 values; write 1 or more"),
+        (["overlap", "--gradient", "0 B"], "--gradient is 0; write 1 to"),
+        (["determinism", "--batch", "9"], "--batch is 9, no multiple of the 8 of --training-ranks; write a --batch"),
+        (["hierarchical", "--nics-per-host", "9"], "write 1 to 8 for --nics-per-host"),
+        (["stragglers", "--cv", "nan"], "--cv is nan; write a finite number"),
+        (["time-to-train", "--confidence", "90"], "--confidence is 90; write more than 0, less than 1"),
+    ],
+)
+def test_the_command_line_is_told_of_its_options(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str):
+    assert invoke(["study", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "said"),
+    [
+        ("collectives", {"num_ranks": 2.5}, "num_ranks is 2.5; write a whole number"),
+        ("collectives", {"other_ranks": 8}, "other_ranks is 8; write several, as in "),
+        ("stragglers", {"distribution": "gama"}, 'distribution is "gama"; did you mean "gamma"'),
+        ("stragglers", {"num_workers": "many"}, "num_workers is 'many'; write a whole number"),
+        ("stragglers", {"mean_s": None}, "mean_s is None; write a number"),
+    ],
+)
+def test_what_is_no_number_or_no_choice_is_refused(name: str, inputs: dict[str, Any], said: str):
+    with pytest.raises(ConfigError) as refused:
+        find_study(name).ask(**inputs)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "one"),
+    [
+        ("data-parallel", {"num_workers": 1}, "1 worker "),
+        ("stragglers", {"num_workers": 1, "num_iterations": 50}, "1 worker "),
+        ("tensor-parallel", {"num_devices": 1}, "1 device,"),
+        ("hierarchical", {"ranks_per_host": 1, "nics_per_host": 1}, "1 rank and 1 NIC,"),
+        ("determinism", {"num_steps": 1, "num_elements": 10}, "after 1 step "),
+    ],
+)
+def test_one_of_a_thing_is_written_so(name: str, inputs: dict[str, Any], one: str):
+    assert one in find_study(name).ask(**inputs).answer.finding

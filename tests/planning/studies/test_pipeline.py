@@ -1,0 +1,105 @@
+import pytest
+
+from plesio.core.errors import ConfigError
+from plesio.planning.studies import pipeline
+from plesio.planning.theory.parallelism import bubble_share, micro_batches_for
+
+
+def test_reference_values():
+    """docs/studies/reference.md, study 5."""
+    expected = {1: 87.5, 2: 77.8, 4: 63.6, 8: 46.7, 16: 30.4, 32: 17.9}
+    assert {m: round(100 * bubble_share(num_stages=8, num_micro_batches=m), 1) for m in expected} == expected
+    by_doing = {p.num_micro_batches: p.bubble for p in pipeline().points if p.schedule in ("gpipe", "1f1b")}
+    for m, percent in expected.items():
+        assert round(100 * by_doing[m], 1) == percent
+    assert bubble_share(num_stages=8, num_micro_batches=24) == pytest.approx(0.2258, abs=5e-5)
+    assert bubble_share(num_stages=8, num_micro_batches=40) == pytest.approx(0.1489, abs=5e-5)
+    assert micro_batches_for(0.1, num_stages=8) == 63
+    assert micro_batches_for(0.05, num_stages=8) == 133
+    assert pipeline(target_bubble=0.1).needed == 63
+    assert pipeline(tensor_parallel=1).layer_bytes["none"] == pytest.approx(2.87e9, abs=0.005e9)
+
+
+def test_equal_stages_take_the_closed_form():
+    answer = pipeline(forward_s=0.01, backward_s=0.02, recomputation="none")
+    for point in answer.points:
+        if point.recomputation == "none" and point.schedule in ("gpipe", "1f1b"):
+            assert point.iteration_s == pytest.approx((point.num_micro_batches + 7) * 0.03)
+        if point.recomputation == "none" and point.schedule == "interleaved":
+            assert point.bubble == pytest.approx(
+                bubble_share(num_stages=8, num_micro_batches=point.num_micro_batches, num_chunks=2)
+            )
+
+
+def test_gpipe_holds_all_micro_batches_and_1f1b_as_many_as_there_are_stages():
+    for point in pipeline().points:
+        if point.schedule == "gpipe":
+            assert point.held == point.num_micro_batches
+        if point.schedule == "1f1b":
+            assert point.held == min(8, point.num_micro_batches)
+
+
+def test_recomputing_trades_time_for_memory():
+    none, selective, full = (pipeline(recomputation=kind).at for kind in ("none", "selective", "full"))
+    assert none.activation_bytes > selective.activation_bytes > full.activation_bytes
+    assert none.iteration_s < selective.iteration_s < full.iteration_s
+    assert full.iteration_s / none.iteration_s == pytest.approx(4 / 3)  # b = 2f: 3f become 4f
+
+
+def test_the_frontier_is_not_beaten():
+    answer = pipeline()
+    for point in answer.points:
+        assert any(
+            front.activation_bytes <= point.activation_bytes and front.micro_batch_s <= point.micro_batch_s * (1 + 1e-9)
+            for front in answer.frontier
+        )
+    assert answer.fastest is not None
+    assert answer.fastest.activation_bytes <= answer.memory_bytes
+    assert pipeline(memory_bytes=1e6).fastest is None
+    assert "nothing fits" in pipeline(memory_bytes=1e6).finding
+
+
+def test_the_slowest_stage_and_sends_set_the_pace():
+    equal = pipeline().at.iteration_s
+    slow = pipeline(stage_weights=(1, 1, 1, 1, 1, 1, 1, 2)).at.iteration_s
+    step_s = (0.073 + 0.146) * 1.01
+    assert slow > 32 * 2 * step_s > equal
+    assert pipeline(send_s=0.01).at.iteration_s > equal
+    for times_s in pipeline().unequal.values():
+        assert times_s[0] < min(times_s[1:])
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"num_stages": 0},
+        {"num_micro_batches": 0},
+        {"schedule": "interleaved", "num_micro_batches": 30},
+        {"schedule": "zbv", "num_micro_batches": 8},
+        {"target_bubble": 0.0},
+        {"forward_s": -1.0},
+        {"stage_weights": (1.0, 2.0)},
+        {"num_layers": 4},
+        {"hidden": 0},
+    ],
+)
+def test_impossible_inputs_are_refused(inputs: dict[str, float]):
+    with pytest.raises(ConfigError, match="write"):
+        pipeline(**inputs)  # type: ignore[arg-type]
+
+
+def test_chunks_are_whole_layers() -> None:
+    with pytest.raises(ConfigError, match="write one of 1, 2, 3, 4, 6, 12 chunks"):
+        pipeline(num_chunks=64, schedule="interleaved")
+    uneven = pipeline(num_chunks=64)
+    assert {point.schedule for point in uneven.points}.isdisjoint({"interleaved"})
+    with pytest.raises(ConfigError, match="write one of"):
+        pipeline(num_chunks=5, schedule="interleaved", num_micro_batches=8)
+
+
+def test_of_many_micro_batches_only_those_asked_for_are_simulated() -> None:
+    answer = pipeline(num_stages=96, num_micro_batches=44)
+    assert {one.num_micro_batches for one in answer.points} == {*(2**power for power in range(6)), 44}
+    assert len(answer.tables()) > 1
+    with pytest.raises(ConfigError, match="write at most 4096"):
+        pipeline(num_micro_batches=5000)

@@ -1,0 +1,76 @@
+from itertools import pairwise
+
+import pytest
+
+from plesio.cli.main import invoke
+from plesio.core.errors import ConfigError
+from plesio.planning.studies import time_to_train
+
+DAY_S = 86_400
+
+
+def test_reference_values():
+    """docs/studies/reference.md, study 20."""
+    answer = time_to_train()
+    assert answer.ideal_s / DAY_S == pytest.approx(213, abs=0.5)
+    assert answer.state_bytes == 16 * 70e9
+    larger = time_to_train(machine="2048xa100", tokens=2e12)
+    assert larger.ideal_s / DAY_S == pytest.approx(38.0, abs=0.05)
+
+
+def test_simulated_runs_agree_with_the_closed_form():
+    answer = time_to_train(machine="2048xa100", num_runs=20_000)
+    low, high = answer.simulated_slowdown_ci95
+    assert low < answer.total / answer.ideal_s < high
+    quantiles = answer.simulated_s
+    assert list(quantiles) == sorted(quantiles)
+    assert quantiles[0] > answer.ideal_s
+
+
+def test_the_interval_is_that_of_failures_and_of_the_utilisation():
+    by_chance = time_to_train(mfu_error=0.0)
+    assert by_chance.interval_s == pytest.approx((by_chance.simulated_s[5], by_chance.simulated_s[95]))
+    low_s, high_s = time_to_train().interval_s
+    assert low_s < by_chance.interval_s[0] < by_chance.total < by_chance.interval_s[1] < high_s
+
+
+def test_more_devices_take_less_work_and_lose_more_of_it():
+    runs = list(time_to_train().by_devices.values())
+    assert all(before.work_s > after.work_s for before, after in pairwise(runs))
+    assert all(before.share > after.share for before, after in pairwise(runs))
+
+
+def test_the_utilisation_moves_the_run_the_most():
+    answer = time_to_train()
+    assert answer.sensitivities[0].name == "MFU"
+    assert answer.sensitivities[0].low_s == pytest.approx(answer.total / 0.8, rel=2e-3)
+
+
+def test_a_layout_gives_the_utilisation():
+    answer = time_to_train(pace="layout", machine="256xh100", tp=8, pp=4)
+    given = time_to_train(machine="256xh100", parameters=answer.state_bytes / 16, mfu=answer.mfu)
+    # 6 N D leaves attention out and counts the embedding: a few percent for a model of 70 billion
+    assert answer.ideal_s == pytest.approx(given.ideal_s, rel=0.1)
+    assert answer.sensitivities[0].name == "peak FLOP/s"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"mfu": 40.0}, "mfu is 40; write"),
+        ({"parameters": 0.0}, "parameters is 0; write 1 "),
+        ({"machine": "many"}, 'as in "2048xh100"'),
+        ({"num_runs": 1}, "num_runs is 1; write 2 "),
+        ({"confidence": 90.0}, "confidence is 90; write more than 0, less than 1"),
+        ({"pace": "layout", "tp": 7}, "write"),
+        ({"device_mtbf_s": 600.0}, "write a longer device_mtbf_s"),
+    ],
+)
+def test_impossible_inputs_are_refused(inputs: dict[str, object], message: str):
+    with pytest.raises(ConfigError, match=message):
+        time_to_train(**inputs)  # type: ignore[arg-type]
+
+
+def test_bits_for_bytes_are_refused_on_the_command_line(capsys: pytest.CaptureFixture[str]):
+    assert invoke(["study", "time-to-train", "--storage-bandwidth", "100 Gb/s"]) == 2
+    assert 'write "100 Gbit/s" (bits) or "100 GB/s" (bytes)' in capsys.readouterr().err
