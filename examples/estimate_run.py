@@ -5,8 +5,8 @@
 `plesio estimate` says the same on the command line; `docs/planning.md` has the model, its sources and its limits.
 """
 
-from plesio.estimate import Conditions, Layout, estimate_training, find_model, parse_machine, search_layouts
-from plesio.estimate.sensitivity import best_upgrade, bottleneck, tornado
+from plesio.planning.estimate import Conditions, Layout, estimate_training, find_model, parse_machine, search_layouts
+from plesio.planning.estimate.sensitivity import best_upgrade, bottleneck, tornado
 
 GLOBAL_BATCH = 512
 TOKENS = 300e9
