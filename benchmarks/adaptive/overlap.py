@@ -22,7 +22,7 @@ import plesio
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster, LinkKind
 from plesio.cost.step_time import LogNormal
-from plesio.runtime.ledger import RunInfo
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob

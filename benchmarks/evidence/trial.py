@@ -19,8 +19,8 @@ from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster, LinkKind
 from plesio.cost.link_changes import LinkChange
 from plesio.cost.step_time import LogNormal, Stalls, StepTime
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.join import join
-from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob

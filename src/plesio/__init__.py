@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from plesio.policies import ASP, BSP, SSP, Adaptive, Delayed, Hierarchical, LocalSGD, Policy, Switch, parse_policy
 
 if TYPE_CHECKING:
+    from plesio.protocol.figures import RunInfo
     from plesio.runtime.exchange.adaptive import Transition
     from plesio.runtime.job import Job
     from plesio.runtime.join import join
-    from plesio.runtime.ledger import RunInfo
     from plesio.runtime.session import Session
     from plesio.tasks.task import Task
 
@@ -39,7 +39,7 @@ __all__ = [
 
 _LAZY = {
     "Job": "plesio.runtime.job",
-    "RunInfo": "plesio.runtime.ledger",
+    "RunInfo": "plesio.protocol.figures",
     "Session": "plesio.runtime.session",
     "Task": "plesio.tasks.task",
     "Transition": "plesio.runtime.exchange.adaptive",

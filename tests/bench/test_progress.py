@@ -80,17 +80,19 @@ import sys
 from plesio.core.clock import MonotonicClock
 from plesio.runtime.exchange.transport import Control
 from plesio.runtime.job_server import JobServer
-from plesio.runtime.messages import ControlKind, worker_identity
+from plesio.protocol.message import kind_of
+from plesio.protocol.peers import worker_identity
+from plesio.protocol.to_server import Join
 
 class Endpoint:
     generation = 0
 
 body = dict(
     policy={policy!r}, folder=None, num_servers=1, info={{}}, num_workers=2, snapshot_every=None, layout="",
-    environment={{}}, rack=0,
+    environment=dict(plesio="", python="", torch="", numpy="", platform="", cpu="", num_cpus=1), rack=0,
 )
 server = JobServer(0, endpoint=Endpoint(), first=None, clock=MonotonicClock())
-server.handle([Control(peer=worker_identity(1).encode(), kind=ControlKind.JOIN, generation=0, body=body)])
+server.handle([Control(peer=worker_identity(1).encode(), kind=kind_of(Join), generation=0, body=body)])
 print("torch" in sys.modules, "torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

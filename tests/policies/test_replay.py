@@ -110,14 +110,18 @@ def test_verify_refuses_events_that_no_world_sends():
         ('{"event": {"kind": "joined", "worker": 1}}', "line 3: an entry is"),
         ('{"event": {"worker": 1}, "actions": []}', 'line 3: an event is an object with a "kind"'),
         ('{"event": {"kind": "joind", "worker": 1}, "actions": []}', 'unknown event "joind"; did you mean "joined"?'),
-        ('{"event": {"kind": "joined"}, "actions": []}', "event joined has fields ; expected worker"),
-        ('{"event": {"kind": "joined", "worker": true}, "actions": []}', "True is not int"),
-        ('{"event": {"kind": "left", "worker": 1, "reason": "bored"}, "actions": []}', "'bored' is not a valid"),
+        ('{"event": {"kind": "joined"}, "actions": []}', "event joined: Object missing required field `worker`"),
+        ('{"event": {"kind": "joined", "worker": true}, "actions": []}', "Expected `int`, got `bool` - at `$.worker`"),
+        ('{"event": {"kind": "joined", "worker": 1, "x": 2}, "actions": []}', "unknown field `x`"),
+        (
+            '{"event": {"kind": "left", "worker": 1, "reason": "bored"}, "actions": []}',
+            "Invalid enum value 'bored' - at `$.reason`",
+        ),
         ('{"event": {"kind": "joined", "worker": 1}, "actions": [{"kind": "joined", "worker": 1}]}', "unknown action"),
         (
             '{"event": {"kind": "joined", "worker": 1}, "actions": '
             '[{"kind": "apply", "updates": [[1]], "weight": 1.0, "version": 1, "staleness": [0]}]}',
-            "are not pairs",
+            "Expected `array` of length 2, got 1 - at `$.updates[0]`",
         ),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from plesio.core.errors import DataError
@@ -265,7 +266,7 @@ def test_steps_by_racks_are_told_with_what_they_send(adaptive_run: MakeRun, make
     racks = {"topology.workers_a_rack": 2.0, "topology.step_s": 0.02}
     held = system(0.040, step_s=0.020, least_s=0.0175, feedback=3) | racks | {"feedback.drift": 3.0}
     free = system(0.040, step_s=0.020, least_s=0.0170, feedback=3) | racks | {"feedback.drift": 3.0}
-    apart = [dataclasses.replace(one, rack=one.worker // 2) for one in reviewed(3, EVEN, [0.030] * 3)]
+    apart = [structs.replace(one, rack=one.worker // 2) for one in reviewed(3, EVEN, [0.030] * 3)]
     log = log_of(
         (apart, steer(5, delayed, before="bsp", inputs=held)),
         (reviewed(19, EVEN, [0.01] * 14), steer(21, "hier:bsp/local_sgd:4", before=delayed, inputs=free)),

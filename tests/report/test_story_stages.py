@@ -18,12 +18,12 @@ from plesio.cost.step_time import Constant
 from plesio.policies import Arrived, EventLog, LeaveReason, Left, Reviewed, Steer, parse_policy, read_log
 from plesio.policies.events import Event
 from plesio.policies.replay import Entry
+from plesio.protocol.figures import RunInfo
 from plesio.report.figures.story import story_figures
 from plesio.report.story import Story, story_of
 from plesio.report.story_page import render_story_page
 from plesio.report.story_sentences import closing_sentences, heading_text, story_sentences
 from plesio.report.story_verdict import measured_rows
-from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob

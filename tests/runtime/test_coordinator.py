@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 from plesio.core.results import RunResult
-from plesio.policies import Arrived, Joined, parse_policy, verify
+from plesio.policies import Arrived, Joined, RefuseReason, parse_policy, verify
+from plesio.protocol.effects import ApplyOrder, DropOrder, Effect, Order, SnapshotOrder, Tell
+from plesio.protocol.figures import Report, RunInfo
+from plesio.protocol.message import Message
+from plesio.protocol.plans import Block, PlanFigures
+from plesio.protocol.to_worker import Expelled, Failed, Lease, Lost, MayLeave, Start, UpdateRefused
 from plesio.runtime.coordinator import (
     FIRST_LEASE_S,
     LEASE_STEPS,
@@ -14,9 +19,6 @@ from plesio.runtime.coordinator import (
     MIN_LEASE_S,
     Coordinator,
 )
-from plesio.runtime.effects import Effect, Order, Tell
-from plesio.runtime.ledger import Report, RunInfo
-from plesio.runtime.remainder import PlanFigures
 
 FIGURES = PlanFigures(num_samples=8, batch_size=2, budget_samples=8)
 
@@ -35,13 +37,13 @@ class Run:
         )
         self.now_s = 0.0
         self.orders: list[Order] = []
-        self.told: dict[int, list[Tell]] = {}
+        self.told: dict[int, list[Message]] = {}
 
     def do(self, name: str, *args: Any, **kwargs: Any) -> list[Effect]:
         effects: list[Effect] = getattr(self.coordinator, name)(*args, **kwargs, now_s=self.now_s)
         for effect in effects:
             if isinstance(effect, Tell):
-                self.told.setdefault(effect.worker, []).append(effect)
+                self.told.setdefault(effect.worker, []).append(effect.message)
             else:
                 self.orders.append(effect)
         return effects
@@ -70,26 +72,29 @@ class Run:
         arrived = Arrived(worker=worker, clock=clock, **event)
         return self.do("arrived", arrived, num_samples=samples, finished=finished, server=server)
 
-    def ask(self, worker: int, *, plan: int = 0, idle: bool = False) -> Tell | None:
+    def ask(self, worker: int, *, plan: int = 0, idle: bool = False) -> Lease | None:
         effects = self.do("lease", worker, plan=plan, idle=idle, figures=FIGURES)
-        answers = [one for one in effects if isinstance(one, Tell) and one.worker == worker and one.kind == "block"]
-        return answers[0] if answers else None
+        told = [effect.message for effect in effects if isinstance(effect, Tell) and effect.worker == worker]
+        return next((message for message in told if isinstance(message, Lease)), None)
 
-    def block(self, worker: int, *, plan: int = 0) -> dict[str, Any]:
+    def next_block(self, worker: int, *, plan: int = 0) -> Block | None:
         answer = self.ask(worker, plan=plan)
         assert answer is not None
-        block: dict[str, Any] = answer.body["block"]
+        return answer.block
+
+    def block(self, worker: int, *, plan: int = 0) -> Block:
+        block = self.next_block(worker, plan=plan)
+        assert block is not None
         return block
 
-    def finish(self, worker: int, block: dict[str, Any], *, plan: int = 0) -> list[Effect]:
-        samples = block["stop"] - block["start"]
-        return self.do("finish", worker, plan=plan, block=block["id"], num_samples=samples)
+    def finish(self, worker: int, block: Block, *, plan: int = 0) -> list[Effect]:
+        return self.do("finish", worker, plan=plan, block=block.id, num_samples=block.num_samples)
 
-    def kinds(self, worker: int) -> list[str]:
-        return [tell.kind for tell in self.told.get(worker, [])]
+    def kinds(self, worker: int) -> list[type[Message]]:
+        return [type(message) for message in self.told.get(worker, [])]
 
-    def applied(self) -> list[list[list[int]]]:
-        return [order.body["updates"] for order in self.orders if order.kind == "apply"]
+    def applied(self) -> list[tuple[tuple[int, int], ...]]:
+        return [order.updates for order in self.orders if isinstance(order, ApplyOrder)]
 
     @property
     def result(self) -> RunResult:
@@ -103,8 +108,8 @@ def test_run_starts_when_the_last_expected_worker_has_joined():
     assert run.coordinator.state == "gathering"
     run.do("join", 1)
     assert run.coordinator.state == "running"
-    assert [run.kinds(worker) for worker in range(3)] == [["start"]] * 3
-    assert run.told[0][0].body["clock"] == 0
+    assert [run.kinds(worker) for worker in range(3)] == [[Start]] * 3
+    assert run.told[0][0] == Start(clock=0, elapsed_s=0.0, workers=(0, 1, 2))
 
 
 def test_newcomer_starts_where_the_slowest_is():
@@ -113,8 +118,7 @@ def test_newcomer_starts_where_the_slowest_is():
         run.arrive(0, clock, base_version=0)
     run.arrive(1, 2, base_version=0)
     run.do("join", 2)
-    assert run.told[2][-1].kind == "start"
-    assert run.told[2][-1].body["clock"] == 2
+    assert run.told[2][-1] == Start(clock=2, elapsed_s=0.0, workers=(0, 1))
     assert run.coordinator.live == [0, 1, 2]
 
 
@@ -124,7 +128,7 @@ def test_update_counts_when_the_last_server_has_its_part():
     assert run.arrive(0, 1, server=0) == []
     assert run.applied() == []
     run.arrive(0, 1, server=1)
-    assert run.applied() == [[[0, 1]]]
+    assert run.applied() == [((0, 1),)]
     assert run.coordinator.ledger.applied_samples == 2
 
 
@@ -134,13 +138,13 @@ def test_lost_worker_loses_the_updates_that_are_not_whole_and_keeps_the_others()
     run.arrive(0, 1, server=1)
     run.arrive(0, 2, server=0, base_version=1)
     run.do("lose", 0)
-    assert run.applied() == [[[0, 1]]]
-    assert [order.body for order in run.orders if order.kind == "drop"] == [{"worker": 0, "clock": 2}]
+    assert run.applied() == [((0, 1),)]
+    assert [order for order in run.orders if isinstance(order, DropOrder)] == [DropOrder(worker=0, clock=2)]
     [late] = run.arrive(0, 2, server=1, base_version=1)
-    assert late == Order("drop", {"worker": 0, "clock": 2})
+    assert late == DropOrder(worker=0, clock=2)
     assert run.result.lost_workers == (0,)
     assert run.result.samples == 2, "its acknowledged push counts"
-    assert run.kinds(1)[-1] == "lost"
+    assert run.kinds(1)[-1] is Lost
     assert run.coordinator.status == "finished"
 
 
@@ -167,17 +171,17 @@ def test_lost_worker_no_longer_holds_up_a_synchronous_round():
     run.arrive(2, 1)
     assert run.applied() == []
     run.do("lose", 1)
-    assert run.applied() == [[[0, 1], [2, 1]]]
+    assert run.applied() == [((0, 1), (2, 1))]
 
 
 def test_the_policy_knows_one_worker_of_a_rack_and_who_it_speaks_for():
     run = Run("hier:bsp/ssp:2", workers=5).start_racks(0, 0, 0, 7, 7)
-    assert [run.kinds(worker) for worker in range(5)] == [["start"]] * 5
+    assert [run.kinds(worker) for worker in range(5)] == [[Start]] * 5
     joined = [entry.event for entry in run.coordinator.recorder.log.entries]
     assert joined == [Joined(worker=0, num_workers=3), Joined(worker=3, num_workers=2)]
     run.arrive(3, 1, samples=2, finished=[(0, 0, 4)])
-    [apply] = [order.body for order in run.orders if order.kind == "apply"]
-    assert (apply["weight"], apply["num_workers"], apply["num_live"]) == (2 / 5, [2], 5)
+    [apply] = [order for order in run.orders if isinstance(order, ApplyOrder)]
+    assert (apply.weight, apply.num_workers, apply.num_live) == (2 / 5, (2,), 5)
     assert run.coordinator.ledger.applied_samples == 4
 
 
@@ -187,15 +191,15 @@ def test_a_lost_worker_takes_its_rack_with_it_and_no_other(lost: int):
     block = run.block(3)
     run.do("lose", lost)
     [mate] = {3, 4} - {lost}
-    assert run.told[mate][-1].body == {"workers": [lost], "fatal": True}
-    assert [run.told[worker][-1].body["fatal"] for worker in range(3)] == [False] * 3
+    assert run.told[mate][-1] == Lost(workers=(lost,), fatal=True)
+    assert [run.told[worker][-1] for worker in range(3)] == [Lost(workers=(lost,), fatal=False)] * 3
     assert run.ask(3) is None, "it has been taken out"
     assert run.do("bye", mate, status="failed", error="lost") == []
     assert (run.result.status, run.result.lost_workers) == ("finished", (lost,))
     again = run.block(0)
-    assert (again["start"], again["num_workers"]) == (block["start"], 3)
+    assert (again.start, again.num_workers) == (block.start, 3)
     run.do("lose", 1)
-    assert [run.told[worker][-1].body["fatal"] for worker in (0, 2)] == [True, True]
+    assert [run.told[worker][-1] for worker in (0, 2)] == [Lost(workers=(1,), fatal=True)] * 2
     assert run.result.status == "failed"
 
 
@@ -211,8 +215,7 @@ def test_a_worker_that_has_left_is_dealt_nothing_of_a_plan_begun_after_that():
 def test_loss_is_fatal_for_a_collective_and_names_the_worker():
     run = Run("bsp").start()
     run.do("lose", 1)
-    assert run.told[0][-1].kind == "lost"
-    assert run.told[0][-1].body == {"workers": [1], "fatal": True}
+    assert run.told[0][-1] == Lost(workers=(1,), fatal=True)
     assert (run.result.status, run.result.lost_workers) == ("failed", (1,))
     assert "worker 1" in str(run.result.error)
 
@@ -227,7 +230,7 @@ def test_worker_that_is_silent_for_a_lease_is_lost_and_told_so_when_it_speaks():
     assert run.coordinator.live == [0]
     assert run.result.lost_workers == (1,)
     [told] = run.do("heard", 1)
-    assert told == Tell(1, "expelled", {})
+    assert told == Tell(worker=1, message=Expelled())
     assert run.do("leave", 1) == []
     assert run.ask(1) is None
 
@@ -254,10 +257,10 @@ def test_update_that_is_not_finite_is_refused_and_the_next_one_counts():
     run = Run("asp").start()
     run.arrive(0, 1, samples=0, finite=False)
     assert run.applied() == []
-    assert [order.body for order in run.orders if order.kind == "drop"] == [{"worker": 0, "clock": 1}]
-    assert "refused" not in run.kinds(0), "the worker found it itself, and counted it"
+    assert [order for order in run.orders if isinstance(order, DropOrder)] == [DropOrder(worker=0, clock=1)]
+    assert UpdateRefused not in run.kinds(0), "the worker found it itself, and counted it"
     run.arrive(0, 2)
-    assert run.applied() == [[[0, 2]]]
+    assert run.applied() == [((0, 2),)]
 
 
 def test_stale_update_is_refused_where_the_weighting_says_so():
@@ -265,7 +268,7 @@ def test_stale_update_is_refused_where_the_weighting_says_so():
     for clock in (1, 2):
         run.arrive(0, clock, base_version=clock - 1)
     run.arrive(1, 1, base_version=0)
-    assert run.told[1][-1].body == {"clock": 1, "reason": "too_stale"}
+    assert run.told[1][-1] == UpdateRefused(clock=1, reason=RefuseReason.TOO_STALE)
 
 
 def test_lead_is_the_largest_when_a_step_began():
@@ -277,47 +280,47 @@ def test_lead_is_the_largest_when_a_step_began():
 
 def test_resting_worker_holds_nobody_up_and_goes_on_where_the_others_are():
     run = Run("ssp:1").start()
-    while run.block(1) is not None:
+    while run.next_block(1) is not None:
         pass
-    while (block := run.block(0)) is not None:
+    while (block := run.next_block(0)) is not None:
         run.finish(0, block)
     assert run.ask(0, idle=True) is None, "worker 1 holds blocks that may come back"
     for clock in range(1, 6):
         run.arrive(1, clock, base_version=clock - 1)  # without the rest, the bound would forbid the third
     run.do("lose", 1)
-    [answer] = [tell for tell in run.told[0] if tell.kind == "block"][-1:]
-    assert answer.body["block"] is not None
-    assert answer.body["clock"] == 5
+    [answer] = [message for message in run.told[0] if isinstance(message, Lease)][-1:]
+    assert answer.block is not None
+    assert answer.clock == 5
     assert verify(run.coordinator.recorder.log) is None
 
 
 def test_plan_is_over_for_all_when_its_samples_are_finished():
     run = Run("asp").start()
-    held: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
+    held: dict[int, list[Block]] = {0: [], 1: []}
     for worker in (0, 1) * 8:
         answer = run.ask(worker)
-        if answer is not None and answer.body["block"] is not None:
-            held[worker].append(answer.body["block"])
-    assert sum(block["stop"] - block["start"] for blocks in held.values() for block in blocks) == 8
+        if answer is not None and answer.block is not None:
+            held[worker].append(answer.block)
+    assert sum(block.num_samples for blocks in held.values() for block in blocks) == 8
     for block in held[0]:
         run.finish(0, block)
     assert run.ask(0, idle=True) is None
     for block in held[1]:
         run.finish(1, block)
-    assert run.told[0][-1].body["block"] is None
+    assert run.told[0][-1] == Lease(plan=0, block=None)
     answer = run.ask(1, idle=True)
     assert answer is not None
-    assert answer.body["block"] is None
+    assert answer.block is None
 
 
 def test_worker_that_leaves_its_loop_gives_its_blocks_back():
     run = Run("asp").start()
     first = run.block(0)
-    while run.block(1) is not None:
+    while run.next_block(1) is not None:
         pass
     run.do("release", 0)
     again = run.block(1)
-    assert (again["start"], again["stop"]) == (first["start"], first["stop"])
+    assert (again.start, again.stop) == (first.start, first.stop)
 
 
 def test_synchronous_workers_begin_the_next_plan_together():
@@ -336,17 +339,17 @@ def test_synchronous_workers_begin_the_next_plan_together():
     run.arrive(1, 3)
     assert len(run.applied()) == 2, "worker 1 makes a round of its own"
     run.arrive(0, 3)
-    assert run.applied()[2] == [[1, 3], [0, 3]]
+    assert run.applied()[2] == ((1, 3), (0, 3))
 
 
 def test_lowest_rank_evaluates_when_all_have_left():
     run = Run("asp", workers=3).start()
     run.do("leave", 0)
-    assert "left" not in run.kinds(0)
+    assert MayLeave not in run.kinds(0)
     run.do("leave", 2)
-    assert run.told[2][-1] == Tell(2, "left", {"evaluates": False})
+    assert run.told[2][-1] == MayLeave(evaluates=False)
     run.do("leave", 1)
-    assert run.told[0][-1] == Tell(0, "left", {"evaluates": True})
+    assert run.told[0][-1] == MayLeave(evaluates=True)
 
 
 def test_if_the_lowest_rank_is_lost_the_next_one_evaluates():
@@ -354,8 +357,8 @@ def test_if_the_lowest_rank_is_lost_the_next_one_evaluates():
     run.do("lose", 0)
     run.do("leave", 1)
     run.do("leave", 2)
-    assert run.told[1][-1] == Tell(1, "left", {"evaluates": True})
-    assert run.told[2][-1] == Tell(2, "left", {"evaluates": False})
+    assert run.told[1][-1] == MayLeave(evaluates=True)
+    assert run.told[2][-1] == MayLeave(evaluates=False)
 
 
 def test_run_ends_when_the_last_worker_has_said_goodbye():
@@ -387,9 +390,9 @@ def test_start_fails_for_all_when_one_worker_cannot_take_part(how: str):
             run.do("lose", 1)
         else:
             run.do("bye", 1, status="failed", error="x")
-    assert "failed" in run.kinds(0)
+    assert Failed in run.kinds(0)
     run.do("join", 2)
-    assert run.kinds(2) == ["failed"], "who comes later is told too"
+    assert run.kinds(2) == [Failed], "who comes later is told too"
     for worker in run.coordinator.live:
         run.do("bye", worker, status="failed", error="x")
     assert run.coordinator.state == "ended"
@@ -399,7 +402,7 @@ def test_start_fails_for_all_when_one_worker_cannot_take_part(how: str):
 def test_late_worker_that_disagrees_does_not_disturb_the_run():
     run = Run("asp").start()
     run.do("reject", 7, "other model")
-    assert run.told[7] == [Tell(7, "failed", {"message": "other model"})]
+    assert run.told[7] == [Failed(message="other model")]
     assert run.coordinator.live == [0, 1]
     assert run.coordinator.status == "finished"
 
@@ -410,12 +413,5 @@ def test_snapshots_are_taken_when_the_samples_pass_a_multiple():
         run.now_s = float(clock)
         run.arrive(0, clock, samples=2, base_version=clock - 1)
     assert [(one.number, one.samples, one.at_s) for one in run.coordinator.snapshots] == [(0, 4, 2.0), (1, 8, 4.0)]
-    assert [order.kind for order in run.orders if order.kind in ("apply", "snapshot")] == [
-        "apply",
-        "apply",
-        "snapshot",
-        "apply",
-        "apply",
-        "snapshot",
-        "apply",
-    ]
+    kinds = [type(order) for order in run.orders if isinstance(order, ApplyOrder | SnapshotOrder)]
+    assert kinds == [ApplyOrder, ApplyOrder, SnapshotOrder, ApplyOrder, ApplyOrder, SnapshotOrder, ApplyOrder]

@@ -1,6 +1,5 @@
 import random
 from collections import Counter, deque
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from plesio.core.errors import ConfigError, DataError
+from plesio.protocol.plans import Block
 from plesio.runtime.dealing import MAX_BLOCK_BATCHES, Dealing
-from plesio.runtime.leases import Block, LeaseBook, epoch_order, round_sizes, synchronous_batches
+from plesio.runtime.leases import LeaseBook, epoch_order, round_sizes, synchronous_batches
 
 
 def all_ranks(num_samples: int, *, num_workers: int, batch_size: int, **options: Any) -> list[list[np.ndarray]]:

@@ -4,7 +4,9 @@ import pytest
 
 from plesio.core.results import Evaluation
 from plesio.policies import Apply
-from plesio.runtime.ledger import MAX_LOSS_POINTS, Ledger, Meter, Report, RunInfo
+from plesio.protocol.figures import Report, RunInfo
+from plesio.protocol.to_server import Heartbeat
+from plesio.runtime.ledger import MAX_LOSS_POINTS, Ledger, Meter
 
 
 def ledger(*, workers: int = 2, **info: object) -> Ledger:
@@ -24,7 +26,7 @@ def test_each_take_has_the_totals_and_only_the_news_of_lists():
     assert second.recent_step_s == pytest.approx(0.2)
     assert second.refused == {"not_finite": 1}
     assert second.peak_memory_bytes > 0
-    assert Report.from_json(json.loads(json.dumps(second.to_json()))) == second
+    assert Heartbeat.of_body(json.loads(json.dumps(Heartbeat(report=second).body()))).report == second
 
 
 def test_report_taken_does_not_change_afterwards():

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 import plesio
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import LogNormal
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.environment import Place
-from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob

@@ -18,8 +18,8 @@ from plesio.bench.trainer import Assignment, recipe_task
 from plesio.bench.virtual_crew import VirtualCrew
 from plesio.core.results import RunResult, read_results, write_results
 from plesio.cost.calibration import Calibration
+from plesio.protocol.figures import RunFigures
 from plesio.runtime.ledger import World
-from plesio.runtime.observer import RunFigures
 
 __all__ = ["run_comparison"]
 

@@ -12,7 +12,8 @@ from typing import Any, Self
 from plesio.bench.gang import FOR_TRAINING, Gang
 from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import Assignment, serve_runs
-from plesio.runtime.observer import Observer, RunFigures
+from plesio.protocol.figures import RunFigures
+from plesio.runtime.observer import Observer
 
 __all__ = ["Crew", "CrewRun"]
 

@@ -12,7 +12,7 @@ from plesio.cost.calibration import Calibration
 from plesio.cost.cluster import Cluster
 from plesio.cost.host_costs import HostCosts
 from plesio.cost.step_time import Constant
-from plesio.runtime.observer import RunFigures
+from plesio.protocol.figures import RunFigures
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Progress, simulate
 from plesio.runtime.virtual.job import VirtualJob

@@ -23,8 +23,10 @@ apart. For plain SGD and d = 1 this is ``local_sgd:1,delay=1``, which is there a
 """
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression

@@ -11,11 +11,12 @@ after it left (late messages are the world's to refuse); its clock grows from on
 its credit. Machines assert this.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
+
+from plesio.core.records import Record
 
 __all__ = [
-    "OMITTED_BY_DEFAULT",
     "Action",
     "Admit",
     "Apply",
@@ -36,8 +37,8 @@ __all__ = [
 ]
 
 
-OMITTED_BY_DEFAULT = {"omitted_by_default": True}
-"""Metadata of a field that the text form of an event leaves out where it has its default."""
+class _Tagged(Record, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+    """An event or action; its text begins with its name."""
 
 
 class LeaveReason(StrEnum):
@@ -60,8 +61,7 @@ class RefuseReason(StrEnum):
     """The weighting discards updates of this staleness."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class Joined(_Tagged, frozen=True, kw_only=True):
     """A worker asks to take part. It may run once it is admitted, which can be later than at once.
 
     Attributes:
@@ -69,12 +69,13 @@ class Joined:
         num_workers: How many workers' work its updates are: that of its whole rack, where racks are what exchanges.
     """
 
+    omits: ClassVar[tuple[str, ...]] = ("num_workers",)
+
     worker: int
-    num_workers: int = field(default=1, metadata=OMITTED_BY_DEFAULT)
+    num_workers: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class Left(_Tagged, frozen=True, kw_only=True):
     """A worker is gone; what it had pushed before still counts.
 
     One that rested leaves a second time, with another reason, when it is gone for good.
@@ -84,8 +85,7 @@ class Left:
     reason: LeaveReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
+class Arrived(_Tagged, frozen=True, kw_only=True):
     """A worker's update is complete at the exchange.
 
     Attributes:
@@ -104,8 +104,7 @@ class Arrived:
     finite: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reviewed:
+class Reviewed(_Tagged, frozen=True, kw_only=True):
     """What a worker saw since its last review; only under a policy that adapts.
 
     Attributes:
@@ -135,6 +134,15 @@ class Reviewed:
             of those in full; left out of logs where it is 1, as in those of before low rank.
     """
 
+    omits: ClassVar[tuple[str, ...]] = (
+        "rack",
+        "can_push",
+        "position",
+        "summed_rate",
+        "sparse_bytes",
+        "low_rank_share",
+    )
+
     worker: int
     clock: int
     samples: tuple[int, ...]
@@ -149,23 +157,21 @@ class Reviewed:
     gradients: tuple[tuple[float, ...], ...] = ()
     exchanges: tuple[tuple[float, ...], ...] = ()
     progress: float = -1.0
-    rack: int = field(default=0, metadata=OMITTED_BY_DEFAULT)
-    can_push: bool = field(default=True, metadata=OMITTED_BY_DEFAULT)
-    position: tuple[float, ...] = field(default=(), metadata=OMITTED_BY_DEFAULT)
-    summed_rate: float = field(default=0.0, metadata=OMITTED_BY_DEFAULT)
-    sparse_bytes: tuple[float, ...] = field(default=(), metadata=OMITTED_BY_DEFAULT)
-    low_rank_share: float = field(default=1.0, metadata=OMITTED_BY_DEFAULT)
+    rack: int = 0
+    can_push: bool = True
+    position: tuple[float, ...] = ()
+    summed_rate: float = 0.0
+    sparse_bytes: tuple[float, ...] = ()
+    low_rank_share: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
+class Evaluated(_Tagged, frozen=True, kw_only=True):
     """A validation result came, turned so that higher is better; only under a policy that adapts."""
 
     metric: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class Ready(_Tagged, frozen=True, kw_only=True):
     """A worker stands still between two exchanges; only under a policy that changes while it runs.
 
     On the way to the store it is equal to all others, and the store has their state. On the way from it, everything
@@ -177,16 +183,17 @@ class Ready:
         speaker: Who speaks for it in the stage that begins, where racks share the store; None if it does itself.
     """
 
+    omits: ClassVar[tuple[str, ...]] = ("speaker",)
+
     worker: int
     clock: int
-    speaker: int | None = field(default=None, metadata=OMITTED_BY_DEFAULT)
+    speaker: int | None = None
 
 
 Event = Joined | Left | Arrived | Reviewed | Evaluated | Ready
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admit:
+class Admit(_Tagged, frozen=True, kw_only=True):
     """The worker takes part from ``clock`` on: where the slowest live worker was last heard, or the last one stood.
 
     It then begins from the current version of the shared parameters.
@@ -196,16 +203,14 @@ class Admit:
     clock: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(_Tagged, frozen=True, kw_only=True):
     """The worker may run until its clock is ``clock``. Credit only ever grows."""
 
     worker: int
     clock: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Apply:
+class Apply(_Tagged, frozen=True, kw_only=True):
     """The mean of these updates, times ``weight``, becomes ``version`` of the shared parameters.
 
     In the mean an update counts by the workers whose work it is (`Joined.num_workers`).
@@ -222,16 +227,20 @@ class Apply:
             application.
     """
 
+    omits: ClassVar[tuple[str, ...]] = (
+        "share",
+        "age",
+    )
+
     updates: tuple[tuple[int, int], ...]
     weight: float
     version: int
     staleness: tuple[int, ...]
-    share: float = field(default=1.0, metadata=OMITTED_BY_DEFAULT)
-    age: float = field(default=0.0, metadata=OMITTED_BY_DEFAULT)
+    share: float = 1.0
+    age: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refuse:
+class Refuse(_Tagged, frozen=True, kw_only=True):
     """The update is dropped and the worker is told why."""
 
     worker: int
@@ -239,8 +248,7 @@ class Refuse:
     reason: RefuseReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steer:
+class Steer(_Tagged, frozen=True, kw_only=True):
     """How all workers go on after the step that ends at ``clock``: the answer to a review.
 
     Attributes:
@@ -257,6 +265,8 @@ class Steer:
         inputs: The figures that it was decided from, by name.
     """
 
+    omits: ClassVar[tuple[str, ...]] = ("alarm",)
+
     clock: int
     before: str
     policy: str
@@ -265,18 +275,16 @@ class Steer:
     next_clock: int
     keep: bool = False
     restore: bool = False
-    alarm: bool = field(default=False, metadata=OMITTED_BY_DEFAULT)
+    alarm: bool = False
     reason: str = ""
     inputs: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Halt:
+class Halt(_Tagged, frozen=True, kw_only=True):
     """The stage on the store ends: every worker stops at its next exchange, whatever its credit, and gets `Ready`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
+class Stay(_Tagged, frozen=True, kw_only=True):
     """The workers go on as they were, those that `Halt` stopped too: there is no way to a collective any more.
 
     Attributes:

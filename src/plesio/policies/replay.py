@@ -8,14 +8,15 @@ or a later version. The file is JSON lines: a header, then one line for each eve
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from plesio.core.errors import DataError, PolicySpecError, nearest
 from plesio.core.files import write_whole
-from plesio.policies.events import Action, Event, LeaveReason, RefuseReason
+from plesio.core.records import from_values, to_values
+from plesio.policies.events import Action, Event
 from plesio.policies.policy import Machine, Policy
 from plesio.policies.spec import parse_policy
 
@@ -127,12 +128,12 @@ def encode_event(event: Event) -> dict[str, Any]:
     >>> encode_event(Joined(worker=3))
     {'kind': 'joined', 'worker': 3}
     """
-    return _encode(event)
+    return to_values(event)
 
 
 def encode_action(action: Action) -> dict[str, Any]:
     """The action as a dictionary of JSON values."""
-    return _encode(action)
+    return to_values(action)
 
 
 def decode_event(data: object) -> Event:
@@ -141,7 +142,7 @@ def decode_event(data: object) -> Event:
     Raises:
         DataError: It is no event, or a field is missing, unknown or of another type.
     """
-    event: Event = _decode(data, kinds=_EVENTS, what="event")
+    event: Event = _decode(data, kinds=Event, what="event")
     return event
 
 
@@ -151,7 +152,7 @@ def decode_action(data: object) -> Action:
     Raises:
         DataError: It is no action, or a field is missing, unknown or of another type.
     """
-    action: Action = _decode(data, kinds=_ACTIONS, what="action")
+    action: Action = _decode(data, kinds=Action, what="action")
     return action
 
 
@@ -208,86 +209,13 @@ def _decode_entry(data: object) -> Entry:
     return Entry(event=decode_event(data["event"]), actions=tuple(decode_action(item) for item in data["actions"]))
 
 
-def _encode(value: Event | Action) -> dict[str, Any]:
-    values = {field.name: getattr(value, field.name) for field in fields(value)}
-    omitted = {field.name for field in fields(value) if _is_optional(field) and values[field.name] == field.default}
-    return {"kind": type(value).__name__.lower(), **{name: values[name] for name in values if name not in omitted}}
-
-
-def _decode(data: object, *, kinds: Mapping[str, type], what: str) -> Any:
+def _decode(data: object, *, kinds: Any, what: str) -> Any:
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise DataError(f'an {what} is an object with a "kind"')
-    values = {key: value for key, value in data.items() if key != "kind"}
-    kind = kinds.get(data["kind"])
-    if kind is None:
-        raise DataError(f'unknown {what} "{data["kind"]}"; {nearest(data["kind"], kinds)}')
-    hints = get_type_hints(kind)
-    needed = {field.name for field in fields(kind) if not _is_optional(field)}
-    if not needed <= values.keys() <= hints.keys():
-        raise DataError(f"{what} {data['kind']} has fields {', '.join(values)}; expected {', '.join(hints)}")
+    known = [kind.__struct_config__.tag for kind in get_args(kinds)]
+    if data["kind"] not in known:
+        raise DataError(f'unknown {what} "{data["kind"]}"; {nearest(data["kind"], known)}')
     try:
-        return kind(**{name: _READERS[hints[name]](value) for name, value in values.items()})
-    except (TypeError, ValueError) as error:
+        return from_values(data, kinds)
+    except DataError as error:
         raise DataError(f"{what} {data['kind']}: {error}") from error
-
-
-def _is_optional(field: Field[Any]) -> bool:
-    return "omitted_by_default" in field.metadata
-
-
-def _exactly(kind: type) -> Callable[[Any], Any]:
-    def read(value: object) -> object:
-        # `type(...) is`, because True is an int to isinstance.
-        if type(value) is not kind:
-            raise TypeError(f"{value!r} is not {kind.__name__}")
-        return value
-
-    return read
-
-
-def _read_wholes(values: Any) -> tuple[int, ...]:
-    return tuple(_READERS[int](value) for value in _READERS[list](values))
-
-
-def _read_updates(values: Any) -> tuple[tuple[int, ...], ...]:
-    pairs = tuple(_read_wholes(value) for value in _READERS[list](values))
-    if any(len(pair) != 2 for pair in pairs):
-        raise ValueError(f"updates {values!r} are not pairs of worker and clock")
-    return pairs
-
-
-def _read_figures(values: Any) -> tuple[float, ...]:
-    return tuple(_READERS[float](value) for value in _READERS[list](values))
-
-
-def _read_rows(values: Any) -> tuple[tuple[float, ...], ...]:
-    return tuple(_read_figures(value) for value in _READERS[list](values))
-
-
-def _read_inputs(values: Any) -> tuple[tuple[str, float], ...]:
-    return tuple((_READERS[str](name), _READERS[float](value)) for name, value in _READERS[list](values))
-
-
-def _read_sequence(values: object) -> list[Any] | tuple[Any, ...]:
-    if not isinstance(values, list | tuple):
-        raise TypeError(f"{values!r} is no list")
-    return values
-
-
-_READERS: dict[Any, Callable[[Any], Any]] = {
-    bool: _exactly(bool),
-    int: _exactly(int),
-    int | None: _exactly(int),  # None is left out
-    float: _exactly(float),
-    str: _exactly(str),
-    list: _read_sequence,
-    LeaveReason: LeaveReason,
-    RefuseReason: RefuseReason,
-    tuple[int, ...]: _read_wholes,
-    tuple[float, ...]: _read_figures,
-    tuple[tuple[float, ...], ...]: _read_rows,
-    tuple[tuple[str, float], ...]: _read_inputs,
-    tuple[tuple[int, int], ...]: _read_updates,
-}
-_EVENTS = {kind.__name__.lower(): kind for kind in get_args(Event)}
-_ACTIONS = {kind.__name__.lower(): kind for kind in get_args(Action)}

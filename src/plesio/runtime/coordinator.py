@@ -1,8 +1,8 @@
 """The one place where a run is decided: membership, credit, the order of updates, and who gets which samples.
 
-A coordinator is a plain object: the server hands it what arrived and the time; it answers with *effects* (`Order`s for
-every server's shard, `Tell`s for workers) that the server carries out. It opens no socket and reads no clock, so tests
-and the virtual world drive it as they like.
+A coordinator is a plain object: the server hands it what arrived and the time; it answers with *effects* that the
+server carries out: orders for every server's shard, and what workers are told (`plesio.protocol.effects`). It opens no
+socket and reads no clock, so tests and the virtual world drive it as they like.
 
 A run goes through three states::
 
@@ -28,9 +28,11 @@ Under a policy that changes, workers stand still between two exchanges (`ready`)
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from msgspec.structs import replace
 
 from plesio.core.clock import Clock
 from plesio.core.trace import TraceWriter
@@ -55,12 +57,35 @@ from plesio.policies import (
     Stay,
     Steer,
 )
-from plesio.runtime.effects import Effect, Order, Snapshot, Tell
-from plesio.runtime.leases import Block
-from plesio.runtime.ledger import Ledger, Report, RunInfo, World
+from plesio.protocol.effects import (
+    AdmitOrder,
+    ApplyOrder,
+    CreditOrder,
+    DropOrder,
+    Effect,
+    HaltOrder,
+    SnapshotOrder,
+    StayOrder,
+    Tell,
+)
+from plesio.protocol.figures import Report, RunInfo, Snapshot, Status
+from plesio.protocol.plans import Block, PlanFigures
+from plesio.protocol.to_server import Finished, Standing
+from plesio.protocol.to_worker import (
+    Entered,
+    Expelled,
+    Failed,
+    Lease,
+    Lost,
+    MayLeave,
+    Start,
+    Steering,
+    Turn,
+    UpdateRefused,
+)
+from plesio.runtime.ledger import Ledger, World
 from plesio.runtime.members import Member, Members
-from plesio.runtime.remainder import PlanFigures
-from plesio.runtime.stage import Stage, Standing
+from plesio.runtime.stage import Stage
 
 __all__ = [
     "FIRST_LEASE_S",
@@ -75,9 +100,6 @@ FIRST_LEASE_S = 15.0
 MIN_LEASE_S = 2.0
 MAX_LEASE_S = 60.0
 LEASE_STEPS = 20
-
-
-Status = Literal["finished", "interrupted", "failed"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,7 +185,7 @@ class Coordinator:
         """
         self._members[worker] = Member(heard_s=now_s, rack=rack)
         if self._start_failed:
-            return [Tell(worker, "failed", {"message": self.error})]
+            return [Tell(worker=worker, message=Failed(message=self.error or ""))]
         if self.state == "running":
             return self._admit([worker], now_s=now_s)
         if self.state == "gathering" and all(rank in self._members for rank in self.expected):
@@ -180,7 +202,7 @@ class Coordinator:
     def reject(self, worker: int, message: str, *, now_s: float) -> list[Effect]:
         """A worker asks to take part that disagrees with the others; before the start that fails the run."""
         if self.state == "running":
-            return [Tell(worker, "failed", {"message": message})]
+            return [Tell(worker=worker, message=Failed(message=message))]
         self._members[worker] = Member(heard_s=now_s)
         return self._fail_start(message)
 
@@ -189,7 +211,7 @@ class Coordinator:
             return []
         self._start_failed = True
         self.status, self.error = "failed", message
-        return [Tell(other, "failed", {"message": message}) for other in self.live]
+        return [Tell(worker=other, message=Failed(message=message)) for other in self.live]
 
     def _admit(self, workers: Sequence[int], *, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -197,12 +219,9 @@ class Coordinator:
             if not self._members[worker].left:
                 effects += self._decide(self._joined(worker), now_s=now_s)
         for worker in workers:
-            body = {
-                "clock": self._members[worker].clock,
-                "elapsed_s": now_s - self.started_s,
-                "workers": list(self.expected),
-            }
-            effects.append(Tell(worker, "start", body))
+            clock = self._members[worker].clock
+            start = Start(clock=clock, elapsed_s=now_s - self.started_s, workers=self.expected)
+            effects.append(Tell(worker=worker, message=start))
         return effects
 
     def _joined(self, worker: int) -> Joined:
@@ -249,7 +268,9 @@ class Coordinator:
         if self.state == "ended" and self.status == "finished" and not any(m.leaving for m in self._members.values()):
             self.status, self.error = "failed", "all workers were lost"
         ends = {*self.live} if fatal else {*mates}
-        return effects + [Tell(other, "lost", {"workers": [worker], "fatal": other in ends}) for other in self.live]
+        return effects + [
+            Tell(worker=other, message=Lost(workers=(worker,), fatal=other in ends)) for other in self.live
+        ]
 
     def _retire(self, worker: int, reason: LeaveReason, *, now_s: float) -> list[Effect]:
         """Take a worker out of the policy and give back what it had leased; nothing that it pushed whole is dropped."""
@@ -258,7 +279,7 @@ class Coordinator:
         self._stage.standing.pop(worker, None)
         for key in [key for key in self._arriving if key[0] == worker]:
             del self._arriving[key]  # also of one that closed: it may come back, and be at this clock again
-            effects.append(Order("drop", {"worker": worker, "clock": key[1]}))
+            effects.append(DropOrder(worker=worker, clock=key[1]))
         if self.state == "running" and not member.left:
             member.resting = member.left = True
             effects += self._decide(Left(worker=worker, reason=reason), now_s=now_s)
@@ -277,7 +298,7 @@ class Coordinator:
 
     def _answer_leaving(self) -> list[Effect]:
         told = self._members.told_left()
-        return [Tell(worker, "left", {"evaluates": evaluates}) for worker, evaluates in told.items()]
+        return [Tell(worker=worker, message=MayLeave(evaluates=evaluates)) for worker, evaluates in told.items()]
 
     def excuse(self, busy_s: float) -> None:
         """The server did not listen for so long (it loaded torch, applied an update): that is nobody's silence."""
@@ -295,14 +316,15 @@ class Coordinator:
         """A sign of life, perhaps with figures. A worker that was declared lost is told so."""
         member = self._members.get(worker)
         if member is None or not member.live:
-            return [Tell(worker, "expelled", {})] if member is not None and worker in self.ledger.lost else []
+            expelled = member is not None and worker in self.ledger.lost
+            return [Tell(worker=worker, message=Expelled())] if expelled else []
         member.heard_s = now_s
         if report is not None:
             self.ledger.report(worker, report)
         return []
 
     def arrived(
-        self, event: Arrived, *, num_samples: int, finished: Sequence[Sequence[int]] = (), server: int, now_s: float
+        self, event: Arrived, *, num_samples: int, finished: Sequence[Finished] = (), server: int, now_s: float
     ) -> list[Effect]:
         """One server holds its part of an update; when all do, the policy decides.
 
@@ -314,7 +336,7 @@ class Coordinator:
             now_s: The time.
         """
         if self.state != "running" or not self.is_live(event.worker) or self._members[event.worker].resting:
-            return [Order("drop", {"worker": event.worker, "clock": event.clock})]
+            return [DropOrder(worker=event.worker, clock=event.clock)]
         key = (event.worker, event.clock)
         if event.finite:
             arriving = self._arriving.setdefault(key, _Arriving())
@@ -361,21 +383,13 @@ class Coordinator:
             self.ledger.upheld(action, at_s=now_s - self.started_s)
         self._steered = action
         left = self._stage.exchange == "store" and (action.policy != action.before or action.restore)
-        body = {
-            "clock": action.clock,
-            "before": action.before,
-            "policy": action.policy,
-            "shares": list(action.shares),
-            "next_review": action.next_review,
-            "next_clock": action.next_clock,
-            "keep": action.keep,
-            "restore": action.restore,
-        }
         if left:
-            return self._turn(action, body)
+            return self._turn(action)
         self._stage.steer(action)
         # in a rack that shares the store one hears it for all
-        return [Tell(worker, "steer", body) for worker in self.live if not self._members[worker].spoken_for]
+        steering = Steering.of(action)
+        hear = [worker for worker in self.live if not self._members[worker].spoken_for]
+        return [Tell(worker=worker, message=steering) for worker in hear]
 
     def _decide(self, event: Event, *, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -383,22 +397,22 @@ class Coordinator:
             match action:
                 case Admit(worker=worker, clock=clock):
                     self._members[worker].clock = clock
-                    effects.append(Order("admit", {"worker": worker, "clock": clock}))
+                    effects.append(AdmitOrder(worker=worker, clock=clock))
                 case Grant(worker=worker, clock=clock):
-                    effects.append(Order("credit", {"worker": worker, "clock": clock}))
+                    effects.append(CreditOrder(worker=worker, clock=clock))
                 case Refuse(worker=worker, clock=clock, reason=reason):
                     self._samples_of.pop((worker, clock), None)
-                    effects.append(Order("drop", {"worker": worker, "clock": clock}))
+                    effects.append(DropOrder(worker=worker, clock=clock))
                     self.trace.event("refuse", at_s=now_s, clock=clock, worker=worker, reason=reason.value)
                     if reason is not RefuseReason.NOT_FINITE:  # that the worker found itself, and counted
-                        effects.append(Tell(worker, "refused", {"clock": clock, "reason": reason.value}))
+                        effects.append(Tell(worker=worker, message=UpdateRefused(clock=clock, reason=reason)))
                 case Apply():
                     effects += self._apply(action, now_s=now_s)
                 case Steer():
                     effects += self._steer(action, now_s=now_s)
                 case Halt():
                     self._stage.halting = True
-                    effects += [Order("halt", {}), *self._answer_asking(now_s=now_s)]
+                    effects += [HaltOrder(), *self._answer_asking(now_s=now_s)]
                 case Stay(reason=reason):
                     effects += self._stay(reason)
         return effects
@@ -453,7 +467,7 @@ class Coordinator:
                 )
         for event in events:
             effects += self._decide(event, now_s=now_s)
-        return [*effects, *(Tell(event.worker, "ready", {}) for event in events)]
+        return [*effects, *(Tell(worker=event.worker, message=Entered()) for event in events)]
 
     def _leave_store(self, *, now_s: float) -> list[Effect]:
         events = self._standing_events() if self._stage.exchange == "store" else []
@@ -464,7 +478,7 @@ class Coordinator:
             effects += self._decide(event, now_s=now_s)
         return effects
 
-    def _turn(self, steer: Steer, body: dict[str, Any]) -> list[Effect]:
+    def _turn(self, steer: Steer) -> list[Effect]:
         """All leave the store and go on together."""
         workers = sorted(self._stage.standing)
         self._members.dissolve_racks()
@@ -472,41 +486,40 @@ class Coordinator:
         for worker in self._members.known():
             self._members[worker].resting = False
             self._members[worker].clock = steer.clock
-        answer = {"steer": body, **self._stage.leave_store(steer, workers)}
-        return [Tell(worker, "ready", answer) for worker in workers]
+        turn = self._stage.leave_store(steer, workers)
+        return [Tell(worker=worker, message=turn) for worker in workers]
 
     def _stay(self, reason: str) -> list[Effect]:
         if reason:
             self.ledger.fallbacks.append(reason)
-        return [Order("stay", {}), *(self._tell_stays(worker) for worker in self._stage.stay())]
+        return [StayOrder(), *(self._tell_stays(worker) for worker in self._stage.stay())]
 
     def _tell_stays(self, worker: int) -> Tell:
-        return Tell(worker, "ready", {"steer": None, "to_the_end": self._stage.halting})
+        return Tell(worker=worker, message=Turn(steer=None, to_the_end=self._stage.halting))
 
     def _apply(self, action: Apply, *, now_s: float) -> list[Effect]:
         self.ledger.applied(action)
         before = self.ledger.applied_samples
         self.ledger.applied_samples += sum(self._samples_of.pop(update, 0) for update in action.updates)
-        body: dict[str, Any] = {
-            "updates": [list(update) for update in action.updates],
-            "weight": action.weight,
-            "version": action.version,
-            # as in the policy's weights, who rests counts
-            "num_live": max(1, sum(self._members.known().values())),
-        }
-        if (action.share, action.age) != (1.0, 0.0):
-            body |= {"share": action.share, "age": action.age}
-        if self._members.by_racks:
-            body["num_workers"] = [self._members[worker].num_workers for worker, _ in action.updates]
-        effects: list[Effect] = [Order("apply", body)]
-        self.trace.event("apply", at_s=now_s, clock=action.version, **{key: body[key] for key in ("updates", "weight")})
+        num_workers = tuple(self._members[worker].num_workers for worker, _ in action.updates)
+        order = ApplyOrder(
+            updates=action.updates,
+            weight=action.weight,
+            version=action.version,
+            num_live=max(1, sum(self._members.known().values())),  # as in the policy's weights, who rests counts
+            num_workers=num_workers if self._members.by_racks else None,
+            share=action.share,
+            age=action.age,
+        )
+        effects: list[Effect] = [order]
+        self.trace.event("apply", at_s=now_s, clock=action.version, updates=action.updates, weight=action.weight)
         if (
             self._snapshot_every
             and before // self._snapshot_every != self.ledger.applied_samples // self._snapshot_every
         ):
             snapshot = Snapshot(len(self.snapshots), self.ledger.applied_samples, now_s - self.started_s)
             self.snapshots.append(snapshot)
-            effects.append(Order("snapshot", {"number": snapshot.number}))
+            effects.append(SnapshotOrder(number=snapshot.number))
         return effects
 
     def lease(self, worker: int, *, plan: int, idle: bool, figures: PlanFigures, now_s: float) -> list[Effect]:
@@ -555,7 +568,7 @@ class Coordinator:
             if self._asking.pop(worker, None) is None:
                 continue  # its rest ended the stage, and that has answered it
             if stopped:
-                effects.append(Tell(worker, "block", {"plan": number, "block": None, "halted": True}))
+                effects.append(Tell(worker=worker, message=Lease(plan=number, block=None, halted=True)))
             else:
                 effects += self._give(worker, plan=number, block=block, wakes=wakes, now_s=now_s)
         return effects + [self._tell_stays(worker) for worker in self._stage.let_go()]
@@ -563,14 +576,12 @@ class Coordinator:
     def _give(self, worker: int, *, plan: int, block: Block | None, wakes: bool = False, now_s: float) -> list[Effect]:
         member = self._members[worker]
         effects: list[Effect] = []
-        body: dict[str, Any] = {"plan": plan, "block": None if block is None else asdict(block)}
+        clock = member.clock if wakes else None  # of the round that it handed in early
         if (block is not None or wakes) and member.resting:
             member.resting = False
             effects += self._decide(self._joined(worker), now_s=now_s)
-            body["clock"] = member.clock
-        elif wakes:
-            body["clock"] = member.clock  # of the round that it handed in early
-        return [*effects, Tell(worker, "block", body)]
+            clock = member.clock
+        return [*effects, Tell(worker=worker, message=Lease(plan=plan, block=block, clock=clock))]
 
 
 def _racks_share_store(policy: Policy) -> bool:

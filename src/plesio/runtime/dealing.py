@@ -6,11 +6,12 @@ A worker may ask for its whole rack; its batch is then one of each of the rack's
 import heapq
 from collections import Counter, deque
 from collections.abc import Mapping, Set
-from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Literal, Protocol
 
-from plesio.runtime.remainder import Remainder, Span
+from msgspec.structs import replace
+
+from plesio.protocol.plans import Remainder, Span
 
 __all__ = ["MAX_BLOCK_BATCHES", "Dealer", "Dealing", "FixedDealer", "GuidedDealer", "Pool", "next_round_sizes"]
 

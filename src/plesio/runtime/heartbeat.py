@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable
 
 from plesio.core.errors import PlesioError, TransportError, WorkerLostError
+from plesio.protocol.message import decode, encode
+from plesio.protocol.to_server import Heartbeat as Beat
+from plesio.protocol.to_worker import Alive, Expelled, Lost
 from plesio.runtime.coordinator import FIRST_LEASE_S
 from plesio.runtime.exchange.transport import ControlClient
 from plesio.runtime.ledger import Meter
-from plesio.runtime.messages import ControlKind
 
 __all__ = ["Heartbeat"]
 
@@ -83,17 +85,18 @@ class Heartbeat:
             while not self._stop.is_set():
                 meter, now_s = self._meter, time.monotonic()
                 if meter is not None and now_s >= next_beat_s:
-                    self._client.send(ControlKind.HEARTBEAT, {"report": meter.take().to_json()})
+                    self._client.send(*encode(Beat(report=meter.take())))
                     next_beat_s = now_s + interval_s
                 for control in self._client.poll(POLL_S):
-                    if control.kind == ControlKind.ALIVE:
-                        self._lease_s = control.body["lease_s"]
-                        interval_s = min(LONGEST_INTERVAL_S, self._lease_s / BEATS_PER_LEASE)
-                    elif control.kind == ControlKind.LOST and control.body["fatal"]:
-                        self._fail(WorkerLostError.of(control.body["workers"]))
-                    elif control.kind == ControlKind.EXPELLED:
-                        text = "this worker was silent for longer than its lease and was counted lost; join again"
-                        self._fail(TransportError(text))
+                    match decode(control.kind, control.body, Alive | Lost | Expelled, peer="server 0"):
+                        case Alive(lease_s=lease_s):
+                            self._lease_s = lease_s
+                            interval_s = min(LONGEST_INTERVAL_S, lease_s / BEATS_PER_LEASE)
+                        case Lost(workers=workers, fatal=True):
+                            self._fail(WorkerLostError.of(workers))
+                        case Expelled():
+                            text = "this worker was silent for longer than its lease and was counted lost; join again"
+                            self._fail(TransportError(text))
         except TransportError as error:
             if not self._stop.is_set():
                 self._fail(TransportError(f"the job's server is gone: {error}"))

@@ -26,13 +26,13 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
+from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.group import TorchGroup
 from plesio.runtime.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.exchange.tcp_traffic import TcpTraffic
 from plesio.runtime.exchange.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys, new_job_secret
 from plesio.runtime.heartbeat import Heartbeat
-from plesio.runtime.messages import heartbeat_identity, worker_identity
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.rack_choice import RackChoice, Wish, choose
 from plesio.runtime.server import MAX_BULK_BYTES, ServerConfig

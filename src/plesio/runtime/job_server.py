@@ -6,29 +6,42 @@ sent.
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from plesio.core.clock import Clock
-from plesio.core.errors import DataError
-from plesio.core.results import Environment, Evaluation, RunResult, write_results
-from plesio.policies import Arrived, Reviewed, decode_event, parse_policy, write_log
+from plesio.core.errors import DataError, PlesioError, TransportError
+from plesio.core.results import RunResult, write_results
+from plesio.policies import Arrived, Reviewed, parse_policy, write_log
+from plesio.protocol.effects import Effect, EndRun, FromFirst, Orders, Tell
+from plesio.protocol.message import Message, decode, encode
+from plesio.protocol.peers import heartbeat_identity, server_identity, worker_identity, worker_of
+from plesio.protocol.to_server import (
+    Ended,
+    Evaluations,
+    Finish,
+    FromWorker,
+    Goodbye,
+    Heartbeat,
+    Join,
+    LeaseRequest,
+    Leave,
+    NotFinite,
+    PartArrived,
+    ProgressRequest,
+    Release,
+    ResultRequest,
+    Review,
+    Serves,
+    Standing,
+    ToServer,
+)
+from plesio.protocol.to_worker import Alive, Progress, Result, RunEnded
 from plesio.runtime.coordinator import Coordinator
-from plesio.runtime.effects import Effect, Order, Tell
 from plesio.runtime.exchange.connection import ControlConnection, WorkerConnections
 from plesio.runtime.exchange.shard_service import ShardService
-from plesio.runtime.exchange.transport import Bulk, Control, Gone, Incoming
-from plesio.runtime.ledger import Report, RunInfo, World
-from plesio.runtime.messages import (
-    ControlKind,
-    heartbeat_identity,
-    server_identity,
-    worker_identity,
-    worker_of,
-)
-from plesio.runtime.remainder import PlanFigures
-from plesio.runtime.stage import Standing
+from plesio.runtime.exchange.transport import Bulk, Control, Gone, Incoming, Refusal
+from plesio.runtime.ledger import World
 
 __all__ = ["JobServer"]
 
@@ -64,9 +77,9 @@ class JobServer:
         self._world: World = world
         self._coordinator: Coordinator | None = None
         self._folder: Path | None = None
-        self._shard = ShardService(endpoint, clock=clock)
+        self._shard = ShardService(endpoint, index=index, clock=clock)
         self._others: set[bytes] = set()
-        self._holders: list[bytes] = []
+        self._holders: list[str] = []
         self._ending: Coordinator | None = None
         self._awaited: set[bytes] = set()
         self._num_servers = 1
@@ -80,12 +93,12 @@ class JobServer:
         """Of the runs that have ended (server 0)."""
         if first is not None:
             endpoint.generation = first.generation
-            first.send(ControlKind.SERVES, {})
+            first.send(*encode(Serves()))
 
     @property
     def mean_staleness(self) -> float:
         """Of the run under way, in versions (server 0)."""
-        return 0.0 if self._coordinator is None else self._coordinator.ledger.progress()["staleness"]
+        return 0.0 if self._coordinator is None else self._coordinator.ledger.progress().staleness
 
     def load(self) -> None:
         """Make ready to hold a shard, which takes seconds; done already, it takes no time."""
@@ -112,11 +125,17 @@ class JobServer:
         """Do what server 0 has decided."""
         assert self._first is not None
         for control in controls:
-            if control.kind == ControlKind.ORDERS:
-                self._shard.carry_out([Order(kind, body) for kind, body in control.body["orders"]])
-            elif control.kind == ControlKind.ENDED:
+            try:
+                message: FromFirst = decode(control.kind, control.body, FromFirst, peer=server_identity(0))
+                orders = message.unpacked() if isinstance(message, Orders) else []
+            except (TransportError, DataError) as error:
+                self._refuse(error)
+                continue
+            if isinstance(message, Orders):
+                self._shard.carry_out(orders)
+            else:
                 self._shard.end_run()
-                self._first.send(ControlKind.ENDED, self._traffic_of_run())
+                self._first.send(*encode(self._traffic_of_run()))
                 self._begin_generation()
                 self._first.generation = self._endpoint.generation
 
@@ -126,169 +145,180 @@ class JobServer:
         if self._ending is not None:  # nobody is left to wait for the other servers
             self._close_books(self._ending)
 
-    def _on_control(self, message: Control) -> None:
-        now_s = self._clock.now_s()
-        worker = worker_of(message.peer)
-        body = message.body
-        kind = ControlKind(message.kind)
-        if kind is ControlKind.ARRIVED:
-            event = Arrived(**body["event"])
-            self._arrived(event, num_samples=body["num_samples"], finished=body["finished"], server=body["server"])
-        elif kind is ControlKind.SERVES:
-            self._others.add(message.peer)
-        elif kind is ControlKind.ENDED:
-            self._ended_at(message.peer, body)
-        elif kind is ControlKind.JOIN and worker is not None and self._ending is None:
-            self._join(worker, body)
-        elif kind is ControlKind.RESULT or kind is ControlKind.PROGRESS:
-            self._answer_figures(message, kind)
-        elif self._coordinator is not None and worker is not None:
-            self._on_worker(self._coordinator, worker, kind, body, now_s=now_s)
+    def _refuse(self, error: PlesioError) -> None:
+        """Say in one line what cannot be read, and count it; what its sender was promised is not touched."""
+        self._endpoint.refused[Refusal.MALFORMED] += 1
+        print(f"plesio: server {self._index}: {error}", file=sys.stderr)
 
-    def _on_worker(
-        self, coordinator: Coordinator, worker: int, kind: ControlKind, body: Mapping[str, Any], *, now_s: float
-    ) -> None:
-        match kind:
-            case ControlKind.HEARTBEAT:
-                effects = coordinator.heard(worker, now_s=now_s, report=Report.from_json(body["report"]))
+    def _on_control(self, control: Control) -> None:
+        try:
+            message: ToServer = decode(control.kind, control.body, ToServer, peer=control.peer.decode(errors="replace"))
+        except TransportError as error:
+            self._refuse(error)
+            return
+        worker = worker_of(control.peer)
+        match message:
+            case PartArrived():
+                self._arrived(message)
+            case Serves():
+                self._others.add(control.peer)
+            case Ended():
+                self._ended_at(control.peer, message)
+            case Join():
+                if worker is not None and self._ending is None:
+                    self._join(worker, message)
+            case ResultRequest() | ProgressRequest():
+                self._answer_figures(control.peer, message)
+            case _:
+                if self._coordinator is not None and worker is not None:
+                    self._on_worker(self._coordinator, worker, message, now_s=self._clock.now_s())
+
+    def _on_worker(self, coordinator: Coordinator, worker: int, message: FromWorker, *, now_s: float) -> None:
+        match message:
+            case Heartbeat(report=report):
+                effects = coordinator.heard(worker, now_s=now_s, report=report)
                 self._act(effects)
                 if not effects:
-                    lease = {"lease_s": coordinator.lease_s}
-                    self._endpoint.send_control(heartbeat_identity(worker).encode(), ControlKind.ALIVE, lease)
-            case ControlKind.LEASE:
-                figures = PlanFigures(**body["figures"])
-                self._act(coordinator.lease(worker, plan=body["plan"], idle=body["idle"], figures=figures, now_s=now_s))
-            case ControlKind.FINISH:
-                self._act(
-                    coordinator.finish(
-                        worker, plan=body["plan"], block=body["block"], num_samples=body["num_samples"], now_s=now_s
-                    )
-                )
-            case ControlKind.RELEASE:
+                    self._send(heartbeat_identity(worker), Alive(lease_s=coordinator.lease_s))
+            case LeaseRequest(plan=plan, idle=idle, figures=figures):
+                self._act(coordinator.lease(worker, plan=plan, idle=idle, figures=figures, now_s=now_s))
+            case Finish(plan=plan, block=block, num_samples=number):
+                self._act(coordinator.finish(worker, plan=plan, block=block, num_samples=number, now_s=now_s))
+            case Release():
                 self._act(coordinator.release(worker, now_s=now_s))
-            case ControlKind.NOT_FINITE:
-                arrived = Arrived(**body["event"], finite=False)
-                self._arrived(arrived, num_samples=0, finished=body["finished"], server=0)
-            case ControlKind.LEAVE:
+            case NotFinite(event=head, finished=finished):
+                event = Arrived(
+                    worker=head.worker,
+                    clock=head.clock,
+                    num_steps=head.num_steps,
+                    base_version=head.base_version,
+                    finite=False,
+                )
+                self._arrived(PartArrived(event=event, num_samples=0, finished=finished, server=0))
+            case Leave():
                 self._act(coordinator.leave(worker, now_s=now_s))
-            case ControlKind.EVALUATED:
-                coordinator.ledger.evaluations += [Evaluation(**point) for point in body["evaluations"]]
-                coordinator.ledger.parameters_sha256 = body["parameters_sha256"] or coordinator.ledger.parameters_sha256
-                for point in body["evaluations"]:
-                    self._act(coordinator.evaluated(point["metric"], now_s=now_s))
-            case ControlKind.REVIEW:
-                event = decode_event(body["event"])
-                assert isinstance(event, Reviewed), event
+            case Evaluations(evaluations=evaluations, parameters_sha256=sha256):
+                coordinator.ledger.evaluations += evaluations
+                coordinator.ledger.parameters_sha256 = sha256 or coordinator.ledger.parameters_sha256
+                for point in evaluations:
+                    self._act(coordinator.evaluated(point.metric, now_s=now_s))
+            case Review(event=Reviewed() as event):
                 self._act(coordinator.reviewed(event, now_s=now_s))
-            case ControlKind.READY:
-                self._act(coordinator.ready(worker, Standing.from_json(body), now_s=now_s))
-            case ControlKind.BYE:
+            case Review(event=event):
+                self._refuse(TransportError(f"worker {worker} sent as its review a {type(event).__name__}"))
+            case Standing():
+                self._act(coordinator.ready(worker, message, now_s=now_s))
+            case Goodbye(status=status, error=error, report=report):
                 if not coordinator.is_live(worker):  # counted lost, or never let in: the run goes on without it
-                    self._send_result(worker, self._result(coordinator))
+                    self._send(worker_identity(worker), RunEnded(result=self._result(coordinator)))
                     return
-                coordinator.heard(worker, now_s=now_s, report=Report.from_json(body["report"]))
+                coordinator.heard(worker, now_s=now_s, report=report)
                 self._closing.append(worker)
-                self._act(coordinator.bye(worker, status=body["status"], error=body["error"], now_s=now_s))
+                self._act(coordinator.bye(worker, status=status, error=error, now_s=now_s))
 
-    def _join(self, worker: int, body: Mapping[str, Any]) -> None:
+    def _join(self, worker: int, join: Join) -> None:
         if self._coordinator is None:
-            folder = None if body["folder"] is None else Path(body["folder"])
-            policy = parse_policy(body["policy"])
-            self._num_servers = body["num_servers"]
-            self._coordinator = Coordinator(
-                policy,
-                info=RunInfo(**body["info"]),
-                expected=range(body["num_workers"]),
-                num_servers=self._num_servers,
-                snapshot_every=body["snapshot_every"] if policy.pushes else None,
-                folder=folder,
-                clock=self._clock,
-                world=self._world,
-            )
-            self._folder = folder
-            self._holders = [server_identity(index).encode() for index in range(1, self._num_servers)]
-            self._layout = body["layout"]
-            if policy.pushes:  # at once or later in the run: then everybody would wait for it, and see no progress
-                self.load()
-        now_s = self._clock.now_s()
-        problem = self._disagreement(self._coordinator, body)
+            self._coordinator = self._begin_run(join)
+        coordinator, now_s = self._coordinator, self._clock.now_s()
+        problem = self._disagreement(coordinator, join)
         if problem is not None:
-            self._act(self._coordinator.reject(worker, problem, now_s=now_s))
+            self._act(coordinator.reject(worker, problem, now_s=now_s))
             return
         if worker == 0:
-            self._coordinator.ledger.environment = Environment(**body["environment"])
-        effects = self._coordinator.join(worker, now_s=now_s, rack=body["rack"])
-        self._act(effects)
+            coordinator.ledger.environment = join.environment
+        self._act(coordinator.join(worker, now_s=now_s, rack=join.rack))
 
-    def _disagreement(self, coordinator: Coordinator, body: Mapping[str, Any]) -> str | None:
-        if body["policy"] != coordinator.policy.spec:
-            return (
-                f'this worker runs policy "{body["policy"]}", the others "{coordinator.policy.spec}"; use one for all'
-            )
-        if body["layout"] != self._layout:
+    def _begin_run(self, join: Join) -> Coordinator:
+        """The coordinator of the run that its first worker describes."""
+        policy = parse_policy(join.policy)
+        self._folder = None if join.folder is None else Path(join.folder)
+        self._num_servers = join.num_servers
+        self._holders = [server_identity(index) for index in range(1, self._num_servers)]
+        self._layout = join.layout
+        if policy.pushes:  # at once or later in the run: then everybody would wait for it, and see no progress
+            self.load()
+        return Coordinator(
+            policy,
+            info=join.info,
+            expected=range(join.num_workers),
+            num_servers=self._num_servers,
+            snapshot_every=join.snapshot_every if policy.pushes else None,
+            folder=self._folder,
+            clock=self._clock,
+            world=self._world,
+        )
+
+    def _disagreement(self, coordinator: Coordinator, join: Join) -> str | None:
+        if join.policy != coordinator.policy.spec:
+            return f'this worker runs policy "{join.policy}", the others "{coordinator.policy.spec}"; use one for all'
+        if join.layout != self._layout:
             return "this worker's model differs from the others' (names, shapes, dtypes, or the number of servers)"
         return None
 
-    def _answer_figures(self, message: Control, kind: ControlKind) -> None:
+    def _answer_figures(self, peer: bytes, request: ResultRequest | ProgressRequest) -> None:
         coordinator = self._coordinator
-        body: dict[str, Any] = {}
-        if coordinator is not None and kind is ControlKind.PROGRESS:
-            body = {"policy": coordinator.policy.spec, **coordinator.ledger.progress()}
-        elif coordinator is not None:
-            body = self._result(coordinator).to_json()
-        self._endpoint.send_control(message.peer, kind, body)
+        answer: Result | Progress
+        if isinstance(request, ProgressRequest):
+            answer = Progress(figures=None if coordinator is None else coordinator.ledger.progress())
+        else:
+            answer = Result(result=None if coordinator is None else self._result(coordinator))
+        self._endpoint.send_control(peer, *encode(answer))
 
     def _on_gone(self, message: Gone) -> None:
         """A connection ended. A heartbeat's ends with its process only, so that loss need not wait for the lease."""
         if message.peer in self._others:
             self._others.discard(message.peer)
-            self._ended_at(message.peer, {"sent": {}, "refused": {}})
+            self._ended_at(message.peer, Ended(sent={}, refused={}))
         worker = worker_of(message.peer)
         if self._coordinator is not None and worker is not None and message.peer.startswith(b"heartbeat"):
             self._act(self._coordinator.lose(worker, now_s=self._clock.now_s()))
 
-    def _on_bulk(self, message: Bulk) -> None:
+    def _on_bulk(self, bulk: Bulk) -> None:
         snapshots = [] if self._coordinator is None else self._coordinator.snapshots
-        arrival = self._shard.take(message, snapshots=snapshots)
-        if arrival is not None:
-            self._arrived(arrival.event, num_samples=arrival.num_samples, finished=arrival.finished, server=self._index)
+        try:
+            part = self._shard.take(bulk, snapshots=snapshots)
+        except TransportError as error:
+            self._refuse(error)
+            return
+        if part is not None:
+            self._arrived(part)
 
-    def _arrived(self, event: Arrived, *, num_samples: int, finished: list[list[int]], server: int) -> None:
+    def _arrived(self, part: PartArrived) -> None:
         if self._coordinator is not None:
-            now_s = self._clock.now_s()
             effects = self._coordinator.arrived(
-                event, num_samples=num_samples, finished=finished, server=server, now_s=now_s
+                part.event,
+                num_samples=part.num_samples,
+                finished=part.finished,
+                server=part.server,
+                now_s=self._clock.now_s(),
             )
             self._act(effects)
         elif self._first is not None:
-            fields = {name: getattr(event, name) for name in Arrived.__slots__}
-            body = {"event": fields, "num_samples": num_samples, "finished": finished, "server": server}
-            self._first.send(ControlKind.ARRIVED, body)
+            self._first.send(*encode(part))
 
     def _act(self, effects: list[Effect]) -> None:
-        orders = [effect for effect in effects if isinstance(effect, Order)]
+        orders = [effect for effect in effects if not isinstance(effect, Tell)]
         if orders:
-            body = {"orders": [[order.kind, order.body] for order in orders]}
-            for peer in self._holders:
-                self._endpoint.send_control(peer, ControlKind.ORDERS, body)
+            if self._holders:
+                kind, body = encode(Orders.of(orders))
+                for peer in self._holders:
+                    self._endpoint.send_control(peer.encode(), kind, body)
             self._shard.carry_out(orders)
         for effect in effects:
             if isinstance(effect, Tell):
-                self._tell(effect)
+                identity = heartbeat_identity if effect.message.urgent else worker_identity
+                self._send(identity(effect.worker), effect.message)
         if self._coordinator is not None and self._coordinator.state == "ended":
             self._end_run()
 
-    def _tell(self, effect: Tell) -> None:
-        kind = ControlKind[effect.kind.upper()]
-        by_thread = kind in (ControlKind.LOST, ControlKind.EXPELLED)
-        identity = heartbeat_identity(effect.worker) if by_thread else worker_identity(effect.worker)
-        self._endpoint.send_control(identity.encode(), kind, effect.body)
+    def _send(self, peer: str, message: Message) -> None:
+        self._endpoint.send_control(peer.encode(), *encode(message))
 
-    def _traffic_of_run(self) -> dict[str, dict[str, int]]:
+    def _traffic_of_run(self) -> Ended:
         """What this server has sent in the run under way, and whom it has turned away."""
         sent = Counter({"ipc": self._endpoint.traffic.ipc.sent, "tcp": self._endpoint.traffic.tcp.sent})
         refused = Counter({str(reason): count for reason, count in self._endpoint.refused.items()})
-        return {"sent": dict(sent - self._sent_before), "refused": dict(refused - self._refused_before)}
+        return Ended(sent=dict(sent - self._sent_before), refused=dict(refused - self._refused_before))
 
     def _begin_generation(self) -> None:
         self._sent_before = Counter({"ipc": self._endpoint.traffic.ipc.sent, "tcp": self._endpoint.traffic.tcp.sent})
@@ -298,13 +328,10 @@ class JobServer:
 
     def _result(self, coordinator: Coordinator) -> RunResult:
         own, ledger = self._traffic_of_run(), coordinator.ledger
-        ledger.server_bytes = Counter(own["sent"]) + self._sent_elsewhere
+        ledger.server_bytes = Counter(own.sent) + self._sent_elsewhere
         ledger.cross_rack_bytes = self._cross_rack_bytes() - self._cross_rack_before
-        ledger.refused_peers = Counter(own["refused"]) + self._refused_elsewhere
+        ledger.refused_peers = Counter(own.refused) + self._refused_elsewhere
         return ledger.result(status=coordinator.status, error=coordinator.error)
-
-    def _send_result(self, worker: int, result: RunResult) -> None:
-        self._endpoint.send_control(worker_identity(worker).encode(), ControlKind.BYE, result.to_json())
 
     def _end_run(self) -> None:
         """The run is over when every server has forgotten it: only then may the next one's messages reach them."""
@@ -314,14 +341,14 @@ class JobServer:
         self._shard.end_run()
         self._awaited = set(self._others)
         for peer in self._others:
-            self._endpoint.send_control(peer, ControlKind.ENDED, {})
+            self._endpoint.send_control(peer, *encode(EndRun()))
         if not self._awaited:
             self._close_books(self._ending)
 
-    def _ended_at(self, peer: bytes, traffic: Mapping[str, Mapping[str, int]]) -> None:
+    def _ended_at(self, peer: bytes, traffic: Ended) -> None:
         """Another server has ended the run, or is gone."""
-        self._sent_elsewhere.update(traffic["sent"])
-        self._refused_elsewhere.update(traffic["refused"])
+        self._sent_elsewhere.update(traffic.sent)
+        self._refused_elsewhere.update(traffic.refused)
         self._awaited.discard(peer)
         if self._ending is not None and not self._awaited:
             self._close_books(self._ending)
@@ -340,7 +367,7 @@ class JobServer:
                 print(f"plesio: the run's figures could not be written to {self._folder}: {error}", file=sys.stderr)
         self.results.append(result)
         for worker in self._closing:
-            self._send_result(worker, result)
+            self._send(worker_identity(worker), RunEnded(result=result))
         self._closing.clear()
         self._sent_elsewhere.clear()
         self._refused_elsewhere.clear()

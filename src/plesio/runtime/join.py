@@ -13,6 +13,7 @@ from plesio.core.trace import TraceWriter
 from plesio.policies import Adaptive, Hierarchical, Policy, Switch, parse_policy
 from plesio.policies.adaptive.rate_limit import RateLimit
 from plesio.policies.adaptive.setting import Sent
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.adaptive import AdaptiveExchange, Transition
 from plesio.runtime.exchange.collective import CollectiveExchanges
@@ -32,7 +33,7 @@ from plesio.runtime.exchange.store_stage import StoreExchanges
 from plesio.runtime.exchange.synchronous import SynchronousExchange
 from plesio.runtime.job import Job
 from plesio.runtime.job_handle import JobHandle, ambient_job
-from plesio.runtime.ledger import Meter, RunInfo
+from plesio.runtime.ledger import Meter
 from plesio.runtime.monitor import StepMonitor
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.rack_choice import RackChoice, Racks, Wish, check_racks

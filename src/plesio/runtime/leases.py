@@ -27,17 +27,16 @@ what it had not finished is leased again before anything else. The invariant (`L
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plesio.core.errors import ConfigError, DataError
+from plesio.protocol.plans import Block, Remainder, Span
 from plesio.runtime.dealing import Dealer, Dealing, FixedDealer, GuidedDealer, Pool, next_round_sizes
-from plesio.runtime.remainder import Remainder, Span
 
-__all__ = ["Block", "LeaseBook", "epoch_order", "round_sizes", "synchronous_batches"]
+__all__ = ["LeaseBook", "epoch_order", "round_sizes", "synchronous_batches"]
 
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -110,46 +109,6 @@ def round_sizes(num_samples: int, *, num_workers: int, batch_size: int) -> Itera
         sizes = next_round_sizes(num_samples, num_slots=num_workers, batch_size=batch_size)
         yield sizes
         num_samples -= sum(sizes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """A lease: positions ``start`` to ``stop`` (exclusive) of an epoch's order.
-
-    Attributes:
-        id: Unique within the run.
-        epoch: The epoch whose `epoch_order` the positions refer to.
-        start: First position.
-        stop: One past the last position.
-        batch_size: Samples in each batch of the block; the last may have fewer.
-        num_workers: Workers that share each batch. The last batch takes in a rest that is too small for them.
-    """
-
-    id: int
-    epoch: int
-    start: int
-    stop: int
-    batch_size: int
-    num_workers: int = 1
-
-    @property
-    def num_samples(self) -> int:
-        """Samples in the block."""
-        return self.stop - self.start
-
-    def batches(self) -> Iterator[slice]:
-        """The block's batches as slices of the epoch's order, in the order in which they must be finished.
-
-        >>> list(Block(id=0, epoch=0, start=4, stop=9, batch_size=3).batches())
-        [slice(4, 7, None), slice(7, 9, None)]
-        >>> list(Block(id=0, epoch=0, start=4, stop=11, batch_size=6, num_workers=2).batches())
-        [slice(4, 11, None)]
-        """
-        starts = list(range(self.start, self.stop, self.batch_size))
-        if len(starts) > 1 and self.stop - starts[-1] < self.num_workers:
-            del starts[-1]
-        for start, stop in pairwise([*starts, self.stop]):
-            yield slice(start, stop)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ Workers send `Report`s of what is new since their last one (`Meter.take`), so th
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import psutil
@@ -14,58 +14,12 @@ import psutil
 from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, Staleness, WorkerTimes
 from plesio.core.trace import split_blocked
 from plesio.policies.events import Apply, Steer
+from plesio.protocol.figures import Report, RunFigures, RunInfo, Status
 
-__all__ = ["MAX_LOSS_POINTS", "Ledger", "Meter", "Report", "RunInfo", "World"]
+__all__ = ["MAX_LOSS_POINTS", "Ledger", "Meter", "World"]
 
 MAX_LOSS_POINTS = 300
 World = Literal["process", "virtual"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunInfo:
-    """What a run is called in its results.
-
-    Attributes:
-        target: Metric to reach, for `time_to_target_s`.
-    """
-
-    task: str = "train"
-    seed: int = 0
-    metric_name: str = "metric"
-    metric_goal: Literal["max", "min"] = "max"
-    target: float | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Report:
-    """One worker's figures: totals so far, and the lists' news since the last report."""
-
-    clock: int = 0
-    steps: int = 0
-    samples: int = 0
-    elapsed_s: float = 0.0
-    compute_s: float = 0.0
-    wait_s: float = 0.0
-    communicate_s: float = 0.0
-    recent_step_s: float = 0.0
-    peak_memory_bytes: int = 0
-    bytes_sent: dict[str, int] = field(default_factory=dict)
-    losses: list[tuple[int, float, float]] = field(default_factory=list)
-    blocked: list[tuple[int, float]] = field(default_factory=list)
-    refused: dict[str, int] = field(default_factory=dict)
-    fallbacks: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Report":
-        """The report that `to_json` wrote."""
-        values = dict(data)
-        values["losses"] = [tuple(point) for point in values["losses"]]
-        values["blocked"] = [tuple(point) for point in values["blocked"]]
-        return cls(**values)
 
 
 class Meter:
@@ -215,20 +169,21 @@ class Ledger:
         """Median step of the slowest worker lately; 0 before anyone has reported."""
         return max((report.recent_step_s for report in self._reports.values()), default=0.0)
 
-    def progress(self) -> dict[str, float]:
+    def progress(self) -> RunFigures:
         """Figures for a live display."""
         reports = self._reports.values()
         latest = max(self._losses, default=None)
         total = sum(self._staleness.values())
-        return {
-            "steps": sum(report.steps for report in reports),
-            "samples": sum(report.samples for report in reports),
-            "elapsed_s": max((report.elapsed_s for report in reports), default=0.0),
-            "loss": self._losses[latest][-1][1] if latest is not None else float("nan"),
-            "staleness": sum(tau * n for tau, n in self._staleness.items()) / total if total else 0.0,
-        }
+        return RunFigures(
+            policy=self._policy,
+            steps=sum(report.steps for report in reports),
+            samples=sum(report.samples for report in reports),
+            elapsed_s=max((report.elapsed_s for report in reports), default=0.0),
+            loss=self._losses[latest][-1][1] if latest is not None else float("nan"),
+            staleness=sum(tau * n for tau, n in self._staleness.items()) / total if total else 0.0,
+        )
 
-    def result(self, *, status: Literal["finished", "interrupted", "failed"], error: str | None = None) -> RunResult:
+    def result(self, *, status: Status, error: str | None = None) -> RunResult:
         """The run's figures as they stand."""
         for met in list(self._blocked):
             self._split(met)

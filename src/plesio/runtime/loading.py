@@ -12,8 +12,8 @@ import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
 from plesio.core.errors import DataError
-from plesio.runtime.leases import Block, epoch_order, round_sizes
-from plesio.runtime.remainder import PlanFigures, Remainder, Span
+from plesio.protocol.plans import Block, PlanFigures, Remainder, Span
+from plesio.runtime.leases import epoch_order, round_sizes
 from plesio.runtime.rounds import RoundBook
 
 __all__ = ["BlockSource", "Feed", "LeasedFeed", "SynchronousFeed", "plan_figures", "rounds_ahead", "shard"]

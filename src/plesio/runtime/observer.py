@@ -1,29 +1,19 @@
 """Looks at a running job from outside: the figures of the run under way, for a display."""
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import zmq
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from plesio.core.errors import TransportError
+from plesio.protocol.figures import RunFigures
+from plesio.protocol.message import decode, encode, kind_of
+from plesio.protocol.to_server import ProgressRequest
+from plesio.protocol.to_worker import Progress
 from plesio.runtime.exchange.transport import CONNECT_S, ControlClient, JobKeys
-from plesio.runtime.messages import ControlKind
 
-__all__ = ["Observer", "RunFigures"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFigures:
-    """Where the run stands, over all workers; ``loss`` is NaN before the first."""
-
-    policy: str
-    steps: int
-    samples: int
-    elapsed_s: float
-    loss: float
-    staleness: float
+__all__ = ["Observer"]
 
 
 class Observer:
@@ -48,12 +38,15 @@ class Observer:
                 self._client = self._connect()
             if self._client is None:
                 return None
-            self._client.send(ControlKind.PROGRESS, {})
-            answers = [one for one in self._client.poll(timeout_s) if one.kind == ControlKind.PROGRESS]
+            self._client.send(*encode(ProgressRequest()))
+            answers = [one for one in self._client.poll(timeout_s) if one.kind == kind_of(Progress)]
+            if not answers:
+                return None
+            progress: Progress = decode(answers[-1].kind, answers[-1].body, Progress, peer="server 0")
         except TransportError:  # workers that fail end the job; what they have to say does not come through here
             self._server_gone = True
             return None
-        return RunFigures(**answers[-1].body) if answers and answers[-1].body else None
+        return progress.figures
 
     def _connect(self) -> ControlClient | None:
         if not self._store.check(["server/0", "secret", "job"]):

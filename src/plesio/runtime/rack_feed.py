@@ -7,19 +7,22 @@ answers; in the rack goes one small broadcast for each block, at the same place 
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
+from msgspec.structs import replace
 
 from plesio.core.errors import DataError
+from plesio.protocol.message import Message, decode, encode, kind_of
+from plesio.protocol.plans import Block, PlanFigures
 from plesio.runtime.exchange.group import Group
-from plesio.runtime.leases import Block
 from plesio.runtime.loading import BlockSource, LeasedFeed
-from plesio.runtime.remainder import PlanFigures
 
 __all__ = ["Rack", "RackBlocks", "RackFeed", "figures_for_racks"]
+
+M = TypeVar("M", bound=Message)
 
 _NOTHING = -1
 
@@ -45,16 +48,20 @@ class Rack:
         """Whether this worker speaks for the rack."""
         return self.group.rank == 0
 
-    def tell(self, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """What the leader says, JSON or None, on all of the rack; all call it together, and the others say None."""
-        text = torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)
+    def tell(self, said: M | None, kind: type[M]) -> M | None:
+        """What the leader says, a message of this type or None, on all of the rack; all call it together.
+
+        What the others say does not matter.
+        """
+        values = None if said is None else encode(said)[1]
+        text = torch.tensor(list(json.dumps(values).encode()), dtype=torch.uint8)
         length = torch.tensor([len(text)])
         self.group.broadcast(length)
         if not self.leads:
             text = torch.empty(int(length), dtype=torch.uint8)
         self.group.broadcast(text)
-        found: dict[str, Any] | None = json.loads(bytes(text.tolist()))
-        return found
+        found = json.loads(bytes(text.tolist()))
+        return None if found is None else decode(kind_of(kind), found, kind, peer="the rack's leader")
 
 
 def figures_for_racks(figures: PlanFigures, *, sizes: tuple[int, ...], together: bool) -> PlanFigures:

@@ -19,9 +19,9 @@ import zmq
 
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError, TransportError
+from plesio.protocol.peers import server_identity, worker_of
 from plesio.runtime.exchange.transport import CONNECT_S, ControlClient, JobKeys, ServerEndpoint
 from plesio.runtime.job_server import JobServer
-from plesio.runtime.messages import server_identity, worker_of
 
 __all__ = ["ServerConfig", "ServerProcess", "main"]
 

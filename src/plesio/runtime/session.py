@@ -26,11 +26,11 @@ from plesio.core.clock import TrainingClock
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
+from plesio.protocol.plans import PlanFigures
 from plesio.runtime.exchange.exchange import Exchange, Progress, SharedState
 from plesio.runtime.exchange.replica import Replica, parameters_sha256
 from plesio.runtime.loading import Feed, plan_figures, rounds_ahead, shard
 from plesio.runtime.pacing import Pacer
-from plesio.runtime.remainder import PlanFigures
 from plesio.runtime.rounds import RoundBook
 from plesio.runtime.timeline import Timeline
 

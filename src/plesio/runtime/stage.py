@@ -7,75 +7,15 @@ present stand still in one plan of which enough is left for a round; see `plesio
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
 
 from plesio.policies import ExchangeKind, Policy, Steer, parse_policy
+from plesio.protocol.plans import PlanFigures
+from plesio.protocol.to_server import Standing
+from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.dealing import Dealing
 from plesio.runtime.leases import LeaseBook
-from plesio.runtime.remainder import PlanFigures, Remainder
 
-__all__ = ["Stage", "Standing", "Turn"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Where a worker stands still.
-
-    Attributes:
-        clock: Steps that it has finished.
-        plan: Which loop of its session it is in; None if it has not been in any.
-        figures: The plan's.
-        remainder: What is left of the plan, where the samples were dealt in rounds.
-        samples: Samples of all workers that have been trained on, then too.
-    """
-
-    clock: int
-    plan: int | None = None
-    figures: PlanFigures | None = None
-    remainder: Remainder | None = None
-    samples: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
-        return {
-            "clock": self.clock,
-            "plan": self.plan,
-            "figures": None if self.figures is None else asdict(self.figures),
-            "remainder": None if self.remainder is None else self.remainder.to_json(),
-            "samples": self.samples,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_json` wrote."""
-        figures, remainder = data["figures"], data["remainder"]
-        return cls(
-            clock=data["clock"],
-            plan=data["plan"],
-            figures=None if figures is None else PlanFigures(**figures),
-            remainder=None if remainder is None else Remainder.from_json(remainder),
-            samples=data["samples"],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """What a worker that stood still at the end of a stage on the store is told.
-
-    Attributes:
-        steer: How all go on, elsewhere; None if the stage is not over.
-        to_the_end: It is not over for the rest of the plan only.
-        remainder: What is left of the plan; None is all of it.
-        samples: Samples of all workers that have been trained on.
-        leads: Whether this worker offers its state, if the next stage is on the store.
-    """
-
-    steer: Steer | None
-    to_the_end: bool = False
-    remainder: Remainder | None = None
-    samples: int = 0
-    leads: bool = False
+__all__ = ["Stage"]
 
 
 class Stage:
@@ -181,21 +121,22 @@ class Stage:
         self.standing.clear()
         return False
 
-    def leave_store(self, steer: Steer, workers: Sequence[int]) -> dict[str, Any]:
-        """All go on elsewhere; returns what they must know beside that."""
+    def leave_store(self, steer: Steer, workers: Sequence[int]) -> Turn:
+        """All go on elsewhere; returns what they must know."""
         plan = self.standing[workers[0]].plan
         book = None if plan is None else self.plans.get(plan)
-        told = {
-            "remainder": None if book is None else book.remainder().to_json(),
-            "samples": self._samples_before + sum(one.finished_samples for one in self.plans.values()),
-            "leader": workers[0],
-        }
+        turn = Turn(
+            steer=Steering.of(steer),
+            remainder=None if book is None else book.remainder(),
+            samples=self._samples_before + sum(one.finished_samples for one in self.plans.values()),
+            leader=workers[0],
+        )
         self.plans.clear()
         self.standing.clear()
         self.halting, self._finishing = False, None
         self.steer(steer)
         self.exchange = "collective"  # until all stand in the next store, if it is one: rank 0 may be lost on the way
-        return told
+        return turn
 
     def let_go(self) -> list[int]:
         """Take those that stand still in a plan that the others have finished; they stand still in the next one."""

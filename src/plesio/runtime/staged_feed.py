@@ -12,11 +12,11 @@ workers make no round; a plan of which only they are left is finished on the sto
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from plesio.protocol.plans import PlanFigures, Remainder
+from plesio.protocol.to_worker import Turn
 from plesio.runtime.loading import LeasedFeed, SynchronousFeed
 from plesio.runtime.rack_feed import Rack, RackFeed
-from plesio.runtime.remainder import PlanFigures, Remainder
 from plesio.runtime.rounds import RoundBook
-from plesio.runtime.stage import Turn
 
 __all__ = ["StagedFeed", "Stages"]
 

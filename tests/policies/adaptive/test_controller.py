@@ -1,8 +1,7 @@
 """What the controller decides when the guard gives alarm; reviews are made up."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from plesio.policies import Adaptive, Reviewed, parse_policy
 from plesio.policies.adaptive.controller import MAX_RESTORES, Controller, Decision

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -75,7 +76,7 @@ def test_what_reviews_do_not_say_is_as_before():
 def test_what_has_been_measured_is_not_predicted():
     system = monitor(blocked_s=0.004, sparse_bytes=(0.0, TABLE_BYTES, 5e4))
     averaged = {
-        worker: dataclasses.replace(review, exchanges=((8.0, 0.03), (16.0, 0.03)))
+        worker: structs.replace(review, exchanges=((8.0, 0.03), (16.0, 0.03)))
         for worker, review in reviews(blocked_s=0.0, sparse_bytes=(0.0, TABLE_BYTES, 5e4)).items()
     }
     setting = Setting.of(period=8, delay=4)

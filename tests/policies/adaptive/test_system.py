@@ -1,4 +1,3 @@
-import dataclasses
 import math
 import random
 
@@ -6,6 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies import Reviewed
@@ -134,9 +134,7 @@ def test_behind_the_steps_the_transfer_is_what_it_took_whoever_began_it_last():
     monitor = SystemMonitor(SystemConfig())
     setting = Setting.of(period=4, delay=2)
     reviews = {
-        worker: dataclasses.replace(
-            review(worker, [0.02] * 8, [0.0] * 8), exchanges=((4.0, own_s), (8.0, own_s + 0.01))
-        )
+        worker: replace(review(worker, [0.02] * 8, [0.0] * 8), exchanges=((4.0, own_s), (8.0, own_s + 0.01)))
         for worker, own_s in enumerate([0.05, 0.03, 0.09])
     }
     monitor.observe(reviews, setting=setting)
@@ -258,7 +256,7 @@ def test_without_samples_there_are_no_shares():
     """A loop over a loader of its own, which the session knows nothing of."""
     monitor = SystemMonitor(SystemConfig())
     reviews = bsp_reviews([[0.02] * 8] * 3 + [[0.06] * 8], transfer_s=0.001)
-    monitor.observe({w: dataclasses.replace(it, samples=(0,) * 8) for w, it in reviews.items()}, setting=BSP)
+    monitor.observe({w: replace(it, samples=(0,) * 8) for w, it in reviews.items()}, setting=BSP)
     assert monitor.choose(allowance=allow(0), current=BSP, shares=()).shares == ()
 
 
@@ -279,7 +277,7 @@ def test_steps_are_as_short_as_the_optimizers_momentum_allows():
     def spec(momentum: float) -> str:
         monitor = SystemMonitor(SystemConfig())
         reviews = bsp_reviews([[0.02] * 8] * 4, transfer_s=0.079)
-        reviews = {w: dataclasses.replace(it, momentum=momentum) for w, it in reviews.items()}
+        reviews = {w: replace(it, momentum=momentum) for w, it in reviews.items()}
         monitor.observe(reviews, setting=BSP)
         return monitor.choose(allowance=allow(math.inf), current=BSP, shares=()).setting.spec
 
@@ -293,7 +291,7 @@ def test_a_short_round_says_nothing_of_shares():
     reviews = bsp_reviews([[0.02] * 8, [0.02] * 8], transfer_s=0.001)
     for worker, last in ((0, 2), (1, 1)):
         samples = (8, 8, 8, last) * 2
-        reviews[worker] = dataclasses.replace(reviews[worker], samples=samples)
+        reviews[worker] = replace(reviews[worker], samples=samples)
     monitor.observe(reviews, setting=SYNCHRONOUS)
     choice = monitor.choose(allowance=allow(math.inf), current=SYNCHRONOUS, shares=())
     assert choice.shares == ()
@@ -306,7 +304,7 @@ def with_store(*, transfer_s: float, can_push: bool = True, slack: float = 3) ->
     draw = random.Random(3)
     compute_s = [[0.16 if draw.random() < 0.05 else 0.02 for _ in range(32)] for _ in range(8)]
     reviews = bsp_reviews(compute_s, transfer_s=transfer_s)
-    reviews = {worker: dataclasses.replace(it, can_push=can_push) for worker, it in reviews.items()}
+    reviews = {worker: replace(it, can_push=can_push) for worker, it in reviews.items()}
     monitor.observe(reviews, setting=SYNCHRONOUS)
     return monitor.choose(allowance=allow(slack), current=SYNCHRONOUS, shares=()).setting
 

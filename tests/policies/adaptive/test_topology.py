@@ -1,6 +1,5 @@
 """Settings by racks: what they are predicted to take, when they are chosen, and what training must afford for them."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -8,6 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies import Adaptive, Hierarchical, Reviewed, decode_event, encode_event, parse_policy
@@ -122,7 +122,7 @@ def test_within_the_rack_the_transfer_is_that_of_steps_without_a_merge():
     """Period 4, delay 1: steps 5 and 9 merge, and wait for that too."""
     setting, blocked = by_racks(4, 1), (0.5, 0.002, 0.002, 0.002, 0.5, 0.002, 0.002, 0.002)
     seen = {
-        worker: dataclasses.replace(review, blocked_s=tuple(s + worker * 1e-4 for s in blocked), clock=12)
+        worker: replace(review, blocked_s=tuple(s + worker * 1e-4 for s in blocked), clock=12)
         for worker, review in reviews((0, 0, 1, 1), blocked_s=0.0).items()
     }
     system = monitor()
@@ -137,7 +137,7 @@ def test_between_racks_it_is_what_it_took_whoever_began_it_last(delay: int, betw
     setting = by_racks(8, delay)
     seen = reviews((0, 0, 1, 1, 1), blocked_s=0.002, clock=16)
     took_s = {0: 0.03, 1: 0.0, 2: 0.05, 3: 0.0, 4: 0.0}
-    seen = {w: dataclasses.replace(it, exchanges=((16.0, took_s[w]),)) for w, it in seen.items()}
+    seen = {w: replace(it, exchanges=((16.0, took_s[w]),)) for w, it in seen.items()}
     system = monitor()
     system.observe(seen, setting=setting)
     assert dict(choose(system, setting).inputs)["topology.between_s"] == pytest.approx(between_s)
@@ -284,7 +284,7 @@ def test_it_rounds_between_racks_for_a_gain_alone(flat_s: float, between_s: floa
 
 def sharing(seen: dict[int, Reviewed]) -> dict[int, Reviewed]:
     """The same reviews of workers that the store's servers could step for."""
-    return {worker: dataclasses.replace(review, can_push=True) for worker, review in seen.items()}
+    return {worker: replace(review, can_push=True) for worker, review in seen.items()}
 
 
 def knows_racks_and_store(*, store: bool = True) -> SystemMonitor:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plesio.core.errors import ExchangeError
-from plesio.runtime.exchange.layout import ALIGNMENT, Layout, TensorKind, slices_from_json
+from plesio.runtime.exchange.layout import ALIGNMENT, Layout, TensorKind, slices_of
 
 DTYPES = (torch.float32, torch.float64, torch.float16)
 
@@ -54,7 +54,7 @@ def test_slices_lie_aligned_and_apart_in_a_servers_block(parts: Parts, num_serve
             assert view.numel() == piece.stop - piece.start
             assert not view.any(), "two slices share memory"
             view.fill_(fill)
-        assert slices_from_json(layout.to_json(number)) == slices
+        assert slices_of(layout.rows(number)) == slices
 
 
 def test_digest_tells_models_and_numbers_of_servers_apart():

@@ -18,8 +18,8 @@ from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.policies import LocalSGD, Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.controller import Decision
 from plesio.policies.adaptive.setting import ON_THE_STORE, Setting
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.environment import Place
-from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob

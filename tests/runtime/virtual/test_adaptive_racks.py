@@ -18,7 +18,7 @@ from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import BSP, Hierarchical, Policy, Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.controller import Decision
 from plesio.policies.adaptive.setting import Sent
-from plesio.runtime.ledger import RunInfo
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob

@@ -21,8 +21,8 @@ from plesio.cost.cluster import Cluster, LinkKind
 from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import LocalSGD, parse_policy
 from plesio.policies.compression import TopK
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.environment import Place
-from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.group import VirtualGroup

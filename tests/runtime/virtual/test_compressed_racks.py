@@ -19,8 +19,8 @@ import plesio
 from plesio.cost.step_time import LogNormal
 from plesio.policies import Hierarchical, parse_policy
 from plesio.policies.compression import TopK
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.environment import Place
-from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob

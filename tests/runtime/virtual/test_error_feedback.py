@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
 from plesio.cost.cluster import Cluster
-from plesio.runtime.ledger import RunInfo
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob
 

@@ -16,8 +16,8 @@ from plesio.cost.collectives import all_gather_s
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import LogNormal
 from plesio.policies import Policy, parse_policy
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.exchange.racks import BetweenRacks, Racks
-from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob

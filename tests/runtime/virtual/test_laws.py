@@ -27,9 +27,9 @@ from torch.utils.data import DataLoader
 import plesio
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import LogNormal
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.environment import Place
 from plesio.runtime.leases import synchronous_batches
-from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob

@@ -14,7 +14,7 @@ from plesio.cost.cluster import Cluster, LinkKind
 from plesio.cost.step_time import Constant
 from plesio.policies import Reviewed, read_log, verify
 from plesio.policies.adaptive.setting import IN_LOW_RANK, SYNCHRONOUS, Sent, Setting
-from plesio.runtime.ledger import RunInfo
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob

@@ -20,7 +20,7 @@ from plesio.core.errors import ConfigError, DataError, WorkerLostError
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant, LogNormal
 from plesio.policies import Apply, Joined, parse_policy, read_log, verify
-from plesio.runtime.ledger import RunInfo
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob

@@ -19,9 +19,9 @@ from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.policies import Ready, read_log, verify
 from plesio.policies.adaptive.setting import ON_THE_STORE, Setting
 from plesio.policies.adaptive.what_if import predict_step_s
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.environment import Place
 from plesio.runtime.job import Job
-from plesio.runtime.ledger import RunInfo
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import Simulation, simulate
 from plesio.runtime.virtual.job import VirtualJob

@@ -34,9 +34,10 @@ still in a step, less the exchange within the rack; until then as long as one be
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from plesio.policies.adaptive.setting import ROUNDED_SHARE, Sent, Setting

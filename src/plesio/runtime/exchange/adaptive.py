@@ -37,9 +37,10 @@ from typing import Protocol
 
 import torch
 
-from plesio.policies import Hierarchical, Policy, Reviewed, Steer, parse_policy
+from plesio.policies import Hierarchical, Policy, Reviewed, parse_policy
 from plesio.policies.adaptive.rate_limit import RateLimit
 from plesio.policies.steered import NEVER
+from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.exchange.collective import CollectiveExchange, CollectiveExchanges
 from plesio.runtime.exchange.exchange import Progress, SharedState
 from plesio.runtime.exchange.group import Group
@@ -49,7 +50,6 @@ from plesio.runtime.exchange.store_stage import StageExchange, StoreExchanges
 from plesio.runtime.monitor import StepMonitor
 from plesio.runtime.rack_feed import Rack
 from plesio.runtime.rounds import RoundBook
-from plesio.runtime.stage import Turn
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["AdaptiveExchange", "Helm", "Transition"]
@@ -82,11 +82,11 @@ class Helm(Protocol):
         """Report what this worker saw."""
         ...
 
-    def steer(self) -> Steer:
+    def steer(self) -> Steering:
         """Wait for the answer to the last review."""
         ...
 
-    def news(self) -> Steer | None:
+    def news(self) -> Steering | None:
         """The answer to the last review, if it has come. In racks that share the store all of one call it together."""
         ...
 
@@ -167,7 +167,7 @@ class AdaptiveExchange:
         return self._stores.begin(
             policy,
             clock=self._clock,
-            leads=self._group.rank == 0 if turn is None else turn.leads,
+            leads=self._group.rank == 0 if turn is None else self._group.rank == turn.leader,
             enter=lambda: self._helm.enter_store(self._clock, turn=turn),
         )
 
@@ -265,7 +265,7 @@ class AdaptiveExchange:
         if news.keep:
             self._kept.append(StateCopy(self._replica, optimizer_state=False))
 
-    def _follow(self, steer: Steer) -> None:
+    def _follow(self, steer: Steering) -> None:
         """Go on from a collective."""
         self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
         self._take_shares(steer)
@@ -277,7 +277,7 @@ class AdaptiveExchange:
         if steer.keep and not self.on_store:
             self._kept.append(StateCopy(self._replica))
 
-    def _take_shares(self, steer: Steer) -> None:
+    def _take_shares(self, steer: Steering) -> None:
         if steer.shares != self._shares:
             self._rounds.change(steer.shares)
             self._shares = steer.shares
@@ -311,14 +311,14 @@ class AdaptiveExchange:
         self._turning = False
         return turn
 
-    def _change(self, steer: Steer, *, turn: Turn | None) -> None:
+    def _change(self, steer: Steering, *, turn: Turn | None) -> None:
         before, self._policy = self._policy, parse_policy(steer.policy)
         restored = steer.restore and bool(self._kept)
         if isinstance(self._current, StageExchange):
             self._current.take_back()
         else:
             self._current.settle()
-        if self._group.rank == 0 if turn is None else turn.leads:
+        if self._group.rank == 0 if turn is None else self._group.rank == turn.leader:
             self._snapshots += self._current.snapshots()
         self._current.close()
         if restored:

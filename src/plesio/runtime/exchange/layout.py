@@ -12,23 +12,24 @@ present slices in the same order, tightly packed.
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
+import msgspec
 import torch
 
 from plesio.core.errors import ExchangeError
+from plesio.protocol.bulk import SliceRow
 
-__all__ = ["ALIGNMENT", "Layout", "Slice", "TensorKind", "slices_from_json", "view_packed", "write_slice"]
+__all__ = ["ALIGNMENT", "Layout", "Slice", "TensorKind", "slices_of", "view_packed", "write_slice"]
 
 ALIGNMENT = 64
 
 TensorKind = Literal["parameter", "buffer"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Elements ``start`` to ``stop`` of the flattened tensor ``name``, kept at ``offset`` of a server's block.
 
     Attributes:
@@ -123,18 +124,18 @@ class Layout:
 
     def digest(self) -> str:
         """A short name for this layout: equal on every rank whose model and server count are the same."""
-        text = json.dumps([self.to_json(server) for server in range(len(self.servers))])
+        text = json.dumps([self.rows(server) for server in range(len(self.servers))])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def to_json(self, server: int) -> list[list[Any]]:
-        """One server's slices as JSON values, as short as they can be."""
-        return [list(astuple(piece)) for piece in self.servers[server]]
+    def rows(self, server: int) -> tuple[SliceRow, ...]:
+        """One server's slices as they are sent to it."""
+        rows: tuple[SliceRow, ...] = msgspec.to_builtins(self.servers[server])
+        return rows
 
 
-def slices_from_json(data: list[list[Any]]) -> tuple[Slice, ...]:
-    """The slices that `Layout.to_json` wrote."""
-    names = [field.name for field in fields(Slice)]
-    return tuple(Slice(**dict(zip(names, values, strict=True))) for values in data)
+def slices_of(rows: tuple[SliceRow, ...]) -> tuple[Slice, ...]:
+    """The slices that `Layout.rows` gave."""
+    return msgspec.convert(rows, type=tuple[Slice, ...])
 
 
 def view_packed(payload: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from plesio.protocol.bulk import Table
 from plesio.runtime.exchange.layout import Slice, view_packed, write_slice
 
-__all__ = ["Piece", "Table", "read_state", "write_state"]
+__all__ = ["Piece", "read_state", "write_state"]
 
-Table = list[list[list[Any]]]
 Piece = tuple[torch.Tensor, Slice]
 """A parameter, and which of its elements."""
 

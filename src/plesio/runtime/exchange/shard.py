@@ -17,21 +17,22 @@ by ``1 / num_live`` for each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from plesio.core.errors import ExchangeError
 from plesio.policies import UpdateKind
+from plesio.protocol.bulk import OptimizerSpec, Table
 from plesio.runtime.exchange.interleaved import InterleavedOptimizer
 from plesio.runtime.exchange.layout import Slice, view_packed
-from plesio.runtime.exchange.optimizer_state import Piece, Table, read_state, write_state
+from plesio.runtime.exchange.optimizer_state import Piece, read_state, write_state
 
 __all__ = [
     "SUPPORTED_OPTIMIZERS",
     "Allocate",
-    "OptimizerSpec",
     "Pulled",
     "Shard",
     "empty_payload",
@@ -60,14 +61,6 @@ SUPPORTED_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 _NUMBERS = (bool, int, float)
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerSpec:
-    """A stock optimizer's class and the options of each parameter group, as JSON values."""
-
-    name: str
-    groups: tuple[dict[str, Any], ...]
-
-
 def runs_on_servers(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the servers can run this class."""
     return SUPPORTED_OPTIMIZERS.get(type(optimizer).__name__) is type(optimizer)
@@ -85,7 +78,7 @@ def optimizer_spec(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
             f"the store's servers cannot run {name} on gradients; they can run {', '.join(SUPPORTED_OPTIMIZERS)}. "
             "Use one of these, or push deltas (policy option update=delta), which works with any optimizer"
         )
-    return OptimizerSpec(name, group_options(optimizer))
+    return OptimizerSpec(name=name, groups=group_options(optimizer))
 
 
 def group_options(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], ...]:
@@ -132,7 +125,7 @@ def empty_payload(num_bytes: int) -> torch.Tensor:
 @dataclass(slots=True)
 class _Pending:
     values: dict[int, torch.Tensor]
-    groups: list[dict[str, Any]] | None
+    groups: Sequence[dict[str, Any]] | None
 
 
 class Shard:
@@ -203,7 +196,7 @@ class Shard:
         clock: int,
         payload: torch.Tensor,
         present: Sequence[int] | None,
-        groups: list[dict[str, Any]] | None,
+        groups: Sequence[dict[str, Any]] | None,
     ) -> None:
         """Keep an update until the policy decides on it.
 
@@ -269,7 +262,7 @@ class Shard:
             self._steps.step(weight=weight, share=share, age=age)
         self.version = version
 
-    def _set_options(self, groups: list[dict[str, Any]]) -> None:
+    def _set_options(self, groups: Sequence[dict[str, Any]]) -> None:
         if self._optimizer is None:
             return
         for number, options in enumerate(groups):

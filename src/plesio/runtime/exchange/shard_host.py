@@ -14,10 +14,19 @@ from dataclasses import dataclass
 import torch
 
 from plesio.policies import UpdateKind
-from plesio.runtime.effects import Order
+from plesio.protocol.bulk import OptimizerSpec, Push, Table
+from plesio.protocol.effects import (
+    AdmitOrder,
+    ApplyOrder,
+    CreditOrder,
+    DropOrder,
+    HaltOrder,
+    Order,
+    SnapshotOrder,
+    StayOrder,
+)
 from plesio.runtime.exchange.layout import Slice
-from plesio.runtime.exchange.optimizer_state import Table
-from plesio.runtime.exchange.shard import Allocate, OptimizerSpec, Pulled, Shard, empty_payload
+from plesio.runtime.exchange.shard import Allocate, Pulled, Shard, empty_payload
 from plesio.runtime.exchange.transport import Bulk
 
 __all__ = ["Answer", "PullRequest", "ShardHost"]
@@ -94,19 +103,23 @@ class ShardHost:
         self._waiting: list[PullRequest] = []
         self._refused: set[int] = set()
 
-    def push(self, bulk: Bulk) -> None:
+    def push(self, bulk: Bulk, push: Push) -> None:
         """Keep an update until it is decided on.
+
+        Args:
+            bulk: The message.
+            push: What it says beside its payload.
 
         Raises:
             ExchangeError: The payload does not fit the slices that it names.
         """
-        header, meta = bulk.header, bulk.meta
+        header = bulk.header
         self._shard.push(
             header.worker,
             clock=header.clock,
             payload=torch.from_numpy(bulk.payload),
-            present=meta["present"],
-            groups=meta.get("groups"),
+            present=push.present,
+            groups=push.groups,
         )
         self._pushes[header.worker, header.clock] = bulk
 
@@ -131,36 +144,34 @@ class ShardHost:
         return self._answers(now_s=now_s)
 
     def _carry_out(self, order: Order) -> None:
-        body = order.body
-        match order.kind:
-            case "apply":
-                updates = [(worker, clock) for worker, clock in body["updates"]]
+        match order:
+            case ApplyOrder(updates=updates):
                 self._shard.apply(
                     updates,
-                    weight=body["weight"],
-                    version=body["version"],
-                    num_live=body["num_live"],
-                    num_workers=body.get("num_workers"),
-                    share=body.get("share", 1.0),
-                    age=body.get("age", 0.0),
+                    weight=order.weight,
+                    version=order.version,
+                    num_live=order.num_live,
+                    num_workers=order.num_workers,
+                    share=order.share,
+                    age=order.age,
                 )
                 for worker, clock in updates:
                     self._decide(worker, clock=clock)
-            case "drop":
-                self._shard.drop(body["worker"], clock=body["clock"])
-                self._refused.add(body["worker"])
-                self._decide(body["worker"], clock=body["clock"])
-            case "admit":
+            case DropOrder(worker=worker, clock=clock):
+                self._shard.drop(worker, clock=clock)
+                self._refused.add(worker)
+                self._decide(worker, clock=clock)
+            case AdmitOrder(worker=worker, clock=clock):
                 # its clock may have gone back: what it sent before its rest says nothing about what it sends now
-                self._decided[body["worker"]] = body["clock"]
-            case "credit":
-                self._credit[body["worker"]] = body["clock"]
-            case "halt":
+                self._decided[worker] = clock
+            case CreditOrder(worker=worker, clock=clock):
+                self._credit[worker] = clock
+            case HaltOrder():
                 self._halted = True
-            case "stay":
+            case StayOrder():
                 self._halted = False
-            case "snapshot":
-                self._shard.snapshot(body["number"])
+            case SnapshotOrder(number=number):
+                self._shard.snapshot(number)
 
     def _known_version(self, request: PullRequest) -> int | None:
         """The worker's version; before all versions if it made steps that were refused, so that it gets rid of them."""

@@ -19,9 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from plesio.policies import Policy
+from plesio.protocol.bulk import Initial, Push, Table
 from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SharedState
 from plesio.runtime.exchange.layout import Layout
-from plesio.runtime.exchange.optimizer_state import Piece, Table, read_state, write_state
+from plesio.runtime.exchange.optimizer_state import Piece, read_state, write_state
 from plesio.runtime.exchange.packing import pack, unpack
 from plesio.runtime.exchange.replica import Replica, State
 from plesio.runtime.exchange.shard import group_options, optimizer_spec
@@ -90,19 +91,24 @@ class StoreExchange:
             ExchangeError: The servers cannot run the replica's optimizer.
         """
         optimizer = None
-        states: list[Table] = [[] for _ in self._layout.servers]
+        states: list[Table | None] = [None for _ in self._layout.servers]
         tensors: list[list[torch.Tensor]] = [[] for _ in self._layout.servers]
         if self._policy.update == "gradient":
-            spec = optimizer_spec(self._replica.optimizer)
-            optimizer = {"name": spec.name, "groups": list(spec.groups)}
+            optimizer = optimizer_spec(self._replica.optimizer)
             for server in range(len(self._layout.servers)):
                 table, tensors[server] = read_state(self._replica.optimizer, self._pieces(server))
-                states[server] = table if any(table) else []
+                states[server] = table if any(table) else None
         _, payloads = self._pack(self._by_name, also=tensors)
-        layout = [self._layout.to_json(server) for server in range(len(self._layout.servers))]
-        self._client.initialise(
-            layout, update=self._policy.update, optimizer=optimizer, states=states, payloads=payloads
-        )
+        initials = [
+            Initial(
+                slices=self._layout.rows(server),
+                update=self._policy.update,
+                optimizer=optimizer,
+                state=states[server],
+            )
+            for server in range(len(self._layout.servers))
+        ]
+        self._client.initialise(initials, payloads=payloads)
 
     def _pieces(self, server: int) -> list[Piece]:
         """The server's slices of parameters, each with its parameter."""
@@ -120,7 +126,7 @@ class StoreExchange:
             for server, reply in enumerate(replies):
                 payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server) :])
                 pieces = self._pieces(server)
-                write_state(self._replica.optimizer, pieces, table=reply.state, payload=payload)
+                write_state(self._replica.optimizer, pieces, table=reply.state or [], payload=payload)
             self._replica.sparse_momentum()
         self._timeline.communicate(begun_s, self._timeline.now_s(), clock=self._clock)
 
@@ -197,12 +203,18 @@ class StoreExchange:
         else:
             begun_s = self._timeline.now_s()
             present, payloads = self._pack(self._update())
-            meta: dict[str, Any] = {"num_steps": self._num_steps, "num_samples": self._num_samples}
             groups = group_options(self._replica.optimizer)
-            if self._policy.update == "gradient" and groups != self._sent_groups:
-                meta["groups"] = list(groups)
+            changed = self._policy.update == "gradient" and groups != self._sent_groups
+            if changed:
                 self._sent_groups = groups
-            self._client.push(clock=clock, base_version=self._version, meta=meta, present=present, payloads=payloads)
+            push = Push(
+                num_steps=self._num_steps,
+                num_samples=self._num_samples,
+                present=None,
+                finished=self._client.take_finished(),
+                groups=groups if changed else None,
+            )
+            self._client.push(push, clock=clock, base_version=self._version, present=present, payloads=payloads)
             now_s = self._timeline.now_s()
             self._timeline.communicate(begun_s, now_s, clock=self._clock)
             self._timeline.event("push", at_s=now_s, clock=self._clock, version=self._version, steps=self._num_steps)

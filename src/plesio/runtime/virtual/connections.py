@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from plesio.core.errors import TransportError
 from plesio.cost.host_costs import HostCosts
+from plesio.protocol.message import kind_of
+from plesio.protocol.to_server import Join
 from plesio.runtime.exchange.transport import Bulk, Control, Gone, Header, Incoming, Refusal, Traffic
 from plesio.runtime.job_server import JobServer
-from plesio.runtime.messages import ControlKind
 from plesio.runtime.virtual.fabric import Fabric
 from plesio.runtime.virtual.scheduler import Scheduler, Turn
 
@@ -229,7 +230,7 @@ class ControlLine:
 
     def send(self, kind: int, body: Mapping[str, Any]) -> None:
         """Queue a control message."""
-        num_bytes = _JOIN_BYTES if kind == ControlKind.JOIN else _CONTROL_BYTES + _json_bytes(body)
+        num_bytes = _JOIN_BYTES if kind == kind_of(Join) else _CONTROL_BYTES + _json_bytes(body)
         self.traffic.tcp.sent_payload += num_bytes
         self._carry(Control(peer=self.identity, kind=kind, generation=self.generation, body=body), num_bytes, work=0)
 

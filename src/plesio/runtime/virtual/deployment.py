@@ -8,9 +8,9 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.host_costs import HostCosts
 from plesio.cost.link_changes import seconds_through_changes
 from plesio.cost.placement import all_reduce_on, broadcast_on
+from plesio.protocol.peers import server_identity
 from plesio.runtime.job_server import JobServer
 from plesio.runtime.ledger import Meter
-from plesio.runtime.messages import server_identity
 from plesio.runtime.virtual.connections import ControlLine, Memory, ServerConnections, VirtualServer
 from plesio.runtime.virtual.fabric import Fabric
 from plesio.runtime.virtual.group import Meeting

@@ -7,10 +7,13 @@ from pathlib import Path
 
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError, TransportError, WorkerLostError
+from plesio.protocol.message import decode, encode
+from plesio.protocol.peers import heartbeat_identity, worker_identity
+from plesio.protocol.to_server import Heartbeat
+from plesio.protocol.to_worker import Alive, Expelled, Lost
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.transport import Bulk, Control
 from plesio.runtime.ledger import Meter
-from plesio.runtime.messages import ControlKind, heartbeat_identity, worker_identity
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.rack_choice import RackChoice, Wish
 from plesio.runtime.virtual.connections import ControlLine, WorkerLine
@@ -94,17 +97,18 @@ class _Pulse:
     def beat(self) -> None:
         """Send the figures up to now, as a process does several times a lease."""
         if self._meter is not None:
-            self.line.send(ControlKind.HEARTBEAT, {"report": self._meter.take().to_json()})
+            self.line.send(*encode(Heartbeat(report=self._meter.take())))
 
     def _hear(self, incoming: Control | Bulk) -> None:
         if not isinstance(incoming, Control):
             return
-        if incoming.kind == ControlKind.LOST and incoming.body["fatal"]:
-            self.failure = WorkerLostError.of(incoming.body["workers"])
-        elif incoming.kind == ControlKind.EXPELLED:
-            self.failure = TransportError("this worker was counted lost; join again")
-        else:
-            return
+        match decode(incoming.kind, incoming.body, Alive | Lost | Expelled, peer="server 0"):
+            case Lost(workers=workers, fatal=True):
+                self.failure = WorkerLostError.of(workers)
+            case Expelled():
+                self.failure = TransportError("this worker was counted lost; join again")
+            case _:
+                return
         self._abort()
         self._deployment.scheduler.wake(self._turn)
 

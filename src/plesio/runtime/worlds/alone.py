@@ -7,10 +7,11 @@ from typing import Literal
 from plesio.core.errors import PlesioError
 from plesio.core.results import Evaluation, RunResult, write_results
 from plesio.policies import Policy
-from plesio.runtime.ledger import Ledger, Meter, RunInfo
+from plesio.protocol.figures import RunInfo
+from plesio.protocol.plans import PlanFigures
+from plesio.runtime.ledger import Ledger, Meter
 from plesio.runtime.loading import Feed, SynchronousFeed
 from plesio.runtime.machine import environment
-from plesio.runtime.remainder import PlanFigures
 from plesio.runtime.rounds import RoundBook
 
 __all__ = ["AloneWorld"]

@@ -1,28 +1,28 @@
 """A worker of a job, in one run of it."""
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 
 from plesio.core.errors import ConfigError, PlesioError, TransportError, WorkerLostError
 from plesio.core.results import Evaluation, RunResult
-from plesio.policies import Policy, Reviewed, Steer, encode_event
+from plesio.policies import Policy, Reviewed
+from plesio.protocol.figures import RunInfo
+from plesio.protocol.plans import PlanFigures
+from plesio.protocol.to_server import Evaluations, Goodbye, Join, ResultRequest, Review, Standing
+from plesio.protocol.to_worker import Entered, Result, RunEnded, Start, Steering, Turn
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.store_client import Leases, StoreClient
 from plesio.runtime.job_handle import JobHandle, Pulse
-from plesio.runtime.ledger import Meter, RunInfo
+from plesio.runtime.ledger import Meter
 from plesio.runtime.loading import Feed, LeasedFeed, SynchronousFeed
 from plesio.runtime.machine import environment
-from plesio.runtime.messages import ControlKind
 from plesio.runtime.rack_feed import Rack, RackBlocks, RackFeed, figures_for_racks
-from plesio.runtime.remainder import PlanFigures, Remainder
 from plesio.runtime.rounds import RoundBook
-from plesio.runtime.stage import Standing, Turn
 from plesio.runtime.staged_feed import StagedFeed, Stages
 
 __all__ = ["DistributedWorld"]
@@ -104,23 +104,23 @@ class DistributedWorld:
             TransportError: Not all workers came, or they disagree.
         """
         assert self.client is not None
-        body = {
-            "policy": self._policy.spec,
-            "info": asdict(self._info),
-            "num_workers": self.num_workers,
-            "num_servers": len(self.client.endpoints) if self._policy.pushes else 0,
-            "snapshot_every": self._snapshot_every,
-            "folder": None if self._folder is None else str(self._folder.absolute()),
-            "layout": layout,
-            "rack": self._job.rack,
-            "environment": asdict(environment()),
-        }
+        join = Join(
+            policy=self._policy.spec,
+            info=self._info,
+            num_workers=self.num_workers,
+            num_servers=len(self.client.endpoints) if self._policy.pushes else 0,
+            snapshot_every=self._snapshot_every,
+            folder=None if self._folder is None else str(self._folder.absolute()),
+            layout=layout,
+            rack=self._job.rack,
+            environment=environment(),
+        )
         self._heartbeat = self._job.heartbeat()
         self._heartbeat.begin(self._meter, abort=self._abort)
-        self.client.tell(ControlKind.JOIN, body)
-        started = self.client.await_control(ControlKind.START, timeout_s=self._job.meet_s, explain=self._who_is_missing)
-        self.clock = started["clock"]
-        self.elapsed_s = started["elapsed_s"]
+        self.client.tell(join)
+        started = self.client.await_message(Start, timeout_s=self._job.meet_s, explain=self._who_is_missing)
+        self.clock = started.clock
+        self.elapsed_s = started.elapsed_s
 
     def _who_is_missing(self) -> str:
         missing = self._job.missing()
@@ -193,21 +193,19 @@ class DistributedWorld:
     def review(self, review: Reviewed) -> None:
         """Report what this worker saw."""
         assert self.client is not None
-        self.client.tell(ControlKind.REVIEW, {"event": encode_event(review)})
+        self.client.tell(Review(event=review))
 
-    def steer(self) -> Steer:
+    def steer(self) -> Steering:
         """Wait for the answer to the last review."""
         assert self.client is not None
-        return _steer(self.client.await_control(ControlKind.STEER))
+        return self.client.await_message(Steering)
 
-    def news(self) -> Steer | None:
+    def news(self) -> Steering | None:
         """The answer to the last review, if it has come; not waited for. A rack's leader tells the rack."""
         assert self.client is not None
         rack = self._rack_now
-        body = self.client.heard(ControlKind.STEER) if rack is None or rack.leads else None
-        if rack is not None:
-            body = rack.tell(body)
-        return None if body is None else _steer(body)
+        news = self.client.heard(Steering) if rack is None or rack.leads else None
+        return news if rack is None else rack.tell(news, Steering)
 
     def enter_store(self, clock: int, *, turn: Turn | None = None) -> None:
         """All workers stand at the same step and the store has their state: returns when all have said so.
@@ -233,31 +231,23 @@ class DistributedWorld:
             else:
                 remainder = feed.figures.whole() if turn.remainder is None else turn.remainder
             standing = Standing(clock=clock, plan=feed.plan, figures=feed.figures, remainder=remainder, samples=samples)
-        self._stand(standing)
+        assert self.client is not None
+        self.client.tell(standing)
+        self.client.await_message(Entered)
 
     def leave_store(self, clock: int, *, plan: int) -> Turn:
         """This worker has handed in all it had: returns when it is known how it goes on."""
-        standing, rack = Standing(clock=clock, plan=plan), self._rack_now
-        # one speaks for a rack, so that all of it hear the same
-        body = self._stand(standing) if rack is None or rack.leads else None
-        if rack is not None:
-            body = rack.tell(body)
-        assert body is not None
-        if body["steer"] is None:
-            return Turn(steer=None, to_the_end=body["to_the_end"])
-        self.rounds.global_samples = body["samples"]
-        left = body["remainder"]
-        return Turn(
-            steer=_steer(body["steer"]),
-            remainder=None if left is None else Remainder.from_json(left),
-            samples=body["samples"],
-            leads=body["leader"] == self.rank,
-        )
-
-    def _stand(self, standing: Standing) -> Mapping[str, Any]:
         assert self.client is not None
-        self.client.tell(ControlKind.READY, standing.to_json())
-        return self.client.await_control(ControlKind.READY)
+        rack, turn = self._rack_now, None
+        if rack is None or rack.leads:
+            self.client.tell(Standing(clock=clock, plan=plan))
+            turn = self.client.await_message(Turn)
+        if rack is not None:  # one speaks for a rack, so that all of it hear the same
+            turn = rack.tell(turn, Turn)
+        assert turn is not None
+        if turn.steer is not None:
+            self.rounds.global_samples = turn.samples
+        return turn
 
     def _admitted(self, clock: int) -> None:
         self.clock = clock
@@ -279,8 +269,7 @@ class DistributedWorld:
     def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
         """Enter evaluations in the books."""
         assert self.client is not None
-        points = [asdict(point) for point in evaluations]
-        self.client.tell(ControlKind.EVALUATED, {"evaluations": points, "parameters_sha256": parameters_sha256})
+        self.client.tell(Evaluations(evaluations=tuple(evaluations), parameters_sha256=parameters_sha256))
 
     def share_metric(self, metric: float | None) -> float | None:
         """Rank 0's metric, on all ranks of a collective and of rank 0's rack; else everyone's own, on the store."""
@@ -304,8 +293,11 @@ class DistributedWorld:
         """The figures that the server has; after `close` those of the whole run."""
         if self._result is None:
             assert self.client is not None
-            self.client.tell(ControlKind.RESULT, {})
-            return RunResult.from_json(self.client.await_control(ControlKind.RESULT))
+            self.client.tell(ResultRequest())
+            result = self.client.await_message(Result).result
+            if result is None:
+                raise TransportError("the job's server has no run under way")
+            return result
         return self._result
 
     def close(self, *, status: Literal["finished", "interrupted", "failed"], error: str | None) -> None:
@@ -313,11 +305,10 @@ class DistributedWorld:
         try:
             if self._heartbeat is not None and self.client is not None:
                 self._heartbeat.quiet()
-                body = {"status": status, "error": error, "report": self._meter.take().to_json()}
-                self.client.tell(ControlKind.BYE, body)
+                self.client.tell(Goodbye(status=status, error=error, report=self._meter.take()))
                 # the run ends for all at once; a failing worker does not wait for those that go on
                 timeout_s = None if status == "finished" else GOODBYE_S
-                self._result = RunResult.from_json(self.client.await_control(ControlKind.BYE, timeout_s=timeout_s))
+                self._result = self.client.await_message(RunEnded, timeout_s=timeout_s).result
                 self._job.next_run()
         except TransportError as failure:
             if status == "finished":
@@ -330,10 +321,6 @@ class DistributedWorld:
                 self._job.let_servers_go_on()  # this rack is at its end, others are not
             if self._owns_job:
                 self._job.close()
-
-
-def _steer(body: Mapping[str, Any]) -> Steer:
-    return Steer(**{**body, "shares": tuple(body["shares"])})
 
 
 def _from_collective(error: BaseException) -> bool:

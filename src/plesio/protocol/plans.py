@@ -1,19 +1,21 @@
-"""What of a plan is still to be dealt out: how a plan changes hands between rounds and leases.
+"""Plans and what is dealt out of them: blocks, and what is left when a plan changes hands between rounds and leases.
 
 A plan is a number of samples: a part of an epoch, or several epochs. Rounds take them in the order of the epochs.
 Leases leave gaps, where a block was taken and not finished; these come first, then what nobody was given.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any, Self
+from collections.abc import Iterator
+from itertools import groupby, pairwise
 
-__all__ = ["PlanFigures", "Remainder", "Span"]
+import msgspec
+from msgspec.structs import replace
+
+from plesio.core.records import Record
+
+__all__ = ["Block", "PlanFigures", "Remainder", "Span"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, order=True, array_like=True):
     """Positions ``start`` to ``stop`` (exclusive) of the order of one epoch, which counts from the plan's first."""
 
     epoch: int
@@ -24,8 +26,7 @@ class Span:
         return self.stop - self.start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remainder:
+class Remainder(Record, frozen=True, kw_only=True):
     """Some spans, in order, and then ``num_fresh`` samples from position ``start`` of ``epoch`` on.
 
     Args:
@@ -89,24 +90,8 @@ class Remainder:
             yield Span(epoch, start, stop)
             epoch, start, left = epoch + 1, 0, left - (stop - start)
 
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
-        return {
-            "num_samples": self.num_samples,
-            "spans": [[span.epoch, span.start, span.stop] for span in self.spans],
-            "epoch": self.epoch,
-            "start": self.start,
-            "num_fresh": self.num_fresh,
-        }
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_json` wrote."""
-        return cls(**{**data, "spans": tuple(Span(*span) for span in data["spans"])})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFigures:
+class PlanFigures(Record, frozen=True, kw_only=True):
     """What a plan deals out: ``budget_samples`` samples of a data set of ``num_samples``, over all workers."""
 
     num_samples: int
@@ -116,3 +101,42 @@ class PlanFigures:
     def whole(self) -> Remainder:
         """All of it, when nothing has been dealt."""
         return Remainder(num_samples=self.num_samples, num_fresh=self.budget_samples)
+
+
+class Block(Record, frozen=True, kw_only=True):
+    """A lease: positions ``start`` to ``stop`` (exclusive) of an epoch's order.
+
+    Attributes:
+        id: Unique within the run.
+        epoch: The epoch whose `epoch_order` the positions refer to.
+        start: First position.
+        stop: One past the last position.
+        batch_size: Samples in each batch of the block; the last may have fewer.
+        num_workers: Workers that share each batch. The last batch takes in a rest that is too small for them.
+    """
+
+    id: int
+    epoch: int
+    start: int
+    stop: int
+    batch_size: int
+    num_workers: int = 1
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in the block."""
+        return self.stop - self.start
+
+    def batches(self) -> Iterator[slice]:
+        """The block's batches as slices of the epoch's order, in the order in which they must be finished.
+
+        >>> list(Block(id=0, epoch=0, start=4, stop=9, batch_size=3).batches())
+        [slice(4, 7, None), slice(7, 9, None)]
+        >>> list(Block(id=0, epoch=0, start=4, stop=11, batch_size=6, num_workers=2).batches())
+        [slice(4, 11, None)]
+        """
+        starts = list(range(self.start, self.stop, self.batch_size))
+        if len(starts) > 1 and self.stop - starts[-1] < self.num_workers:
+            del starts[-1]
+        for start, stop in pairwise([*starts, self.stop]):
+            yield slice(start, stop)

@@ -1,8 +1,11 @@
+import json
+
 import hypothesis.strategies as st
 from hypothesis import given
 
+from plesio.core.records import from_values, to_values
+from plesio.protocol.plans import Remainder, Span
 from plesio.runtime.leases import LeaseBook
-from plesio.runtime.remainder import Remainder, Span
 
 
 def positions(remainder: Remainder) -> list[tuple[int, int]]:
@@ -18,7 +21,7 @@ def test_what_is_done_is_taken_off_the_front(num_samples: int, budget: int, done
         left, taken = left.after(number), taken + number
     assert positions(left) == positions(whole)[taken:]
     assert len(left) == budget - taken
-    assert Remainder.from_json(left.to_json()) == left
+    assert from_values(json.loads(json.dumps(to_values(left))), Remainder) == left
 
 
 @given(st.data())

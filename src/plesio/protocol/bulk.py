@@ -1,0 +1,144 @@
+"""What goes beside the tensors of bulk messages: the few JSON values of a push, a pull and their answers.
+
+The message's head has the rest: worker, clock, version and the number of the request (`transport.Header`).
+"""
+
+from typing import Any, ClassVar
+
+from plesio.core.records import Record
+from plesio.policies import UpdateKind
+from plesio.protocol.figures import Snapshot
+from plesio.protocol.message import Message
+from plesio.protocol.to_server import Finished
+
+__all__ = [
+    "BulkFromWorker",
+    "Initial",
+    "Initialised",
+    "OptimizerSpec",
+    "Pull",
+    "Pulled",
+    "Push",
+    "Shared",
+    "SharedRequest",
+    "SliceRow",
+    "Table",
+]
+
+Table = list[list[list[Any]]]
+"""An optimizer's state; see `plesio.runtime.exchange.optimizer_state`."""
+SliceRow = tuple[str, str, str, int, int, int, int]
+"""A slice of a tensor: name, kind, dtype, parameter group, start, stop and offset; see `runtime.exchange.layout`."""
+
+
+class OptimizerSpec(Record, frozen=True, kw_only=True):
+    """A stock optimizer's class and the options of each parameter group, as JSON values."""
+
+    name: str
+    groups: tuple[dict[str, Any], ...]
+
+
+class Initial(Message, frozen=True, kw_only=True, tag=1):
+    """Worker to server: the slices' initial values. Answered with `Initialised`.
+
+    Attributes:
+        slices: The server's part of the layout.
+        update: What updates will be.
+        optimizer: For gradients.
+        state: The optimizer's, whose tensors follow the parameters'.
+    """
+
+    omits: ClassVar[tuple[str, ...]] = ("state",)
+
+    slices: tuple[SliceRow, ...]
+    update: UpdateKind
+    optimizer: OptimizerSpec | None
+    state: Table | None = None
+
+
+class Push(Message, frozen=True, kw_only=True, tag=2):
+    """Worker to server: an update.
+
+    Attributes:
+        num_steps: Steps that it covers.
+        num_samples: Samples of the worker's own in it.
+        present: Indices of the slices in the payload; None for all.
+        finished: Leased samples that it is made of.
+        groups: Options of the optimizer's parameter groups, if they have changed.
+    """
+
+    omits: ClassVar[tuple[str, ...]] = ("groups",)
+
+    num_steps: int
+    num_samples: int
+    present: tuple[int, ...] | None
+    finished: tuple[Finished, ...]
+    groups: tuple[dict[str, Any], ...] | None = None
+
+
+class Pull(Message, frozen=True, kw_only=True, tag=3):
+    """Worker to server: the parameters, please. Answered with `Pulled` when the worker has credit for its next step.
+
+    Attributes:
+        after: Clock of the worker's last update, which must have been decided on.
+        known: Version that it has; None for none.
+    """
+
+    after: int
+    known: int | None
+
+
+class Pulled(Message, frozen=True, kw_only=True, tag=4):
+    """Server to worker: the answer to `Pull`.
+
+    Attributes:
+        present: Indices of the slices in the payload; None for all.
+        credit: The clock up to which the worker may run.
+        held_s: Seconds that the answer was held back for others.
+        halted: The worker stops here, whatever its credit.
+    """
+
+    omits: ClassVar[tuple[str, ...]] = ("halted",)
+
+    present: tuple[int, ...] | None
+    credit: int
+    held_s: float
+    halted: bool = False
+
+
+class SharedRequest(Message, frozen=True, kw_only=True, tag=5):
+    """Worker to server: everything, please. Answered with `Shared`, at once.
+
+    Attributes:
+        snapshot: As it was at this one; None for now.
+        optimizer: The optimizer's state too.
+    """
+
+    omits: ClassVar[tuple[str, ...]] = ("optimizer",)
+
+    snapshot: int | None
+    optimizer: bool = False
+
+
+class Shared(Message, frozen=True, kw_only=True, tag=6):
+    """Server to worker: the answer to `SharedRequest`.
+
+    Attributes:
+        present: Indices of the slices in the payload; None for all.
+        snapshots: Those that there are, where the server knows them.
+        state: Of the optimizer, whose tensors follow the parameters'; None if it was not asked for.
+    """
+
+    omits: ClassVar[tuple[str, ...]] = ("state",)
+
+    present: tuple[int, ...] | None
+    snapshots: tuple[Snapshot, ...]
+    state: Table | None = None
+
+
+class Initialised(Message, frozen=True, kw_only=True, tag=7):
+    """Server to worker: the initial values are there."""
+
+
+BulkFromWorker = Initial | Push | Pull | SharedRequest
+BulkFromServer = Pulled | Shared | Initialised

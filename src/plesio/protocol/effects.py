@@ -1,0 +1,139 @@
+"""What the coordinator decides: orders, which every server carries out on its shard, and what workers are told."""
+
+from typing import Any, Self
+
+from plesio.core.records import Record, from_values, to_values
+from plesio.protocol.message import Message
+from plesio.protocol.to_worker import ToWorker
+
+__all__ = [
+    "AdmitOrder",
+    "ApplyOrder",
+    "CreditOrder",
+    "DropOrder",
+    "Effect",
+    "EndRun",
+    "FromFirst",
+    "HaltOrder",
+    "Order",
+    "Orders",
+    "SnapshotOrder",
+    "StayOrder",
+    "Tell",
+]
+
+
+def _name(name: str) -> str:
+    return name.removesuffix("Order").lower()
+
+
+class _Order(Record, frozen=True, kw_only=True, tag_field="kind", tag=_name):
+    """What every server must do to its shard, in this order everywhere."""
+
+
+class AdmitOrder(_Order, frozen=True, kw_only=True):
+    """The worker takes part from ``clock`` on."""
+
+    worker: int
+    clock: int
+
+
+class CreditOrder(_Order, frozen=True, kw_only=True):
+    """The worker may run until its clock is ``clock``."""
+
+    worker: int
+    clock: int
+
+
+class ApplyOrder(_Order, frozen=True, kw_only=True):
+    """The mean of these updates, times ``weight``, becomes ``version``.
+
+    Attributes:
+        updates: (worker, clock) of each.
+        weight: As in `plesio.policies.Apply`.
+        version: The version that results.
+        num_live: Workers that are there, resting ones too.
+        num_workers: How many workers' work each update is; None is one each.
+        share: As in `plesio.policies.Apply`.
+        age: The same.
+    """
+
+    updates: tuple[tuple[int, int], ...]
+    weight: float
+    version: int
+    num_live: int
+    num_workers: tuple[int, ...] | None = None
+    share: float = 1.0
+    age: float = 0.0
+
+    def left_out(self) -> tuple[str, ...]:
+        """Share and age go together."""
+        whole = ("share", "age") if (self.share, self.age) == (1.0, 0.0) else ()
+        return whole if self.num_workers is not None else ("num_workers", *whole)
+
+
+class DropOrder(_Order, frozen=True, kw_only=True):
+    """The worker's update at ``clock`` is dropped."""
+
+    worker: int
+    clock: int
+
+
+class SnapshotOrder(_Order, frozen=True, kw_only=True):
+    """Keep the parameters as they are now under this number."""
+
+    number: int
+
+
+class HaltOrder(_Order, frozen=True, kw_only=True):
+    """The stage on the store ends: whoever pulls is told to stop, whatever its credit."""
+
+
+class StayOrder(_Order, frozen=True, kw_only=True):
+    """It does not end after all."""
+
+
+Order = AdmitOrder | CreditOrder | ApplyOrder | DropOrder | SnapshotOrder | HaltOrder | StayOrder
+
+
+class Tell(Record, frozen=True, kw_only=True):
+    """A message for one worker."""
+
+    worker: int
+    message: ToWorker
+
+
+Effect = Order | Tell
+
+
+class Orders(Message, frozen=True, kw_only=True, tag=21):
+    """Server 0 to the other servers: what to do to their shards.
+
+    >>> Orders.of([HaltOrder(), CreditOrder(worker=1, clock=5)]).orders
+    (('halt', {}), ('credit', {'worker': 1, 'clock': 5}))
+    """
+
+    orders: tuple[tuple[str, dict[str, Any]], ...]
+    """Of each order its kind and its fields."""
+
+    @classmethod
+    def of(cls, orders: list[Order]) -> Self:
+        """The message with these orders."""
+        fields = [to_values(order) for order in orders]
+        return cls(orders=tuple((values.pop("kind"), values) for values in fields))
+
+    def unpacked(self) -> list[Order]:
+        """The orders.
+
+        Raises:
+            DataError: One is none.
+        """
+        return [from_values({"kind": kind, **values}, Order) for kind, values in self.orders]
+
+
+class EndRun(Message, frozen=True, kw_only=True, tag=32):
+    """Server 0 to the other servers: the run is over. Answered with `Ended`."""
+
+
+FromFirst = Orders | EndRun
+"""What server 0 says to the other servers."""

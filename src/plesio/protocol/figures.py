@@ -1,0 +1,75 @@
+"""Figures of a run that travel: what a run is called, what a worker reports, where the run stands."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Report", "RunFigures", "RunInfo", "Snapshot", "Status"]
+
+Status = Literal["finished", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """What a run is called in its results.
+
+    Attributes:
+        target: Metric to reach, for `time_to_target_s`.
+    """
+
+    task: str = "train"
+    seed: int = 0
+    metric_name: str = "metric"
+    metric_goal: Literal["max", "min"] = "max"
+    target: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """One worker's figures: totals so far, and the lists' news since the last report.
+
+    Attributes:
+        clock: Steps that the worker has finished, late joiners' head start included.
+        elapsed_s: Seconds of training.
+        recent_step_s: Median seconds of its latest steps.
+        bytes_sent: By class of link.
+        losses: (clock, seconds of training, loss) of each step.
+        blocked: (clock, seconds) of each collective.
+        refused: Updates that were refused, by reason.
+        fallbacks: What was given up and why, one line each.
+    """
+
+    clock: int = 0
+    steps: int = 0
+    samples: int = 0
+    elapsed_s: float = 0.0
+    compute_s: float = 0.0
+    wait_s: float = 0.0
+    communicate_s: float = 0.0
+    recent_step_s: float = 0.0
+    peak_memory_bytes: int = 0
+    bytes_sent: dict[str, int] = field(default_factory=dict)
+    losses: list[tuple[int, float, float]] = field(default_factory=list)
+    blocked: list[tuple[int, float]] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+    fallbacks: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """Where the run stands, over all workers; ``loss`` is NaN before the first."""
+
+    policy: str
+    steps: int
+    samples: int
+    elapsed_s: float
+    loss: float
+    staleness: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The shared parameters at a fixed number of samples, ``at_s`` seconds after the run began."""
+
+    number: int
+    samples: int
+    at_s: float

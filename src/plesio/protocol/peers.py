@@ -1,0 +1,28 @@
+"""The names of the connections between workers and servers."""
+
+__all__ = ["heartbeat_identity", "server_identity", "worker_identity", "worker_of"]
+
+
+def worker_identity(rank: int) -> str:
+    """The name of a worker's connections."""
+    return f"worker-{rank}"
+
+
+def heartbeat_identity(rank: int) -> str:
+    """The name of the connection of a worker's heartbeat thread."""
+    return f"heartbeat-{rank}"
+
+
+def server_identity(index: int) -> str:
+    """The name of a server's connection to server 0."""
+    return f"server-{index}"
+
+
+def worker_of(peer: bytes) -> int | None:
+    """The rank behind a peer, if it is a worker.
+
+    >>> worker_of(b"worker-3"), worker_of(b"heartbeat-3"), worker_of(b"server-1")
+    (3, 3, None)
+    """
+    role, _, number = peer.decode(errors="replace").partition("-")
+    return int(number) if role in ("worker", "heartbeat") and number.isdigit() else None

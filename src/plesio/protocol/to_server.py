@@ -1,0 +1,198 @@
+"""What workers, other servers and observers say to server 0. Times are in seconds, sizes in bytes."""
+
+from plesio.core.records import Record
+from plesio.core.results import Environment, Evaluation
+from plesio.policies import Arrived, Event
+from plesio.protocol.figures import Report, RunInfo, Status
+from plesio.protocol.message import Message
+from plesio.protocol.plans import PlanFigures, Remainder
+
+__all__ = [
+    "Ended",
+    "Evaluations",
+    "Finish",
+    "Finished",
+    "FromWorker",
+    "Goodbye",
+    "Heartbeat",
+    "Join",
+    "LeaseRequest",
+    "Leave",
+    "NotFinite",
+    "PartArrived",
+    "ProgressRequest",
+    "Release",
+    "ResultRequest",
+    "Review",
+    "Serves",
+    "Standing",
+    "ToServer",
+    "UpdateHead",
+]
+
+Finished = tuple[int, int, int]
+"""Samples that are done: the plan, the block in it, and how many of the block's next samples."""
+
+
+class Join(Message, frozen=True, kw_only=True, tag=1):
+    """Take part in a run. Answered with `Start` or `Failed`.
+
+    Attributes:
+        policy: Its spec.
+        num_workers: Workers that the run begins with.
+        num_servers: Servers that hold parameters; 0 where the exchange is always collective.
+        snapshot_every: Samples between two snapshots of the store; None for none.
+        folder: Where the run's logs and results go; None for nowhere.
+        layout: Digest of the model's tensors, equal on all workers.
+        rack: Number of the rack that the worker is in.
+        environment: Where it runs.
+    """
+
+    policy: str
+    info: RunInfo
+    num_workers: int
+    num_servers: int
+    snapshot_every: int | None
+    folder: str | None
+    layout: str
+    rack: int
+    environment: Environment
+
+
+class Heartbeat(Message, frozen=True, kw_only=True, tag=4):
+    """Alive, and new figures; from a thread of its own. Answered with `Alive` or `Expelled`."""
+
+    report: Report
+
+
+class LeaseRequest(Message, frozen=True, kw_only=True, tag=8):
+    """Samples of this plan, please. Answered with `Lease`.
+
+    Attributes:
+        plan: Which loop of the session.
+        idle: The worker has nothing left to train on, and waits.
+        figures: What the plan deals out, the same on all workers.
+    """
+
+    plan: int
+    idle: bool
+    figures: PlanFigures
+
+
+class Finish(Message, frozen=True, kw_only=True, tag=10):
+    """The next samples of a block are done, and are in no update."""
+
+    plan: int
+    block: int
+    num_samples: int
+
+
+class Release(Message, frozen=True, kw_only=True, tag=11):
+    """The worker has left its loop: what it has leased and not finished may go to others."""
+
+
+class UpdateHead(Record, frozen=True, kw_only=True):
+    """Which update: as in `Arrived`."""
+
+    worker: int
+    clock: int
+    num_steps: int = 1
+    base_version: int = 0
+
+
+class NotFinite(Message, frozen=True, kw_only=True, tag=12):
+    """An update that was not finite and was not pushed."""
+
+    event: UpdateHead
+    finished: tuple[Finished, ...]
+
+
+class Leave(Message, frozen=True, kw_only=True, tag=14):
+    """The worker's training is over. Answered with `MayLeave`; for the worker that evaluates, when all have left."""
+
+
+class Evaluations(Message, frozen=True, kw_only=True, tag=16):
+    """New points of the metric, and the digest of the final parameters when they are there."""
+
+    evaluations: tuple[Evaluation, ...]
+    parameters_sha256: str | None
+
+
+class ResultRequest(Message, frozen=True, kw_only=True, tag=17):
+    """From anyone: the run's figures, please. Answered with `Result`."""
+
+
+class ProgressRequest(Message, frozen=True, kw_only=True, tag=18):
+    """From anyone: figures for a display, please. Answered with `Progress`."""
+
+
+class Goodbye(Message, frozen=True, kw_only=True, tag=19):
+    """The worker's session is closed. Answered with `RunEnded` when the run is over."""
+
+    status: Status
+    error: str | None
+    report: Report
+
+
+class Review(Message, frozen=True, kw_only=True, tag=24):
+    """What a worker saw since its last review, a `Reviewed`.
+
+    Answered with `Steering`, to all, when all have reported.
+    """
+
+    event: Event
+
+
+class Standing(Message, frozen=True, kw_only=True, tag=26):
+    """A worker stands still between two exchanges. Answered with `Entered` or `Turn`, when it is known how it goes on.
+
+    Attributes:
+        clock: Steps that it has finished.
+        plan: Which loop of its session it is in; None if it has not been in any.
+        figures: The plan's.
+        remainder: What is left of the plan, where the samples were dealt in rounds.
+        samples: Samples of all workers that have been trained on, then too.
+    """
+
+    clock: int
+    plan: int | None = None
+    figures: PlanFigures | None = None
+    remainder: Remainder | None = None
+    samples: int = 0
+
+
+class PartArrived(Message, frozen=True, kw_only=True, tag=20):
+    """From another server: its part of an update is in.
+
+    Attributes:
+        event: The update.
+        num_samples: Samples of the worker's own in it.
+        finished: The leased ones among them.
+        server: Number of the server.
+    """
+
+    event: Arrived
+    num_samples: int
+    finished: tuple[Finished, ...]
+    server: int
+
+
+class Ended(Message, frozen=True, kw_only=True, tag=22):
+    """From another server: it has ended the run.
+
+    Attributes:
+        sent: Bytes that it has sent in it, by class of link.
+        refused: Messages and connections that it has turned away, by reason.
+    """
+
+    sent: dict[str, int]
+    refused: dict[str, int]
+
+
+class Serves(Message, frozen=True, kw_only=True, tag=23):
+    """From another server, once: it is there."""
+
+
+FromWorker = Heartbeat | LeaseRequest | Finish | Release | NotFinite | Leave | Evaluations | Review | Standing | Goodbye
+"""What a worker says while it takes part."""
+ToServer = FromWorker | Join | ResultRequest | ProgressRequest | PartArrived | Ended | Serves

@@ -1,0 +1,197 @@
+"""What server 0 says to workers (and to observers, who ask for figures). Times are in seconds."""
+
+from typing import Any, ClassVar, Self
+
+from plesio.core.results import RunResult
+from plesio.policies import RefuseReason, Steer
+from plesio.protocol.figures import RunFigures
+from plesio.protocol.message import Message
+from plesio.protocol.plans import Block, Remainder
+
+__all__ = [
+    "Alive",
+    "Entered",
+    "Expelled",
+    "Failed",
+    "Lease",
+    "Lost",
+    "MayLeave",
+    "Progress",
+    "Result",
+    "RunEnded",
+    "Start",
+    "Steering",
+    "ToWorker",
+    "Turn",
+    "UpdateRefused",
+]
+
+
+class Start(Message, frozen=True, kw_only=True, tag=2):
+    """The run has begun.
+
+    Attributes:
+        clock: Where the worker begins.
+        elapsed_s: Since when the run has been going on.
+        workers: Those that it began with.
+    """
+
+    clock: int
+    elapsed_s: float
+    workers: tuple[int, ...]
+
+
+class Failed(Message, frozen=True, kw_only=True, tag=3):
+    """There is no run to take part in."""
+
+    message: str
+
+
+class Alive(Message, frozen=True, kw_only=True, tag=5):
+    """A sign of life was heard; silence for longer than ``lease_s`` seconds counts as a loss."""
+
+    lease_s: float
+
+
+class Lost(Message, frozen=True, kw_only=True, tag=6):
+    """These workers are gone; ``fatal`` if the one that is told cannot go on without them."""
+
+    urgent: ClassVar[bool] = True
+
+    workers: tuple[int, ...]
+    fatal: bool
+
+
+class Expelled(Message, frozen=True, kw_only=True, tag=7):
+    """The worker was counted lost, and still speaks."""
+
+    urgent: ClassVar[bool] = True
+
+
+class Lease(Message, frozen=True, kw_only=True, tag=9):
+    """The answer to a `LeaseRequest`.
+
+    Attributes:
+        plan: Which.
+        block: What the worker may train on; None if there is nothing to be had.
+        clock: Where it takes part again, if it has rested.
+        halted: There is nothing because the stage on the store ends.
+    """
+
+    omits: ClassVar[tuple[str, ...]] = ("clock", "halted")
+
+    plan: int
+    block: Block | None
+    clock: int | None = None
+    halted: bool = False
+
+
+class UpdateRefused(Message, frozen=True, kw_only=True, tag=13):
+    """The update at this clock was dropped."""
+
+    clock: int
+    reason: RefuseReason
+
+
+class MayLeave(Message, frozen=True, kw_only=True, tag=15):
+    """The answer to `Leave`; ``evaluates`` if evaluating is this worker's."""
+
+    evaluates: bool
+
+
+class Steering(Message, frozen=True, kw_only=True, tag=25):
+    """How the worker goes on: what it must know of a `Steer`, field for field."""
+
+    clock: int
+    before: str
+    policy: str
+    shares: tuple[float, ...] = ()
+    next_review: int
+    next_clock: int
+    keep: bool = False
+    restore: bool = False
+
+    @classmethod
+    def of(cls, steer: Steer) -> Self:
+        """The part of it that workers act on."""
+        return cls(**{name: getattr(steer, name) for name in cls.__struct_fields__})
+
+
+class Entered(Message, frozen=True, kw_only=True, tag=27):
+    """All stand on the way to the store: go on."""
+
+
+class Turn(Message, frozen=True, kw_only=True, tag=28):
+    """What a worker that stands still at the end of a stage on the store is told.
+
+    Attributes:
+        steer: How all go on, elsewhere; None if the stage is not over. The rest depends on it.
+        to_the_end: It is not over for the rest of the plan only.
+        remainder: What is left of the plan; None is all of it.
+        samples: Samples of all workers that have been trained on.
+        leader: The worker that offers its state, if the next stage is on the store.
+    """
+
+    steer: Steering | None
+    to_the_end: bool = False
+    remainder: Remainder | None = None
+    samples: int = 0
+    leader: int = 0
+
+    def left_out(self) -> tuple[str, ...]:
+        """What has no meaning."""
+        return ("remainder", "samples", "leader") if self.steer is None else ("to_the_end",)
+
+
+class Result(Message, frozen=True, kw_only=True, tag=29):
+    """The run's figures up to now; None if there is no run. Its fields are those of `results.json`."""
+
+    result: RunResult | None
+
+    def body(self) -> dict[str, Any]:
+        """The figures as `results.json` has them."""
+        return {} if self.result is None else self.result.to_json()
+
+    @classmethod
+    def of_body(cls, body: dict[str, Any]) -> Self:
+        """The message with these figures."""
+        return cls(result=RunResult.from_json(body) if body else None)
+
+
+class Progress(Message, frozen=True, kw_only=True, tag=30):
+    """Where the run stands; None if there is no run."""
+
+    figures: RunFigures | None
+
+
+class RunEnded(Message, frozen=True, kw_only=True, tag=31):
+    """The run is over, and these are its figures. Its fields are those of `results.json`."""
+
+    result: RunResult
+
+    def body(self) -> dict[str, Any]:
+        """The figures as `results.json` has them."""
+        return self.result.to_json()
+
+    @classmethod
+    def of_body(cls, body: dict[str, Any]) -> Self:
+        """The message with these figures."""
+        return cls(result=RunResult.from_json(body))
+
+
+ToWorker = (
+    Start
+    | Failed
+    | Alive
+    | Lost
+    | Expelled
+    | Lease
+    | UpdateRefused
+    | MayLeave
+    | Steering
+    | Entered
+    | Turn
+    | Result
+    | Progress
+    | RunEnded
+)
