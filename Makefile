@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all check format bench clean
+.PHONY: demo test test-all check docs format bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# Into site/; a test builds it too, so `make test` finds dead links and docstrings that cannot be read.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -47,4 +51,4 @@ bench: $(STAMP)
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) runs build dist site

@@ -21,7 +21,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_published_memory(model: str):
-    """Korthikanti et al. 2022, figure 1, t=8, s=2048 (shared/reference/published.md)."""
+    """Korthikanti et al. 2022, figure 1, t=8, s=2048."""
     heads, hidden, layers, batch, stages, chunks, without, selective = PUBLISHED[model]
 
     def layers_gib(recomputation: Recomputation, *, sequence_parallel: bool) -> float:
@@ -57,7 +57,7 @@ def test_without_dropout_there_are_no_masks():
 
 
 def test_gpt_3_keeps_2_87_gb_a_layer():
-    """shared/reference/studies.md, study 5."""
+    """docs/studies/reference.md, study 5."""
     layer = layer_activation_bytes(hidden=12288, num_heads=96, sequence=2048)
     assert layer == 2048 * 12288 * (34 + 5 * 96 * 2048 / 12288)
     assert layer == pytest.approx(2.87e9, abs=0.005e9)

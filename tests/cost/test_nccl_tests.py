@@ -46,7 +46,7 @@ def table(seconds: Callable[[float], float], *, redop: str = "sum", wrong: str =
 
 
 def of_a100s(size: float) -> float:
-    """A Hockney fit of a measured table: 8 x A100, 78.6 µs, bus bandwidth 227 GB/s (shared/reference/published.md)."""
+    """A Hockney fit of a measured table: 8 x A100, 78.6 µs, bus bandwidth 227 GB/s (docs/studies/reference.md)."""
     return 78.6e-6 + 1.75 * size / 227e9
 
 

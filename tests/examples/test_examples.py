@@ -1,4 +1,7 @@
+"""Every example runs as its docstring says, and its output has what it is there to show."""
+
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +25,37 @@ def accuracies(output: str) -> list[float]:
     return [float(number) for number in re.findall(r"held-out accuracy ([0-9.]+)", output)]
 
 
+class Example:
+    """Runs an example as a script, in this process: importing torch takes longer than most of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, name: str, *arguments: str) -> str:
+        path = EXAMPLES / name
+        self._monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+        runpy.run_path(str(path), run_name="__main__")
+        return self._capsys.readouterr().out
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Example:
+    return Example(monkeypatch, capsys)
+
+
+def rows(output: str) -> dict[str, list[str]]:
+    """The table that an example prints, less its head: the cells by the policy in the first column."""
+    table = [re.split(r"\s{2,}", line.strip()) for line in output.splitlines()[1:]]
+    return {first: cells for first, *cells in table}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_the_docstring_says_how_to_start_it(path: Path):
+    assert f"    python examples/{path.name}" in path.read_text(encoding="utf-8").split('"""')[1]
+    assert path.name in Path(__file__).read_text(encoding="utf-8"), "no test runs it"
+
+
 @pytest.mark.slow
 def test_digits_alone(tmp_path: Path):
     output = run(sys.executable, str(EXAMPLES / "train_digits.py"), "--epochs", "4", "--trace", str(tmp_path))
@@ -43,3 +77,58 @@ def test_digits_with_two_workers(tmp_path: Path):
     assert len(result.workers) == 2
     assert all(worker.steps > 0 for worker in result.workers)
     assert len(result.evaluations) == 4
+
+
+def test_a_task_of_ones_own(example: Example):
+    assert example("my_task.py") == "the task can be trained\n"
+
+
+def test_a_transformer_learns(example: Example):
+    output = example("transformer_adamw.py", "--epochs", "1")
+    (perplexity,) = re.findall(r"perplexity per byte ([0-9.]+)", output)
+    assert float(perplexity) < 16, "256 is knowing nothing, and one epoch is about 100 steps"
+
+
+def test_asynchronous_workers_do_not_wait_for_the_slow_one(example: Example):
+    found = rows(example("unequal_workers.py", "bsp", "asp"))
+    assert float(found["asp"][0]) < 0.6 * float(found["bsp"][0])
+    steps = [int(number) for number in found["asp"][-1].split()]
+    assert steps[3] < 0.5 * min(steps[:3])
+
+
+def test_racks_send_less_between_each_other(example: Example):
+    found = rows(example("two_racks.py", "bsp", "hier:bsp/local_sgd:4"))
+    everywhere, racks = (found[policy] for policy in ("bsp", "hier:bsp/local_sgd:4"))
+    assert float(racks[-1]) < 0.3 * float(everywhere[-1])
+    assert float(racks[0]) < 0.5 * float(everywhere[0])
+
+
+def test_a_larger_bound_helps_most_on_a_slow_network(example: Example):
+    found = rows(example("virtual_sweep.py"))
+    slow_s, fast_s = (
+        {policy: float(cells[place].split(",")[0]) for policy, cells in found.items()} for place in (0, 1)
+    )
+    assert slow_s["ssp:16"] < slow_s["ssp:4"] < slow_s["ssp:0"]
+    assert slow_s["ssp:0"] / slow_s["ssp:16"] > fast_s["ssp:0"] / fast_s["ssp:16"]
+
+
+def test_a_run_is_explained(example: Example, tmp_path: Path):
+    output = example("explain_run.py", str(tmp_path))
+    assert "It began under bsp" in output
+    assert "local_sgd" in output
+    assert "What it changed" in (tmp_path / "explain.html").read_text(encoding="utf-8")
+
+
+def test_an_estimate_has_its_parts(example: Example):
+    output = example("estimate_run.py")
+    assert "MFU" in output
+    assert "layouts tried" in output
+    shares = [float(share) for share in re.findall(r"^  \w.*? +([0-9.]+)%$", output, flags=re.MULTILINE)]
+    assert len(shares) == 5
+    assert 90 < sum(shares) <= 100.5
+
+
+def test_near_the_median_a_slow_worker_holds_up_nobody(example: Example):
+    output = example("own_policy.py")
+    waiting = {name: float(share) for name, share in re.findall(r"^(\w+) bound=4 .* (\d+)%", output, flags=re.M)}
+    assert waiting["NearMedian"] < 10 < 40 < waiting["SSP"]

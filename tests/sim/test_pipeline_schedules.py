@@ -60,7 +60,7 @@ def test_everything_is_done_once_and_in_order(schedule: Schedule, p: int, m: int
 
 @sizes
 def test_bubbles_are_the_published_ones(p: int, m: int):
-    """shared/reference/published.md: relative to 1F1B's, ZB1P a third, ZB2P and ZBV none; interleaved a v-th."""
+    """Qi et al. 2023, Narayanan et al. 2021: of 1F1B's, ZB1P a third, ZB2P and ZBV none; interleaved a v-th."""
     bubble_s = {schedule: run(schedule, p, m).iteration_s - 3 * m for schedule in SCHEDULES}
     assert bubble_s["1f1b"] == bubble_s["gpipe"] == 3 * (p - 1)
     assert bubble_s["zb1p"] == p - 1

@@ -15,7 +15,7 @@ def answer() -> BatchScaling:
 
 
 def test_reference_law(answer: BatchScaling):
-    """shared/reference/studies.md, study 15: steps = S_min (1 + B_noise/B), the critical batch found by measuring."""
+    """docs/studies/reference.md, study 15: steps = S_min (1 + B_noise/B), the critical batch found by measuring."""
     assert answer.critical_batch == pytest.approx(answer.mean_noise_scale, rel=0.1)
     for point in answer.points:
         assert point.fitted == pytest.approx(point.steps, rel=0.03)

@@ -9,7 +9,7 @@ from plesio.planning.studies.delayed_descent import descend, eigenvalues_of
 from plesio.planning.theory.stability import stability_limit
 
 REFERENCE = {0: 463, 1: 932, 5: 3271, 10: 6229, 20: 12152, 50: 29927}
-"""shared/reference/studies.md, study 3, which does not say how finely the best step was searched: the count is within
+"""docs/studies/reference.md, study 3, which does not say how finely the best step was searched: the count is within
 a third of a percent for all steps from 0.972 to 0.976 of the limit (0.985 without delay)."""
 
 
@@ -55,7 +55,7 @@ def test_only_the_ends_of_the_spectrum_decide():
 
 def test_a_step_above_the_limit_is_said_to_diverge():
     answer = bounded_staleness(delays=(0, 50), tiny_step=0.1, num_trials=1)
-    assert answer.unstable_from == 16  # shared/reference/studies.md, theorem 9
+    assert answer.unstable_from == 16  # docs/studies/reference.md, theorem 9
     assert math.isinf(answer.points[-1].tiny_iterations)
     assert "diverges" in answer.finding
 

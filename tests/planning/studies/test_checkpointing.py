@@ -10,7 +10,7 @@ MINUTE = 60.0
 
 
 def test_reference_values():
-    """shared/reference/studies.md, study 14, and the golden examples; its exact optimum is that of C=5 min, M=21 h."""
+    """docs/studies/reference.md, study 14, whose exact optimum is that of C=5 min, M=21 h."""
     answer = checkpointing()
     assert answer.best_s / MINUTE == pytest.approx(108.94, abs=0.005)
     assert answer.slowdown - 1 == pytest.approx(0.09464, abs=5e-6)

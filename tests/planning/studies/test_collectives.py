@@ -14,7 +14,7 @@ from plesio.sim import all_reduce as simulated
     [(1e6, "5.14", "0.48"), (10e6, "5.50", "3.36"), (100e6, "9.08", "32.2"), (1e9, "44.9", "320")],
 )
 def test_reference_times(size_bytes: float, ring_ms: str, tree_ms: str):
-    """shared/reference/studies.md, study 4."""
+    """docs/studies/reference.md, study 4."""
     at_s = collectives(message_bytes=size_bytes).at_s
     for name, text in (("ring", ring_ms), ("tree", tree_ms)):
         decimals = len(text.partition(".")[2])
@@ -22,7 +22,7 @@ def test_reference_times(size_bytes: float, ring_ms: str, tree_ms: str):
 
 
 def test_reference_crossovers():
-    """shared/reference/studies.md, study 4."""
+    """docs/studies/reference.md, study 4."""
     assert collectives().ring_from_bytes[256] == pytest.approx(17.6e6, abs=0.05e6)
     slower = collectives(bytes_per_s=25e9).ring_from_bytes
     for num_ranks, mb, half_digit in ((8, 0.47, 0.005), (64, 2.84, 0.005), (1024, 28.1, 0.05)):

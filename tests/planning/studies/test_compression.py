@@ -33,7 +33,7 @@ def _descent(stage: Compression, step: float, *, seed: int) -> int | None:
     ],
 )
 def test_reference_values(scheme: str, expected: int | None):
-    """shared/reference/studies.md, study 6: what is not random is exact."""
+    """docs/studies/reference.md, study 6: what is not random is exact."""
     assert iterations(scheme) == expected
 
 

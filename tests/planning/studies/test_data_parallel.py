@@ -6,7 +6,7 @@ from plesio.planning.studies import data_parallel
 
 
 def test_reference_values():
-    """shared/reference/studies.md, study 1."""
+    """docs/studies/reference.md, study 1."""
     answer = data_parallel()
     assert answer.at.all_reduce_s == pytest.approx(60.9e-3, abs=0.05e-3)
     assert answer.total == pytest.approx(185.9e-3, abs=0.05e-3)

@@ -20,7 +20,7 @@ def answer() -> Determinism:
 
 
 def test_reference_values(answer: Determinism):
-    """shared/reference/studies.md, study 19."""
+    """docs/studies/reference.md, study 19."""
     assert set(sums_by_order((1e30, -1e30, 1.0)).values()) == {0.0, 1.0}
     effect = answer.orders[-1]
     assert effect.num_ranks == 64

@@ -12,7 +12,7 @@ from plesio.sim import all_reduce as simulated
 
 
 def test_reference_values_of_one_nic():
-    """shared/reference/studies.md, study 18."""
+    """docs/studies/reference.md, study 18."""
     answer = hierarchical(nics_per_host=1)
     assert answer.total == pytest.approx(56.9e-3, abs=0.05e-3)
     assert answer.times_s["flat ring"] == pytest.approx(60.9e-3, abs=0.05e-3)

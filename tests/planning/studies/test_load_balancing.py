@@ -18,7 +18,7 @@ def answer() -> LoadBalancing:
 
 
 def test_reference_values(answer: LoadBalancing):
-    """shared/reference/studies.md, study 8, each within its confidence interval and the reference's rounding."""
+    """docs/studies/reference.md, study 8, each within its confidence interval and the reference's rounding."""
     assert answer.gain.ratio == pytest.approx(1.36, abs=answer.gain.ratio_error + 0.005)
     by_cv = {gain.distribution: gain for gain in answer.gains if gain.num_workers == 16}
     for cv, expected in ((0.1, 1.20), (0.2, 1.45), (0.3, 1.77), (0.5, 2.64)):

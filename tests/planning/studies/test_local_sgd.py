@@ -9,7 +9,7 @@ from plesio.planning.studies.heterogeneous_quadratic import make_heterogeneous
 from plesio.planning.studies.models.local_sgd import penalty_of
 
 REFERENCE = {1: 4.6e-4, 4: 6.3e-4, 8: 1.1e-3, 32: 3.5e-3}
-"""shared/reference/studies.md, study 7: floors of a problem whose size it does not state."""
+"""docs/studies/reference.md, study 7: floors of a problem whose size it does not state."""
 
 
 def test_floors_grow_as_the_reference_does():

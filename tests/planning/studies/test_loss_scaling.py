@@ -16,7 +16,7 @@ def answer() -> LossScaling:
 
 
 def test_reference_values(answer: LossScaling):
-    """shared/reference/studies.md, study 9."""
+    """docs/studies/reference.md, study 9."""
     for power in range(15, 27):
         assert answer.at(power).overflow < 1e-9
     assert answer.at(28).overflow == pytest.approx(0.015, abs=0.0005)

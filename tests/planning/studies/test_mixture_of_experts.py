@@ -15,7 +15,7 @@ def answer() -> MixtureOfExperts:
 
 
 def test_reference_values_of_zipf(answer: MixtureOfExperts):
-    """shared/reference/studies.md, study 12: with many tokens, and drawn within the confidence interval."""
+    """docs/studies/reference.md, study 12: with many tokens, and drawn within the confidence interval."""
     at = answer.at
     assert at.load_limit == pytest.approx(13.5, abs=0.05)
     assert at.dropped_limit == pytest.approx(0.42, abs=0.005)

@@ -26,7 +26,7 @@ def all_reduce_s(num_bytes: float) -> float:
 
 
 def test_reference_values():
-    """shared/reference/studies.md, study 10."""
+    """docs/studies/reference.md, study 10."""
     answer = overlap()
     for count, ms in ((1, 550), (2, 486), (16, 494), (96, 541)):
         assert round(1e3 * answer.by_layers[count].end_s) == ms

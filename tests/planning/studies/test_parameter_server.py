@@ -9,7 +9,7 @@ from plesio.sim.store import simulate_store
 
 
 def test_reference_values():
-    """shared/reference/studies.md, study 11."""
+    """docs/studies/reference.md, study 11."""
     answer = parameter_server()
     assert answer.total == pytest.approx(0.112, abs=0.0005)
     assert answer.times_s["ring"] == pytest.approx(6.97e-3, abs=0.005e-3)

@@ -6,7 +6,7 @@ from plesio.planning.theory.parallelism import bubble_share, micro_batches_for
 
 
 def test_reference_values():
-    """shared/reference/studies.md, study 5."""
+    """docs/studies/reference.md, study 5."""
     expected = {1: 87.5, 2: 77.8, 4: 63.6, 8: 46.7, 16: 30.4, 32: 17.9}
     assert {m: round(100 * bubble_share(num_stages=8, num_micro_batches=m), 1) for m in expected} == expected
     by_doing = {p.num_micro_batches: p.bubble for p in pipeline().points if p.schedule in ("gpipe", "1f1b")}

@@ -10,7 +10,7 @@ from plesio.sim.recurrences import simulate_bound
 
 
 def test_reference_values():
-    """shared/reference/studies.md, study 13: 12925, and 3463 for one draw of the staleness."""
+    """docs/studies/reference.md, study 13: 12925, and 3463 for one draw of the staleness."""
     answer = staleness_weighting()
     by_name = {each.name: each for each in answer.untuned}
     assert round(by_name["small"].iterations.mean) == 12925

@@ -12,7 +12,7 @@ REFERENCE = {
     64: {0.05: 1.123, 0.1: 1.258, 0.2: 1.566, 0.3: 1.923, 0.5: 2.77},
     256: {0.05: 1.151, 0.1: 1.320, 0.2: 1.722, 0.3: 2.21, 0.5: 3.46},
 }
-"""shared/reference/studies.md, study 2: E[max] over the mean of lognormal times."""
+"""docs/studies/reference.md, study 2: E[max] over the mean of lognormal times."""
 
 
 def test_reference_values():

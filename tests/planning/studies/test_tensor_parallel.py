@@ -12,7 +12,7 @@ Matrix = NDArray[np.float64]
 
 
 def test_reference_values():
-    """shared/reference/studies.md, study 17."""
+    """docs/studies/reference.md, study 17."""
     at = tensor_parallel().at
     assert at.sent_bytes == pytest.approx(33.8e9, abs=0.05e9)
     assert at.communicating_s == pytest.approx(0.113, abs=0.0005)

@@ -10,7 +10,7 @@ DAY_S = 86_400
 
 
 def test_reference_values():
-    """shared/reference/studies.md, study 20."""
+    """docs/studies/reference.md, study 20."""
     answer = time_to_train()
     assert answer.ideal_s / DAY_S == pytest.approx(213, abs=0.5)
     assert answer.state_bytes == 16 * 70e9

@@ -71,7 +71,7 @@ def test_counted_updates_have_the_rate_and_the_staleness():
     ("micro_batches", "share"), [(1, 0.875), (2, 0.778), (4, 0.636), (8, 0.467), (16, 0.304), (32, 0.179)]
 )
 def test_bubbles_of_the_reference(micro_batches: int, share: float):
-    """shared/reference/studies.md, study 5, and the golden examples."""
+    """docs/studies/reference.md, study 5."""
     assert pipeline_bubble(num_micro_batches=micro_batches).value == pytest.approx(share, abs=6e-4)
     also = pipeline_bubble(num_micro_batches=24).also
     assert (also["micro-batches for 90 % utilisation"], also["micro-batches for a bubble of 5 %"]) == (63, 133)

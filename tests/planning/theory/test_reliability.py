@@ -21,7 +21,7 @@ times_s = st.floats(1e-3, 1e7)
 
 
 def test_reference_values():
-    """shared/reference/studies.md, study 14."""
+    """docs/studies/reference.md, study 14."""
     assert young_interval_s(checkpoint_s=12 * 60, mtbf_s=1080 * 60) == pytest.approx(160.997 * 60, abs=0.03)
     assert young_interval_s(checkpoint_s=6 * 60, mtbf_s=1080 * 60) == pytest.approx(113.84 * 60, abs=0.3)
     assert cluster_mtbf_s(node_mtbf_s=5 * 365 * 86400, num_nodes=1000) == pytest.approx(43.8 * 3600, abs=180)

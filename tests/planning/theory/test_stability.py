@@ -19,7 +19,7 @@ momenta = st.floats(0.0, 0.99)
 
 
 def test_reference_values():
-    """shared/reference/studies.md, theorem 9."""
+    """docs/studies/reference.md, theorem 9."""
     assert first_unstable_staleness(step=0.01, momentum=0.9) == 12
     assert first_unstable_staleness(step=0.1, momentum=0.9) == 1
     assert first_unstable_staleness(step=0.1) == 16
@@ -84,7 +84,7 @@ def test_the_spectral_radius_is_the_rate_of_the_simulation(staleness: int, share
 
 
 def test_staleness_costs_what_the_reference_says():
-    """studies.md, study 3: 463, 932, 3271, 6229, 12152, 29927 with a transient; here the long run alone, 2 % off."""
+    """docs/studies/reference.md, study 3, has them with a transient; here the long run alone, 2 % off."""
     for staleness, iterations in {0: 463, 1: 932, 5: 3271, 10: 6229, 20: 12152, 50: 29927}.items():
         assert iterations_to(1e-4, condition=100.0, staleness=staleness) == pytest.approx(iterations, rel=0.02)
 

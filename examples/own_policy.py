@@ -1,0 +1,140 @@
+"""A policy of one's own: nobody gets more than `bound` steps ahead of the *median* worker.
+
+    python examples/own_policy.py
+
+SSP keeps everyone near the slowest worker, so one that is always slow sets the pace of all. Near the median, a slow
+minority holds up nobody, and a fast one cannot run away.
+
+A policy is a frozen value that starts a machine; the machine takes events and answers with actions, and knows neither
+clock nor network. So it can be played through any schedule before anything is trained, as below. Servers read a policy
+from its text: to train under it, it also needs an entry in `plesio/policies/spec.py` (CONTRIBUTING.md says how).
+"""
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import median_low
+
+from plesio.policies import (
+    SSP,
+    Action,
+    Admit,
+    Apply,
+    Arrived,
+    Event,
+    Grant,
+    Joined,
+    Left,
+    Machine,
+    Refuse,
+    RefuseReason,
+)
+
+NUM_STEPS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearMedian:
+    """What a user writes: a value, equal to another with the same fields."""
+
+    bound: int = 4
+
+    def start(self) -> Machine:
+        """A fresh machine that has seen no event."""
+        return NearMedianMachine(bound=self.bound)
+
+
+class NearMedianMachine:
+    """Applies each update as it arrives; credit reaches `bound` steps beyond the median worker's next one."""
+
+    def __init__(self, *, bound: int) -> None:
+        self._bound = bound
+        self._clocks: dict[int, int] = {}
+        self._credit = bound + 1
+        self._version = 0
+
+    def handle(self, event: Event) -> tuple[Action, ...]:
+        """Take one event; return what the world must do, in this order."""
+        match event:
+            case Joined(worker=worker):
+                clock = min(self._clocks.values(), default=0)
+                self._clocks[worker] = clock
+                return (Admit(worker=worker, clock=clock), Grant(worker=worker, clock=self._credit))
+            case Left(worker=worker):
+                self._clocks.pop(worker, None)  # one that rests for want of samples leaves again when it is gone
+                return self._grant()
+            case Arrived(worker=worker, clock=clock, finite=False):
+                self._clocks[worker] = clock
+                return (Refuse(worker=worker, clock=clock, reason=RefuseReason.NOT_FINITE), *self._grant())
+            case Arrived(worker=worker, clock=clock):
+                self._clocks[worker] = clock
+                self._version += 1
+                staleness = self._version - 1 - event.base_version
+                update = Apply(
+                    updates=((worker, clock),),
+                    weight=1 / len(self._clocks),  # as many updates as workers make one synchronous step
+                    version=self._version,
+                    staleness=(staleness,),
+                )
+                return (update, *self._grant())
+        raise AssertionError(f"{event} is for policies that change while they run")
+
+    def _grant(self) -> tuple[Action, ...]:
+        """More credit for all if the median worker has moved on; credit never shrinks."""
+        if not self._clocks:
+            return ()
+        credit = median_low(self._clocks.values()) + self._bound + 1
+        if credit <= self._credit:
+            return ()
+        self._credit = credit
+        return tuple(Grant(worker=worker, clock=credit) for worker in sorted(self._clocks))
+
+    def validate(self) -> None:
+        """No worker has run beyond its credit, and the median worker can always go on."""
+        assert all(clock <= self._credit for clock in self._clocks.values())
+        assert not self._clocks or median_low(self._clocks.values()) < self._credit
+
+
+def play(machine: Machine, *, speeds: list[float], draw_s: Callable[[], float]) -> tuple[float, float, list[int]]:
+    """Run workers of these speeds; returns steps a second, the share of time spent waiting, and steps by worker."""
+    credit, clocks, versions = {}, dict.fromkeys(range(len(speeds)), 0), dict.fromkeys(range(len(speeds)), 0)
+    for worker in clocks:
+        for action in machine.handle(Joined(worker=worker)):
+            if isinstance(action, Grant):
+                credit[action.worker] = action.clock
+    running = [(draw_s() / speed, worker) for worker, speed in enumerate(speeds)]
+    heapq.heapify(running)
+    standing: dict[int, float] = {}  # who waits for credit, since when
+    now_s = waited_s = 0.0
+    version = 0
+    for _ in range(NUM_STEPS):
+        now_s, worker = heapq.heappop(running)
+        clocks[worker] += 1
+        for action in machine.handle(Arrived(worker=worker, clock=clocks[worker], base_version=versions[worker])):
+            if isinstance(action, Apply):
+                version = action.version
+            if isinstance(action, Grant):
+                credit[action.worker] = action.clock
+        machine.validate()
+        standing[worker] = now_s
+        for other in [other for other in standing if clocks[other] < credit[other]]:
+            waited_s += now_s - standing.pop(other)
+            versions[other] = version
+            heapq.heappush(running, (now_s + draw_s() / speeds[other], other))
+    waited_s += sum(now_s - since_s for since_s in standing.values())
+    return NUM_STEPS / now_s, waited_s / (len(speeds) * now_s), list(clocks.values())
+
+
+def main() -> None:
+    speeds = [1.0, 1.0, 1.0, 0.3]
+    print(f"{'policy':<24} {'steps/s':>8} {'waiting':>8}  steps by worker")
+    for policy in (SSP(bound=4, period=1), NearMedian(bound=4)):
+        draw_s = partial(random.Random(0).lognormvariate, 0.0, 0.4)
+        rate, waiting, steps = play(policy.start(), speeds=speeds, draw_s=draw_s)
+        print(f"{type(policy).__name__ + f' bound={policy.bound}':<24} {rate:>8.2f} {waiting:>8.0%}  {steps}")
+
+
+if __name__ == "__main__":
+    main()
