@@ -156,13 +156,13 @@ def test_of_an_update_that_was_not_whole_nothing_counts_for_a_worker_that_is_bac
         run.do("lose", 0)
     else:  # by an exception between the two pushes
         run.do("bye", 0, status="failed", error="ValueError: x")
-    assert [order.body for order in run.orders if order.kind == "drop"] == [{"worker": 0, "clock": 1}]
+    assert [order for order in run.orders if isinstance(order, DropOrder)] == [DropOrder(worker=0, clock=1)]
     run.do("join", 0)
-    assert run.told[0][-1].body["clock"] == 0
+    assert run.told[0][-1] == Start(clock=0, elapsed_s=0.0, workers=(0, 1))
     run.arrive(0, 1, server=1)
     assert run.applied() == [], "server 0 has nothing to apply"
     run.arrive(0, 1, server=0)
-    assert run.applied() == [[[0, 1]]]
+    assert run.applied() == [((0, 1),)]
 
 
 def test_lost_worker_no_longer_holds_up_a_synchronous_round():
