@@ -241,7 +241,7 @@ def say(server: JobServer, kind: int, body: Mapping[str, Any]) -> None:
         (kind_of(Finish), {"plan": 0, "block": 1, "num_samples": 2, "more": 3}, "unknown field `more`"),
         (kind_of(Heartbeat), {"report": {"losses": [[1, 2.0]]}}, "at `$.report.losses[0]`"),
         (kind_of(Review), {"event": {"kind": "reviewd"}}, "Invalid value 'reviewd'"),
-        (kind_of(Review), {"event": {"kind": "joined", "worker": 0}}, "as its review a Joined"),
+        (kind_of(Review), {"event": {"kind": "joined", "worker": 0}}, "its event is a Joined"),
     ],
 )
 def test_a_message_that_cannot_be_read_is_refused_in_one_line_and_the_server_goes_on(

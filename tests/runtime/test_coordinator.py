@@ -1,25 +1,33 @@
 """One run's decisions, without sockets or clocks."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from plesio.core.results import RunResult
+from plesio.core.results import Environment, RunResult
 from plesio.policies import Arrived, Joined, RefuseReason, parse_policy, verify
 from plesio.protocol.effects import ApplyOrder, DropOrder, Effect, Order, SnapshotOrder, Tell
-from plesio.protocol.figures import Report, RunInfo
+from plesio.protocol.figures import Report, RunInfo, Status
 from plesio.protocol.message import Message
 from plesio.protocol.plans import Block, PlanFigures
-from plesio.protocol.to_worker import Expelled, Failed, Lease, Lost, MayLeave, Start, UpdateRefused
-from plesio.runtime.coordinator import (
-    FIRST_LEASE_S,
-    LEASE_STEPS,
-    MAX_LEASE_S,
-    MIN_LEASE_S,
-    Coordinator,
+from plesio.protocol.to_server import (
+    Finish,
+    FromWorker,
+    Goodbye,
+    Heartbeat,
+    Join,
+    LeaseRequest,
+    Leave,
+    NotFinite,
+    PartArrived,
+    Release,
+    UpdateHead,
 )
+from plesio.protocol.to_worker import Expelled, Failed, Lease, Lost, MayLeave, Start, UpdateRefused
+from plesio.runtime.coordinator import Coordinator
+from plesio.runtime.members import FIRST_LEASE_S, LEASE_STEPS, MAX_LEASE_S, MIN_LEASE_S
 
+ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)
 FIGURES = PlanFigures(num_samples=8, batch_size=2, budget_samples=8)
 
 
@@ -39,8 +47,15 @@ class Run:
         self.orders: list[Order] = []
         self.told: dict[int, list[Message]] = {}
 
-    def do(self, name: str, *args: Any, **kwargs: Any) -> list[Effect]:
-        effects: list[Effect] = getattr(self.coordinator, name)(*args, **kwargs, now_s=self.now_s)
+    def do(self, name: str, *args: Any) -> list[Effect]:
+        """Call the coordinator by this method."""
+        return self._keep(getattr(self.coordinator, name)(*args, now_s=self.now_s))
+
+    def say(self, worker: int, message: FromWorker | Join | PartArrived) -> list[Effect]:
+        return self._keep(self.coordinator.handle(message, worker=worker, now_s=self.now_s))
+
+    def _keep(self, effects: list[Effect]) -> list[Effect]:
+        self.coordinator.validate()
         for effect in effects:
             if isinstance(effect, Tell):
                 self.told.setdefault(effect.worker, []).append(effect.message)
@@ -48,15 +63,35 @@ class Run:
                 self.orders.append(effect)
         return effects
 
+    def join(self, worker: int, *, rack: int = 0, layout: str = "") -> list[Effect]:
+        join = Join(
+            policy=self.coordinator.policy.spec,
+            info=RunInfo(),
+            num_workers=len(self.coordinator.expected),
+            num_servers=0,
+            snapshot_every=None,
+            folder=None,
+            layout=layout,
+            rack=rack,
+            environment=ENVIRONMENT,
+        )
+        return self.say(worker, join)
+
+    def beat(self, worker: int, **figures: Any) -> list[Effect]:
+        return self.say(worker, Heartbeat(report=Report(**figures)))
+
+    def bye(self, worker: int, *, status: Status, error: str | None) -> list[Effect]:
+        return self.say(worker, Goodbye(status=status, error=error, report=Report()))
+
     def start(self) -> "Run":
         for worker in self.coordinator.expected:
-            self.do("join", worker)
+            self.join(worker)
         return self
 
     def start_racks(self, *racks: int) -> "Run":
         """Of each worker, its rack."""
         for worker in self.coordinator.expected:
-            self.do("join", worker, rack=racks[worker])
+            self.join(worker, rack=racks[worker])
         return self
 
     def arrive(
@@ -66,14 +101,14 @@ class Run:
         *,
         server: int = 0,
         samples: int = 2,
-        finished: Sequence[tuple[int, int, int]] = (),
+        finished: tuple[tuple[int, int, int], ...] = (),
         **event: Any,
     ) -> list[Effect]:
         arrived = Arrived(worker=worker, clock=clock, **event)
-        return self.do("arrived", arrived, num_samples=samples, finished=finished, server=server)
+        return self.say(worker, PartArrived(event=arrived, num_samples=samples, finished=finished, server=server))
 
     def ask(self, worker: int, *, plan: int = 0, idle: bool = False) -> Lease | None:
-        effects = self.do("lease", worker, plan=plan, idle=idle, figures=FIGURES)
+        effects = self.say(worker, LeaseRequest(plan=plan, idle=idle, figures=FIGURES))
         told = [effect.message for effect in effects if isinstance(effect, Tell) and effect.worker == worker]
         return next((message for message in told if isinstance(message, Lease)), None)
 
@@ -88,7 +123,7 @@ class Run:
         return block
 
     def finish(self, worker: int, block: Block, *, plan: int = 0) -> list[Effect]:
-        return self.do("finish", worker, plan=plan, block=block.id, num_samples=block.num_samples)
+        return self.say(worker, Finish(plan=plan, block=block.id, num_samples=block.num_samples))
 
     def kinds(self, worker: int) -> list[type[Message]]:
         return [type(message) for message in self.told.get(worker, [])]
@@ -103,10 +138,10 @@ class Run:
 
 def test_run_starts_when_the_last_expected_worker_has_joined():
     run = Run("asp", workers=3)
-    assert run.do("join", 2) == []
-    assert run.do("join", 0) == []
+    assert run.join(2) == []
+    assert run.join(0) == []
     assert run.coordinator.state == "gathering"
-    run.do("join", 1)
+    run.join(1)
     assert run.coordinator.state == "running"
     assert [run.kinds(worker) for worker in range(3)] == [[Start]] * 3
     assert run.told[0][0] == Start(clock=0, elapsed_s=0.0, workers=(0, 1, 2))
@@ -117,7 +152,7 @@ def test_newcomer_starts_where_the_slowest_is():
     for clock in (1, 2, 3):
         run.arrive(0, clock, base_version=0)
     run.arrive(1, 2, base_version=0)
-    run.do("join", 2)
+    run.join(2)
     assert run.told[2][-1] == Start(clock=2, elapsed_s=0.0, workers=(0, 1))
     assert run.coordinator.live == [0, 1, 2]
 
@@ -155,14 +190,14 @@ def test_of_an_update_that_was_not_whole_nothing_counts_for_a_worker_that_is_bac
     if how == "lost":
         run.do("lose", 0)
     else:  # by an exception between the two pushes
-        run.do("bye", 0, status="failed", error="ValueError: x")
-    assert [order.body for order in run.orders if order.kind == "drop"] == [{"worker": 0, "clock": 1}]
-    run.do("join", 0)
-    assert run.told[0][-1].body["clock"] == 0
+        run.bye(0, status="failed", error="ValueError: x")
+    assert [order for order in run.orders if isinstance(order, DropOrder)] == [DropOrder(worker=0, clock=1)]
+    run.join(0)
+    assert run.told[0][-1] == Start(clock=0, elapsed_s=0.0, workers=(0, 1))
     run.arrive(0, 1, server=1)
     assert run.applied() == [], "server 0 has nothing to apply"
     run.arrive(0, 1, server=0)
-    assert run.applied() == [[[0, 1]]]
+    assert run.applied() == [((0, 1),)]
 
 
 def test_lost_worker_no_longer_holds_up_a_synchronous_round():
@@ -179,7 +214,7 @@ def test_the_policy_knows_one_worker_of_a_rack_and_who_it_speaks_for():
     assert [run.kinds(worker) for worker in range(5)] == [[Start]] * 5
     joined = [entry.event for entry in run.coordinator.recorder.log.entries]
     assert joined == [Joined(worker=0, num_workers=3), Joined(worker=3, num_workers=2)]
-    run.arrive(3, 1, samples=2, finished=[(0, 0, 4)])
+    run.arrive(3, 1, samples=2, finished=((0, 0, 4),))
     [apply] = [order for order in run.orders if isinstance(order, ApplyOrder)]
     assert (apply.weight, apply.num_workers, apply.num_live) == (2 / 5, (2,), 5)
     assert run.coordinator.ledger.applied_samples == 4
@@ -194,7 +229,7 @@ def test_a_lost_worker_takes_its_rack_with_it_and_no_other(lost: int):
     assert run.told[mate][-1] == Lost(workers=(lost,), fatal=True)
     assert [run.told[worker][-1] for worker in range(3)] == [Lost(workers=(lost,), fatal=False)] * 3
     assert run.ask(3) is None, "it has been taken out"
-    assert run.do("bye", mate, status="failed", error="lost") == []
+    assert run.bye(mate, status="failed", error="lost") == []
     assert (run.result.status, run.result.lost_workers) == ("finished", (lost,))
     again = run.block(0)
     assert (again.start, again.num_workers) == (block.start, 3)
@@ -205,7 +240,7 @@ def test_a_lost_worker_takes_its_rack_with_it_and_no_other(lost: int):
 
 def test_a_worker_that_has_left_is_dealt_nothing_of_a_plan_begun_after_that():
     run = Run("bsp,exchange=store").start()
-    run.do("leave", 0)
+    run.say(0, Leave())
     for number in range(4):
         run.finish(1, run.block(1, plan=1), plan=1)
         assert run.coordinator._stage.plans[1].finished_samples == 2 * (number + 1)
@@ -223,26 +258,26 @@ def test_loss_is_fatal_for_a_collective_and_names_the_worker():
 def test_worker_that_is_silent_for_a_lease_is_lost_and_told_so_when_it_speaks():
     run = Run("asp").start()
     run.now_s = FIRST_LEASE_S
-    run.do("heard", 0)
+    run.beat(0)
     assert run.do("tick") == []
     run.now_s += 0.1
     run.do("tick")
     assert run.coordinator.live == [0]
     assert run.result.lost_workers == (1,)
-    [told] = run.do("heard", 1)
+    [told] = run.beat(1)
     assert told == Tell(worker=1, message=Expelled())
-    assert run.do("leave", 1) == []
+    assert run.say(1, Leave()) == []
     assert run.ask(1) is None
 
 
 def test_lease_follows_the_slowest_workers_step():
     run = Run("asp").start()
     assert run.coordinator.lease_s == FIRST_LEASE_S
-    run.do("heard", 0, report=Report(recent_step_s=0.001))
+    run.beat(0, recent_step_s=0.001)
     assert run.coordinator.lease_s == MIN_LEASE_S
-    run.do("heard", 1, report=Report(recent_step_s=0.5))
+    run.beat(1, recent_step_s=0.5)
     assert run.coordinator.lease_s == LEASE_STEPS * 0.5
-    run.do("heard", 1, report=Report(recent_step_s=1e3))
+    run.beat(1, recent_step_s=1e3)
     assert run.coordinator.lease_s == MAX_LEASE_S
 
 
@@ -255,7 +290,7 @@ def test_silence_while_the_server_was_busy_is_nobodys():
 
 def test_update_that_is_not_finite_is_refused_and_the_next_one_counts():
     run = Run("asp").start()
-    run.arrive(0, 1, samples=0, finite=False)
+    run.say(0, NotFinite(event=UpdateHead(worker=0, clock=1), finished=()))
     assert run.applied() == []
     assert [order for order in run.orders if isinstance(order, DropOrder)] == [DropOrder(worker=0, clock=1)]
     assert UpdateRefused not in run.kinds(0), "the worker found it itself, and counted it"
@@ -318,7 +353,7 @@ def test_worker_that_leaves_its_loop_gives_its_blocks_back():
     first = run.block(0)
     while run.next_block(1) is not None:
         pass
-    run.do("release", 0)
+    run.say(0, Release())
     again = run.block(1)
     assert (again.start, again.stop) == (first.start, first.stop)
 
@@ -344,65 +379,65 @@ def test_synchronous_workers_begin_the_next_plan_together():
 
 def test_lowest_rank_evaluates_when_all_have_left():
     run = Run("asp", workers=3).start()
-    run.do("leave", 0)
+    run.say(0, Leave())
     assert MayLeave not in run.kinds(0)
-    run.do("leave", 2)
+    run.say(2, Leave())
     assert run.told[2][-1] == MayLeave(evaluates=False)
-    run.do("leave", 1)
+    run.say(1, Leave())
     assert run.told[0][-1] == MayLeave(evaluates=True)
 
 
 def test_if_the_lowest_rank_is_lost_the_next_one_evaluates():
     run = Run("asp", workers=3).start()
     run.do("lose", 0)
-    run.do("leave", 1)
-    run.do("leave", 2)
+    run.say(1, Leave())
+    run.say(2, Leave())
     assert run.told[1][-1] == MayLeave(evaluates=True)
     assert run.told[2][-1] == MayLeave(evaluates=False)
 
 
 def test_run_ends_when_the_last_worker_has_said_goodbye():
     run = Run("asp").start()
-    run.do("bye", 0, status="finished", error=None)
+    run.bye(0, status="finished", error=None)
     assert run.coordinator.state == "running"
-    run.do("bye", 1, status="finished", error=None)
+    run.bye(1, status="finished", error=None)
     assert run.coordinator.state == "ended"
-    assert run.do("bye", 1, status="failed", error="late") == []
+    assert run.bye(1, status="failed", error="late") == []
     assert run.result.status == "finished"
 
 
 def test_first_failure_is_the_runs():
     run = Run("asp").start()
-    run.do("bye", 1, status="failed", error="ValueError: x")
-    run.do("bye", 0, status="interrupted", error="interrupted")
+    run.bye(1, status="failed", error="ValueError: x")
+    run.bye(0, status="interrupted", error="interrupted")
     assert (run.result.status, run.result.error) == ("failed", "ValueError: x")
 
 
 @pytest.mark.parametrize("how", ["rejected", "lost", "failed"])
 def test_start_fails_for_all_when_one_worker_cannot_take_part(how: str):
     run = Run("bsp", workers=3)
-    run.do("join", 0)
+    run.join(0)
     if how == "rejected":
-        run.do("reject", 1, "other policy")
+        run.join(1, layout="other")
     else:
-        run.do("join", 1)
+        run.join(1)
         if how == "lost":
             run.do("lose", 1)
         else:
-            run.do("bye", 1, status="failed", error="x")
+            run.bye(1, status="failed", error="x")
     assert Failed in run.kinds(0)
-    run.do("join", 2)
+    run.join(2)
     assert run.kinds(2) == [Failed], "who comes later is told too"
     for worker in run.coordinator.live:
-        run.do("bye", worker, status="failed", error="x")
+        run.bye(worker, status="failed", error="x")
     assert run.coordinator.state == "ended"
     assert run.result.status == "failed"
 
 
 def test_late_worker_that_disagrees_does_not_disturb_the_run():
     run = Run("asp").start()
-    run.do("reject", 7, "other model")
-    assert run.told[7] == [Failed(message="other model")]
+    run.join(7, layout="other")
+    assert run.kinds(7) == [Failed]
     assert run.coordinator.live == [0, 1]
     assert run.coordinator.status == "finished"
 

@@ -1,8 +1,11 @@
 """What workers, other servers and observers say to server 0. Times are in seconds, sizes in bytes."""
 
+from typing import Any, Self
+
+from plesio.core.errors import DataError
 from plesio.core.records import Record
 from plesio.core.results import Environment, Evaluation
-from plesio.policies import Arrived, Event
+from plesio.policies import Arrived, Event, Reviewed
 from plesio.protocol.figures import Report, RunInfo, Status
 from plesio.protocol.message import Message
 from plesio.protocol.plans import PlanFigures, Remainder
@@ -106,6 +109,18 @@ class NotFinite(Message, frozen=True, kw_only=True, tag=12):
     event: UpdateHead
     finished: tuple[Finished, ...]
 
+    @property
+    def arrived(self) -> Arrived:
+        """What the policy hears of it."""
+        head = self.event
+        return Arrived(
+            worker=head.worker,
+            clock=head.clock,
+            num_steps=head.num_steps,
+            base_version=head.base_version,
+            finite=False,
+        )
+
 
 class Leave(Message, frozen=True, kw_only=True, tag=14):
     """The worker's training is over. Answered with `MayLeave`; for the worker that evaluates, when all have left."""
@@ -141,6 +156,14 @@ class Review(Message, frozen=True, kw_only=True, tag=24):
     """
 
     event: Event
+
+    @classmethod
+    def of_body(cls, body: dict[str, Any]) -> Self:
+        """The message with these fields; its event is a `Reviewed`."""
+        review = super().of_body(body)
+        if not isinstance(review.event, Reviewed):
+            raise DataError(f"its event is a {type(review.event).__name__}")
+        return review
 
 
 class Standing(Message, frozen=True, kw_only=True, tag=26):

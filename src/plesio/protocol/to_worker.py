@@ -50,6 +50,8 @@ class Failed(Message, frozen=True, kw_only=True, tag=3):
 class Alive(Message, frozen=True, kw_only=True, tag=5):
     """A sign of life was heard; silence for longer than ``lease_s`` seconds counts as a loss."""
 
+    urgent: ClassVar[bool] = True
+
     lease_s: float
 
 

@@ -12,9 +12,9 @@ from plesio.core.errors import PlesioError, TransportError, WorkerLostError
 from plesio.protocol.message import decode, encode
 from plesio.protocol.to_server import Heartbeat as Beat
 from plesio.protocol.to_worker import Alive, Expelled, Lost
-from plesio.runtime.coordinator import FIRST_LEASE_S
 from plesio.runtime.exchange.transport import ControlClient
 from plesio.runtime.ledger import Meter
+from plesio.runtime.members import FIRST_LEASE_S
 
 __all__ = ["Heartbeat"]
 

@@ -12,31 +12,22 @@ from pathlib import Path
 from plesio.core.clock import Clock
 from plesio.core.errors import DataError, PlesioError, TransportError
 from plesio.core.results import RunResult, write_results
-from plesio.policies import Arrived, Reviewed, parse_policy, write_log
+from plesio.policies import write_log
 from plesio.protocol.effects import Effect, EndRun, FromFirst, Orders, Tell
 from plesio.protocol.message import Message, decode, encode
 from plesio.protocol.peers import heartbeat_identity, server_identity, worker_identity, worker_of
 from plesio.protocol.to_server import (
     Ended,
-    Evaluations,
-    Finish,
     FromWorker,
     Goodbye,
-    Heartbeat,
     Join,
-    LeaseRequest,
-    Leave,
-    NotFinite,
     PartArrived,
     ProgressRequest,
-    Release,
     ResultRequest,
-    Review,
     Serves,
-    Standing,
     ToServer,
 )
-from plesio.protocol.to_worker import Alive, Progress, Result, RunEnded
+from plesio.protocol.to_worker import Progress, Result, RunEnded
 from plesio.runtime.coordinator import Coordinator
 from plesio.runtime.exchange.connection import ControlConnection, WorkerConnections
 from plesio.runtime.exchange.shard_service import ShardService
@@ -82,8 +73,6 @@ class JobServer:
         self._holders: list[str] = []
         self._ending: Coordinator | None = None
         self._awaited: set[bytes] = set()
-        self._num_servers = 1
-        self._layout = ""
         self._closing: list[int] = []
         self._sent_before: Counter[str] = Counter()
         self._sent_elsewhere: Counter[str] = Counter()
@@ -164,96 +153,32 @@ class JobServer:
                 self._others.add(control.peer)
             case Ended():
                 self._ended_at(control.peer, message)
-            case Join():
-                if worker is not None and self._ending is None:
-                    self._join(worker, message)
             case ResultRequest() | ProgressRequest():
                 self._answer_figures(control.peer, message)
+            case Join():
+                if worker is not None and self._ending is None:
+                    coordinator = self._begin_run(message) if self._coordinator is None else self._coordinator
+                    self._hand_on(coordinator, message, worker=worker)
             case _:
-                if self._coordinator is not None and worker is not None:
-                    self._on_worker(self._coordinator, worker, message, now_s=self._clock.now_s())
+                if worker is not None and self._coordinator is not None:
+                    self._hand_on(self._coordinator, message, worker=worker)
 
-    def _on_worker(self, coordinator: Coordinator, worker: int, message: FromWorker, *, now_s: float) -> None:
-        match message:
-            case Heartbeat(report=report):
-                effects = coordinator.heard(worker, now_s=now_s, report=report)
-                self._act(effects)
-                if not effects:
-                    self._send(heartbeat_identity(worker), Alive(lease_s=coordinator.lease_s))
-            case LeaseRequest(plan=plan, idle=idle, figures=figures):
-                self._act(coordinator.lease(worker, plan=plan, idle=idle, figures=figures, now_s=now_s))
-            case Finish(plan=plan, block=block, num_samples=number):
-                self._act(coordinator.finish(worker, plan=plan, block=block, num_samples=number, now_s=now_s))
-            case Release():
-                self._act(coordinator.release(worker, now_s=now_s))
-            case NotFinite(event=head, finished=finished):
-                event = Arrived(
-                    worker=head.worker,
-                    clock=head.clock,
-                    num_steps=head.num_steps,
-                    base_version=head.base_version,
-                    finite=False,
-                )
-                self._arrived(PartArrived(event=event, num_samples=0, finished=finished, server=0))
-            case Leave():
-                self._act(coordinator.leave(worker, now_s=now_s))
-            case Evaluations(evaluations=evaluations, parameters_sha256=sha256):
-                coordinator.ledger.evaluations += evaluations
-                coordinator.ledger.parameters_sha256 = sha256 or coordinator.ledger.parameters_sha256
-                for point in evaluations:
-                    self._act(coordinator.evaluated(point.metric, now_s=now_s))
-            case Review(event=Reviewed() as event):
-                self._act(coordinator.reviewed(event, now_s=now_s))
-            case Review(event=event):
-                self._refuse(TransportError(f"worker {worker} sent as its review a {type(event).__name__}"))
-            case Standing():
-                self._act(coordinator.ready(worker, message, now_s=now_s))
-            case Goodbye(status=status, error=error, report=report):
-                if not coordinator.is_live(worker):  # counted lost, or never let in: the run goes on without it
-                    self._send(worker_identity(worker), RunEnded(result=self._result(coordinator)))
-                    return
-                coordinator.heard(worker, now_s=now_s, report=report)
-                self._closing.append(worker)
-                self._act(coordinator.bye(worker, status=status, error=error, now_s=now_s))
-
-    def _join(self, worker: int, join: Join) -> None:
-        if self._coordinator is None:
-            self._coordinator = self._begin_run(join)
-        coordinator, now_s = self._coordinator, self._clock.now_s()
-        problem = self._disagreement(coordinator, join)
-        if problem is not None:
-            self._act(coordinator.reject(worker, problem, now_s=now_s))
-            return
-        if worker == 0:
-            coordinator.ledger.environment = join.environment
-        self._act(coordinator.join(worker, now_s=now_s, rack=join.rack))
+    def _hand_on(self, coordinator: Coordinator, message: FromWorker | Join, *, worker: int) -> None:
+        if isinstance(message, Goodbye):
+            if not coordinator.is_live(worker):  # counted lost, or never let in: the run goes on without it
+                self._send(worker_identity(worker), RunEnded(result=self._result(coordinator)))
+                return
+            self._closing.append(worker)
+        self._act(coordinator.handle(message, worker=worker, now_s=self._clock.now_s()))
 
     def _begin_run(self, join: Join) -> Coordinator:
         """The coordinator of the run that its first worker describes."""
-        policy = parse_policy(join.policy)
+        self._coordinator = coordinator = Coordinator.of(join, clock=self._clock, world=self._world)
         self._folder = None if join.folder is None else Path(join.folder)
-        self._num_servers = join.num_servers
-        self._holders = [server_identity(index) for index in range(1, self._num_servers)]
-        self._layout = join.layout
-        if policy.pushes:  # at once or later in the run: then everybody would wait for it, and see no progress
+        self._holders = [server_identity(index) for index in range(1, join.num_servers)]
+        if coordinator.policy.pushes:  # at once or later in the run: then everybody would wait for it
             self.load()
-        return Coordinator(
-            policy,
-            info=join.info,
-            expected=range(join.num_workers),
-            num_servers=self._num_servers,
-            snapshot_every=join.snapshot_every if policy.pushes else None,
-            folder=self._folder,
-            clock=self._clock,
-            world=self._world,
-        )
-
-    def _disagreement(self, coordinator: Coordinator, join: Join) -> str | None:
-        if join.policy != coordinator.policy.spec:
-            return f'this worker runs policy "{join.policy}", the others "{coordinator.policy.spec}"; use one for all'
-        if join.layout != self._layout:
-            return "this worker's model differs from the others' (names, shapes, dtypes, or the number of servers)"
-        return None
+        return coordinator
 
     def _answer_figures(self, peer: bytes, request: ResultRequest | ProgressRequest) -> None:
         coordinator = self._coordinator
@@ -285,13 +210,7 @@ class JobServer:
 
     def _arrived(self, part: PartArrived) -> None:
         if self._coordinator is not None:
-            effects = self._coordinator.arrived(
-                part.event,
-                num_samples=part.num_samples,
-                finished=part.finished,
-                server=part.server,
-                now_s=self._clock.now_s(),
-            )
+            effects = self._coordinator.handle(part, worker=part.event.worker, now_s=self._clock.now_s())
             self._act(effects)
         elif self._first is not None:
             self._first.send(*encode(part))

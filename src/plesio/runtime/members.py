@@ -2,13 +2,30 @@
 
 Where racks share a store, the lowest rank of a rack speaks for it: the policy knows no other worker of the rack, and
 counts that one's updates as the work of all of them.
+
+A worker is lost when nothing was heard of it for a lease. The lease follows the measured step time of the slowest
+worker (`LEASE_STEPS` steps, within `MIN_LEASE_S` and `MAX_LEASE_S`): a constant would be too short for one model and
+too long for another.
+
+Invariant: who is spoken for rests, and is so only while one worker speaks for its rack.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Member", "Members"]
+__all__ = ["FIRST_LEASE_S", "LEASE_STEPS", "MAX_LEASE_S", "MIN_LEASE_S", "Member", "Members", "lease_s"]
+
+FIRST_LEASE_S = 15.0
+"""Lease before any step was measured: the first step may compile kernels and fill caches."""
+MIN_LEASE_S = 2.0
+MAX_LEASE_S = 60.0
+LEASE_STEPS = 20
+
+
+def lease_s(step_s: float) -> float:
+    """Seconds of silence after which a worker is lost, where the slowest one's step takes so long; 0 is not known."""
+    return FIRST_LEASE_S if step_s == 0.0 else min(MAX_LEASE_S, max(MIN_LEASE_S, LEASE_STEPS * step_s))
 
 
 @dataclass(slots=True)
@@ -101,6 +118,20 @@ class Members(dict[int, Member]):
                 told[worker] = evaluates
         return told
 
+    def excuse(self, busy_s: float) -> None:
+        """Nobody listened for so long: that is nobody's silence."""
+        for member in self.values():
+            member.heard_s += busy_s
+
+    def slowest_clock(self) -> int:
+        """The least clock of the live workers that do not rest."""
+        return min(member.clock for member in self.values() if member.live and not member.resting)
+
     def silent_since(self, moment_s: float) -> list[int]:
         """The live workers of whom nothing was heard since then."""
         return [worker for worker in self.live if self[worker].heard_s < moment_s]
+
+    def validate(self) -> None:
+        """Raise AssertionError when the invariant of the module's head does not hold."""
+        for worker, member in self.items():
+            assert not member.spoken_for or (self.by_racks and member.resting), f"worker {worker} is spoken for"

@@ -44,6 +44,10 @@ class Stage:
         """Whether a worker in this plan stops when it has exchanged, or has no samples."""
         return self.halting and plan != self._finishing
 
+    def stays(self) -> Turn:
+        """What a worker is told that stands still in a stage that is not over."""
+        return Turn(steer=None, to_the_end=self.halting)
+
     def steer(self, steer: Steer) -> None:
         """The workers have been told how to go on."""
         self.policy = parse_policy(steer.policy)
