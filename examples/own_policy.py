@@ -6,11 +6,11 @@ SSP keeps everyone near the slowest worker, so one that is always slow sets the 
 minority holds up nobody, and a fast one cannot run away.
 
 A policy is a frozen value that starts a machine; the machine takes events and answers with actions, and knows neither
-clock nor network. So it can be played through any schedule before anything is trained, as below. Servers read a policy
-from its text: to train under it, it also needs an entry in `plesio/policies/spec.py` (CONTRIBUTING.md says how).
+clock nor network. So `plesio.testing.play` can play it through any schedule, with workers that are lost and that join,
+before anything is trained, and holds it to the laws of machines. Servers read a policy from its text: to train under
+it, it also needs an entry in `plesio/policies/spec.py` (CONTRIBUTING.md says how).
 """
 
-import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +31,7 @@ from plesio.policies import (
     Refuse,
     RefuseReason,
 )
+from plesio.testing import play
 
 NUM_STEPS = 2000
 
@@ -97,34 +98,9 @@ class NearMedianMachine:
         assert not self._clocks or median_low(self._clocks.values()) < self._credit
 
 
-def play(machine: Machine, *, speeds: list[float], draw_s: Callable[[], float]) -> tuple[float, float, list[int]]:
-    """Run workers of these speeds; returns steps a second, the share of time spent waiting, and steps by worker."""
-    credit, clocks, versions = {}, dict.fromkeys(range(len(speeds)), 0), dict.fromkeys(range(len(speeds)), 0)
-    for worker in clocks:
-        for action in machine.handle(Joined(worker=worker)):
-            if isinstance(action, Grant):
-                credit[action.worker] = action.clock
-    running = [(draw_s() / speed, worker) for worker, speed in enumerate(speeds)]
-    heapq.heapify(running)
-    standing: dict[int, float] = {}  # who waits for credit, since when
-    now_s = waited_s = 0.0
-    version = 0
-    for _ in range(NUM_STEPS):
-        now_s, worker = heapq.heappop(running)
-        clocks[worker] += 1
-        for action in machine.handle(Arrived(worker=worker, clock=clocks[worker], base_version=versions[worker])):
-            if isinstance(action, Apply):
-                version = action.version
-            if isinstance(action, Grant):
-                credit[action.worker] = action.clock
-        machine.validate()
-        standing[worker] = now_s
-        for other in [other for other in standing if clocks[other] < credit[other]]:
-            waited_s += now_s - standing.pop(other)
-            versions[other] = version
-            heapq.heappush(running, (now_s + draw_s() / speeds[other], other))
-    waited_s += sum(now_s - since_s for since_s in standing.values())
-    return NUM_STEPS / now_s, waited_s / (len(speeds) * now_s), list(clocks.values())
+def at_speed(draw_s: Callable[[], float], speed: float) -> float:
+    """Seconds of the next step."""
+    return draw_s() / speed
 
 
 def main() -> None:
@@ -132,8 +108,10 @@ def main() -> None:
     print(f"{'policy':<24} {'steps/s':>8} {'waiting':>8}  steps by worker")
     for policy in (SSP(bound=4, period=1), NearMedian(bound=4)):
         draw_s = partial(random.Random(0).lognormvariate, 0.0, 0.4)
-        rate, waiting, steps = play(policy.start(), speeds=speeds, draw_s=draw_s)
-        print(f"{type(policy).__name__ + f' bound={policy.bound}':<24} {rate:>8.2f} {waiting:>8.0%}  {steps}")
+        step_s = [partial(at_speed, draw_s, speed) for speed in speeds]
+        played = play(policy.start(), step_s=step_s, num_steps=NUM_STEPS)
+        name = f"{type(policy).__name__} bound={policy.bound}"
+        print(f"{name:<24} {played.steps_per_s:>8.2f} {played.waited_share:>8.0%}  {list(played.steps)}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from rich.console import Console
 from plesio.bench.progress import RunLabel, Snapshot
 from plesio.cli.progress_display import PLAIN_EVERY_S, LiveDisplay, PlainDisplay
 from plesio.core.results import RunResult
+from plesio.testing import FakeClock
 
 FIRST = RunLabel(policy="bsp", seed=0, number=1, num_runs=3)
 SECOND = RunLabel(policy="ssp:4", seed=0, number=2, num_runs=3)
@@ -28,19 +29,8 @@ def a_result(label: RunLabel, *, error: str | None = None) -> RunResult:
     )
 
 
-class SteppedClock:
-    def __init__(self) -> None:
-        self.at_s = 0.0
-
-    def now_s(self) -> float:
-        return self.at_s
-
-    def sleep_s(self, duration_s: float) -> None:
-        self.at_s += duration_s
-
-
 def test_plain_lines_are_few():
-    stream, clock = io.StringIO(), SteppedClock()
+    stream, clock = io.StringIO(), FakeClock()
     display = PlainDisplay(stream, clock=clock)
     display.run_kept(FIRST)
     display.run_started(SECOND, num_samples=1000)

@@ -3,17 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plesio.core.clock import MonotonicClock, TrainingClock
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.time_s = 100.0
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def sleep_s(self, duration_s: float) -> None:
-        self.time_s += duration_s
+from plesio.testing import FakeClock
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 1e3)), max_size=20))

@@ -6,27 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError
 from plesio.cost.step_time import Constant, EmpiricalTrace, LogNormal, Pareto, Slowdowns, Stalls, StepTime
 from plesio.runtime.pacing import Pacer
-
-
-class SteppedClock(MonotonicClock):
-    """Time passes only while somebody sleeps; every sleep ends late by a fixed amount."""
-
-    def __init__(self, *, late_s: float = 0.0) -> None:
-        self.at_s = 100.0
-        self.late_s = late_s
-        self.num_sleeps = 0
-
-    def now_s(self) -> float:
-        return self.at_s
-
-    def sleep_s(self, duration_s: float) -> None:
-        assert duration_s > 0
-        self.num_sleeps += 1
-        self.at_s += duration_s + self.late_s
+from plesio.testing import FakeClock
 
 
 @dataclass
@@ -85,7 +68,7 @@ def test_speed_stalls_and_slowdowns_multiply(step_time: StepTime):
 @pytest.mark.parametrize(("began_s", "asked_s"), [(None, [0.0, 0.5]), (40.0, [60.0, 60.5])])
 def test_a_rack_is_asked_when_the_step_begins_since_the_run_began(began_s: float | None, asked_s: list[float]):
     kept = Kept([])
-    clock = SteppedClock()
+    clock = FakeClock()
     pacer = Pacer(step_time=Constant(mean_s=0.1), slowdowns=kept, seed=0, worker=0, clock=clock, began_s=began_s)
     assert pacer.pace(0, started_s=100.0) == pytest.approx(0.3)
     assert clock.at_s == pytest.approx(100.3)
@@ -102,7 +85,7 @@ def test_workers_of_a_rack_are_slow_at_the_same_moments_and_others_at_others():
             slowdowns=slowdowns.of_rack(rack, seed=0),
             seed=0,
             worker=worker,
-            clock=SteppedClock(),
+            clock=FakeClock(),
             began_s=0.0,
         )
         for worker, rack in enumerate((0, 0, 1))
@@ -114,7 +97,7 @@ def test_workers_of_a_rack_are_slow_at_the_same_moments_and_others_at_others():
 
 @given(late_s=st.floats(0, 0.001), spent_s=st.floats(0, 0.012), drawn_s=st.floats(1e-6, 0.012))
 def test_a_step_ends_at_its_duration_and_no_later_than_one_late_wake_up(late_s: float, spent_s: float, drawn_s: float):
-    clock = SteppedClock(late_s=late_s)
+    clock = FakeClock(late_s=late_s)
     pacer = Pacer(step_time=Constant(mean_s=drawn_s), seed=0, worker=0, clock=clock)
     started_s = clock.at_s
     clock.at_s += spent_s
