@@ -18,6 +18,7 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.protocol.figures import RunInfo
+from plesio.runtime.machine import environment
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob
@@ -110,13 +111,15 @@ RUNS: dict[str, Run] = {
     "adaptive-stalls": Run(policy=UNGUARDED, steps=STALLING, loops=10),
     "adaptive-stalls-lost": Run(policy=UNGUARDED, steps=STALLING, loops=10, lost=((2.48, 1),)),
     "adaptive-racks": Run(policy="adaptive", racks=(2, 2), loops=10),
+    "adaptive-racks-stalls": Run(policy="adaptive", racks=(2, 2), steps=STALLING, loops=12),
     "adaptive-racks-apart": Run(policy=UNGUARDED, racks=(2, 2), steps=RACKS_APART, loops=10),
 }
 
 
 def capability() -> str:
-    """What decides how sums are rounded: torch's version, and the vectors that this processor has."""
-    return f"torch {torch.__version__.partition('+')[0]}, {torch.backends.cpu.get_cpu_capability()}"
+    """What decides how sums are rounded: torch's version, the processor, and which of its vectors torch uses."""
+    version = torch.__version__.partition("+")[0]
+    return f"torch {version}, {environment().cpu}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def train(run: Run, folder: Path) -> None:
