@@ -26,6 +26,7 @@ from plesio.cli import (
     validate,
 )
 from plesio.core.errors import PlesioError
+from plesio.core.logs import set_up_logging
 
 __all__ = ["app", "invoke", "main"]
 
@@ -82,6 +83,7 @@ def invoke(args: Sequence[str]) -> int:
         The exit status: 0; 1 when runs failed; 2 for a mistake; 130 for Ctrl-C; what the workers of `plesio run` say.
     """
     try:
+        set_up_logging()
         return app(list(args), standalone_mode=False) or 0
     except PlesioError as error:
         _complain(str(error))

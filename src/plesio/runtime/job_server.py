@@ -4,7 +4,7 @@ The loop is thin: what arrives is handed on to a `Coordinator` (server 0) and a 
 sent.
 """
 
-import sys
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -35,6 +35,8 @@ from plesio.runtime.exchange.transport import Bulk, Control, Gone, Incoming, Ref
 from plesio.runtime.ledger import World
 
 __all__ = ["JobServer"]
+
+_log = logging.getLogger(__name__)
 
 
 class JobServer:
@@ -137,7 +139,7 @@ class JobServer:
     def _refuse(self, error: PlesioError) -> None:
         """Say in one line what cannot be read, and count it; what its sender was promised is not touched."""
         self._endpoint.refused[Refusal.MALFORMED] += 1
-        print(f"plesio: server {self._index}: {error}", file=sys.stderr)
+        _log.warning("server %d: %s", self._index, error)
 
     def _on_control(self, control: Control) -> None:
         try:
@@ -283,7 +285,7 @@ class JobServer:
                 write_results(self._folder / "results.json", [result])
                 write_log(self._folder / "events.jsonl", coordinator.recorder.log)
             except (OSError, DataError) as error:
-                print(f"plesio: the run's figures could not be written to {self._folder}: {error}", file=sys.stderr)
+                _log.warning("the run's figures could not be written to %s: %s", self._folder, error)
         self.results.append(result)
         for worker in self._closing:
             self._send(worker_identity(worker), RunEnded(result=result))

@@ -1,6 +1,6 @@
 """`plesio.join`: the one call that turns a training loop into a Plesio worker."""
 
-import sys
+import logging
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ import torch
 
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError
+from plesio.core.logs import set_up_logging, speak_as
 from plesio.core.trace import TraceWriter
 from plesio.policies import Adaptive, Hierarchical, Policy, Switch, parse_policy
 from plesio.policies.adaptive.system.setting import Sent
@@ -44,6 +45,8 @@ from plesio.runtime.worlds.alone import AloneWorld
 from plesio.runtime.worlds.distributed import DistributedWorld
 
 __all__ = ["join"]
+
+_log = logging.getLogger(__name__)
 
 MOST_SERVERS_OF_ADAPTIVE = 4
 """Server 0 hears of every update from every server: with 16 that takes longer than a step (docs/log.md, section 21)."""
@@ -131,9 +134,13 @@ def join(
             "use a policy that is all on the store (ssp, asp, or exchange=store)"
         )
 
+    set_up_logging()
+    speak_as(f"worker {rank}")
+    _log.info("joins under %s", chosen.spec)
+
     def give_up_tracing(sentence: str) -> None:
         meter.totals.fallbacks.append(sentence)
-        print(f"plesio: worker {rank}: {sentence}", file=sys.stderr)
+        _log.warning("%s", sentence)
 
     path = None if folder is None else folder / f"trace-{rank}.jsonl"
     header = {"worker": rank, "policy": chosen.spec}

@@ -19,6 +19,7 @@ import zmq
 
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError, TransportError
+from plesio.core.logs import set_up_logging, speak_as
 from plesio.protocol.peers import server_identity, worker_of
 from plesio.runtime.exchange.transport import CONNECT_S, ControlClient, JobKeys, ServerEndpoint
 from plesio.runtime.job_server import JobServer
@@ -133,6 +134,8 @@ class ServerProcess:
 def main() -> None:
     """Serve the job described by the first line of standard input; print the addresses as one line of JSON."""
     config = ServerConfig(**json.loads(sys.stdin.readline()))
+    set_up_logging()
+    speak_as(f"server {config.index}")
     # The server's own folder, so that it goes with the server also when the starter was killed.
     with tempfile.TemporaryDirectory(prefix="plesio-") as ipc_dir:
         try:

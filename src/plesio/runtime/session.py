@@ -15,6 +15,7 @@ the end of the last one (computing begins) and the moment the gradient is comple
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
@@ -24,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from plesio.core.clock import TrainingClock
 from plesio.core.errors import ConfigError, PlesioError
+from plesio.core.logs import at_clock
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
 from plesio.protocol.plans import PlanFigures
@@ -35,6 +37,8 @@ from plesio.runtime.rounds import RoundBook
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["Session", "World"]
+
+_log = logging.getLogger(__name__)
 
 
 class World(Protocol):
@@ -240,7 +244,9 @@ class Session:
         # the optimizer's step and the packing of tensors: all of the exchange that was neither waiting nor transfer
         timeline.worked((self._now_s() - stepping_s) - (timeline.exchanged_s - exchanged_s))
         self._clock = clock
+        at_clock(clock)
         self._marked_s = self._now_s()
+        _log.debug("a step of %d samples took %.6f s", samples, self._marked_s - began_s)
         timeline.meter.step(
             clock=clock,
             samples=samples,

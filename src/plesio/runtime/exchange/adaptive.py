@@ -29,6 +29,7 @@ parameters and the optimizer's state. On the store each keeps the parameters tha
 old; the optimizer's state is the servers', so who goes back to such a copy begins without.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -53,6 +54,8 @@ from plesio.runtime.rounds import RoundBook
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["AdaptiveExchange", "Helm", "Transition"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +317,7 @@ class AdaptiveExchange:
     def _change(self, steer: Steering, *, turn: Turn | None) -> None:
         before, self._policy = self._policy, parse_policy(steer.policy)
         restored = steer.restore and bool(self._kept)
+        _log.info("%s in place of %s%s", steer.policy, before.spec, ", from the last good state" if restored else "")
         if isinstance(self._current, StageExchange):
             self._current.take_back()
         else:

@@ -1,6 +1,6 @@
 """A worker of a job, in one run of it."""
 
-import sys
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -26,6 +26,8 @@ from plesio.runtime.rounds import RoundBook
 from plesio.runtime.staged_feed import StagedFeed, Stages
 
 __all__ = ["DistributedWorld"]
+
+_log = logging.getLogger(__name__)
 
 GOODBYE_S = 10.0
 """How long a worker that failed waits for the run to end before it goes without its figures."""
@@ -313,7 +315,7 @@ class DistributedWorld:
         except TransportError as failure:
             if status == "finished":
                 raise
-            print(f"plesio: worker {self.rank} could not say goodbye: {failure}", file=sys.stderr)
+            _log.warning("could not say goodbye: %s", failure)
         finally:
             if self._heartbeat is not None:
                 self._heartbeat.quiet()
