@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from plesio.core.errors import ConfigError
 from plesio.cost.all_reduce import hierarchical_all_reduce_s, ring_all_reduce_s
 from plesio.cost.cluster import Cluster, parse_cluster
+from plesio.cost.exchange_plan import WORTHWHILE, Plan, plan
 from plesio.cost.placement import all_reduce_on
-from plesio.cost.topology import WORTHWHILE, PairMatrix, Plan, Topology, plan, racks_of, ring_s, slower_between
+from plesio.cost.ring_order import ring_s
+from plesio.cost.topology import PairMatrix, Topology, racks_of, slower_between
 from plesio.cost.topology_file import alike, cluster_text, read_topology
 
 NIC, UPLINK, LATENCY_S = 125e6, 25e6, 1e-4
