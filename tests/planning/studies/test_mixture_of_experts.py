@@ -5,7 +5,8 @@ from scipy import stats
 from plesio.core.errors import ConfigError
 from plesio.cost.collectives import all_to_all_s, unequal_all_to_all_s
 from plesio.planning.studies import mixture_of_experts
-from plesio.planning.studies.models.mixture_of_experts import MixtureOfExperts, _route
+from plesio.planning.studies.expert_routing import draw_routing
+from plesio.planning.studies.models.mixture_of_experts import MixtureOfExperts
 from plesio.planning.studies.published_all_to_all import fit_published
 
 
@@ -113,7 +114,7 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 
 def test_two_experts_in_turn_are_what_clocks_choose() -> None:
     popularity = np.array([0.5, 0.3, 0.15, 0.05])
-    counts = _route(popularity, num_devices=2, tokens=50_000, top_k=2, random=np.random.default_rng(0))
+    counts = draw_routing(popularity, num_devices=2, tokens=50_000, top_k=2, random=np.random.default_rng(0))
     second = popularity * ((popularity / (1 - popularity)).sum() - popularity / (1 - popularity))
     assert counts.sum(axis=1).tolist() == [100_000, 100_000]
     assert counts.sum(axis=0) / 100_000 == pytest.approx(popularity + second, abs=0.006)

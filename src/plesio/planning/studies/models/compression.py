@@ -42,6 +42,25 @@ _MOST_POINTS = 150
 """Of a curve."""
 _MOST_LINES = 6
 """Of a picture, and as many colours."""
+_SCHEMES = (
+    "none",
+    "fp16",
+    "topk:0.5",
+    "topk:0.1",
+    "topk:0.1+no_feedback",
+    "topk:0.05@0.3",
+    "topk:0.05+no_feedback@0.3",
+    "topk:0.01@0.1",
+    "topk:0.01@0.3",
+    "randk:0.1@0.1",
+    "randk:0.1+no_feedback",
+    "levels:1",
+    "levels:3",
+    "levels:15",
+    "levels:127",
+    "sign",
+    "sign+no_feedback",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,25 +298,7 @@ def _spread(number: int) -> list[int]:
 
 def compression(
     *,
-    schemes: tuple[str, ...] = (
-        "none",
-        "fp16",
-        "topk:0.5",
-        "topk:0.1",
-        "topk:0.1+no_feedback",
-        "topk:0.05@0.3",
-        "topk:0.05+no_feedback@0.3",
-        "topk:0.01@0.1",
-        "topk:0.01@0.3",
-        "randk:0.1@0.1",
-        "randk:0.1+no_feedback",
-        "levels:1",
-        "levels:3",
-        "levels:15",
-        "levels:127",
-        "sign",
-        "sign+no_feedback",
-    ),
+    schemes: tuple[str, ...] = _SCHEMES,
     dimension: Annotated[int, Within(2, 5000)] = 1000,
     condition: Annotated[float, Within(1, 1e4, without="low")] = 1000.0,
     tolerance: Annotated[float, Within(1e-9, 1, without="high")] = 1e-4,

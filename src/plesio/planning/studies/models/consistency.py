@@ -34,8 +34,7 @@ from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, SHARE, Within
 from plesio.planning.studies.delayed_descent import descend
-from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, make_heterogeneous
-from plesio.planning.studies.models.local_sgd import best_rounds
+from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds, make_heterogeneous
 from plesio.planning.studies.study import Answer
 from plesio.planning.studies.update_order import UpdateOrder, order_updates
 from plesio.sim.recurrences import simulate_barrier, simulate_bound
