@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from plesio.core.errors import ConfigError, nearest
+from plesio.core.errors import ArgumentError, ConfigError, nearest
 from plesio.planning.estimate.model import Convolutional, Model, Transformer
 
 __all__ = ["MODELS", "find_model", "read_hugging_face"]
@@ -170,7 +170,7 @@ def find_model(name: str, *, sequence_length: int | None = None) -> Model:
     if sequence_length is None:
         return model
     if isinstance(model, Convolutional):
-        raise ConfigError(f"{model.name} has no sequences; leave sequence_length out")
+        raise ArgumentError(f"{model.name} has no sequences; leave `sequence_length` out")
     return replace(model, sequence_length=sequence_length)
 
 

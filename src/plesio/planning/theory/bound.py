@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.units import format_bytes, format_seconds
 
 __all__ = ["Bound", "Condition"]
@@ -18,7 +18,7 @@ class Condition:
         value: Of the quantity.
         limit: What it is held against.
         strict: Whether it must stay below the limit, rather than at most reach it.
-        remedy: What would satisfy it, as the end of an error message: ``write a learning_rate below 0.1``.
+        remedy: What would satisfy it, as the end of an error message: ``write a `learning_rate` below 0.1``.
     """
 
     premise: str
@@ -59,7 +59,7 @@ class Bound:
     def __post_init__(self) -> None:
         for condition in self.conditions:
             if not condition.holds:
-                raise ConfigError(
+                raise ArgumentError(
                     f"{condition.premise} does not hold ({condition.value:.4g} against {condition.limit:.4g}); "
                     f"{condition.remedy}"
                 )

@@ -71,7 +71,7 @@ def synchronous_sgd(
                 value=learning_rate * smoothness,
                 limit=1.0,
                 strict=True,
-                remedy=f"write a learning_rate below {1 / smoothness:.4g}",
+                remedy=f"write a `learning_rate` below {1 / smoothness:.4g}",
             ),
         ),
     )
@@ -124,7 +124,7 @@ def delayed_strongly_convex(
                 premise="μ ≤ L",
                 value=strong_convexity,
                 limit=smoothness,
-                remedy=f"write a strong_convexity of at most {smoothness:g}",
+                remedy=f"write a `strong_convexity` of at most {smoothness:g}",
             ),
         ),
         also={"largest sufficient learning rate": 1 / (2 * slowed)},
@@ -223,7 +223,7 @@ def asynchronous_nonconvex(
                 premise="αL + 2α²L²τ² ≤ 1",
                 value=step + 2 * (step * max_staleness) ** 2,
                 limit=1.0,
-                remedy=f"write a learning_rate of at most {largest:.4g}",
+                remedy=f"write a `learning_rate` of at most {largest:.4g}",
             ),
         ),
         also={"largest learning rate": largest},
@@ -278,7 +278,7 @@ def local_sgd(
                 premise="αL ≤ 1/4",
                 value=learning_rate * smoothness,
                 limit=0.25,
-                remedy=f"write a learning_rate of at most {0.25 / smoothness:.4g}",
+                remedy=f"write a `learning_rate` of at most {0.25 / smoothness:.4g}",
             ),
         ),
         also={"period at which drift is as large as noise": 1 + 1 / (1.5 * learning_rate * smoothness * num_workers)},
@@ -322,7 +322,7 @@ def compressed_gradients(
                 premise="αL ≤ 1",
                 value=learning_rate * smoothness,
                 limit=1.0,
-                remedy=f"write a learning_rate of at most {1 / smoothness:.4g}",
+                remedy=f"write a `learning_rate` of at most {1 / smoothness:.4g}",
             ),
         ),
     )
@@ -369,5 +369,7 @@ def error_feedback(
             "noise": step * gradient_second_moment,
             "compression": 4 * step**2 * (1 - kept_share) * gradient_second_moment / kept_share**2,
         },
-        conditions=(Condition(premise="δ ≤ 1", value=kept_share, limit=1.0, remedy="write a kept_share of at most 1"),),
+        conditions=(
+            Condition(premise="δ ≤ 1", value=kept_share, limit=1.0, remedy="write a `kept_share` of at most 1"),
+        ),
     )

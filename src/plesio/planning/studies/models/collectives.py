@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE_OR_0, Within
@@ -356,7 +356,9 @@ def collectives(
     names = [name for name in algorithms if links.has(name, num_ranks=num_ranks)]
     equal = [name for name in algorithms if name in ALL_REDUCES]
     if not equal:
-        raise ConfigError(f"algorithms has none for equal links to compare with; write one of {', '.join(ALL_REDUCES)}")
+        raise ArgumentError(
+            f"`algorithms` has none for equal links to compare with; write one of {', '.join(ALL_REDUCES)}"
+        )
     counts = sorted({*other_ranks, num_ranks})
     return Collectives(
         num_ranks=num_ranks,

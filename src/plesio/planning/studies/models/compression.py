@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
@@ -335,8 +335,8 @@ def compression(
         ConfigError: A scheme that does not exist, or a number out of range.
     """
     if gradient_bytes < 4 * num_workers:
-        raise ConfigError(
-            f"gradient_bytes is {gradient_bytes:g}, less than a number for each of num_workers; "
+        raise ArgumentError(
+            f"`gradient_bytes` is {gradient_bytes:g}, less than a number for each of `num_workers`; "
             f"write {4 * num_workers} B or more"
         )
 
@@ -344,7 +344,7 @@ def compression(
         try:
             stage, step = parse_scheme(text, dimension=dimension)
         except ConfigError as error:
-            raise ConfigError(f"schemes: {error}") from None
+            raise ArgumentError.about("schemes", error) from None
         descent = descend(
             stage,
             step=step,
@@ -376,8 +376,9 @@ def compression(
 
     dense = run("none", dense=None)
     if dense.iterations is None:
-        raise ConfigError(
-            f"max_iterations is {max_iterations}, and sending everything takes more; write more, or a larger tolerance"
+        raise ArgumentError(
+            f"`max_iterations` is {max_iterations}, and sending everything takes more; write more, or a larger "
+            "`tolerance`"
         )
     texts = [text for text in dict.fromkeys(schemes) if text != "none"]
     runs = (dense, *(run(text, dense=dense) for text in texts))

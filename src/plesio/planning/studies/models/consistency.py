@@ -29,7 +29,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, SHARE, Within
@@ -304,7 +304,9 @@ def consistency(
         seed=seed,
     )
     if math.isinf(contest.iterations[1]):
-        raise ConfigError(f"BSP itself does not get to a target of {target:g}; write a larger target or less noise")
+        raise ArgumentError(
+            f"BSP itself does not get to a `target` of {target:g}; write a larger `target` or less `noise`"
+        )
     quiet = min(cvs)
     maps_ratios = sorted({*ratios, ratio})
     return Consistency(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Span, Table, Timeline
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SHARE, SIZE_OR_0, Within
@@ -190,7 +190,7 @@ def data_parallel(
         ConfigError: An input that is out of range.
     """
     if forward_s + backward_s == 0:
-        raise ConfigError("forward_s and backward_s are 0; write more than 0 for one of them")
+        raise ArgumentError("`forward_s` and `backward_s` are 0; write more than 0 for one of them")
 
     def point(workers: int, size: float) -> ScalingPoint:
         all_reduce_s = ring_all_reduce_s(size, num_ranks=workers, latency_s=latency_s, bytes_per_s=bytes_per_s)

@@ -28,7 +28,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
@@ -326,9 +326,9 @@ def hierarchical(
         ConfigError: An input that is out of range.
     """
     if nics_per_host > ranks_per_host:
-        raise ConfigError(
-            f"nics_per_host is {nics_per_host} and ranks_per_host is {ranks_per_host}; "
-            f"write 1 to {ranks_per_host} for nics_per_host"
+        raise ArgumentError(
+            f"`nics_per_host` is {nics_per_host} and `ranks_per_host` is {ranks_per_host}; "
+            f"write 1 to {ranks_per_host} for `nics_per_host`"
         )
     hosts = Hosts(
         num_hosts=num_hosts,

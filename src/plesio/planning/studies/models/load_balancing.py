@@ -21,7 +21,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import AT_LEAST_0, DURATION, Within
@@ -309,16 +309,16 @@ def load_balancing(
         ConfigError: A number out of range, or caps too small for the batch.
     """
     if low > high:
-        raise ConfigError(f"low is {low:g} and high is {high:g}; write at most {high:g} for low")
+        raise ArgumentError(f"`low` is {low:g} and `high` is {high:g}; write at most {high:g} for `low`")
     if cap < batch:
-        raise ConfigError(f"cap is {cap} and batch, the equal share, is {batch}; write {batch} or more for cap")
+        raise ArgumentError(f"`cap` is {cap} and `batch`, the equal share, is {batch}; write {batch} or more for `cap`")
     for bound in bounds:
         if not (bound >= 0 and (math.isinf(bound) or bound == int(bound))):
-            raise ConfigError(f"bounds has {bound:g}; write whole numbers from 0 on, or inf for none")
+            raise ArgumentError(f"`bounds` has {bound:g}; write whole numbers from 0 on, or inf for none")
     if num_clusters * num_workers > _MOST_DRAWS:
-        raise ConfigError(
-            f"num_clusters is {num_clusters} with num_workers of {num_workers}, which takes too long; "
-            f"write at most {_MOST_DRAWS // num_workers} for num_clusters"
+        raise ArgumentError(
+            f"`num_clusters` is {num_clusters} with `num_workers` of {num_workers}, which takes too long; "
+            f"write at most {_MOST_DRAWS // num_workers} for `num_clusters`"
         )
     quantile, name = _quantile(distribution, low=low, high=high, cv=cv)
     rng = np.random.default_rng(seed)

@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
@@ -311,9 +311,9 @@ def local_sgd(
         ConfigError: An input that is out of range, or a target that no number of local steps reaches.
     """
     if floor_step * (1 + hessian_spread) >= 1:
-        raise ConfigError(
-            f"floor_step is {floor_step:g} and hessian_spread is {hessian_spread:g}; "
-            f"write less than {1 / (1 + hessian_spread):.3g} for floor_step"
+        raise ArgumentError(
+            f"`floor_step` is {floor_step:g} and `hessian_spread` is {hessian_spread:g}; "
+            f"write less than {1 / (1 + hessian_spread):.3g} for `floor_step`"
         )
     random = np.random.default_rng(seed)
     unlike = make_heterogeneous(
@@ -340,7 +340,9 @@ def local_sgd(
         for period in sorted(set(periods))
     ]
     if all(math.isinf(point.iterations) for point in points):
-        raise ConfigError(f"no period of periods gets to a target of {target:g}; write a larger target or less noise")
+        raise ArgumentError(
+            f"no period of `periods` gets to a `target` of {target:g}; write a larger `target` or less `noise`"
+        )
     iterations_by_period = {point.period: point.iterations for point in points}
     penalty = penalty_of(iterations_by_period)
     swept = sorted({*ratios, communicate_s / compute_s} - {0.0})

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_bandwidth, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
@@ -323,12 +323,14 @@ def mixture_of_experts(
         ConfigError: An input that is out of range.
     """
     if num_experts % num_devices:
-        raise ConfigError(
-            f"num_experts is {num_experts} and num_devices is {num_devices}; "
-            f"write a multiple of {num_devices} for num_experts, for each device has as many"
+        raise ArgumentError(
+            f"`num_experts` is {num_experts} and `num_devices` is {num_devices}; "
+            f"write a multiple of {num_devices} for `num_experts`, for each device has as many"
         )
     if top_k >= num_experts:
-        raise ConfigError(f"top_k is {top_k} and num_experts is {num_experts}; write less than {num_experts} for top_k")
+        raise ArgumentError(
+            f"`top_k` is {top_k} and `num_experts` is {num_experts}; write less than {num_experts} for `top_k`"
+        )
     _check_work(num_draws, num_devices, tokens_per_device=tokens_per_device, num_experts=num_experts, top_k=top_k)
     layer = _Layer(
         num_experts=num_experts,
@@ -436,10 +438,11 @@ def _check_work(num_draws: int, num_devices: int, *, tokens_per_device: int, num
     a_draw = num_devices * (max(num_experts, num_devices) if top_k == 1 else tokens_per_device * choices)
     if num_draws * a_draw > _MOST_WORK:
         most = _MOST_WORK // a_draw
-        instead = f"at most {most} for num_draws" if most >= 2 else "a smaller tokens_per_device or num_devices"
-        raise ConfigError(
-            f"num_draws is {num_draws} with num_devices of {num_devices}, tokens_per_device of {tokens_per_device}, "
-            f"num_experts of {num_experts} and top_k of {top_k}, which takes too long; write {instead}"
+        instead = f"at most {most} for `num_draws`" if most >= 2 else "a smaller `tokens_per_device` or `num_devices`"
+        raise ArgumentError(
+            f"`num_draws` is {num_draws} with `num_devices` of {num_devices}, "
+            f"`tokens_per_device` of {tokens_per_device}, `num_experts` of {num_experts} and `top_k` of {top_k}, which "
+            f"takes too long; write {instead}"
         )
 
 

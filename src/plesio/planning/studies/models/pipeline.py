@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, get_args
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Span, Table, Timeline
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, SIZE, Within
@@ -413,21 +413,21 @@ def pipeline(
 
 def _check_stages(num_stages: int, *, num_layers: int, stage_weights: Sequence[float]) -> None:
     if len(stage_weights) not in (1, num_stages):
-        raise ConfigError(
-            f"stage_weights has {counted(len(stage_weights), 'value')}; write 1 or the {num_stages} of num_stages"
+        raise ArgumentError(
+            f"`stage_weights` has {counted(len(stage_weights), 'value')}; write 1 or the {num_stages} of `num_stages`"
         )
     if num_layers < num_stages:
-        raise ConfigError(
-            f"num_layers is {num_layers}, below the {num_stages} of num_stages; write {num_stages} or more"
+        raise ArgumentError(
+            f"`num_layers` is {num_layers}, below the {num_stages} of `num_stages`; write {num_stages} or more"
         )
 
 
 def _check_work(num_micro_batches: int, *, num_stages: int) -> None:
     """Make sure that the simulation ends within seconds."""
     if num_micro_batches * num_stages > _MOST_PLACES:
-        raise ConfigError(
-            f"num_micro_batches is {num_micro_batches}, which take too long to simulate with the {num_stages} of "
-            f"num_stages; write at most {_MOST_PLACES // num_stages}"
+        raise ArgumentError(
+            f"`num_micro_batches` is {num_micro_batches}, which take too long to simulate with the {num_stages} of "
+            f"`num_stages`; write at most {_MOST_PLACES // num_stages}"
         )
 
 
@@ -437,6 +437,6 @@ def _check_chunks(schedule: Schedule, *, num_stages: int, num_chunks: int, num_l
         return
     good = [n for n in range(1, num_layers // num_stages + 1) if num_layers % (n * num_stages) == 0]
     instead = f"one of {', '.join(map(str, good))} chunks" if good else f"stages that divide {num_layers}"
-    raise ConfigError(
+    raise ArgumentError(
         f"{num_layers} layers in {num_stages} stages of {num_chunks} chunks are not whole layers; write {instead}"
     )
