@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from plesio.cli.options import Resume, Seeds
 from plesio.core.errors import ConfigError
 
 __all__ = [
@@ -57,10 +58,8 @@ def compare(
     policies: Annotated[
         str | None, typer.Option("--policies", metavar="LIST", help="Policies instead of the recipe's: bsp,ssp:4,asp")
     ] = None,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", metavar="LIST", help="Seeds instead of the recipe's: 0,1,2")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the finished runs in DIR, do the others.")] = False,
+    seeds: Seeds = None,
+    resume: Resume = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier comparison from DIR.")] = False,
     world: Annotated[
         World, typer.Option("--world", help="process: real workers. virtual: in virtual time, in one process.")

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from plesio.cli.function_options import command_of
+from plesio.cli.options import Out
 
 if TYPE_CHECKING:
     from plesio.planning.estimate.estimate import Estimate
@@ -30,11 +31,6 @@ Examples:
 \b
 A model is a name or a Hugging Face config.json, a cluster a number of devices and an accelerator.
 docs/planning.md explains what comes out, what it assumes, and where it stops being true."""
-
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder for the page, pictures and JSON.", show_default=False),
-]
 
 
 def estimate() -> Any:

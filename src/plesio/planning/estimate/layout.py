@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from plesio.core.errors import ArgumentError, ConfigError, nearest
+from plesio.core.errors import ArgumentError, nearest
 from plesio.cost.activations import Recomputation
 from plesio.planning.estimate.hardware import Machine
 from plesio.planning.estimate.model import Convolutional, Model, Transformer

@@ -1,16 +1,25 @@
-"""How tokens are routed to experts, and what devices then send to one another.
+"""How tokens are routed to experts: load, drops, and what devices then send to one another.
 
 Tokens like expert i with a popularity of ``1/i^s`` (Zipf), each k different ones; experts are placed on devices.
 """
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.cost.collectives import unequal_all_to_all_s
+
 __all__ = [
     "FEW_EXPERTS",
     "Counts",
+    "ExpertLayer",
+    "Placement",
+    "Routed",
+    "Routing",
     "Volumes",
     "draw_routing",
     "dropped_share",
@@ -26,6 +35,102 @@ _MOST_AT_ONCE = 2**22
 
 Counts = NDArray[np.int64]
 Volumes = NDArray[np.float64]
+Placement = Literal["in-order", "spread"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """Where tokens go with some skew.
+
+    Attributes:
+        skew: s.
+        load: The fullest expert's tokens by the mean.
+        load_ci95: Ends of its 95 % confidence interval.
+        load_limit: The same with very many tokens.
+        dropped: Share of the tokens, at the capacity that was asked for.
+        dropped_ci95: Ends of its 95 % confidence interval.
+        dropped_limit: The same with very many tokens.
+        all_to_all_s: Seconds of one way without a capacity, experts in order of their popularity.
+        spread_s: The same with popular experts on different devices.
+        capped_s: The same with a capacity, as placed.
+    """
+
+    skew: float
+    load: float
+    load_ci95: tuple[float, float]
+    load_limit: float
+    dropped: float
+    dropped_ci95: tuple[float, float]
+    dropped_limit: float
+    all_to_all_s: float
+    spread_s: float
+    capped_s: float
+
+
+class Routed(NamedTuple):
+    """What was found for a skew; the chances are each expert's share of all tokens, the bytes those of one draw."""
+
+    routing: Routing
+    chances: NDArray[np.float64]
+    sent_bytes: Volumes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertLayer:
+    """Experts on devices, and the links over which tokens' vectors reach them."""
+
+    num_experts: int
+    num_devices: int
+    tokens_per_device: int
+    top_k: int
+    capacity_factor: float
+    placement: Placement
+    vector_bytes: int
+    bytes_per_s: float
+    latency_s: float
+
+    def routed(self, skew: float, *, num_draws: int, seed: int) -> Routed:
+        """Load, drops and times with this skew, over some draws of the routing."""
+        popularity = popularities(self.num_experts, skew)
+        random = np.random.default_rng(seed)
+        draws = [
+            draw_routing(
+                popularity,
+                num_devices=self.num_devices,
+                tokens=self.tokens_per_device,
+                top_k=self.top_k,
+                random=random,
+            )
+            for _ in range(num_draws)
+        ]
+        capacity = self.capacity_factor
+        loads = np.array([counts.sum(axis=0) for counts in draws]) * self.num_experts / draws[0].sum()
+        kept = np.minimum(1.0, capacity / np.maximum(loads, capacity))
+        chances = popularity if self.top_k == 1 else loads.mean(axis=0) / self.num_experts
+        fullest, dropped = loads.max(axis=1), np.maximum(loads - capacity, 0).sum(axis=1) / self.num_experts
+        capped = self._sent([counts * shares for counts, shares in zip(draws, kept, strict=True)], self.placement)
+        routing = Routing(
+            skew=skew,
+            load=float(fullest.mean()),
+            load_ci95=_ci95(fullest),
+            load_limit=float(chances.max() * self.num_experts),
+            dropped=float(dropped.mean()),
+            dropped_ci95=_ci95(dropped),
+            dropped_limit=dropped_share(chances, capacity),
+            all_to_all_s=self._all_to_all_s(self._sent(draws, "in-order")),
+            spread_s=self._all_to_all_s(self._sent(draws, "spread")),
+            capped_s=self._all_to_all_s(capped),
+        )
+        return Routed(routing, chances, capped[0])
+
+    def _sent(self, draws: Sequence[NDArray[Any]], placement: Placement) -> list[Volumes]:
+        places = expert_places(num_experts=self.num_experts, num_devices=self.num_devices, spread=placement == "spread")
+        return [sent_volumes(counts, places) * self.vector_bytes for counts in draws]
+
+    def _all_to_all_s(self, sent: Sequence[Volumes]) -> float:
+        """Seconds in the mean."""
+        times_s = [unequal_all_to_all_s(one, latency_s=self.latency_s, bytes_per_s=self.bytes_per_s) for one in sent]
+        return float(np.mean(times_s))
 
 
 def popularities(num_experts: int, skew: float) -> NDArray[np.float64]:
@@ -98,3 +203,8 @@ def sent_volumes(by_expert: NDArray[Any], places: Counts) -> Volumes:
 def dropped_share(chances: NDArray[np.float64], capacity_factor: float) -> float:
     """Share of very many tokens that exceeds their expert's capacity."""
     return float(np.maximum(chances - capacity_factor / len(chances), 0).sum())
+
+
+def _ci95(values: NDArray[np.float64]) -> tuple[float, float]:
+    mean, half = float(values.mean()), 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return mean - half, mean + half

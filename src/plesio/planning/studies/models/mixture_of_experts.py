@@ -14,33 +14,30 @@ Where it stops being true: links that are shared, messages so small that their n
 fits what is left of that), experts' computing, which waits for the fullest, too.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_bandwidth, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
-from plesio.cost.collectives import all_to_all_s, unequal_all_to_all_s
+from plesio.cost.collectives import all_to_all_s
 from plesio.planning.studies.expert_routing import (
     FEW_EXPERTS,
-    Volumes,
-    draw_routing,
+    ExpertLayer,
+    Placement,
+    Routing,
     dropped_share,
-    expert_places,
     popularities,
-    sent_volumes,
 )
 from plesio.planning.studies.published_all_to_all import PublishedFit, fit_published
 from plesio.planning.studies.router_balancing import BalancedRouting, balance_router
 from plesio.planning.studies.study import Answer
 
-__all__ = ["MixtureOfExperts", "Routing", "mixture_of_experts"]
+__all__ = ["MixtureOfExperts", "mixture_of_experts"]
 
 _SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 _CAPACITIES = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
@@ -49,37 +46,6 @@ _BALANCE_WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0)
 _MOST_BALANCED = 128
 """Experts of the router that learns: more would only take longer."""
 _MOST_WORK = 2 * 10**7
-
-Placement = Literal["in-order", "spread"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
-    """Where tokens go with some skew.
-
-    Attributes:
-        skew: s.
-        load: The fullest expert's tokens by the mean.
-        load_ci95: Ends of its 95 % confidence interval.
-        load_limit: The same with very many tokens.
-        dropped: Share of the tokens, at the capacity that was asked for.
-        dropped_ci95: Ends of its 95 % confidence interval.
-        dropped_limit: The same with very many tokens.
-        all_to_all_s: Seconds of one way without a capacity, experts in order of their popularity.
-        spread_s: The same with popular experts on different devices.
-        capped_s: The same with a capacity, as placed.
-    """
-
-    skew: float
-    load: float
-    load_ci95: tuple[float, float]
-    load_limit: float
-    dropped: float
-    dropped_ci95: tuple[float, float]
-    dropped_limit: float
-    all_to_all_s: float
-    spread_s: float
-    capped_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +298,7 @@ def mixture_of_experts(
             f"`top_k` is {top_k} and `num_experts` is {num_experts}; write less than {num_experts} for `top_k`"
         )
     _check_work(num_draws, num_devices, tokens_per_device=tokens_per_device, num_experts=num_experts, top_k=top_k)
-    layer = _Layer(
+    layer = ExpertLayer(
         num_experts=num_experts,
         num_devices=num_devices,
         tokens_per_device=tokens_per_device,
@@ -366,72 +332,6 @@ def mixture_of_experts(
     )
 
 
-class _Routed(NamedTuple):
-    """What was found for a skew; the chances are each expert's share of all tokens, the bytes those of one draw."""
-
-    routing: Routing
-    chances: NDArray[np.float64]
-    sent_bytes: Volumes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """Experts on devices, and the links over which tokens' vectors reach them."""
-
-    num_experts: int
-    num_devices: int
-    tokens_per_device: int
-    top_k: int
-    capacity_factor: float
-    placement: Placement
-    vector_bytes: int
-    bytes_per_s: float
-    latency_s: float
-
-    def routed(self, skew: float, *, num_draws: int, seed: int) -> _Routed:
-        """Load, drops and times with this skew, over some draws of the routing."""
-        popularity = popularities(self.num_experts, skew)
-        random = np.random.default_rng(seed)
-        draws = [
-            draw_routing(
-                popularity,
-                num_devices=self.num_devices,
-                tokens=self.tokens_per_device,
-                top_k=self.top_k,
-                random=random,
-            )
-            for _ in range(num_draws)
-        ]
-        capacity = self.capacity_factor
-        loads = np.array([counts.sum(axis=0) for counts in draws]) * self.num_experts / draws[0].sum()
-        kept = np.minimum(1.0, capacity / np.maximum(loads, capacity))
-        chances = popularity if self.top_k == 1 else loads.mean(axis=0) / self.num_experts
-        fullest, dropped = loads.max(axis=1), np.maximum(loads - capacity, 0).sum(axis=1) / self.num_experts
-        capped = self._sent([counts * shares for counts, shares in zip(draws, kept, strict=True)], self.placement)
-        routing = Routing(
-            skew=skew,
-            load=float(fullest.mean()),
-            load_ci95=_ci95(fullest),
-            load_limit=float(chances.max() * self.num_experts),
-            dropped=float(dropped.mean()),
-            dropped_ci95=_ci95(dropped),
-            dropped_limit=dropped_share(chances, capacity),
-            all_to_all_s=self._all_to_all_s(self._sent(draws, "in-order")),
-            spread_s=self._all_to_all_s(self._sent(draws, "spread")),
-            capped_s=self._all_to_all_s(capped),
-        )
-        return _Routed(routing, chances, capped[0])
-
-    def _sent(self, draws: Sequence[NDArray[Any]], placement: Placement) -> list[Volumes]:
-        places = expert_places(num_experts=self.num_experts, num_devices=self.num_devices, spread=placement == "spread")
-        return [sent_volumes(counts, places) * self.vector_bytes for counts in draws]
-
-    def _all_to_all_s(self, sent: Sequence[Volumes]) -> float:
-        """Seconds in the mean."""
-        times_s = [unequal_all_to_all_s(one, latency_s=self.latency_s, bytes_per_s=self.bytes_per_s) for one in sent]
-        return float(np.mean(times_s))
-
-
 def _check_work(num_draws: int, num_devices: int, *, tokens_per_device: int, num_experts: int, top_k: int) -> None:
     """Make sure that the draws end within seconds."""
     choices = num_experts if top_k > FEW_EXPERTS else top_k
@@ -444,8 +344,3 @@ def _check_work(num_draws: int, num_devices: int, *, tokens_per_device: int, num
             f"`tokens_per_device` of {tokens_per_device}, `num_experts` of {num_experts} and `top_k` of {top_k}, which "
             f"takes too long; write {instead}"
         )
-
-
-def _ci95(values: NDArray[np.float64]) -> tuple[float, float]:
-    mean, half = float(values.mean()), 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return mean - half, mean + half
