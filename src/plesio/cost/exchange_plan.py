@@ -18,6 +18,7 @@ import numpy as np
 from plesio.cost.all_reduce import ring_all_reduce_s
 from plesio.cost.collectives import reduce_scatter_s
 from plesio.cost.hockney import levels, point_to_point_s
+from plesio.cost.link import Link
 from plesio.cost.ring_order import best_order, grouped_order, message_times_s, ring_messages, ring_s
 from plesio.cost.topology import PairMatrix, Topology
 
@@ -143,14 +144,14 @@ def _leaders(topology: Topology) -> tuple[int, ...]:
     return tuple(min(topology.members(rack), key=way_s_per_byte) for rack in range(topology.num_racks))
 
 
-def _worst_way(topology: Topology, rack: int) -> dict[str, float]:
-    """The largest latency and the least bandwidth in a rack."""
+def _worst_way(topology: Topology, rack: int) -> Link:
+    """The largest latency and the least bandwidth in a rack of two hosts or more."""
     pairs = list(permutations(topology.members(rack), 2))
     matrix = topology.matrix
-    return {
-        "latency_s": max((matrix.latency_s[one][other] for one, other in pairs), default=0.0),
-        "bytes_per_s": min((matrix.bytes_per_s[one][other] for one, other in pairs), default=math.inf),
-    }
+    return Link(
+        latency_s=max((matrix.latency_s[one][other] for one, other in pairs)),
+        bytes_per_s=min((matrix.bytes_per_s[one][other] for one, other in pairs)),
+    )
 
 
 def _leaders_s(topology: Topology, leaders: Sequence[int], num_bytes: float) -> float:
@@ -160,8 +161,8 @@ def _leaders_s(topology: Topology, leaders: Sequence[int], num_bytes: float) -> 
         size = len(topology.members(rack))
         if size > 1:
             way = _worst_way(topology, rack)
-            sum_s = ring_all_reduce_s(num_bytes, num_ranks=size, **way)
-            back_s = levels(size) * point_to_point_s(num_bytes, **way) if topology.num_racks > 1 else 0.0
+            sum_s = ring_all_reduce_s(num_bytes, num_ranks=size, link=way)
+            back_s = levels(size) * point_to_point_s(num_bytes, link=way) if topology.num_racks > 1 else 0.0
             inside_s = max(inside_s, sum_s + back_s)
     count = topology.num_racks
     if count == 1:
@@ -184,7 +185,7 @@ def _sharded_s(topology: Topology, order: Sequence[int], num_bytes: float) -> fl
     if size == 1:
         return between_s
     ways = [_worst_way(topology, rack) for rack in range(count)]
-    return between_s + 2 * max(reduce_scatter_s(num_bytes, num_ranks=size, **way) for way in ways)
+    return between_s + 2 * max(reduce_scatter_s(num_bytes, num_ranks=size, link=way) for way in ways)
 
 
 def _store_s(topology: Topology, shares: Sequence[float], num_bytes: float) -> float:

@@ -11,6 +11,7 @@ from itertools import combinations, pairwise, permutations, product
 
 from plesio.core.errors import ConfigError
 from plesio.cost.hockney import check_message, point_to_point_s
+from plesio.cost.link import Link
 from plesio.cost.topology import Topology
 
 __all__ = ["best_order", "grouped_order", "message_times_s", "ring_messages", "ring_s"]
@@ -27,7 +28,7 @@ def ring_s(topology: Topology, order: Sequence[int], num_bytes: float) -> float:
     Raises:
         ConfigError: The order has not every host once, or the size is negative.
     """
-    check_message(num_bytes, latency_s=0.0, bytes_per_s=1.0)
+    check_message(num_bytes)
     count = topology.matrix.num_hosts
     if sorted(order) != list(range(count)):
         raise ConfigError(f"a ring of the hosts {list(order)}; write each of 0 to {count - 1} once")
@@ -52,7 +53,9 @@ def message_times_s(topology: Topology, messages: Sequence[tuple[int, int]], num
         rate, (one, other) = matrix.bytes_per_s[source][target], (racks[source], racks[target])
         if one != other:
             rate = min(rate, uplinks[one] / leaving[one], uplinks[other] / entering[other])
-        times.append(point_to_point_s(num_bytes, latency_s=matrix.latency_s[source][target], bytes_per_s=rate))
+        times.append(
+            point_to_point_s(num_bytes, link=Link(latency_s=matrix.latency_s[source][target], bytes_per_s=rate))
+        )
     return times
 
 

@@ -4,6 +4,7 @@ from scipy import stats
 
 from plesio.core.errors import ConfigError
 from plesio.cost.collectives import all_to_all_s, unequal_all_to_all_s
+from plesio.cost.link import Link
 from plesio.planning.studies import mixture_of_experts
 from plesio.planning.studies.expert_routing import draw_routing
 from plesio.planning.studies.models.mixture_of_experts import MixtureOfExperts
@@ -78,19 +79,19 @@ def test_three_constants_fit_the_published_table():
 
 def test_the_busiest_port_decides():
     equal = np.full((4, 4), 1e6)
-    assert unequal_all_to_all_s(equal, latency_s=1e-6, bytes_per_s=1e9) == pytest.approx(
-        all_to_all_s(4e6, num_ranks=4, latency_s=1e-6, bytes_per_s=1e9)
+    assert unequal_all_to_all_s(equal, link=Link(latency_s=1e-6, bytes_per_s=1e9)) == pytest.approx(
+        all_to_all_s(4e6, num_ranks=4, link=Link(latency_s=1e-6, bytes_per_s=1e9))
     )
     to_one = np.zeros((4, 4))
     to_one[:, 0] = 1e6
-    assert unequal_all_to_all_s(to_one, latency_s=0, bytes_per_s=1e9) == 3e-3
-    assert unequal_all_to_all_s(to_one.T, latency_s=0, bytes_per_s=1e9) == 3e-3
-    assert unequal_all_to_all_s(equal, latency_s=0, bytes_per_s=1e9, duplex=0.0) == 6e-3
+    assert unequal_all_to_all_s(to_one, link=Link(latency_s=0, bytes_per_s=1e9)) == 3e-3
+    assert unequal_all_to_all_s(to_one.T, link=Link(latency_s=0, bytes_per_s=1e9)) == 3e-3
+    assert unequal_all_to_all_s(equal, link=Link(latency_s=0, bytes_per_s=1e9), duplex=0.0) == 6e-3
     with pytest.raises(ConfigError, match="write 0"):
-        unequal_all_to_all_s(equal, latency_s=0, bytes_per_s=1e9, duplex=2.0)
+        unequal_all_to_all_s(equal, link=Link(latency_s=0, bytes_per_s=1e9), duplex=2.0)
     for wrong in ([[1.0, 2.0]], [[0.0, -1.0], [0.0, 0.0]]):
         with pytest.raises(ConfigError, match="write"):
-            unequal_all_to_all_s(wrong, latency_s=0, bytes_per_s=1e9)
+            unequal_all_to_all_s(wrong, link=Link(latency_s=0, bytes_per_s=1e9))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plesio.cost.collectives import unequal_all_to_all_s
+from plesio.cost.link import Link
 
 __all__ = [
     "FEW_EXPERTS",
@@ -86,8 +87,7 @@ class ExpertLayer:
     capacity_factor: float
     placement: Placement
     vector_bytes: int
-    bytes_per_s: float
-    latency_s: float
+    link: Link
 
     def routed(self, skew: float, *, num_draws: int, seed: int) -> Routed:
         """Load, drops and times with this skew, over some draws of the routing."""
@@ -129,7 +129,7 @@ class ExpertLayer:
 
     def _all_to_all_s(self, sent: Sequence[Volumes]) -> float:
         """Seconds in the mean."""
-        times_s = [unequal_all_to_all_s(one, latency_s=self.latency_s, bytes_per_s=self.bytes_per_s) for one in sent]
+        times_s = [unequal_all_to_all_s(one, link=self.link) for one in sent]
         return float(np.mean(times_s))
 
 

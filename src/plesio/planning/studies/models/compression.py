@@ -29,6 +29,7 @@ from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
 from plesio.cost.all_reduce import ring_all_reduce_s
 from plesio.cost.collectives import all_gather_s, all_to_all_s
+from plesio.cost.link import Link
 from plesio.planning.studies.compressed_descent import descend, parse_scheme
 from plesio.planning.studies.study import Answer
 from plesio.policies.compression import NO_COMPRESSION, Compression
@@ -388,7 +389,7 @@ def compression(
 def _latencies_s(stage: Compression, number: int, *, num_ranks: int, latency_s: float) -> float:
     """Of an exchange without a byte."""
     return sum(
-        _COST[one.operation](0.0, num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=1.0)
+        _COST[one.operation](0.0, num_ranks=num_ranks, link=Link(latency_s=latency_s, bytes_per_s=1.0))
         for one in stage.collectives(number, num_ranks=num_ranks)
     )
 

@@ -18,6 +18,7 @@ from plesio.core.exhibits import Axis, Chart, LineChart, Series, Span, Table, Ti
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SHARE, SIZE_OR_0, Within
 from plesio.cost.all_reduce import ring_all_reduce_s
+from plesio.cost.link import Link
 from plesio.planning.studies.study import Answer
 
 __all__ = ["DataParallel", "ScalingPoint", "data_parallel"]
@@ -193,7 +194,9 @@ def data_parallel(
         raise ArgumentError("`forward_s` and `backward_s` are 0; write more than 0 for one of them")
 
     def point(workers: int, size: float) -> ScalingPoint:
-        all_reduce_s = ring_all_reduce_s(size, num_ranks=workers, latency_s=latency_s, bytes_per_s=bytes_per_s)
+        all_reduce_s = ring_all_reduce_s(
+            size, num_ranks=workers, link=Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
+        )
         exposed_s = max(all_reduce_s - overlap * backward_s, 0.0)
         iteration_s = forward_s + backward_s + exposed_s
         return ScalingPoint(workers, all_reduce_s, exposed_s, iteration_s, (forward_s + backward_s) / iteration_s)

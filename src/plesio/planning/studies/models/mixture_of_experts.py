@@ -25,6 +25,7 @@ from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_bandwidth, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.collectives import all_to_all_s
+from plesio.cost.link import Link
 from plesio.planning.studies.expert_routing import (
     FEW_EXPERTS,
     ExpertLayer,
@@ -298,6 +299,7 @@ def mixture_of_experts(
             f"`top_k` is {top_k} and `num_experts` is {num_experts}; write less than {num_experts} for `top_k`"
         )
     _check_work(num_draws, num_devices, tokens_per_device=tokens_per_device, num_experts=num_experts, top_k=top_k)
+    link = Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
     layer = ExpertLayer(
         num_experts=num_experts,
         num_devices=num_devices,
@@ -306,8 +308,7 @@ def mixture_of_experts(
         capacity_factor=capacity_factor,
         placement=placement,
         vector_bytes=hidden * element_bytes,
-        bytes_per_s=bytes_per_s,
-        latency_s=latency_s,
+        link=link,
     )
     by_skew = {each: layer.routed(each, num_draws=num_draws, seed=seed) for each in sorted({*_SKEWS, skew})}
     sent_bytes = tokens_per_device * top_k * hidden * element_bytes
@@ -316,7 +317,9 @@ def mixture_of_experts(
         by_skew=tuple(one.routing for one in by_skew.values()),
         num_experts=num_experts,
         capacity_factor=capacity_factor,
-        balanced_s=all_to_all_s(sent_bytes, num_ranks=num_devices, latency_s=latency_s, bytes_per_s=bytes_per_s),
+        balanced_s=all_to_all_s(
+            sent_bytes, num_ranks=num_devices, link=Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
+        ),
         drops={
             each: tuple(dropped_share(by_skew[each].chances, factor) for factor in _CAPACITIES)
             for each in sorted({*_DROP_SKEWS, skew})

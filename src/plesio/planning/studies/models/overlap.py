@@ -25,6 +25,7 @@ from plesio.core.exhibits import Axis, Chart, LineChart, Series, Span, Table, Ti
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.collectives import ALL_REDUCES
+from plesio.cost.link import Link
 from plesio.planning.studies.buckets import (
     DDP_CAP_BYTES,
     AllReduce,
@@ -318,7 +319,9 @@ def overlap(
     """
 
     def all_reduce_at(bandwidth: float) -> AllReduce:
-        return partial(ALL_REDUCES[algorithm], num_ranks=num_workers, latency_s=latency_s, bytes_per_s=bandwidth)
+        return partial(
+            ALL_REDUCES[algorithm], num_ranks=num_workers, link=Link(latency_s=latency_s, bytes_per_s=bandwidth)
+        )
 
     def shaped(kind: Shape) -> Layers:
         return _shaped(kind, num_layers=num_layers, backward_s=backward_s, gradient_bytes=gradient_bytes)

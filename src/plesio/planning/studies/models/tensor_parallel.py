@@ -26,7 +26,7 @@ hide them, reductions inside the switch.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
@@ -34,6 +34,7 @@ from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.activations import layer_activation_bytes
 from plesio.cost.collectives import bytes_sent_per_rank, hierarchical_all_reduce_s, ring_all_reduce_s
+from plesio.cost.link import Link
 from plesio.planning.studies.study import Answer
 
 __all__ = ["CutBytes", "TensorParallel", "TensorPoint", "cut_bytes", "pays_from_tokens", "tensor_parallel"]
@@ -307,23 +308,21 @@ class TensorParallel(Answer):
 class _Network:
     """Links in a node, and a device's own to other nodes."""
 
-    latency_s: float
-    bytes_per_s: float
+    local: Link
+    nic: Link
     devices_per_node: int
-    nic_latency_s: float
-    nic_bytes_per_s: float
 
     def all_reduce_s(self, num_bytes: float, *, num_devices: int) -> float:
         """Seconds of an all-reduce: in a node a ring; beyond it a flat ring or two levels, whichever is faster."""
         if num_devices <= self.devices_per_node:
-            return ring_all_reduce_s(
-                num_bytes, num_ranks=num_devices, latency_s=self.latency_s, bytes_per_s=self.bytes_per_s
-            )
+            return ring_all_reduce_s(num_bytes, num_ranks=num_devices, link=self.local)
         flat_s = ring_all_reduce_s(
             num_bytes,
             num_ranks=num_devices,
-            latency_s=max(self.latency_s, self.nic_latency_s),
-            bytes_per_s=min(self.bytes_per_s, self.nic_bytes_per_s),
+            link=Link(
+                latency_s=max(self.local.latency_s, self.nic.latency_s),
+                bytes_per_s=min(self.local.bytes_per_s, self.nic.bytes_per_s),
+            ),
         )
         if num_devices % self.devices_per_node:
             return flat_s
@@ -331,10 +330,8 @@ class _Network:
             num_bytes,
             num_hosts=num_devices // self.devices_per_node,
             ranks_per_host=self.devices_per_node,
-            local_latency_s=self.latency_s,
-            local_bytes_per_s=self.bytes_per_s,
-            latency_s=self.nic_latency_s,
-            bytes_per_s=self.devices_per_node * self.nic_bytes_per_s,
+            local=self.local,
+            link=replace(self.nic, bytes_per_s=self.devices_per_node * self.nic.bytes_per_s),
         )
         return min(flat_s, two_levels_s)
 
@@ -383,11 +380,9 @@ def tensor_parallel(
     layer_flops = 72 * tokens * hidden**2 * (1 + sequence / (6 * hidden))
 
     network = _Network(
-        latency_s=latency_s,
-        bytes_per_s=bytes_per_s,
+        local=Link(latency_s=latency_s, bytes_per_s=bytes_per_s),
+        nic=Link(latency_s=nic_latency_s, bytes_per_s=nic_bytes_per_s),
         devices_per_node=devices_per_node,
-        nic_latency_s=nic_latency_s,
-        nic_bytes_per_s=nic_bytes_per_s,
     )
 
     def cuts(devices: int, tokens: int = tokens) -> dict[str, CutBytes]:
