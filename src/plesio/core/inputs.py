@@ -59,7 +59,7 @@ _FORMAT: dict[Kind, Callable[[float], str]] = {
 _LONG = 10**20
 
 Asked = ParamSpec("Asked")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 _METAVARS: dict[Kind, str] = {
     "bandwidth": "BANDWIDTH",
     "size": "SIZE",
@@ -232,7 +232,7 @@ def _shown(value: Any) -> str:
     return textwrap.shorten(repr(value), width=60, placeholder="...")
 
 
-def checked(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
+def checked(function: Callable[Asked, Result]) -> Callable[Asked, Result]:
     """``function``, which refuses what its inputs may not be before it begins.
 
     >>> checked(_example)(num_workers=2.5)
@@ -242,7 +242,7 @@ def checked(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
     known = {one.name: one for one in inputs_of(function)}
 
     @functools.wraps(function)
-    def ask(*others: Asked.args, **given: Asked.kwargs) -> Answer:
+    def ask(*others: Asked.args, **given: Asked.kwargs) -> Result:
         for name in given.keys() & known.keys():
             known[name].check(given[name])
         as_tuples: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import chain, count
 
-from plesio.core.exhibits import Span
+from plesio.core.exhibits import TimelineBar
 from plesio.cost.faults import Failures
 from plesio.planning.theory.reliability import expected_slowdown
 from plesio.sim.checkpoints import Runs, simulate_runs, trace_run
@@ -85,7 +85,7 @@ def simulate_interval(
 
 def draw_around_failure(
     interval_s: float, *, checkpoint_s: float, restart_s: float, mtbf_s: float, seed: int
-) -> tuple[Span, ...]:
+) -> tuple[TimelineBar, ...]:
     """What a run does around its first failure, in hours: row 0 computes, row 1 writes states."""
     failures = Failures(mtbf_s=mtbf_s)
     lifetimes_s = (failures.lifetime_s(worker, seed=seed) for worker in count())
@@ -104,7 +104,7 @@ def draw_around_failure(
     phases = [phase for phase in phases if phase.end_s > first_s - around_s]
     order = ("work", "lost", "writing", "restart")
     return tuple(
-        Span(
+        TimelineBar(
             int(phase.kind == "writing"),
             (skipped_s + phase.start_s) / 3600,
             (skipped_s + phase.end_s) / 3600,

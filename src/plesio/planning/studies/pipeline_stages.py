@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from plesio.core.exhibits import Span
+from plesio.core.exhibits import TimelineBar
 from plesio.cost.activations import Recomputation
 from plesio.sim.pipeline_schedules import (
     SCHEDULES,
@@ -127,14 +127,16 @@ class PipelineStages:
             activation_bytes=held * self.num_layers / len(self.weights) * kept_bytes + working_bytes,
         )
 
-    def drawn(self, schedule: Schedule, recomputation: Recomputation, *, num_micro_batches: int) -> tuple[Span, ...]:
+    def drawn(
+        self, schedule: Schedule, recomputation: Recomputation, *, num_micro_batches: int
+    ) -> tuple[TimelineBar, ...]:
         """What devices do when, with few micro-batches, so that boxes can be told apart."""
         num_devices = len(self.weights)
         few = max(num_devices, fewest_micro_batches(schedule, num_devices=num_devices))
         done = self.run(schedule, min(num_micro_batches, few), recomputation)
         names = {"forward": "forward", "backward": "backward", "weights": "gradients of weights"}
         return tuple(
-            Span(one.device, one.start_s, one.end_s, names[one.operation.kind], str(one.operation.micro_batch))
+            TimelineBar(one.device, one.start_s, one.end_s, names[one.operation.kind], str(one.operation.micro_batch))
             for one in sorted(done.done, key=lambda one: (list(names).index(one.operation.kind), one.start_s))
         )
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Span, Table, Timeline
+from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import DURATION_OR_0, Within
 from plesio.cost.faults import Failures
@@ -87,7 +87,7 @@ class Checkpointing(Answer):
     ways: tuple[Way, ...]
     by_nodes: Mapping[int, tuple[float, Mapping[str, float]]]
     generations: Mapping[int, tuple[float, float]]
-    drawn: tuple[Span, ...]
+    drawn: tuple[TimelineBar, ...]
 
     @property
     def finding(self) -> str:

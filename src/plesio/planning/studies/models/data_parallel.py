@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Span, Table, Timeline
+from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SHARE, SIZE_OR_0, Within
 from plesio.cost.all_reduce import ring_all_reduce_s
@@ -144,9 +144,9 @@ class DataParallel(Answer):
             span
             for row in range(num_rows)
             for span in (
-                Span(2 * row, 0.0, self.forward_s, "forward"),
-                Span(2 * row, self.forward_s, computed_s, "backward"),
-                Span(2 * row + 1, all_reduce_begins_s, self.at.iteration_s, "all-reduce"),
+                TimelineBar(2 * row, 0.0, self.forward_s, "forward"),
+                TimelineBar(2 * row, self.forward_s, computed_s, "backward"),
+                TimelineBar(2 * row + 1, all_reduce_begins_s, self.at.iteration_s, "all-reduce"),
             )
         ]
         return Timeline(

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, get_args
 
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Span, Table, Timeline
+from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.activations import Recomputation, layer_activation_bytes, recomputed_share
@@ -87,7 +87,7 @@ class Pipeline(Answer):
     layer_bytes: Mapping[Recomputation, float]
     unequal: Mapping[str, tuple[float, ...]]
     computing_s: Mapping[str, float]
-    drawn: tuple[Span, ...]
+    drawn: tuple[TimelineBar, ...]
 
     @property
     def finding(self) -> str:
