@@ -72,7 +72,7 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 
 
 def test_an_unknown_weighting_is_refused():
-    with pytest.raises(PolicySpecError, match="inverse"):
+    with pytest.raises(ArgumentError, match="inverse"):
         staleness_weighting(weightings=("inverze",))
 
 
