@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import simpy
 
-from plesio.cost.link import Link
 from plesio.sim.all_reduce import ring_all_reduce_s
 from plesio.sim.kernel import Kernel
 from plesio.sim.recurrences import simulate_barrier, simulate_bound
@@ -163,7 +162,7 @@ def sweep() -> None:
 
 
 def ring() -> None:
-    ring_all_reduce_s(1e9, num_ranks=NUM_WORKERS, link=Link(latency_s=1e-6, bytes_per_s=25e9))
+    ring_all_reduce_s(1e9, num_ranks=NUM_WORKERS, latency_s=1e-6, bytes_per_s=25e9)
 
 
 def measure_recurrences(*, num_repeats: int) -> dict[str, Spread]:
