@@ -8,8 +8,8 @@ Ways, of the same tensor:
 - leaders: a sum in each rack (Gloo's reduce), an all-reduce among leaders, a broadcast in each rack;
 - sharded: a reduce-scatter in each rack, each part all-reduced by the hosts that hold it, an all-gather in each rack.
 
-*Modelled*: `plesio.cost.exchange_plan` on exact racks, 1 Gbit/s a host, by uplink, hosts and size. *Measured*: hosts are
-network namespaces with shaped links (`plesio.bench.namespaces`); `plesio probe`'s measurement finds the racks and the
+*Modelled*: `plesio.cost.exchange_plan` on exact racks, 1 Gbit/s a host, by uplink, hosts and size. *Measured*: hosts
+are network namespaces with shaped links (`plesio.bench.namespaces`); `plesio probe` finds the racks and the
 plan, blindly; then the ways take turns, each round in another order, with Gloo. The time of one is that of the slowest
 host from a common barrier on. All hosts share this machine's cores.
 

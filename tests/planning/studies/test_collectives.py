@@ -50,9 +50,8 @@ def test_ring_and_tree_take_the_same_time_where_they_cross(num_ranks: int):
 
 def test_formulas_are_what_a_simulation_send_by_send_takes():
     answer = collectives(num_ranks=64)
-    link = Link(latency_s=10e-6, bytes_per_s=50e9)
-    ring_s = simulated.ring_all_reduce_s(100e6, num_ranks=64, link=link)
-    tree_s = simulated.tree_all_reduce_s(100e6, num_ranks=64, link=link)
+    ring_s = simulated.ring_all_reduce_s(100e6, num_ranks=64, latency_s=10e-6, bytes_per_s=50e9)
+    tree_s = simulated.tree_all_reduce_s(100e6, num_ranks=64, latency_s=10e-6, bytes_per_s=50e9)
     two_levels_s = simulated.hierarchical_all_reduce_s(
         100e6,
         num_hosts=8,

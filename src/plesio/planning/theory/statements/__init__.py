@@ -1,8 +1,9 @@
 """Statements that textbooks on distributed training make, each with a check that computes whether it holds.
 
-They are from the definitions, theorems and exercises of the text that the studies are after, in our words, and each
-names its place there. A check returns the numbers that decide: a counterexample, or the claim at many places. None of
-them knows the verdict; the tests hold what they compute to `Statement.verdict`.
+They are from the definitions, theorems and exercises of the text that the studies are after ("Large-Scale Systems,
+Parallelism & Communication Models", chapter 23 of a textbook), in our words, and each names its place there. A check
+returns the numbers that decide: a counterexample, or the claim at many places. None of them knows the verdict; the
+tests hold what they compute to `Statement.verdict`.
 
 Where a statement is about all functions or all settings, a check can only refute it: a "true" here is a claim that was
 also proved (`Statement.reason`), and whose numbers agree.
