@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader
 
 import plesio
 from plesio.core.results import RunResult
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.pacing import Pacer
@@ -51,7 +52,7 @@ LINKS = {"100 Mbit/s": 12.5e6, "20 Mbit/s": 2.5e6}
 
 
 def cluster_of(bytes_per_s: float) -> Cluster:
-    nic = LinkKind(latency_s=100e-6, bytes_per_s=bytes_per_s)
+    nic = Link(latency_s=100e-6, bytes_per_s=bytes_per_s)
     return Cluster(name="slow", hosts=NUM_WORKERS, workers_per_host=1, cores_per_host=1, nic=nic)
 
 

@@ -25,7 +25,8 @@ import plesio
 from plesio.core.clock import MonotonicClock
 from plesio.core.results import RunResult
 from plesio.core.trace import TraceWriter
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 from plesio.cost.step_time import Constant
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.runtime.exchange.exchange import Progress
@@ -76,7 +77,7 @@ def train(policy: str, *, rows: int, sparse: bool, num_steps: int) -> RunResult:
                 loss.backward()
                 session.step(loss)
 
-    nic = LinkKind(latency_s=50e-6, bytes_per_s=125e6)
+    nic = Link(latency_s=50e-6, bytes_per_s=125e6)
     cluster = Cluster(name="8x1gbe", hosts=NUM_WORKERS, workers_per_host=1, cores_per_host=1, nic=nic)
     [result] = simulate(work, num_workers=NUM_WORKERS, cluster=cluster).runs
     return result

@@ -4,12 +4,12 @@ Ways, of the same tensor:
 
 - ring, dealt: ranks dealt to the racks in turn, so every step of the ring crosses the uplink;
 - ring, random: ranks in random order (mean over seeds; measured: three seeds);
-- ring, planned: in the order of `plesio.cost.topology.plan`;
+- ring, planned: in the order of `plesio.cost.exchange_plan.plan`;
 - leaders: a sum in each rack (Gloo's reduce), an all-reduce among leaders, a broadcast in each rack;
 - sharded: a reduce-scatter in each rack, each part all-reduced by the hosts that hold it, an all-gather in each rack.
 
-*Modelled*: `plesio.cost.topology` on exact racks, 1 Gbit/s a host, by uplink, hosts and size. *Measured*: hosts are
-network namespaces with shaped links (`plesio.bench.namespaces`); `plesio probe`'s measurement finds the racks and the
+*Modelled*: `plesio.cost.exchange_plan` on exact racks, 1 Gbit/s a host, by uplink, hosts and size. *Measured*: hosts
+are network namespaces with shaped links (`plesio.bench.namespaces`); `plesio probe` finds the racks and the
 plan, blindly; then the ways take turns, each round in another order, with Gloo. The time of one is that of the slowest
 host from a common barrier on. All hosts share this machine's cores.
 
@@ -36,7 +36,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from plesio.bench.namespaces import NetworkHost, networked_racks, why_no_namespaces
-from plesio.cost.topology import PairMatrix, Plan, Topology, plan, ring_s
+from plesio.cost.exchange_plan import Plan, plan
+from plesio.cost.ring_order import ring_s
+from plesio.cost.topology import PairMatrix, Topology
 from record import Spread, print_table, print_verdict, save
 
 GOAL = 0.28

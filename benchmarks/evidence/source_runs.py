@@ -12,7 +12,8 @@ from settings import STEP_TIME, STRAGGLERS
 from plesio.bench.compare import run_comparison
 from plesio.bench.recipe import Recipe, make_recipe
 from plesio.core.results import RunResult
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 
 __all__ = ["HERE", "Runs", "do", "final_metrics", "flat_cluster", "make", "mean_and_error", "plus_minus"]
 
@@ -27,7 +28,7 @@ def flat_cluster(num_hosts: int, *, mbit_per_s: float, latency_s: float = 50e-6)
         hosts=num_hosts,
         workers_per_host=1,
         cores_per_host=1,
-        nic=LinkKind(latency_s=latency_s, bytes_per_s=mbit_per_s * 1e6 / 8),
+        nic=Link(latency_s=latency_s, bytes_per_s=mbit_per_s * 1e6 / 8),
     )
 
 

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 from tuning import Tuned
 
 from plesio.core.results import RunResult
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 from plesio.cost.link_changes import LinkChange
 from plesio.cost.step_time import LogNormal, Stalls, StepTime
 from plesio.protocol.figures import RunInfo
@@ -90,7 +91,7 @@ def cluster_of(scenario: Scenario, *, num_bytes: int) -> Cluster:
     """
     it = scenario
     num_messages = 2 * (it.num_workers - 1)
-    nic = LinkKind(
+    nic = Link(
         latency_s=min(LATENCY_S, 0.1 * it.exchange_share * it.step_s / num_messages),
         bytes_per_s=it.nic_bytes_per_s * num_bytes / it.nominal_bytes,
     )
@@ -107,7 +108,7 @@ def cluster_of(scenario: Scenario, *, num_bytes: int) -> Cluster:
         cores_per_host=1,
         racks=it.racks,
         nic=nic,
-        uplink=LinkKind(latency_s=nic.latency_s, bytes_per_s=rack_bytes_per_s) if it.racks > 1 else None,
+        uplink=Link(latency_s=nic.latency_s, bytes_per_s=rack_bytes_per_s) if it.racks > 1 else None,
         changes=changes,
     )
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from plesio.cli.main import invoke
+from plesio.planning.estimate.estimate import Estimate
 from plesio.planning.estimate.training import Training
-from plesio.report.estimate import Estimate
 
 LLAMA = "estimate --model llama-70b --cluster 256xh100 --tokens 300B"
 SMALL = "estimate --model llama-2-7b --cluster 8xh100 --tokens 1B --batch 64"
@@ -131,10 +131,10 @@ def test_bandwidths_and_conditions_count(monkeypatch: pytest.MonkeyPatch):
         (LLAMA, "GiB on each h100, which has 80 GiB; write "),
         (f"{LLAMA} --batch 100", "--batch is 100, no multiple of --dp 256"),
         (f"{LLAMA} --zero 4", "zero is 4; write 0, 1, 2 or 3"),
-        (f"{LLAMA} --recomputation some", 'unknown --recomputation "some"'),
+        (f"{LLAMA} --recomputation some", '--recomputation: "some" cannot be chosen; known: '),
         (f"{LLAMA} --network-bandwidth 400Gb/s", 'write "400 Gbit/s" (bits) or "400 GB/s" (bytes)'),
         (f"{LLAMA} --devices 8", "add --search"),
-        (f"{LLAMA} --search --devices 8,a", "write whole numbers"),
+        (f"{LLAMA} --search --devices 8,a", '--devices: "a" is no whole number'),
         (f"{LLAMA} --search --price 2 --accelerators a100", "leave it out to compare several"),
         (f"{LLAMA} --search --batch 0", "--batch is 0; write 1 or more"),
         (f"{LLAMA} --search --tp 3", "--tp 3 cannot be had from 256 devices"),
@@ -142,7 +142,7 @@ def test_bandwidths_and_conditions_count(monkeypatch: pytest.MonkeyPatch):
         (f"{LLAMA} --micro-batch 0", "--micro-batch is 0; write 1 or more"),
         (f"{LLAMA} --network-bandwidth 0GB/s", "write"),
         (f"{LLAMA} --tp 8 --pp 4 --tokens 0", "tokens is 0; write more than 0"),
-        (f"{LLAMA} --search --top 0", "--top 0: write 1 or more"),
+        (f"{LLAMA} --search --top 0", "--top is 0; write 1 or more"),
         (f"{LLAMA} --software megatrn-core", 'did you mean "megatron-core"?'),
         (f"{LLAMA} --pue 0.9", "--pue is 0.9; write 1 or more"),
         ("estimate --model lama-70b --cluster 8xh100 --tokens 1T", 'unknown model "lama-70b"'),
@@ -158,13 +158,22 @@ def test_bandwidths_and_conditions_count(monkeypatch: pytest.MonkeyPatch):
         ("estimate --model llama-70b --cluster 0xh100 --tokens 1T", "--cluster: a machine of 0 devices"),
         ("estimate --model llama-70b --cluster 8xh100 --tokens 3x", '--tokens: "3x" is not a count'),
         ("estimate --model llama-70b --cluster 8xh100 --tokens 1T --mtbf 0s", "--mtbf is 0; write more than 0"),
-        ("estimate --model llama-70b --cluster 8xh100 --tokens 1T --price nan", "--price is nan; write 0 or more"),
+        (
+            "estimate --model llama-70b --cluster 8xh100 --tokens 1T --price nan",
+            "--price is nan; write a finite",
+        ),
         (
             "estimate --model llama-70b --cluster 8xh100 --tokens 1T --sequence-length 0",
             "--sequence-length is 0; write",
         ),
-        ("estimate --model llama-70b --cluster 8xh100 --tokens 1T --search --devices 0", '--devices "0": write whole'),
-        ("estimate --model llama-70b --cluster 8xh100 --tokens 1T --local-bandwidth 0B/s", "--local-bandwidth: a link"),
+        (
+            "estimate --model llama-70b --cluster 8xh100 --tokens 1T --search --devices 0",
+            "--devices is 0; write 1 or more",
+        ),
+        (
+            "estimate --model llama-70b --cluster 8xh100 --tokens 1T --local-bandwidth 0B/s",
+            "--local-bandwidth is 0; ",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_would_work(capsys: pytest.CaptureFixture[str], line: str, message: str):

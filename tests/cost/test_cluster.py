@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plesio.core.errors import ConfigError
-from plesio.cost.cluster import NAMED_CLUSTERS, Cluster, Link, LinkKind, parse_cluster
+from plesio.cost.cluster import NAMED_CLUSTERS, Cluster, Hop, parse_cluster
+from plesio.cost.link import Link
 
 DOCS = Path(__file__).parents[2] / "docs" / "cost.md"
 
@@ -40,9 +41,9 @@ def test_a_file_says_all_there_is_to_say():
         workers_per_host=2,
         cores_per_host=2,
         racks=2,
-        local=LinkKind(latency_s=1.0, bytes_per_s=1e10, shared=False),
-        nic=LinkKind(latency_s=50 * 1e-6, bytes_per_s=1.25e9),
-        uplink=LinkKind(latency_s=5 * 1e-6, bytes_per_s=1.25e9),
+        local=Link(latency_s=1.0, bytes_per_s=1e10, shared=False),
+        nic=Link(latency_s=50 * 1e-6, bytes_per_s=1.25e9),
+        uplink=Link(latency_s=5 * 1e-6, bytes_per_s=1.25e9),
         device="some core",
         memory_bytes=16 * 2**30,
     )
@@ -57,7 +58,7 @@ def test_ranks_fill_hosts_and_hosts_fill_racks():
 
 def test_a_path_is_made_of_the_links_on_the_way():
     cluster = Cluster.from_toml(TWO_RACKS, name="two")
-    assert cluster.path(1, 1) == (Link("local:1", 1.0, 1e10, shared=False),)
+    assert cluster.path(1, 1) == (Hop(name="local:1", latency_s=1.0, bytes_per_s=1e10, shared=False),)
     assert [link.name for link in cluster.path(0, 2)] == ["nic:0:out", "nic:2:in"]
     assert [link.name for link in cluster.path(4, 1)] == ["nic:4:out", "uplink:1:up", "uplink:0:down", "nic:1:in"]
     assert all(link.shared for link in cluster.path(4, 1))
@@ -164,7 +165,7 @@ def test_links_between_hosts_are_shared():
             hosts=2,
             workers_per_host=1,
             cores_per_host=1,
-            nic=LinkKind(latency_s=0, bytes_per_s=1, shared=False),
+            nic=Link(latency_s=0, bytes_per_s=1, shared=False),
         )
 
 

@@ -13,6 +13,7 @@ from scipy import optimize, stats
 from plesio.core.errors import ConfigError, DataError
 from plesio.cost.all_reduce import ring_all_reduce_s
 from plesio.cost.fit import LineFit, alpha_beta_of_all_reduce, fit_line
+from plesio.cost.link import Link
 
 SIZES = [2.0**power for power in range(10, 31, 2)]
 
@@ -138,7 +139,7 @@ def test_json_that_is_no_fit_is_refused(change: dict[str, object], message: str)
     bytes_per_s=st.floats(1e8, 1e12),
 )
 def test_the_links_of_a_ring_are_found_from_its_times(num_ranks: int, latency_s: float, bytes_per_s: float):
-    links = {"num_ranks": num_ranks, "latency_s": latency_s, "bytes_per_s": bytes_per_s}
+    links = {"num_ranks": num_ranks, "link": Link(latency_s=latency_s, bytes_per_s=bytes_per_s)}
     sizes = [size * num_ranks * latency_s * bytes_per_s for size in (0.01, 0.1, 1, 10, 100)]
     found = alpha_beta_of_all_reduce(
         fit_line(sizes, [ring_all_reduce_s(size, **links) for size in sizes]), num_ranks=num_ranks

@@ -78,7 +78,7 @@ def test_the_published_latency_and_bandwidth_come_out_again():
     links = alpha_beta_of_all_reduce(fit, num_ranks=tests.num_ranks)
     assert fit.intercept == pytest.approx(78.6e-6, rel=1e-3)
     assert links.bytes_per_s == pytest.approx(227e9, rel=1e-3)
-    ring_s = ring_all_reduce_s(1e9, num_ranks=8, latency_s=links.latency_s, bytes_per_s=links.bytes_per_s)
+    ring_s = ring_all_reduce_s(1e9, num_ranks=8, link=links.link)
     assert ring_s == pytest.approx(of_a100s(1e9), rel=1e-3)
 
 

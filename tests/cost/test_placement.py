@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plesio.core.errors import ConfigError
-from plesio.cost.cluster import Cluster, LinkKind, parse_cluster
+from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.collectives import (
     ALL_REDUCES,
     all_reduce_on,
@@ -12,12 +12,13 @@ from plesio.cost.collectives import (
     hierarchical_all_reduce_s,
     select_all_reduce_on,
 )
+from plesio.cost.link import Link
 
-LOCAL = LinkKind(latency_s=1e-6, bytes_per_s=600e9, shared=False)
-NIC = LinkKind(latency_s=10e-6, bytes_per_s=25e9)
+LOCAL = Link(latency_s=1e-6, bytes_per_s=600e9, shared=False)
+NIC = Link(latency_s=10e-6, bytes_per_s=25e9)
 
 
-def cluster_of(hosts: int, *, workers: int = 1, local: LinkKind = LOCAL, nic: LinkKind = NIC) -> Cluster:
+def cluster_of(hosts: int, *, workers: int = 1, local: Link = LOCAL, nic: Link = NIC) -> Cluster:
     return Cluster(name="test", hosts=hosts, workers_per_host=workers, cores_per_host=workers, local=local, nic=nic)
 
 
@@ -26,7 +27,7 @@ def test_on_equal_links_the_rounds_take_what_the_formulas_say(num_ranks: int, nu
     times = all_reduce_times_on(cluster_of(num_ranks), range(num_ranks), num_bytes)
     assert set(times) == {"ring", "halving-doubling", "tree"}
     for name, duration_s in times.items():
-        formula_s = ALL_REDUCES[name](num_bytes, num_ranks=num_ranks, latency_s=10e-6, bytes_per_s=25e9)
+        formula_s = ALL_REDUCES[name](num_bytes, num_ranks=num_ranks, link=Link(latency_s=10e-6, bytes_per_s=25e9))
         assert duration_s == pytest.approx(formula_s), name
 
 
@@ -37,10 +38,8 @@ def test_on_equal_hosts_two_levels_take_what_the_formula_says(hosts: int, worker
         num_bytes,
         num_hosts=hosts,
         ranks_per_host=workers,
-        local_latency_s=1e-6,
-        local_bytes_per_s=600e9,
-        latency_s=10e-6,
-        bytes_per_s=25e9,
+        local=Link(latency_s=1e-6, bytes_per_s=600e9),
+        link=Link(latency_s=10e-6, bytes_per_s=25e9),
     )
     times = all_reduce_times_on(cluster, range(hosts * workers), num_bytes)
     assert times["hierarchical"] == pytest.approx(formula_s)
@@ -69,10 +68,10 @@ def test_a_ring_in_one_host_takes_what_the_published_fit_of_nvlink_says(num_byte
 
 
 def test_workers_of_a_host_share_a_link_that_is_shared():
-    shared = LinkKind(latency_s=0.0, bytes_per_s=8.0)
+    shared = Link(latency_s=0.0, bytes_per_s=8.0)
     cluster = cluster_of(1, workers=4, local=shared)
     assert all_reduce_on(cluster, range(4), 4.0) == pytest.approx(6 * 1 / (8 / 4))  # four messages a round
-    alone = LinkKind(latency_s=0.0, bytes_per_s=8.0, shared=False)
+    alone = Link(latency_s=0.0, bytes_per_s=8.0, shared=False)
     assert all_reduce_on(cluster_of(1, workers=4, local=alone), range(4), 4.0) == pytest.approx(6 * 1 / 8)
 
 
@@ -118,7 +117,7 @@ def test_groups_side_by_side_share_links_as_the_rounds_of_one_collective_do(
     hosts: int, workers: int, num_bytes: float, shared: bool
 ):
     """Two levels are rings in all hosts at once, and then rings between them, one for each worker of a host."""
-    local = LinkKind(latency_s=1e-6, bytes_per_s=6e9, shared=shared)
+    local = Link(latency_s=1e-6, bytes_per_s=6e9, shared=shared)
     cluster = cluster_of(hosts, workers=workers, local=local)
     inside = [list(range(host * workers, (host + 1) * workers)) for host in range(hosts)]
     rails = [[ranks[index] for ranks in inside] for index in range(workers)]

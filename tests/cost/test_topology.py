@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from plesio.core.errors import ConfigError
 from plesio.cost.all_reduce import hierarchical_all_reduce_s, ring_all_reduce_s
 from plesio.cost.cluster import Cluster, parse_cluster
+from plesio.cost.exchange_plan import WORTHWHILE, Plan, plan
+from plesio.cost.link import Link
 from plesio.cost.placement import all_reduce_on
-from plesio.cost.topology import WORTHWHILE, PairMatrix, Plan, Topology, plan, racks_of, ring_s, slower_between
+from plesio.cost.ring_order import ring_s
+from plesio.cost.topology import PairMatrix, Topology, racks_of, slower_between
 from plesio.cost.topology_file import alike, cluster_text, read_topology
 
 NIC, UPLINK, LATENCY_S = 125e6, 25e6, 1e-4
@@ -101,7 +104,7 @@ def test_who_is_alone_behind_an_uplink_counts_to_the_nearest_rack(seed: int):
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_a_ring_of_equal_ways_is_the_formula(count: int, num_bytes: float):
     topology = Topology.of(matrix_of([0] * count))
-    formula_s = ring_all_reduce_s(num_bytes, num_ranks=count, latency_s=LATENCY_S, bytes_per_s=NIC)
+    formula_s = ring_all_reduce_s(num_bytes, num_ranks=count, link=Link(latency_s=LATENCY_S, bytes_per_s=NIC))
     assert ring_s(topology, range(count), num_bytes) == pytest.approx(formula_s)
 
 
@@ -127,10 +130,8 @@ def test_two_levels_are_the_formula_where_racks_are_alike():
         1e7,
         num_hosts=2,
         ranks_per_host=3,
-        local_latency_s=LATENCY_S,
-        local_bytes_per_s=NIC,
-        latency_s=LATENCY_S,
-        bytes_per_s=UPLINK,
+        local=Link(latency_s=LATENCY_S, bytes_per_s=NIC),
+        link=Link(latency_s=LATENCY_S, bytes_per_s=UPLINK),
     )
     assert found.sharded_s == pytest.approx(formula_s, rel=1e-3)  # latencies of parts that are sent side by side
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from plesio.planning.estimate import find_model, parse_machine
+from plesio.planning.estimate.estimate import Estimate
 from plesio.planning.estimate.frontier import find_frontier
 from plesio.planning.estimate.sensitivity import tornado
-from plesio.report.estimate import Estimate, render_estimate_page
+from plesio.report.estimate import render_estimate_page
 from support.browser import check_figures, launched, load, opened
 
 

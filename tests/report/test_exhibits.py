@@ -17,9 +17,9 @@ from plesio.core.exhibits import (
     LineChart,
     RangeChart,
     Series,
-    Span,
     Table,
     Timeline,
+    TimelineBar,
 )
 from plesio.report.colours import AMOUNTS, COLOURS, ink_on
 from plesio.report.exhibits import draw_picture, page_figure, terminal_table
@@ -116,7 +116,7 @@ CHARTS: list[Chart] = [
         **WORDS,
         axis=TIME,
         rows=["w0", "w1"],
-        spans=[Span(0, 0, 1, "compute", "F1"), Span(1, 1, 2, "wait")],
+        spans=[TimelineBar(0, 0, 1, "compute", "F1"), TimelineBar(1, 1, 2, "wait")],
     ),
 ]
 each_chart = pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.slug)

@@ -4,14 +4,15 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 from plesio.runtime.virtual import Simulation
 
 __all__ = ["cluster_of_racks", "pretend_hosts", "racks_of", "workers_of"]
 
 T = TypeVar("T")
-NIC = LinkKind(latency_s=50e-6, bytes_per_s=1e8)
-UPLINK = LinkKind(latency_s=100e-6, bytes_per_s=2e7)
+NIC = Link(latency_s=50e-6, bytes_per_s=1e8)
+UPLINK = Link(latency_s=100e-6, bytes_per_s=2e7)
 
 
 def workers_of(simulation: Simulation[T]) -> list[T]:
@@ -26,7 +27,7 @@ def racks_of(sizes: Sequence[int]) -> list[list[int]]:
 
 
 def cluster_of_racks(
-    sizes: Sequence[int], *, workers_per_host: int = 1, nic: LinkKind = NIC, uplink: LinkKind = UPLINK
+    sizes: Sequence[int], *, workers_per_host: int = 1, nic: Link = NIC, uplink: Link = UPLINK
 ) -> Cluster:
     """Racks of as many hosts as the first has workers; only the last may have fewer, as ranks fill rack by rack."""
     assert set(sizes[:-1]) <= {sizes[0]}

@@ -5,11 +5,12 @@ A bound's options are read off its function (`plesio.core.inputs`), so a command
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from plesio.cli.function_options import command_of, make_folder
+from plesio.cli.options import Out
 
 if TYPE_CHECKING:
     from plesio.planning.theory import Theorem
@@ -22,11 +23,6 @@ Examples:
   plesio bound constant-staleness --staleness 8 --momentum 0.9 --out runs/stability
   plesio bound checkpoint-interval --checkpoint "5 min" --nodes 1000 --node-mtbf "1825 d"
   plesio bound statements"""
-
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder for the page, pictures and JSON.", show_default=False),
-]
 
 
 class _Bounds(typer.core.TyperGroup):

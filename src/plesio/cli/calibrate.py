@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plesio.cli.compare import PLAIN_WIDTH
+from plesio.cli.options import BatchSize
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
@@ -44,9 +45,7 @@ def calibrate(
     workers: Annotated[
         int | None, typer.Option("--workers", "-n", metavar="N", help="Workers that exchange; else the recipe's, or 4.")
     ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", metavar="N", help="Samples in a worker's step; else the task's.")
-    ] = None,
+    batch_size: BatchSize = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where the calibration goes; of a trace, its step times."),

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from plesio.cli.options import Resume, Seeds
 from plesio.core.errors import ConfigError
 
 __all__ = [
@@ -38,7 +39,7 @@ OUTPUT_NAMES = ("results.json", "setting.json", "report.html", "runs")
 """What a comparison writes into its folder, and all that ``--overwrite`` removes from it."""
 
 
-class World(StrEnum):
+class WorldChoice(StrEnum):
     """Where the workers are."""
 
     PROCESS = "process"
@@ -57,14 +58,12 @@ def compare(
     policies: Annotated[
         str | None, typer.Option("--policies", metavar="LIST", help="Policies instead of the recipe's: bsp,ssp:4,asp")
     ] = None,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", metavar="LIST", help="Seeds instead of the recipe's: 0,1,2")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the finished runs in DIR, do the others.")] = False,
+    seeds: Seeds = None,
+    resume: Resume = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier comparison from DIR.")] = False,
     world: Annotated[
-        World, typer.Option("--world", help="process: real workers. virtual: in virtual time, in one process.")
-    ] = World.PROCESS,
+        WorldChoice, typer.Option("--world", help="process: real workers. virtual: in virtual time, in one process.")
+    ] = WorldChoice.PROCESS,
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME|FILE", help="Hosts and links of the virtual world.")
     ] = None,
@@ -88,9 +87,9 @@ def compare(
         cluster=None if cluster is None else parse_cluster(cluster),
     )
     for option, value in (("--cluster", cluster), ("--calibration", calibration)):
-        if value is not None and world is World.PROCESS:
+        if value is not None and world is WorldChoice.PROCESS:
             raise ConfigError(f"{option} {value} describes the virtual world; add --world virtual")
-    if world is World.PROCESS and loaded.workers.any_faults:
+    if world is WorldChoice.PROCESS and loaded.workers.any_faults:
         raise ConfigError(
             f"{recipe} loses workers or has them join, which only the virtual world does: --world virtual"
         )
@@ -98,7 +97,7 @@ def compare(
     from plesio.cost.calibration import Calibration
 
     measured = None if calibration is None else Calibration.read(calibration)
-    if world is World.VIRTUAL:
+    if world is WorldChoice.VIRTUAL:
         from plesio.bench.virtual_crew import VirtualCrew
 
         VirtualCrew(loaded, calibration=measured)  # whatever is wrong is said before anything is removed

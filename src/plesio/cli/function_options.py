@@ -1,19 +1,18 @@
 """Commands whose options are read off a function (`plesio.core.inputs`)."""
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.core.errors import ConfigError, PlesioError
+from plesio.core.errors import ArgumentError, ConfigError
 
 if TYPE_CHECKING:
     from plesio.core.inputs import Input
 
-__all__ = ["command_of", "in_options", "make_folder"]
+__all__ = ["DerivedCommand", "command_of", "make_folder"]
 
 
 def command_of(
@@ -23,6 +22,7 @@ def command_of(
     *,
     summary: str,
     more: Mapping[str, tuple[Any, Any]],
+    examples: str = "",
 ) -> Any:
     """A command with an option for each input, which calls ``act`` with what was given.
 
@@ -32,14 +32,15 @@ def command_of(
         act: Called with the inputs that were given, and with all of ``more``.
         summary: Its help.
         more: Other options, by name: annotation and default.
+        examples: What the help ends with; else one that asks for the first input's default.
     """
 
     def run(**options: Any) -> None:
         given = {one.name: options.pop(one.name) for one in inputs}
         try:
             act({name: value for name, value in given.items() if value is not None}, **options)
-        except ConfigError as error:
-            raise ConfigError(in_options(str(error), {one.name: one.option for one in inputs})) from None
+        except ArgumentError as error:
+            raise ConfigError(error.worded({one.name: one.option for one in inputs})) from None
 
     run.__doc__ = summary
     parameters = [_parameter(one) for one in inputs]
@@ -51,40 +52,45 @@ def command_of(
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     name = words.rpartition(" ")[2]
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(name, epilog=_examples(words, name, inputs))(run)
+    alone.command(name, epilog=examples or _examples(words, name, inputs))(run)
     return typer.main.get_command(alone)
 
 
-def in_options(message: str, options: Mapping[str, str]) -> str:
-    """A message about parameters in the words of who wrote options; after a number, a word is what is counted.
+class DerivedCommand(typer.core.TyperCommand):
+    """A command that is made when it is called, since its options are read off what takes a second to import.
 
-    >>> in_options("dp is 3; write dp = 2, or num_workers for 4 dp", {"dp": "--dp", "num_workers": "--workers"})
-    '--dp is 3; write --dp 2, or --workers for 4 dp'
+    Its function takes nothing and returns the command (`command_of`).
     """
-    names = "|".join(map(re.escape, options))
-    return re.sub(rf"(?<![\w-])(?<!\d )({names})(?![\w-])(?: =(?= ))?", lambda found: options[found[1]], message)
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the command that the function makes."""
+        assert self.callback is not None
+        return self.callback().make_context(info_name, args, parent, **extra)
 
 
 def _parameter(one: "Input") -> inspect.Parameter:
     if one.kind == "switch":
-        annotation: Any = Annotated[bool, typer.Option(f"{one.option}/--no-{one.option[2:]}", help=one.help)]
+        switch = f"{one.option}/--no-{one.option[2:]}" if one.default else one.option
+        annotation: Any = Annotated[bool, typer.Option(switch, help=one.help)]
         return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
+    shown = "" if one.required or one.default is None else f" [default: {one.format(one.default)}]"
     option = typer.Option(
-        one.option,
-        metavar=one.metavar,
-        help=f"{one.help} [default: {one.format(one.default)}]",
-        parser=_parser(one),
-        show_default=False,
+        one.option, metavar=one.metavar, help=f"{one.help}{shown}", parser=_parser(one), show_default=False
     )
-    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Any, option])
+    return inspect.Parameter(
+        one.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if one.required else None,
+        annotation=Annotated[Any, option],
+    )
 
 
 def _parser(one: "Input") -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         try:
             return one.parse(text)
-        except PlesioError as error:
-            raise typer.BadParameter(str(error)) from None
+        except ConfigError as error:
+            raise ConfigError(f"{one.option}: {error}") from None
 
     return parse
 

@@ -25,6 +25,7 @@ from plesio.cli import (
     tasks,
     validate,
 )
+from plesio.cli.function_options import DerivedCommand
 from plesio.core.errors import PlesioError
 from plesio.core.logs import set_up_logging
 
@@ -48,7 +49,7 @@ app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("probe", epilog=probe.EXAMPLES)(probe.probe)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
-app.command("estimate", epilog=estimate.EXAMPLES)(estimate.estimate)
+app.command("estimate", cls=DerivedCommand)(estimate.estimate)
 app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
 app.command("policies", epilog=policies.EXAMPLES)(policies.policies)

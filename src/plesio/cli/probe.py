@@ -72,7 +72,7 @@ def probe(
 
     from rich.console import Console
 
-    from plesio.cost.topology import plan
+    from plesio.cost.exchange_plan import plan
     from plesio.cost.topology_file import cluster_text
     from plesio.report.probe import render_probe, render_probe_page
 

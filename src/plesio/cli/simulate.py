@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from plesio.cli.options import BatchSize, Calibration
 from plesio.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from plesio.bench.progress import ProgressSink
     from plesio.core.results import RunResult
+    from plesio.cost.calibration import Calibration as Calibrated
     from plesio.runtime.virtual import Progress
 
 __all__ = ["EXAMPLES", "simulate"]
@@ -46,7 +48,7 @@ EXAMPLE_TABLES = {
     "failures": "mtbf=20s,rejoin_after=2s",
 }
 
-FLAGS = {
+FLAGS: Mapping[tuple[str, ...], str] = {
     ("workers", "count"): "--workers",
     ("workers", "cluster"): "--cluster",
     ("task", "batch_size"): "--batch-size",
@@ -55,89 +57,91 @@ FLAGS = {
 """Options whose values stand in a recipe as they are."""
 
 
+What = Annotated[str, typer.Argument(metavar="TASK|SCRIPT", help="A task's name, or a .py file.", show_default=False)]
+Arguments = Annotated[list[str] | None, typer.Argument(help="A script's arguments.")]
+NumWorkers = Annotated[int, typer.Option("--workers", "-n", metavar="N", help="Virtual workers.")]
+Policy = Annotated[str, typer.Option("--policy", metavar="POLICY", help="See `plesio policies`.")]
+StepTime = Annotated[
+    str | None,
+    typer.Option(
+        "--step-time",
+        metavar="TIME|KIND:TIME,...",
+        help="What a step takes a worker of speed 1: lognormal:20ms,cv=1; else as calibrated, or 20 ms.",
+        show_default=False,
+    ),
+]
+Stalls = Annotated[
+    str | None,
+    typer.Option("--stalls", metavar="KEY=VALUE,...", help="Steps that stall now and then: probability, factor."),
+]
+Slowdowns = Annotated[
+    str | None,
+    typer.Option(
+        "--slowdowns", metavar="KEY=VALUE,...", help="Racks that are slow for a while: factor, every, lasting."
+    ),
+]
+Slow = Annotated[
+    list[str] | None,
+    typer.Option("--slow", metavar="RANK:SPEED", help="A worker of another speed; may be repeated."),
+]
+Lose = Annotated[
+    list[str] | None, typer.Option("--lose", metavar="RANK@TIME", help="A worker that is lost; may be repeated.")
+]
+Join = Annotated[list[str] | None, typer.Option("--join", metavar="TIME", help="A worker that joins; may be repeated.")]
+Failures = Annotated[
+    str | None,
+    typer.Option(
+        "--failures", metavar="KEY=VALUE,...", help="Workers lost by chance: mtbf, perhaps rejoin_after, shape."
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="NAME|FILE", help="Hosts and links; else one host with enough cores."),
+]
+TaskOption = Annotated[
+    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An argument of a task; may be repeated.")
+]
+Target = Annotated[float | None, typer.Option("--target", metavar="X", help="Metric to reach, instead of the task's.")]
+Epochs = Annotated[int, typer.Option("--epochs", metavar="N", help="Passes over a task's data, all workers together.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Of parameters, order and random streams.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="DIR", help="Folder for results.json, traces and report.html; else runs/simulation, anew."
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove an earlier run from --out DIR.")]
+
+
 def simulate(
-    what: Annotated[
-        str, typer.Argument(metavar="TASK|SCRIPT", help="A task's name, or a .py file.", show_default=False)
-    ],
-    args: Annotated[list[str] | None, typer.Argument(help="A script's arguments.")] = None,
-    workers: Annotated[int, typer.Option("--workers", "-n", metavar="N", help="Virtual workers.")] = 4,
-    policy: Annotated[str, typer.Option("--policy", metavar="POLICY", help="See `plesio policies`.")] = "adaptive",
-    step_time: Annotated[
-        str | None,
-        typer.Option(
-            "--step-time",
-            metavar="TIME|KIND:TIME,...",
-            help="What a step takes a worker of speed 1: lognormal:20ms,cv=1; else as calibrated, or 20 ms.",
-            show_default=False,
-        ),
-    ] = None,
-    stalls: Annotated[
-        str | None,
-        typer.Option("--stalls", metavar="KEY=VALUE,...", help="Steps that stall now and then: probability, factor."),
-    ] = None,
-    slowdowns: Annotated[
-        str | None,
-        typer.Option(
-            "--slowdowns", metavar="KEY=VALUE,...", help="Racks that are slow for a while: factor, every, lasting."
-        ),
-    ] = None,
-    slow: Annotated[
-        list[str] | None,
-        typer.Option("--slow", metavar="RANK:SPEED", help="A worker of another speed; may be repeated."),
-    ] = None,
-    lose: Annotated[
-        list[str] | None,
-        typer.Option("--lose", metavar="RANK@TIME", help="A worker that is lost; may be repeated."),
-    ] = None,
-    join: Annotated[
-        list[str] | None, typer.Option("--join", metavar="TIME", help="A worker that joins; may be repeated.")
-    ] = None,
-    failures: Annotated[
-        str | None,
-        typer.Option(
-            "--failures", metavar="KEY=VALUE,...", help="Workers lost by chance: mtbf, perhaps rejoin_after, shape."
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option("--cluster", metavar="NAME|FILE", help="Hosts and links; else one host with enough cores."),
-    ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option("--calibration", metavar="FILE", help="What plesio calibrate measured of a machine.")
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", metavar="N", help="Samples in a worker's step; else the task's.")
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="An argument of a task; may be repeated."),
-    ] = None,
-    target: Annotated[
-        float | None, typer.Option("--target", metavar="X", help="Metric to reach, instead of the task's.")
-    ] = None,
-    epochs: Annotated[
-        int, typer.Option("--epochs", metavar="N", help="Passes over a task's data, all workers together.")
-    ] = 4,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of parameters, order and random streams.")] = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Folder for results.json, traces and report.html; else runs/simulation, anew."
-        ),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier run from --out DIR.")] = False,
+    what: What,
+    args: Arguments = None,
+    workers: NumWorkers = 4,
+    policy: Policy = "adaptive",
+    step_time: StepTime = None,
+    stalls: Stalls = None,
+    slowdowns: Slowdowns = None,
+    slow: Slow = None,
+    lose: Lose = None,
+    join: Join = None,
+    failures: Failures = None,
+    cluster: Cluster = None,
+    calibration: Calibration = None,
+    batch_size: BatchSize = None,
+    option: TaskOption = None,
+    target: Target = None,
+    epochs: Epochs = 4,
+    seed: Seed = 0,
+    out: Folder = None,
+    overwrite: Overwrite = False,
 ) -> int:
     """Train on virtual workers, in virtual time, in this process.
 
     Shows accuracy, throughput, waiting, bytes and staleness on a cluster that you do not have. Equal arguments give
     equal results, to the bit.
     """
-    from plesio.bench.compare import run_comparison
-    from plesio.bench.recipe import make_recipe, make_workers
-    from plesio.bench.virtual_crew import VirtualCrew
-    from plesio.cli.compare import prepare_folder, print_results
-    from plesio.cli.progress_display import progress_display
-    from plesio.cost.calibration import Calibration
+    from plesio.cli.compare import print_results
+    from plesio.cost import calibration as calibrations
     from plesio.policies import parse_policy
 
     spec = parse_policy(policy).spec
@@ -145,7 +149,7 @@ def simulate(
         raise ConfigError(f"--workers {workers}: write 2 or more; one alone has nobody to be consistent with")
     if epochs < 1:
         raise ConfigError(f"--epochs {epochs}: write 1 or more")
-    measured = None if calibration is None else Calibration.read(calibration)
+    measured = None if calibration is None else calibrations.Calibration.read(calibration)
     if step_time is None and measured is None:
         step_time = "20 ms"
     table: Table = {
@@ -156,45 +160,67 @@ def simulate(
         **({} if cluster is None else {"cluster": cluster}),
         **_tables(stalls=stalls, slowdowns=slowdowns, failures=failures),
     }
-    of_recipe: Any = {"folder": Path.cwd(), "where": "plesio simulate", "flags": FLAGS}
-    is_script = what.endswith(".py") and ":" not in what
-    if args and not is_script:
-        raise ConfigError(f"{' '.join(args)}: only a script has arguments of its own; {what} is a task")
-    task: Table = {"batch_size": batch_size, "options": _options(option or ())}
-    if is_script:
-        _refuse_for_script(what, {"--batch-size": batch_size, "--option": option, "--target": target})
     overwrite = overwrite or out is None
     out = out or Path("runs/simulation")
-    with progress_display() as progress:
-        if is_script:
-            if not Path(what).is_file():
-                raise ConfigError(f"there is no script {what}")
-            section = make_workers(table, **of_recipe)
-            if measured is not None and section.cluster is None:
-                measured.check_workers(section.count)
-            prepare_folder(out, resume=False, overwrite=overwrite)
-            runs = _run_script(
-                Path(what),
-                args or [],
-                workers=section,
-                policy=spec,
-                seed=seed,
-                calibration=measured,
-                out=out,
-                progress=progress,
-            )
-        else:
-            run = {"policies": [spec], "seeds": [seed], "epochs": epochs, "target": target}
-            recipe = make_recipe({"task": {"name": what, **task}, "run": run, "workers": table}, **of_recipe)
-            VirtualCrew(recipe, calibration=measured)  # whatever is wrong is said before anything is removed
-            prepare_folder(out, resume=False, overwrite=overwrite)
-            runs = run_comparison(
-                recipe, out=out, resume=False, progress=progress, world="virtual", calibration=measured
-            )
+    if what.endswith(".py") and ":" not in what:
+        _refuse_for_script(what, {"--batch-size": batch_size, "--option": option, "--target": target})
+        run: Any = {"policy": spec, "seed": seed, "calibration": measured, "out": out}
+        runs = _simulate_script(Path(what), args or [], workers=table, overwrite=overwrite, **run)
+    else:
+        if args:
+            raise ConfigError(f"{' '.join(args)}: only a script has arguments of its own; {what} is a task")
+        recipe: Table = {
+            "task": {"name": what, "batch_size": batch_size, "options": _options(option or ())},
+            "run": {"policies": [spec], "seeds": [seed], "epochs": epochs, "target": target},
+            "workers": table,
+        }
+        runs = _simulate_task(recipe, calibration=measured, out=out, overwrite=overwrite)
     print_results(out)
     if any(run.status == "interrupted" for run in runs):
         raise KeyboardInterrupt
     return 1 if any(run.status != "finished" for run in runs) else 0
+
+
+def _simulate_task(table: Table, *, calibration: "Calibrated | None", out: Path, overwrite: bool) -> "list[RunResult]":
+    from plesio.bench.compare import run_comparison
+    from plesio.bench.recipe import make_recipe
+    from plesio.bench.virtual_crew import VirtualCrew
+    from plesio.cli.compare import prepare_folder
+    from plesio.cli.progress_display import progress_display
+
+    recipe = make_recipe(table, folder=Path.cwd(), where="plesio simulate", flags=FLAGS)
+    VirtualCrew(recipe, calibration=calibration)  # whatever is wrong is said before anything is removed
+    prepare_folder(out, resume=False, overwrite=overwrite)
+    with progress_display() as progress:
+        return run_comparison(
+            recipe, out=out, resume=False, progress=progress, world="virtual", calibration=calibration
+        )
+
+
+def _simulate_script(
+    script: Path,
+    arguments: list[str],
+    *,
+    workers: Table,
+    calibration: "Calibrated | None",
+    out: Path,
+    overwrite: bool,
+    **settings: Any,
+) -> "list[RunResult]":
+    from plesio.bench.recipe import make_workers
+    from plesio.cli.compare import prepare_folder
+    from plesio.cli.progress_display import progress_display
+
+    if not script.is_file():
+        raise ConfigError(f"there is no script {script}")
+    section = make_workers(workers, folder=Path.cwd(), where="plesio simulate", flags=FLAGS)
+    if calibration is not None and section.cluster is None:
+        calibration.check_workers(section.count)
+    prepare_folder(out, resume=False, overwrite=overwrite)
+    with progress_display() as progress:
+        return _run_script(
+            script, arguments, workers=section, calibration=calibration, out=out, progress=progress, **settings
+        )
 
 
 def _run_script(

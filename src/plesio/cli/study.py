@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plesio.cli.function_options import command_of, make_folder
+from plesio.cli.options import Out
 from plesio.core.files import write_whole
 
 if TYPE_CHECKING:
@@ -25,11 +26,6 @@ Examples:
   plesio study stragglers --workers 64 --cv 0.3
   plesio study collectives --ranks 256 --bandwidth "50 GB/s" --out runs/collectives
   plesio study all --out runs/studies"""
-
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder for the page, pictures and JSON.", show_default=False),
-]
 
 Measure = Annotated[
     bool, typer.Option("--measure", help="Do the real thing on this machine as well; let nothing else run meanwhile.")

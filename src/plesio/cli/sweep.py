@@ -3,15 +3,20 @@
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from plesio.cli.compare import PLAIN_WIDTH, prepare_folder, split_policies, split_seeds
+from plesio.cli.options import Calibration, Resume, Seeds
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
+
+if TYPE_CHECKING:
+    from plesio.bench.recipe import Recipe
+    from plesio.core.results import RunResult
 
 __all__ = ["EXAMPLES", "split_bandwidths", "split_bounds", "sweep"]
 
@@ -48,19 +53,15 @@ def sweep(
     bandwidths: Annotated[
         str, typer.Option("--bandwidths", metavar="LIST", help="Of the hosts' network interfaces, with units.")
     ] = DEFAULT_BANDWIDTHS,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", metavar="LIST", help="Seeds instead of the recipe's: 0,1,2")
-    ] = None,
+    seeds: Seeds = None,
     target: Annotated[
         float | None, typer.Option("--target", metavar="X", help="Metric to reach, instead of the recipe's.")
     ] = None,
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME|FILE", help="Hosts and links, instead of the recipe's.")
     ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option("--calibration", metavar="FILE", help="What plesio calibrate measured.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the finished runs in DIR, do the others.")] = False,
+    calibration: Calibration = None,
+    resume: Resume = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier sweep from DIR.")] = False,
 ) -> int:
     """Show how time to target depends on bound and bandwidth.
@@ -70,19 +71,11 @@ def sweep(
     """
     chosen_bandwidths = split_bandwidths(bandwidths)
 
-    from plesio.bench.recipe import load_recipe
-    from plesio.cost.calibration import Calibration
-    from plesio.cost.cluster import parse_cluster
+    from plesio.cost import calibration as calibrations
 
-    loaded = load_recipe(
-        recipe,
-        policies=_policies(bounds, period=period, policies=policies),
-        seeds=None if seeds is None else split_seeds(seeds),
-        cluster=None if cluster is None else parse_cluster(cluster),
-    )
-    if target is not None:
-        loaded = loaded.model_copy(update={"run": loaded.run.model_copy(update={"target": target})})
-    measured = None if calibration is None else Calibration.read(calibration)
+    wanted = _policies(bounds, period=period, policies=policies)
+    loaded = _load(recipe, policies=wanted, seeds=seeds, target=target, cluster=cluster)
+    measured = None if calibration is None else calibrations.Calibration.read(calibration)
 
     from plesio.bench.sweep import check_sweep, describe_network, run_sweep
     from plesio.cli.progress_display import progress_display
@@ -110,26 +103,52 @@ def sweep(
             "--cluster": cluster,
             "--calibration": calibration,
         }
-        given = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
-        again = shlex.join(["plesio", "sweep", str(recipe), "--out", str(out), *given, "--resume"])
+        again = _again(recipe, out, options)
         print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
         raise
 
-    from rich.console import Console
-
-    from plesio.report.sweep import render_sweep, render_sweep_page, summarise_sweep
-
     assert loaded.workers.cluster is not None, "checked"
-    result = summarise_sweep(swept, network=describe_network(loaded.workers.cluster))
-    page = out / "report.html"
-    write_whole(page, render_sweep_page(result))
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_sweep(result))
-    typer.echo(f"\n{page}")
+    _show(swept, network=describe_network(loaded.workers.cluster), page=out / "report.html")
     runs = [run for runs in swept.values() for run in runs]
     failed = sum(run.status != "finished" for run in runs)
     if failed:
         print(f"plesio: {failed} of {len(runs)} runs did not finish; the report says why", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _load(
+    recipe: Path, *, policies: list[str] | None, seeds: str | None, target: float | None, cluster: str | None
+) -> "Recipe":
+    """The recipe, with what the options say instead."""
+    from plesio.bench.recipe import load_recipe
+    from plesio.cost.cluster import parse_cluster
+
+    loaded = load_recipe(
+        recipe,
+        policies=policies,
+        seeds=None if seeds is None else split_seeds(seeds),
+        cluster=None if cluster is None else parse_cluster(cluster),
+    )
+    if target is None:
+        return loaded
+    return loaded.model_copy(update={"run": loaded.run.model_copy(update={"target": target})})
+
+
+def _again(recipe: Path, out: Path, options: Mapping[str, object]) -> str:
+    """The command that goes on with a sweep."""
+    given = [str(word) for option, value in options.items() if value is not None for word in (option, value)]
+    return shlex.join(["plesio", "sweep", str(recipe), "--out", str(out), *given, "--resume"])
+
+
+def _show(swept: "Mapping[str, Sequence[RunResult]]", *, network: str, page: Path) -> None:
+    from rich.console import Console
+
+    from plesio.report.sweep import render_sweep, render_sweep_page, summarise_sweep
+
+    result = summarise_sweep(swept, network=network)
+    write_whole(page, render_sweep_page(result))
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_sweep(result))
+    typer.echo(f"\n{page}")
 
 
 def split_bounds(text: str) -> list[str]:

@@ -5,9 +5,12 @@ without a traceback and exits with status 2.
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
 __all__ = [
+    "ArgumentError",
     "ConfigError",
     "DataError",
     "ExchangeError",
@@ -26,6 +29,45 @@ class PlesioError(Exception):
 
 class ConfigError(PlesioError):
     """A recipe, an argument or an environment variable that cannot be used as it stands."""
+
+
+class ArgumentError(ConfigError):
+    """An argument that a function has no answer for; it knows which of its words are parameters.
+
+    Parameters are written in backquotes, alone or with the value to write for them. The text of the error is in the
+    words of Python; `worded` says the same to somebody who wrote options.
+
+    >>> error = ArgumentError("`dp` is 3; write `dp = 2`, or `num_workers` for 4 dp")
+    >>> str(error), error.parameters
+    ('dp is 3; write dp = 2, or num_workers for 4 dp', ('dp', 'num_workers'))
+    >>> error.worded({"dp": "--dp", "num_workers": "--workers"})
+    '--dp is 3; write --dp 2, or --workers for 4 dp'
+    """
+
+    _PARAMETER = re.compile(r"`([a-z]\w*)(?: = ([^`]*))?`")
+
+    def __str__(self) -> str:
+        return self._PARAMETER.sub(lambda found: found[0].strip("`"), self.args[0])
+
+    @classmethod
+    def about(cls, parameter: str, error: ConfigError) -> Self:
+        """The error that the value of this parameter causes."""
+        return cls(f"`{parameter}`: {error.args[0]}")
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Those that the message names, each once; the first is what it is about."""
+        return tuple(dict.fromkeys(found[1] for found in self._PARAMETER.finditer(self.args[0])))
+
+    def worded(self, options: Mapping[str, str]) -> str:
+        """The message with the option of each parameter that has one."""
+
+        def option(found: re.Match[str]) -> str:
+            if found[1] not in options:
+                return found[0].strip("`")
+            return options[found[1]] if found[2] is None else f"{options[found[1]]} {found[2]}"
+
+        return self._PARAMETER.sub(option, self.args[0])
 
 
 class PolicySpecError(ConfigError):

@@ -8,7 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Axis", "BarChart", "Chart", "HeatMap", "LineChart", "RangeChart", "Series", "Span", "Table", "Timeline"]
+__all__ = [
+    "Axis",
+    "BarChart",
+    "Chart",
+    "HeatMap",
+    "LineChart",
+    "RangeChart",
+    "Series",
+    "Table",
+    "Timeline",
+    "TimelineBar",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +171,7 @@ class HeatMap(Chart):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimelineBar:
     """Something that goes on for a while.
 
     Attributes:
@@ -189,4 +200,4 @@ class Timeline(Chart):
 
     axis: Axis
     rows: Sequence[str]
-    spans: Sequence[Span]
+    spans: Sequence[TimelineBar]

@@ -3,8 +3,8 @@
 A parameter's name ends in its unit, and that is how its text is read: ``gradient_bytes`` is ``--gradient "700 MB"``,
 ``latency_s`` is ``--latency "10 us"``, ``bytes_per_s`` is ``--bandwidth "25 GB/s"``, and ``num_workers`` is ``--workers
 256``. Its type says the rest: int, float, bool, str, a Literal of texts, or a tuple of one of them, written with
-commas. Which numbers it may be is beside the type (`plesio.core.within`), and what it means in the ``Args:`` of the
-docstring.
+commas. Which numbers it may be is beside the type (`plesio.core.within`), and so is its option where the name does not
+say it (`Written`). What it means is in the ``Args:`` of the docstring. Positional-only parameters are no inputs.
 """
 
 import functools
@@ -17,9 +17,9 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
-from plesio.core.errors import ConfigError, nearest
+from plesio.core.errors import ArgumentError, ConfigError, nearest
 from plesio.core.units import (
     counted,
     format_bandwidth,
@@ -33,7 +33,7 @@ from plesio.core.units import (
 )
 from plesio.core.within import ANY, AT_LEAST_0, Within
 
-__all__ = ["Input", "checked", "inputs_of"]
+__all__ = ["Input", "Written", "checked", "inputs_of"]
 
 Kind = Literal["bandwidth", "size", "duration", "count", "number", "whole number", "text", "switch"]
 
@@ -58,7 +58,8 @@ _FORMAT: dict[Kind, Callable[[float], str]] = {
 }
 _LONG = 10**20
 
-Answer = TypeVar("Answer")
+Asked = ParamSpec("Asked")
+Result = TypeVar("Result")
 _METAVARS: dict[Kind, str] = {
     "bandwidth": "BANDWIDTH",
     "size": "SIZE",
@@ -72,6 +73,19 @@ _METAVARS: dict[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """How an input is written on the command line, where its name and its type do not say it.
+
+    Attributes:
+        option: The words of its option, without dashes: ``mtbf``.
+        metavar: What stands for its value in the help.
+    """
+
+    option: str = ""
+    metavar: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
     """One parameter of a function.
 
@@ -81,9 +95,10 @@ class Input:
         many: Whether it is a tuple, written with commas.
         choices: The texts that it may be; any without.
         within: The numbers that it may be.
-        optional: Whether it may be left out, which is None.
+        optional: Whether it may be None.
         default: The value that reproduces the reference.
         help: What it means.
+        written: How it is written on the command line.
     """
 
     name: str
@@ -94,6 +109,12 @@ class Input:
     optional: bool
     default: Any
     help: str
+    written: Written = Written()
+
+    @property
+    def required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is inspect.Parameter.empty
 
     @property
     def option(self) -> str:
@@ -102,6 +123,8 @@ class Input:
         >>> [one.option for one in inputs_of(_example)]
         ['--workers', '--gradient', '--nic-bandwidth']
         """
+        if self.written.option:
+            return f"--{self.written.option}"
         words = self.name.removeprefix("num_")
         for suffix, instead, kind in _SUFFIXES:
             if kind == self.kind and words.endswith(suffix):
@@ -111,6 +134,8 @@ class Input:
     @property
     def metavar(self) -> str:
         """What stands for its value in the help."""
+        if self.written.metavar:
+            return self.written.metavar
         one = "|".join(self.choices) or _METAVARS[self.kind]
         return f"{one},..." if self.many else one
 
@@ -131,7 +156,7 @@ class Input:
 
         >>> inputs_of(_example)[0].check(0)
         Traceback (most recent call last):
-        plesio.core.errors.ConfigError: num_workers is 0; write 1 to 4096
+        plesio.core.errors.ArgumentError: num_workers is 0; write 1 to 4096
 
         Raises:
             ConfigError: It is not; the message names the parameter.
@@ -142,10 +167,10 @@ class Input:
             self._check_one(value)
             return
         if not isinstance(value, (tuple, list)):
-            raise ConfigError(f"{self.name} is {_shown(value)}; write several, as in {self.default!r}")
+            raise ArgumentError(f"`{self.name}` is {_shown(value)}; write several, as in {self.default!r}")
         refusal = self.within.refusal_of_length(len(value))
         if refusal:
-            raise ConfigError(f"{self.name} has {counted(len(value), 'value')}; {refusal}")
+            raise ArgumentError(f"`{self.name}` has {counted(len(value), 'value')}; {refusal}")
         for each in value:
             self._check_one(each)
 
@@ -154,17 +179,17 @@ class Input:
             return
         if self.choices or self.kind == "text":
             if not isinstance(value, str):
-                raise ConfigError(f"{self.name} is {_shown(value)}; write a text")
+                raise ArgumentError(f"`{self.name}` is {_shown(value)}; write a text")
             if self.choices and value not in self.choices:
-                raise ConfigError(f'{self.name} is "{value}"; {nearest(value, self.choices)}')
+                raise ArgumentError(f'`{self.name}` is "{value}"; {nearest(value, self.choices)}')
             return
         kind, noun = (numbers.Integral, "whole number") if self.kind == "whole number" else (numbers.Real, "number")
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise ConfigError(f"{self.name} is {_shown(value)}; write a {noun}")
+            raise ArgumentError(f"`{self.name}` is {_shown(value)}; write a {noun}")
         if not (isinstance(value, float) and math.isinf(value) and self._may_be_infinite()):
             refusal = self.within.refusal(value)  # type: ignore[arg-type]
             if refusal:
-                raise ConfigError(f"{self.name} is {_shown(value)}; {refusal}")
+                raise ArgumentError(f"`{self.name}` is {_shown(value)}; {refusal}")
 
     def _may_be_infinite(self) -> bool:
         defaults = (self.default or ()) if self.many else (self.default,)
@@ -207,20 +232,21 @@ def _shown(value: Any) -> str:
     return textwrap.shorten(repr(value), width=60, placeholder="...")
 
 
-def checked(function: Callable[..., Answer]) -> Callable[..., Answer]:
+def checked(function: Callable[Asked, Result]) -> Callable[Asked, Result]:
     """``function``, which refuses what its inputs may not be before it begins.
 
     >>> checked(_example)(num_workers=2.5)
     Traceback (most recent call last):
-    plesio.core.errors.ConfigError: num_workers is 2.5; write a whole number
+    plesio.core.errors.ArgumentError: num_workers is 2.5; write a whole number
     """
     known = {one.name: one for one in inputs_of(function)}
 
     @functools.wraps(function)
-    def ask(**given: Any) -> Answer:
+    def ask(*others: Asked.args, **given: Asked.kwargs) -> Result:
         for name in given.keys() & known.keys():
             known[name].check(given[name])
-        return function(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        as_tuples: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        return function(*others, **as_tuples)
 
     return ask
 
@@ -235,6 +261,8 @@ def inputs_of(function: Callable[..., Any]) -> tuple[Input, ...]:
     hints, explained = typing.get_type_hints(function, include_extras=True), _explanations(function)
     found = []
     for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            continue
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY, f"{parameter.name} is not keyword-only"
         found.append(
             _input(parameter.name, hints[parameter.name], default=parameter.default, help=explained[parameter.name])
@@ -243,9 +271,11 @@ def inputs_of(function: Callable[..., Any]) -> tuple[Input, ...]:
 
 
 def _input(name: str, hint: Any, *, default: Any, help: str) -> Input:
-    within = ANY
+    within, written = ANY, Written()
     if typing.get_origin(hint) is Annotated:
-        hint, within = typing.get_args(hint)
+        hint, *notes = typing.get_args(hint)
+        within = next((note for note in notes if isinstance(note, Within)), within)
+        written = next((note for note in notes if isinstance(note, Written)), written)
     optional = typing.get_origin(hint) in (types.UnionType, typing.Union)
     if optional:
         (hint,) = (each for each in typing.get_args(hint) if each is not type(None))
@@ -263,7 +293,15 @@ def _input(name: str, hint: Any, *, default: Any, help: str) -> Input:
         suffixed = (each for suffix, _, each in _SUFFIXES if name.endswith(suffix))
         kind = next((each for each in suffixed if each != "count" or kind == "number"), kind)
     return Input(
-        name=name, kind=kind, many=many, choices=choices, within=within, optional=optional, default=default, help=help
+        name=name,
+        kind=kind,
+        many=many,
+        choices=choices,
+        within=within,
+        optional=optional,
+        default=default,
+        help=help,
+        written=written,
     )
 
 

@@ -18,7 +18,7 @@ Where it stops being true: other layers (gated MLPs, grouped-query attention), o
 
 from typing import Literal
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError, ConfigError
 
 __all__ = [
     "Recomputation",
@@ -158,4 +158,4 @@ def recomputed_share(recomputation: Recomputation, *, hidden: int, sequence: int
 def _check(**numbers: int) -> None:
     for name, value in numbers.items():
         if value < 1:
-            raise ConfigError(f"{name} = {value}; write 1 or more")
+            raise ArgumentError(f"`{name} = {value}`; write 1 or more")

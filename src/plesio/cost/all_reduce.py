@@ -11,6 +11,7 @@ from typing import Literal
 
 from plesio.core.errors import ConfigError, nearest
 from plesio.cost.hockney import check_message, check_ranks, levels
+from plesio.cost.link import Link
 
 __all__ = [
     "busiest_rank_bytes",
@@ -23,49 +24,47 @@ __all__ = [
 ]
 
 
-def ring_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+def ring_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
     """Seconds for a ring: reduce-scatter, then all-gather, ``2(n-1)(α + S/(nB))`` (Patarasuk & Yuan 2009).
 
-    >>> ring_all_reduce_s(700e6, num_ranks=256, latency_s=10e-6, bytes_per_s=25e9)
+    >>> ring_all_reduce_s(700e6, num_ranks=256, link=Link(latency_s=10e-6, bytes_per_s=25e9))
     0.06088125
 
     Args:
         num_bytes: S.
         num_ranks: n, any number.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second.
+        link: α and B.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    check_message(num_bytes, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    check_message(num_bytes)
     check_ranks(num_ranks)
-    return 2 * (num_ranks - 1) * (latency_s + num_bytes / num_ranks / bytes_per_s)
+    return 2 * (num_ranks - 1) * (link.latency_s + num_bytes / num_ranks / link.bytes_per_s)
 
 
-def tree_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+def tree_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
     """Seconds for a binomial tree: reduce to a root, then broadcast, whole tensors at a time.
 
     ``2 ⌈log₂ n⌉ (α + S/B)`` (Thakur et al. 2005).
 
-    >>> round(tree_all_reduce_s(1e6, num_ranks=256, latency_s=10e-6, bytes_per_s=50e9), 9)
+    >>> round(tree_all_reduce_s(1e6, num_ranks=256, link=Link(latency_s=10e-6, bytes_per_s=50e9)), 9)
     0.00048
 
     Args:
         num_bytes: S.
         num_ranks: n, any number.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second.
+        link: α and B.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    check_message(num_bytes, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    check_message(num_bytes)
     check_ranks(num_ranks)
-    return 2 * levels(num_ranks) * (latency_s + num_bytes / bytes_per_s)
+    return 2 * levels(num_ranks) * (link.latency_s + num_bytes / link.bytes_per_s)
 
 
-def double_tree_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+def double_tree_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
     """Seconds for two binary trees, each pipelining a half of the tensor: reduce, then broadcast.
 
     An inner rank of one tree is a leaf of the other, so both its ports are always busy, and each edge is used in every
@@ -73,55 +72,53 @@ def double_tree_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: flo
     ``k = √((h-1) S / (2αB))``, at least 1 and not rounded, gives ``(√(S/B) + √(2(h-1)α))²`` (Sanders, Speck & Träff
     2009).
 
-    >>> round(double_tree_all_reduce_s(1e9, num_ranks=256, latency_s=10e-6, bytes_per_s=50e9), 4)
+    >>> round(double_tree_all_reduce_s(1e9, num_ranks=256, link=Link(latency_s=10e-6, bytes_per_s=50e9)), 4)
     0.047
 
     Args:
         num_bytes: S.
         num_ranks: n, any number.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second.
+        link: α and B.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    check_message(num_bytes, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    check_message(num_bytes)
     check_ranks(num_ranks)
     if num_ranks == 1:
         return 0.0
     below = levels(num_ranks) - 1
-    wire_s = num_bytes / bytes_per_s
-    if below * wire_s <= 2 * latency_s:  # one packet a tree
-        return 2 * (below + 1) * (2 * latency_s + wire_s)
-    return 2 * (wire_s + 2 * below * latency_s + 2 * math.sqrt(2 * below * latency_s * wire_s))
+    wire_s = num_bytes / link.bytes_per_s
+    if below * wire_s <= 2 * link.latency_s:  # one packet a tree
+        return 2 * (below + 1) * (2 * link.latency_s + wire_s)
+    return 2 * (wire_s + 2 * below * link.latency_s + 2 * math.sqrt(2 * below * link.latency_s * wire_s))
 
 
-def halving_doubling_all_reduce_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+def halving_doubling_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
     """Seconds for recursive halving (reduce-scatter) and doubling (all-gather), Rabenseifner's algorithm.
 
     ``2 log₂ n α + 2 (n-1)/n S/B`` for a power of two. Otherwise the ranks beyond the largest power of two n' first hand
     their tensor to a partner and get the result from it in the end: ``2 log₂ n' α + 2 (n'-1)/n' S/B + 2 (α + S/B)``
     (Rabenseifner 2004; Thakur et al. 2005).
 
-    >>> round(halving_doubling_all_reduce_s(100e6, num_ranks=256, latency_s=10e-6, bytes_per_s=50e9), 6)
+    >>> round(halving_doubling_all_reduce_s(100e6, num_ranks=256, link=Link(latency_s=10e-6, bytes_per_s=50e9)), 6)
     0.004144
 
     Args:
         num_bytes: S.
         num_ranks: n, any number.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second.
+        link: α and B.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    check_message(num_bytes, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    check_message(num_bytes)
     check_ranks(num_ranks)
     rounds = num_ranks.bit_length() - 1
     power = 1 << rounds
-    duration_s = 2 * rounds * latency_s + 2 * (power - 1) / power * num_bytes / bytes_per_s
+    duration_s = 2 * rounds * link.latency_s + 2 * (power - 1) / power * num_bytes / link.bytes_per_s
     if power < num_ranks:
-        duration_s += 2 * (latency_s + num_bytes / bytes_per_s)
+        duration_s += 2 * (link.latency_s + num_bytes / link.bytes_per_s)
     return duration_s
 
 
@@ -130,10 +127,8 @@ def hierarchical_all_reduce_s(
     *,
     num_hosts: int,
     ranks_per_host: int,
-    local_latency_s: float,
-    local_bytes_per_s: float,
-    latency_s: float,
-    bytes_per_s: float,
+    local: Link,
+    link: Link,
 ) -> float:
     """Seconds for two levels: reduce-scatter in each host, all-reduce between hosts, all-gather in each host.
 
@@ -141,28 +136,26 @@ def hierarchical_all_reduce_s(
     its own m-th of the tensor, all m at the same time, over the interface that they share (Jia et al. 2018, where
     only one rank of a host is at work between hosts).
 
-    >>> args = dict(num_hosts=32, ranks_per_host=8, local_latency_s=1e-6, local_bytes_per_s=600e9, latency_s=10e-6)
-    >>> round(hierarchical_all_reduce_s(700e6, **args, bytes_per_s=8 * 25e9), 5)  # a NIC a GPU
-    0.00946
-    >>> round(hierarchical_all_reduce_s(700e6, **args, bytes_per_s=25e9), 4)  # a NIC a host
+    >>> hosts = dict(num_hosts=32, ranks_per_host=8, local=Link(latency_s=1e-6, bytes_per_s=600e9))
+    >>> nic = Link(latency_s=10e-6, bytes_per_s=25e9)
+    >>> round(hierarchical_all_reduce_s(700e6, **hosts, link=nic), 4)  # a NIC a host
     0.0569
+    >>> a_nic_a_gpu = Link(latency_s=10e-6, bytes_per_s=8 * 25e9)
+    >>> round(hierarchical_all_reduce_s(700e6, **hosts, link=a_nic_a_gpu), 5)
+    0.00946
 
     Args:
         num_bytes: S.
         num_hosts: N.
         ranks_per_host: m.
-        local_latency_s: α₁, seconds a message in a host.
-        local_bytes_per_s: B₁, bytes per second, of a rank in its host.
-        latency_s: α₂, seconds a message between hosts.
-        bytes_per_s: B₂, bytes per second, of a host to the others: all its NICs together.
+        local: α₁ and B₁, of a rank in its host.
+        link: α₂ and B₂, of a host to the others: all its NICs together.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    inside_s = ring_all_reduce_s(
-        num_bytes, num_ranks=ranks_per_host, latency_s=local_latency_s, bytes_per_s=local_bytes_per_s
-    )
-    between_s = ring_all_reduce_s(num_bytes, num_ranks=num_hosts, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    inside_s = ring_all_reduce_s(num_bytes, num_ranks=ranks_per_host, link=local)
+    between_s = ring_all_reduce_s(num_bytes, num_ranks=num_hosts, link=link)
     return inside_s + between_s
 
 
@@ -173,8 +166,7 @@ def nccl_all_reduce_s(
     ranks_per_host: int,
     algorithm: Literal["ring", "tree"],
     local_latency_s: float,
-    latency_s: float,
-    bus_bytes_per_s: float,
+    link: Link,
 ) -> float:
     """Seconds by NCCL's own cost model: the latencies of the steps one after the other, plus bytes over bandwidth.
 
@@ -194,23 +186,24 @@ def nccl_all_reduce_s(
         ranks_per_host: m.
         algorithm: ``ring`` or ``tree``.
         local_latency_s: α₁, seconds a step in a host.
-        latency_s: α₂, seconds a step between hosts.
-        bus_bytes_per_s: B, bytes per second.
+        link: α₂, of a step between hosts, and B.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    check_message(num_bytes, latency_s=min(local_latency_s, latency_s), bytes_per_s=bus_bytes_per_s)
+    check_message(num_bytes)
+    if not 0 <= local_latency_s < math.inf:
+        raise ConfigError(f"a latency of {local_latency_s} s; write 0 or more")
     check_ranks(min(num_hosts, ranks_per_host))
     num_ranks = num_hosts * ranks_per_host
     if num_ranks == 1:
         return 0.0
-    wire_s = 2 * num_bytes / bus_bytes_per_s
+    wire_s = 2 * num_bytes / link.bytes_per_s
     if algorithm == "tree":
-        return 2 * (ranks_per_host - 1) * local_latency_s + 2 * levels(num_hosts) * latency_s + wire_s
+        return 2 * (ranks_per_host - 1) * local_latency_s + 2 * levels(num_hosts) * link.latency_s + wire_s
     steps = 2 * (num_ranks - 1)
     crossing = min(2 * num_hosts, steps) if num_hosts > 1 else 0
-    return (steps - crossing) * local_latency_s + crossing * latency_s + wire_s * (num_ranks - 1) / num_ranks
+    return (steps - crossing) * local_latency_s + crossing * link.latency_s + wire_s * (num_ranks - 1) / num_ranks
 
 
 def busiest_rank_bytes(algorithm: str, num_bytes: float, *, num_ranks: int) -> float:

@@ -26,9 +26,10 @@ from typing import Any, Self
 
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.results import Environment
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
 from plesio.cost.fit import AlphaBeta, LineFit, alpha_beta_of_all_reduce, fit_line
 from plesio.cost.host_costs import HostCosts
+from plesio.cost.link import Link
 
 __all__ = ["CALIBRATION_SCHEMA_VERSION", "Calibration", "Curve"]
 
@@ -197,7 +198,7 @@ class Calibration:
             hosts=1,
             workers_per_host=count,
             cores_per_host=count,
-            local=LinkKind(latency_s=way_s / 2, bytes_per_s=_MOST_BYTES_PER_S),
+            local=Link(latency_s=way_s / 2, bytes_per_s=_MOST_BYTES_PER_S),
         )
 
     def to_json(self) -> dict[str, Any]:

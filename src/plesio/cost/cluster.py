@@ -9,7 +9,7 @@ over it:
     nic:<host>:out, nic:<host>:in       a host's interface
     uplink:<rack>:up, uplink:<rack>:down
 
-Links of a name are one link, so a simulation can queue transfers on them. A path's latency is the sum over its links:
+Hops of a name are one link, so a simulation can queue transfers on them. A path's latency is the sum over its links:
 that of the interface is the whole latency between two hosts of a rack, and that of the uplink what another rack adds,
 so both are charged on the way out. Switches do not block.
 
@@ -24,50 +24,25 @@ from pathlib import Path
 
 from plesio.core.errors import ConfigError, nearest
 from plesio.cost.cluster_file import read_cluster_text
+from plesio.cost.link import Link
 from plesio.cost.link_changes import LinkChange, LinkName
 from plesio.cost.named_clusters import CLUSTER_TEXTS
 
-__all__ = ["NAMED_CLUSTERS", "Cluster", "Link", "LinkKind", "parse_cluster"]
+__all__ = ["NAMED_CLUSTERS", "Cluster", "Hop", "parse_cluster"]
+
+_LOCAL = Link(latency_s=20e-6, bytes_per_s=4e9)
+_NIC = Link(latency_s=50e-6, bytes_per_s=125e6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkKind:
-    """What a kind of link can do.
-
-    Attributes:
-        latency_s: Seconds that the first byte takes.
-        bytes_per_s: Bandwidth of one direction.
-        shared: Transfers that are on such a link at the same time share its bandwidth. Otherwise each has all of it, as
-            the accelerators behind an NVSwitch do, while each sends to one other.
-    """
-
-    latency_s: float
-    bytes_per_s: float
-    shared: bool = True
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.latency_s < math.inf and 0 < self.bytes_per_s < math.inf):
-            raise ConfigError(
-                f"a link of {self.latency_s} s and {self.bytes_per_s} bytes per second is impossible; "
-                "write a latency of 0 or more and a bandwidth of more than 0"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One direction of one link; links of equal name are the same.
+class Hop(Link):
+    """One direction of one link on a path; hops of equal name are the same.
 
     Attributes:
         name: Which link.
-        latency_s: What it adds to a message's time, however small the message.
-        bytes_per_s: Bandwidth.
-        shared: As in `LinkKind`.
     """
 
     name: str
-    latency_s: float
-    bytes_per_s: float
-    shared: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +73,9 @@ class Cluster:
     workers_per_host: int
     cores_per_host: int
     racks: int = 1
-    local: LinkKind = LinkKind(latency_s=20e-6, bytes_per_s=4e9)
-    nic: LinkKind = LinkKind(latency_s=50e-6, bytes_per_s=125e6)
-    uplink: LinkKind | None = None
+    local: Link = _LOCAL
+    nic: Link = _NIC
+    uplink: Link | None = None
     device: str = ""
     memory_bytes: int | None = None
     changes: tuple[LinkChange, ...] = ()
@@ -194,7 +169,7 @@ class Cluster:
         """
         return self.rack_of_host(self.host_of(rank))
 
-    def path(self, source: int, target: int) -> tuple[Link, ...]:
+    def path(self, source: int, target: int) -> tuple[Hop, ...]:
         """The links from host ``source`` to host ``target``; the interfaces' latency counts once.
 
         Raises:
@@ -203,21 +178,21 @@ class Cluster:
         up, down = self.rack_of_host(source), self.rack_of_host(target)
         if source == target:
             local = self._link("local", source, self.changes)
-            return (Link(f"local:{source}", local.latency_s, local.bytes_per_s, local.shared),)
+            return (_hop(f"local:{source}", local),)
         sender = self._link("nic", source, self.changes)
-        out = Link(f"nic:{source}:out", sender.latency_s, sender.bytes_per_s)
-        into = Link(f"nic:{target}:in", 0.0, self._link("nic", target, self.changes).bytes_per_s)
+        out = _hop(f"nic:{source}:out", sender)
+        into = _hop(f"nic:{target}:in", self._link("nic", target, self.changes), latency_s=0.0)
         if up == down:
             return (out, into)
         leaving = self._link("uplink", up, self.changes)
         return (
             out,
-            Link(f"uplink:{up}:up", leaving.latency_s, leaving.bytes_per_s),
-            Link(f"uplink:{down}:down", 0.0, self._link("uplink", down, self.changes).bytes_per_s),
+            _hop(f"uplink:{up}:up", leaving),
+            _hop(f"uplink:{down}:down", self._link("uplink", down, self.changes), latency_s=0.0),
             into,
         )
 
-    def _link(self, name: LinkName, number: int, changes: tuple[LinkChange, ...]) -> LinkKind:
+    def _link(self, name: LinkName, number: int, changes: tuple[LinkChange, ...]) -> Link:
         """The link of a host or a rack at the beginning, with those of the changes that happen then."""
         kind = {"local": self.local, "nic": self.nic, "uplink": self.uplink}[name]
         assert kind is not None, f"a path over {name} in {self.name}"
@@ -285,14 +260,14 @@ class Cluster:
             ratio = values["uplink"].pop("oversubscription", None) if "uplink" in values else None
             for kind in ("local", "nic"):
                 if kind in values:
-                    values[kind] = LinkKind(**values[kind])
+                    values[kind] = Link(**values[kind])
             if ratio is not None:
                 if not 0 < ratio < math.inf:
                     raise ConfigError(f"uplink.oversubscription is {ratio}; write more than 0, as in 4.0")
                 full_rack = -(-max(values["hosts"], 1) // max(values.get("racks", 1), 1)) * values["nic"].bytes_per_s
                 values["uplink"]["bytes_per_s"] = full_rack / ratio
             if "uplink" in values:
-                values["uplink"] = LinkKind(**values["uplink"])
+                values["uplink"] = Link(**values["uplink"])
             changes = [LinkChange(**change) for change in values.pop("changes", ())]
             values["changes"] = tuple(sorted(changes, key=lambda change: change.at_s))
             values.setdefault("cores_per_host", values["workers_per_host"])
@@ -305,6 +280,15 @@ NAMED_CLUSTERS: Mapping[str, Cluster] = {
     name: Cluster.from_toml(text, name=name, where=name) for name, text in CLUSTER_TEXTS.items()
 }
 """Clusters to begin with, by name. `plesio.cost.named_clusters` has their files and sources."""
+
+
+def _hop(name: str, link: Link, *, latency_s: float | None = None) -> Hop:
+    return Hop(
+        name=name,
+        latency_s=link.latency_s if latency_s is None else latency_s,
+        bytes_per_s=link.bytes_per_s,
+        shared=link.shared,
+    )
 
 
 def parse_cluster(text: str) -> Cluster:

@@ -23,6 +23,7 @@ from plesio.cost.all_reduce import (
     tree_all_reduce_s,
 )
 from plesio.cost.hockney import check_message, check_ranks, levels, point_to_point_s
+from plesio.cost.link import Link
 from plesio.cost.placement import all_reduce_on, all_reduce_times_on, broadcast_on, select_all_reduce_on
 from plesio.cost.selection import ALL_REDUCES, Choice, Crossover, all_reduce_crossovers, select_all_reduce
 
@@ -56,72 +57,68 @@ __all__ = [
 ]
 
 
-def all_gather_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+def all_gather_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
     """Seconds until every rank has all parts, by a ring: ``(n-1)(α + S/(nB))`` (Thakur et al. 2005).
 
-    >>> all_gather_s(4e6, num_ranks=4, latency_s=0, bytes_per_s=1e9)
+    >>> all_gather_s(4e6, num_ranks=4, link=Link(latency_s=0, bytes_per_s=1e9))
     0.003
 
     Args:
         num_bytes: S, of all n parts together.
         num_ranks: n, any number.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second.
+        link: α and B.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    check_message(num_bytes, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    check_message(num_bytes)
     check_ranks(num_ranks)
-    return (num_ranks - 1) * (latency_s + num_bytes / num_ranks / bytes_per_s)
+    return (num_ranks - 1) * (link.latency_s + num_bytes / num_ranks / link.bytes_per_s)
 
 
-def reduce_scatter_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+def reduce_scatter_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
     """Seconds until every rank has its part of the sum, by a ring: an all-gather, backwards.
 
     ``(n-1)(α + S/(nB))`` (Thakur et al. 2005, pairwise exchange, which takes as long).
 
-    >>> reduce_scatter_s(4e6, num_ranks=4, latency_s=0, bytes_per_s=1e9)
+    >>> reduce_scatter_s(4e6, num_ranks=4, link=Link(latency_s=0, bytes_per_s=1e9))
     0.003
 
     Args:
         num_bytes: S, of the tensor that every rank brings.
         num_ranks: n, any number.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second.
+        link: α and B.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    return all_gather_s(num_bytes, num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    return all_gather_s(num_bytes, num_ranks=num_ranks, link=link)
 
 
-def all_to_all_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+def all_to_all_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
     """Seconds until every rank has its part of every other's tensor: in round k, rank r sends to r+k.
 
     ``(n-1)(α + S/(nB))`` (Thakur et al. 2005, pairwise exchange). Not ``n²``: ranks send side by side. For
     equal parts; for others see `unequal_all_to_all_s`.
 
-    >>> all_to_all_s(4e6, num_ranks=4, latency_s=0, bytes_per_s=1e9)
+    >>> all_to_all_s(4e6, num_ranks=4, link=Link(latency_s=0, bytes_per_s=1e9))
     0.003
 
     Args:
         num_bytes: S, that every rank brings; an n-th of it is for each rank.
         num_ranks: n, any number.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second.
+        link: α and B.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    return all_gather_s(num_bytes, num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    return all_gather_s(num_bytes, num_ranks=num_ranks, link=link)
 
 
 def unequal_all_to_all_s(
     sent_bytes: Sequence[Sequence[float]] | NDArray[np.float64],
     *,
-    latency_s: float,
-    bytes_per_s: float,
+    link: Link,
     duplex: float = 1.0,
 ) -> float:
     """Seconds for an all-to-all with parts of any sizes, as a mixture of experts sends them: the busiest rank decides.
@@ -130,13 +127,12 @@ def unequal_all_to_all_s(
     the busiest port never waits (König 1916; Birkhoff 1946). With equal parts it is `all_to_all_s`. Where a port cannot
     send all the time that it receives, the smaller of the two counts in part as well.
 
-    >>> unequal_all_to_all_s([[0, 1e6], [3e6, 0]], latency_s=0, bytes_per_s=1e9)
+    >>> unequal_all_to_all_s([[0, 1e6], [3e6, 0]], link=Link(latency_s=0, bytes_per_s=1e9))
     0.003
 
     Args:
         sent_bytes: From each rank (rows) to each; what a rank has for itself counts for nothing.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second.
+        link: α and B.
         duplex: Share of the smaller of what a port sends and receives that the other hides; 1 is full duplex.
 
     Raises:
@@ -150,38 +146,35 @@ def unequal_all_to_all_s(
         raise ConfigError(f"duplex is {duplex:g}; write 0 (one way at a time) to 1 (both at once)")
     out, into = sent.sum(axis=1), sent.sum(axis=0)
     busiest = float((np.maximum(out, into) + (1 - duplex) * np.minimum(out, into)).max())
-    check_message(busiest, latency_s=latency_s, bytes_per_s=bytes_per_s)
-    return (len(sent) - 1) * latency_s + busiest / bytes_per_s
+    check_message(busiest)
+    return (len(sent) - 1) * link.latency_s + busiest / link.bytes_per_s
 
 
-def broadcast_s(num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+def broadcast_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
     """Seconds until every rank has the root's tensor, by the faster of two ways (Thakur et al. 2005).
 
     - Binomial tree, for small tensors: ``⌈log₂ n⌉ (α + S/B)``.
     - Scatter by a binomial tree, then a ring all-gather (van de Geijn), for large ones:
       ``(⌈log₂ n⌉ + n-1) α + 2 (n-1)/n S/B``.
 
-    >>> broadcast_s(1e9, num_ranks=8, latency_s=0, bytes_per_s=1e9)  # the second way
+    >>> broadcast_s(1e9, num_ranks=8, link=Link(latency_s=0, bytes_per_s=1e9))  # the second way
     1.75
 
     Args:
         num_bytes: S.
         num_ranks: n, any number, the root among them.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second.
+        link: α and B.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    gather_s = all_gather_s(num_bytes, num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=bytes_per_s)
-    tree_s = levels(num_ranks) * (latency_s + num_bytes / bytes_per_s)
-    scatter_s = levels(num_ranks) * latency_s + (num_ranks - 1) / num_ranks * num_bytes / bytes_per_s
+    gather_s = all_gather_s(num_bytes, num_ranks=num_ranks, link=link)
+    tree_s = levels(num_ranks) * (link.latency_s + num_bytes / link.bytes_per_s)
+    scatter_s = levels(num_ranks) * link.latency_s + (num_ranks - 1) / num_ranks * num_bytes / link.bytes_per_s
     return min(tree_s, scatter_s + gather_s)
 
 
-def parameter_server_one_way_s(
-    num_bytes: float, *, num_workers: int, num_servers: int, latency_s: float, bytes_per_s: float
-) -> float:
+def parameter_server_one_way_s(num_bytes: float, *, num_workers: int, num_servers: int, link: Link) -> float:
     """Seconds until n workers have all pushed to, or all pulled from, a parameter server of k equal shards.
 
     ``max(n, k) (α + S/(kB))``: each worker sends to each server ``S/k`` bytes, a server receives from one worker at a
@@ -193,41 +186,35 @@ def parameter_server_one_way_s(
         num_bytes: S, of all parameters.
         num_workers: n.
         num_servers: k.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second, of a worker's and of a server's link.
+        link: α and B, a worker's and a server's.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
     if min(num_workers, num_servers) < 1:
         raise ConfigError(f"{num_workers} workers and {num_servers} servers; write 1 or more of each")
-    message_s = point_to_point_s(num_bytes / num_servers, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    message_s = point_to_point_s(num_bytes / num_servers, link=link)
     return max(num_workers, num_servers) * message_s
 
 
-def parameter_server_s(
-    num_bytes: float, *, num_workers: int, num_servers: int, latency_s: float, bytes_per_s: float
-) -> float:
+def parameter_server_s(num_bytes: float, *, num_workers: int, num_servers: int, link: Link) -> float:
     """Seconds for n workers to push their updates and then pull the parameters: two times one way.
 
     One worker alone still talks to the servers, so it does not take no time, unlike a collective's.
 
-    >>> parameter_server_s(700e6, num_workers=256, num_servers=16, latency_s=0, bytes_per_s=100e9)
+    >>> parameter_server_s(700e6, num_workers=256, num_servers=16, link=Link(latency_s=0, bytes_per_s=100e9))
     0.224
 
     Args:
         num_bytes: S, of all parameters.
         num_workers: n.
         num_servers: k.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second, of a worker's and of a server's link.
+        link: α and B, a worker's and a server's.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    return 2 * parameter_server_one_way_s(
-        num_bytes, num_workers=num_workers, num_servers=num_servers, latency_s=latency_s, bytes_per_s=bytes_per_s
-    )
+    return 2 * parameter_server_one_way_s(num_bytes, num_workers=num_workers, num_servers=num_servers, link=link)
 
 
 _PASSES: Mapping[str, int] = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all_to_all": 1}

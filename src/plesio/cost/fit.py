@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plesio.core.errors import ConfigError, DataError
+from plesio.cost.link import Link
 
 __all__ = ["AlphaBeta", "LineFit", "alpha_beta_of_all_reduce", "fit_line"]
 
@@ -97,6 +98,11 @@ class AlphaBeta:
     bytes_per_s: float
     latency_ci95_s: tuple[float, float]
     bytes_per_s_ci95: tuple[float, float]
+
+    @property
+    def link(self) -> Link:
+        """One of these links."""
+        return Link(latency_s=self.latency_s, bytes_per_s=self.bytes_per_s)
 
 
 def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit:

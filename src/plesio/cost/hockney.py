@@ -11,22 +11,19 @@ and is done in no time.
 import math
 
 from plesio.core.errors import ConfigError
+from plesio.cost.link import Link
 
 __all__ = ["check_message", "check_ranks", "levels", "point_to_point_s"]
 
 
-def check_message(num_bytes: float, *, latency_s: float, bytes_per_s: float) -> None:
+def check_message(num_bytes: float) -> None:
     """Make sure that the model has a time for this message.
 
     Raises:
-        ConfigError: Fewer than 0 bytes, a negative latency, no bandwidth, or a number that is not finite.
+        ConfigError: Fewer than 0 bytes, or a number that is not finite.
     """
     if not 0 <= num_bytes < math.inf:
         raise ConfigError(f"a message of {num_bytes} bytes; write 0 or more")
-    if not 0 <= latency_s < math.inf:
-        raise ConfigError(f"a latency of {latency_s} s; write 0 or more")
-    if not 0 < bytes_per_s < math.inf:
-        raise ConfigError(f"a bandwidth of {bytes_per_s} bytes per second; write more than 0")
 
 
 def check_ranks(num_ranks: int) -> None:
@@ -48,19 +45,18 @@ def levels(num_ranks: int) -> int:
     return (num_ranks - 1).bit_length()
 
 
-def point_to_point_s(num_bytes: float, *, latency_s: float, bytes_per_s: float) -> float:
+def point_to_point_s(num_bytes: float, *, link: Link) -> float:
     """Seconds for one message: ``α + S/B`` (Hockney 1994).
 
-    >>> point_to_point_s(1e6, latency_s=50e-6, bytes_per_s=125e6)
+    >>> point_to_point_s(1e6, link=Link(latency_s=50e-6, bytes_per_s=125e6))
     0.00805
 
     Args:
         num_bytes: S.
-        latency_s: α, seconds.
-        bytes_per_s: B, bytes per second.
+        link: α and B.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    check_message(num_bytes, latency_s=latency_s, bytes_per_s=bytes_per_s)
-    return latency_s + num_bytes / bytes_per_s
+    check_message(num_bytes)
+    return link.latency_s + num_bytes / link.bytes_per_s

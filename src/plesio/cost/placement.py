@@ -120,7 +120,7 @@ def all_reduce_times_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float
 
 def _hosts(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> list[int]:
     """Where the ranks are, host by host."""
-    check_message(num_bytes, latency_s=0.0, bytes_per_s=1.0)
+    check_message(num_bytes)
     if not ranks or len(set(ranks)) < len(ranks):
         raise ConfigError(f"a collective of the ranks {list(ranks)}; write one or more, each once")
     return [cluster.host_of(rank) for rank in sorted(ranks)]

@@ -13,6 +13,7 @@ from plesio.cost.all_reduce import (
     ring_all_reduce_s,
     tree_all_reduce_s,
 )
+from plesio.cost.link import Link
 
 __all__ = [
     "ALL_REDUCES",
@@ -28,7 +29,7 @@ __all__ = [
 class AllReduceTime(Protocol):
     """An all-reduce's time among equal links."""
 
-    def __call__(self, num_bytes: float, *, num_ranks: int, latency_s: float, bytes_per_s: float) -> float:
+    def __call__(self, num_bytes: float, *, num_ranks: int, link: Link) -> float:
         """Seconds."""
         ...
 
@@ -84,22 +85,20 @@ def select_all_reduce(
     num_bytes: float,
     *,
     num_ranks: int,
-    latency_s: float,
-    bytes_per_s: float,
+    link: Link,
     algorithms: Sequence[str] = tuple(ALL_REDUCES),
 ) -> Choice:
     """The fastest algorithm for this size, and its time.
 
     >>> select_all_reduce(
-    ...     1e6, num_ranks=256, latency_s=10e-6, bytes_per_s=50e9, algorithms=["ring", "double tree"]
+    ...     1e6, num_ranks=256, link=Link(latency_s=10e-6, bytes_per_s=50e9), algorithms=["ring", "double tree"]
     ... ).algorithm
     'double tree'
 
     Args:
         num_bytes: S.
         num_ranks: n.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second.
+        link: α and B.
         algorithms: Those to choose from, names of `ALL_REDUCES`: ``["ring", "double tree"]`` is what NCCL has. For a
             power of two halving-doubling is never slower than any other, in this model.
 
@@ -111,12 +110,11 @@ def select_all_reduce(
             raise ConfigError(f'unknown all-reduce "{name}"; {nearest(name, ALL_REDUCES)}')
     if not algorithms:
         raise ConfigError(f"no algorithms to choose from; known: {', '.join(ALL_REDUCES)}")
-    arguments = {"latency_s": latency_s, "bytes_per_s": bytes_per_s}
-    return fastest({name: ALL_REDUCES[name](num_bytes, num_ranks=num_ranks, **arguments) for name in algorithms})
+    return fastest({name: ALL_REDUCES[name](num_bytes, num_ranks=num_ranks, link=link) for name in algorithms})
 
 
 def all_reduce_crossovers(
-    *, num_ranks: int, latency_s: float, bytes_per_s: float, algorithms: Sequence[str] = tuple(ALL_REDUCES)
+    *, num_ranks: int, link: Link, algorithms: Sequence[str] = tuple(ALL_REDUCES)
 ) -> tuple[Crossover, ...]:
     """Which algorithm is the fastest from which size on, up to 1 PiB; sizes are rising, the first is 0.
 
@@ -125,15 +123,14 @@ def all_reduce_crossovers(
     may be missed.
 
     >>> crossings = all_reduce_crossovers(
-    ...     num_ranks=256, latency_s=10e-6, bytes_per_s=50e9, algorithms=["ring", "tree"]
+    ...     num_ranks=256, link=Link(latency_s=10e-6, bytes_per_s=50e9), algorithms=["ring", "tree"]
     ... )
     >>> [(crossing.algorithm, round(crossing.from_bytes / 1e6, 1)) for crossing in crossings]
     [('tree', 0.0), ('ring', 17.6)]
 
     Args:
         num_ranks: n.
-        latency_s: α, seconds a message.
-        bytes_per_s: B, bytes per second.
+        link: α and B.
         algorithms: As in `select_all_reduce`.
 
     Raises:
@@ -141,9 +138,7 @@ def all_reduce_crossovers(
     """
 
     def choice(num_bytes: float) -> str:
-        return select_all_reduce(
-            num_bytes, num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=bytes_per_s, algorithms=algorithms
-        ).algorithm
+        return select_all_reduce(num_bytes, num_ranks=num_ranks, link=link, algorithms=algorithms).algorithm
 
     found = [Crossover(0.0, choice(0.0))]
     octaves = round(math.log2(_LARGEST_BYTES))

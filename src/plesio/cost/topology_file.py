@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import ConfigError
-from plesio.cost.topology import PairMatrix, Plan, Topology
+from plesio.cost.exchange_plan import Plan
+from plesio.cost.topology import PairMatrix, Topology
 
 __all__ = ["alike", "cluster_text", "read_topology", "reordered"]
 
@@ -50,7 +51,8 @@ def cluster_text(plan: Plan, *, name: str = "probed") -> str:
     """TOML of the cluster, with its hosts in the planned order.
 
     >>> from plesio.cost.cluster import Cluster
-    >>> from plesio.cost.topology import PairMatrix, plan
+    >>> from plesio.cost.exchange_plan import plan
+    >>> from plesio.cost.topology import PairMatrix
     >>> two = PairMatrix(hosts=("a", "b"), latency_s=((0, 1e-4), (1e-4, 0)), bytes_per_s=((0, 1e9), (1e9, 0)))
     >>> Cluster.from_toml(cluster_text(plan(two, num_bytes=1e6)), name="two").nic.bytes_per_s
     1000000000.0

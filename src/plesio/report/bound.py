@@ -58,7 +58,7 @@ def write_bound(theorem: Theorem, inputs: Mapping[str, Any], bound: Bound, out: 
     write_whole(page, render_bound_page(theorem, inputs, bound, charts=charts))
     for chart in charts:
         write_whole(out / f"{theorem.name}-{chart.slug}.png", draw_picture(chart))
-    values = {"bound": theorem.name, "inputs": inputs, "value": bound.value, "details": bound}
+    values = {"bound": theorem.name, "inputs": inputs, "value": bound.value, "details": bound.to_json()}
     write_whole(out / f"{theorem.name}.json", json.dumps(to_json(values), indent=1) + "\n")
     return page
 

@@ -1,61 +1,19 @@
 """An estimate in a terminal, as a page, and as files."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from plesio.core.exhibits import Chart, Table
 from plesio.core.files import write_whole
 from plesio.core.json_values import to_json
-from plesio.planning.estimate.exhibits import training_charts, training_finding, training_tables
-from plesio.planning.estimate.frontier import Frontier
-from plesio.planning.estimate.search_exhibits import search_charts, search_finding, search_tables
-from plesio.planning.estimate.sensitivity import Sensitivity
-from plesio.planning.estimate.training import Training
+from plesio.planning.estimate.estimate import Estimate
 from plesio.report.exhibits import draw_picture, page_figure, terminal_table
 from plesio.report.markup import prose
 from plesio.report.page_frame import page_of, section, section_of_figures, table
 
-__all__ = ["Estimate", "render_estimate", "render_estimate_page", "write_estimate"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """All that is shown of an estimate.
-
-    Attributes:
-        training: The run.
-        sensitivities: Its tornado.
-        frontier: What was searched; None if the layout was given.
-        top: Layouts of the search that are shown.
-    """
-
-    training: Training
-    sensitivities: tuple[Sensitivity, ...]
-    frontier: Frontier | None = None
-    top: int = 10
-
-    @property
-    def findings(self) -> Sequence[str]:
-        """The run's, and the search's."""
-        found = [training_finding(self.training, self.sensitivities)]
-        return found if self.frontier is None else [*found, search_finding(self.training, self.frontier)]
-
-    @property
-    def tables(self) -> Sequence[Table]:
-        """The search's, then the run's."""
-        run = training_tables(self.training, self.sensitivities)
-        return run if self.frontier is None else [*search_tables(self.training, self.frontier, top=self.top), *run]
-
-    @property
-    def charts(self) -> Sequence[Chart]:
-        """The search's, then the run's."""
-        run = training_charts(self.training, self.sensitivities)
-        return run if self.frontier is None else [*search_charts(self.training, self.frontier), *run]
+__all__ = ["render_estimate", "render_estimate_page", "write_estimate"]
 
 
 def render_estimate(estimate: Estimate) -> RenderableType:

@@ -11,8 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.cost.exchange_plan import Plan
 from plesio.cost.probe import Probe
-from plesio.cost.topology import Plan, Rows
+from plesio.cost.topology import Rows
 from plesio.report.figures.page_figure import PageFigure
 from plesio.report.figures.theme import lay_out
 from plesio.report.markup import prose

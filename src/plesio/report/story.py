@@ -25,7 +25,7 @@ from plesio.policies.adaptive.system.setting import IN_LOW_RANK
 from plesio.policies.compression import NO_COMPRESSION
 from plesio.report.story_clock import TrainingClock
 from plesio.report.story_outcome import Outcome, outcome_of
-from plesio.report.story_spans import Answer, Noise, Span, components_of, noises_of, read_answers, read_spans
+from plesio.report.story_spans import Noise, ReviewRound, Segment, components_of, noises_of, read_answers, read_spans
 from plesio.report.story_stages import StoreSteps, read_stages, spans_of_stages
 
 __all__ = ["Change", "Chapter", "Limit", "Review", "Story", "story_of"]
@@ -191,7 +191,7 @@ class Story:
     first_reason: str
     components: tuple[str, ...]
     chapters: tuple[Chapter, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[Segment, ...]
     reviews: tuple[Review, ...]
     losses: tuple[tuple[int, float], ...]
     noises: tuple[Noise, ...]
@@ -297,15 +297,15 @@ def _review(steer: Steer, *, times: TrainingClock) -> Review:
 
 
 def _chapters(
-    answers: Sequence[Answer],
+    answers: Sequence[ReviewRound],
     reviews: Sequence[Review],
-    spans: Sequence[Span],
+    spans: Sequence[Segment],
     *,
     steps: StoreSteps,
     run: RunResult,
     times: TrainingClock,
 ) -> Iterator[Chapter]:
-    groups: list[list[Span]] = []
+    groups: list[list[Segment]] = []
     changes: list[Change | None] = []
     for before, span in zip((None, *spans), spans, strict=False):
         change = None if before is None else _change(answers, before, span, times=times)
@@ -354,7 +354,7 @@ def _chapters(
         )
 
 
-def _change(answers: Sequence[Answer], before: Span, span: Span, *, times: TrainingClock) -> Change | None:
+def _change(answers: Sequence[ReviewRound], before: Segment, span: Segment, *, times: TrainingClock) -> Change | None:
     """What became different from one span to the next, if anything did."""
     answer = next(answer for answer in answers if answer.steer and answer.steer.clock == span.begin)
     steer = answer.steer
@@ -378,12 +378,12 @@ def _change(answers: Sequence[Answer], before: Span, span: Span, *, times: Train
     )
 
 
-def _num_exchanges(spans: Sequence[Span]) -> int:
+def _num_exchanges(spans: Sequence[Segment]) -> int:
     period = parse_policy(spans[0].policy).period
     return spans[-1].end // period - spans[0].begin // period
 
 
-def _num_in_full(spans: Sequence[Span], *, sent_share: float, num_racks: int, num_workers: int) -> float:
+def _num_in_full(spans: Sequence[Segment], *, sent_share: float, num_racks: int, num_workers: int) -> float:
     """How many exchanges of all workers in full have as many bytes; the module's head has the formula."""
     count = _num_exchanges(spans)
     if not isinstance(parse_policy(spans[0].policy), Hierarchical):
@@ -401,7 +401,7 @@ def _sent_share(spec: str, *, low_rank_share: float) -> float:
     return float(compression.payload_bits(_MANY) / NO_COMPRESSION.payload_bits(_MANY))
 
 
-def _limits(spans: Iterable[Span]) -> tuple[Limit, ...]:
+def _limits(spans: Iterable[Segment]) -> tuple[Limit, ...]:
     found: dict[str, Limit] = {}
     for span in spans:
         if span.limited_by is not None and span.free_step_s is not None:

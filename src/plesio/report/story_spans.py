@@ -24,14 +24,14 @@ from plesio.policies import Adaptive, EventLog, Hierarchical, Reviewed, Steer, p
 from plesio.policies.adaptive.readings.review import GradientPairs, put_together
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS
 
-__all__ = ["Answer", "Noise", "Span", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
+__all__ = ["Noise", "ReviewRound", "Segment", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
 
 _NO_OBJECTORS = ("review", "system", "topology", "guard")
 """Parts of the policy that name no slack of their own; the guard asks for none when it gives alarm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ReviewRound:
     """A review of all workers, and the policy's answer; None where the run ended before.
 
     Attributes:
@@ -48,7 +48,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Segment:
     """Steps under one policy and one set of shares.
 
     Attributes:
@@ -124,25 +124,25 @@ def components_of(policy: Adaptive) -> tuple[str, ...]:
     return tuple(name for name in names if name not in _NO_OBJECTORS)
 
 
-def read_answers(log: EventLog) -> tuple[Answer, ...]:
+def read_answers(log: EventLog) -> tuple[ReviewRound, ...]:
     """The reviews and what they were answered, in order."""
-    answers: list[Answer] = []
+    answers: list[ReviewRound] = []
     open_reviews: dict[int, Reviewed] = {}
     for entry in log.entries:
         if isinstance(entry.event, Reviewed):
             open_reviews[entry.event.worker] = entry.event
         for action in entry.actions:
             if isinstance(action, Steer):
-                answers.append(Answer(reviews=_in_order(open_reviews), steer=action))
+                answers.append(ReviewRound(reviews=_in_order(open_reviews), steer=action))
                 open_reviews = {}
     if open_reviews:
-        answers.append(Answer(reviews=_in_order(open_reviews), steer=None))
+        answers.append(ReviewRound(reviews=_in_order(open_reviews), steer=None))
     return tuple(answers)
 
 
 def read_spans(
-    answers: Sequence[Answer], *, policy: Adaptive, num_steps: int, at_s: Callable[[int], float]
-) -> tuple[Span, ...]:
+    answers: Sequence[ReviewRound], *, policy: Adaptive, num_steps: int, at_s: Callable[[int], float]
+) -> tuple[Segment, ...]:
     """The spans of a run of ``num_steps`` steps.
 
     Args:
@@ -154,7 +154,7 @@ def read_spans(
     steers = [answer.steer for answer in answers if answer.steer is not None]
     steps = _Steps(answers)
     begins = [0, *(steer.clock for steer in steers), num_steps]
-    spans: list[Span] = []
+    spans: list[Segment] = []
     for asked, answered, begin, end in zip(
         [None, *steers], [*steers, None], begins[:-1], (min(clock, num_steps) for clock in begins[1:]), strict=True
     ):
@@ -171,7 +171,7 @@ def read_spans(
             bsp_step_s = spans[-1].bsp_step_s
         allowed, limited_by = _allowed(asked, policy=policy)
         spans.append(
-            Span(
+            Segment(
                 begin=begin,
                 end=end,
                 policy=spec,
@@ -187,7 +187,7 @@ def read_spans(
     return tuple(spans)
 
 
-def noises_of(answers: Sequence[Answer]) -> tuple[Noise, ...]:
+def noises_of(answers: Sequence[ReviewRound]) -> tuple[Noise, ...]:
     """What the sampled gradients tell, of the reviews that complete a pair of them."""
     pairs = GradientPairs()
     noises = []
@@ -205,7 +205,7 @@ def noises_of(answers: Sequence[Answer]) -> tuple[Noise, ...]:
 class _Steps:
     """What the reviews tell of each step, by its clock."""
 
-    def __init__(self, answers: Sequence[Answer]) -> None:
+    def __init__(self, answers: Sequence[ReviewRound]) -> None:
         self._measured_s: dict[int, float] = {}
         self._pace_s: dict[int, tuple[float, ...]] = {}
         for answer in answers:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from plesio.core.results import RunResult
 from plesio.policies import Arrived, EventLog, LeaveReason, Left, Steer, Switch, parse_policy
-from plesio.report.story_spans import Span, slack_of
+from plesio.report.story_spans import Segment, slack_of
 
 __all__ = ["Stage", "StoreSteps", "read_stages", "spans_of_stages"]
 
@@ -78,10 +78,10 @@ def read_stages(log: EventLog, run: RunResult, *, policy: Switch, steps: StoreSt
     return tuple(stages)
 
 
-def spans_of_stages(stages: Sequence[Stage], *, steps: StoreSteps, at_s: Callable[[int], float]) -> tuple[Span, ...]:
+def spans_of_stages(stages: Sequence[Stage], *, steps: StoreSteps, at_s: Callable[[int], float]) -> tuple[Segment, ...]:
     """A span for each stage; ``at_s`` is the training time at a clock."""
     return tuple(
-        Span(
+        Segment(
             begin=stage.begin,
             end=stage.end,
             policy=stage.policy,

@@ -20,13 +20,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from plesio.cost.link import Link
 from plesio.sim.kernel import Kernel, Movable
 
-__all__ = ["Link", "Network", "Route"]
+__all__ = ["Network", "Route", "SharedLink"]
 
 
 @dataclass(slots=True, eq=False)
-class Link:
+class SharedLink:
     """A link that its transfers share equally; made by `Network.link`."""
 
     name: str
@@ -38,7 +39,7 @@ class Link:
     """To each of them."""
 
 
-Route = tuple[Link, ...]
+Route = tuple[SharedLink, ...]
 """The links that a transfer goes over; made by `Network.route`."""
 
 
@@ -61,7 +62,7 @@ class Network:
 
     >>> kernel = Kernel()
     >>> network = Network(kernel)
-    >>> _ = network.link("uplink", latency_s=0.5, bytes_per_s=100.0)
+    >>> _ = network.link("uplink", Link(latency_s=0.5, bytes_per_s=100.0))
     >>> for _ in range(2):
     ...     network.transfer(["uplink"], 100, lambda: print("arrived at", kernel.now_s))
     >>> kernel.run()
@@ -74,33 +75,27 @@ class Network:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, SharedLink] = {}
 
-    def link(self, name: str, *, latency_s: float, bytes_per_s: float) -> Link:
+    def link(self, name: str, link: Link) -> SharedLink:
         """The link of this name, made at the first call.
 
         Raises:
-            ValueError: A latency or bandwidth that no link can have, or not those that it has.
+            ValueError: Another latency or bandwidth than it has.
         """
-        _check(name, latency_s=latency_s, bytes_per_s=bytes_per_s)
-        link = self._links.setdefault(name, Link(name, latency_s, bytes_per_s))
-        if (link.latency_s, link.bytes_per_s) != (latency_s, bytes_per_s):
+        known = self._links.setdefault(name, SharedLink(name, link.latency_s, link.bytes_per_s))
+        if (known.latency_s, known.bytes_per_s) != (link.latency_s, link.bytes_per_s):
             raise ValueError(
-                f"link {name}: {latency_s} s, {bytes_per_s} bytes per second, "
-                f"but it is there already with {link.latency_s} s, {link.bytes_per_s} bytes per second"
+                f"link {name}: {link.latency_s} s, {link.bytes_per_s} bytes per second, "
+                f"but it is there already with {known.latency_s} s, {known.bytes_per_s} bytes per second"
             )
-        return link
+        return known
 
-    def change(self, name: str, *, latency_s: float, bytes_per_s: float) -> None:
-        """Give the link of this name another latency and bandwidth, from now on; what has been sent has been sent.
-
-        Raises:
-            ValueError: A latency or bandwidth that no link can have.
-        """
-        _check(name, latency_s=latency_s, bytes_per_s=bytes_per_s)
-        link = self._links[name]
-        link.latency_s, link.bytes_per_s = latency_s, bytes_per_s
-        self._share((link,))
+    def change(self, name: str, link: Link) -> None:
+        """Give the link of this name another latency and bandwidth, from now on; what has been sent has been sent."""
+        known = self._links[name]
+        known.latency_s, known.bytes_per_s = link.latency_s, link.bytes_per_s
+        self._share((known,))
 
     def transfer(
         self,
@@ -187,14 +182,6 @@ class Network:
         self._share(route)
         self._kernel.after(_latency_s(route), transfer.on_done)
         transfer.on_sent()
-
-
-def _check(name: str, *, latency_s: float, bytes_per_s: float) -> None:
-    if not (0 <= latency_s < math.inf and bytes_per_s > 0):
-        raise ValueError(
-            f"link {name}: {latency_s} s, {bytes_per_s} bytes per second; "
-            "write a finite latency of 0 or more and a bandwidth above 0"
-        )
 
 
 def _latency_s(route: Route) -> float:

@@ -149,7 +149,7 @@ def test_other_families_have_the_parameters_that_their_authors_state(values: str
 def test_a_length_that_is_missing_is_the_one_given(tmp_path: Path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({name: value for name, value in LLAMA_3_8B.items() if "position" not in name}))
-    with pytest.raises(ConfigError, match="--sequence-length"):
+    with pytest.raises(ConfigError, match="sequence_length"):
         find_model(str(path))
     assert find_model(str(path), sequence_length=4096).tokens_per_sample == 4096
 
@@ -198,7 +198,7 @@ def test_an_unknown_model_is_one_clear_line(text: str, message: str):
         (json.dumps({**LLAMA_3_8B, "model_type": None}), 'has no "model_type"; write one of llama'),
         (json.dumps({**LLAMA_3_8B, "intermediate_size": None}), '"intermediate_size": null, no size; write the width'),
         (json.dumps({**LLAMA_3_8B, "model_type": "mixtral"}), 'has no "num_local_experts"'),
-        (json.dumps({**GPT2, "n_positions": None}), '"n_positions": null, no size; say how .*: --sequence-length'),
+        (json.dumps({**GPT2, "n_positions": None}), '"n_positions": null, no size; write how .* for sequence_length'),
         (json.dumps({**LLAMA_3_8B, "vocab_size": 0}), "vocabulary_size is 0; write 1 or more"),
     ],
 )

@@ -86,17 +86,16 @@ def test_tensor_parallelism_between_hosts_is_slow():
 def test_groups_share_a_hosts_adapters():
     machine = parse_machine("64xa100")
     whole, one_each = (Group.of(machine, size=8, stride=stride, constants=CONSTANTS) for stride in (1, 8))
-    assert (whole.num_hosts, whole.per_host, whole.bytes_per_s) == (1, 8, machine.local.bytes_per_s)
+    assert (whole.num_hosts, whole.per_host, whole.link.bytes_per_s) == (1, 8, machine.local.bytes_per_s)
     assert (one_each.num_hosts, one_each.per_host) == (8, 1)
-    assert one_each.bytes_per_s == pytest.approx(0.9 * 25e9)
+    assert one_each.link.bytes_per_s == pytest.approx(0.9 * 25e9)
     ring_s = nccl_all_reduce_s(
         1e9,
         num_hosts=8,
         ranks_per_host=1,
         algorithm="ring",
         local_latency_s=machine.local.latency_s,
-        latency_s=machine.nic.latency_s,
-        bus_bytes_per_s=one_each.bytes_per_s,
+        link=one_each.link,
     )
     assert one_each.all_reduce_s(1e9) == pytest.approx(ring_s)
 

@@ -154,9 +154,9 @@ def test_absurd_numbers_are_refused_with_their_bounds():
 
 def test_long_sequences_that_do_not_fit_are_named():
     model = find_model("llama-3-8b", sequence_length=131072)
-    with pytest.raises(ConfigError, match=r"with sequences of 131,072 tokens needs .*: --sequence-length"):
+    with pytest.raises(ConfigError, match=r"with sequences of 131,072 tokens needs .* shorter sequence_length"):
         estimate_training(model, Layout(dp=256), parse_machine("256xa100"), global_batch=256, tokens=1e9)
-    with pytest.raises(ConfigError, match=r"fits into .* with sequences of 131,072 tokens; .*: --sequence-length"):
+    with pytest.raises(ConfigError, match=r"fits into .* with sequences of 131,072 tokens; .* shorter sequence_length"):
         search_layouts(model, parse_machine("1xa100"), global_batch=1)
 
 

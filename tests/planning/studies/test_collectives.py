@@ -1,9 +1,12 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
 from plesio.cost.collectives import ALL_REDUCES, all_reduce_times_on
+from plesio.cost.link import Link
 from plesio.planning.studies import collectives
 from plesio.planning.studies.models.collectives import ring_tree_crossover_bytes
 from plesio.sim import all_reduce as simulated
@@ -37,19 +40,18 @@ def test_halving_doubling_beats_ring_and_tree_at_100_mb():
 
 @pytest.mark.parametrize("num_ranks", [3, 5, 6, 16, 100])
 def test_ring_and_tree_take_the_same_time_where_they_cross(num_ranks: int):
-    links = {"num_ranks": num_ranks, "latency_s": 3e-6, "bytes_per_s": 7e9}
-    size = ring_tree_crossover_bytes(num_ranks, latency_s=3e-6, bytes_per_s=7e9)
-    ring, tree = ALL_REDUCES["ring"], ALL_REDUCES["tree"]
+    link = Link(latency_s=3e-6, bytes_per_s=7e9)
+    size = ring_tree_crossover_bytes(num_ranks, link=link)
+    ring, tree = (partial(ALL_REDUCES[name], num_ranks=num_ranks, link=link) for name in ("ring", "tree"))
     if size:
-        assert ring(size, **links) == pytest.approx(tree(size, **links))
-    assert ring(2 * size + 1, **links) < tree(2 * size + 1, **links)
+        assert ring(size) == pytest.approx(tree(size))
+    assert ring(2 * size + 1) < tree(2 * size + 1)
 
 
 def test_formulas_are_what_a_simulation_send_by_send_takes():
     answer = collectives(num_ranks=64)
-    links = {"latency_s": 10e-6, "bytes_per_s": 50e9}
-    ring_s = simulated.ring_all_reduce_s(100e6, num_ranks=64, **links)
-    tree_s = simulated.tree_all_reduce_s(100e6, num_ranks=64, **links)
+    ring_s = simulated.ring_all_reduce_s(100e6, num_ranks=64, latency_s=10e-6, bytes_per_s=50e9)
+    tree_s = simulated.tree_all_reduce_s(100e6, num_ranks=64, latency_s=10e-6, bytes_per_s=50e9)
     two_levels_s = simulated.hierarchical_all_reduce_s(
         100e6,
         num_hosts=8,
@@ -69,8 +71,8 @@ def test_the_hierarchical_formula_is_what_its_rounds_take_on_a_cluster():
         hosts=8,
         workers_per_host=8,
         cores_per_host=8,
-        local=LinkKind(latency_s=1e-6, bytes_per_s=600e9, shared=False),
-        nic=LinkKind(latency_s=10e-6, bytes_per_s=8 * 50e9),
+        local=Link(latency_s=1e-6, bytes_per_s=600e9, shared=False),
+        nic=Link(latency_s=10e-6, bytes_per_s=8 * 50e9),
     )
     on_cluster_s = all_reduce_times_on(cluster, range(64), 100e6)["hierarchical"]
     assert collectives(num_ranks=64).at_s["hierarchical"] == pytest.approx(on_cluster_s)

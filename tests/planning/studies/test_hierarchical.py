@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 from plesio.cost.placement import all_reduce_times_on
 from plesio.planning.studies import hierarchical
 from plesio.planning.studies.models.hierarchical import Hosts
@@ -62,8 +63,8 @@ def test_the_formula_is_what_its_rounds_take_on_a_cluster(nics_per_host: int):
         hosts=4,
         workers_per_host=8,
         cores_per_host=8,
-        local=LinkKind(latency_s=1e-6, bytes_per_s=600e9, shared=False),
-        nic=LinkKind(latency_s=10e-6, bytes_per_s=nics_per_host * 25e9),
+        local=Link(latency_s=1e-6, bytes_per_s=600e9, shared=False),
+        nic=Link(latency_s=10e-6, bytes_per_s=nics_per_host * 25e9),
     )
     on_cluster_s = all_reduce_times_on(cluster, range(32), 700e6)["hierarchical"]
     assert hierarchical(num_hosts=4, nics_per_host=nics_per_host).total == pytest.approx(on_cluster_s)

@@ -4,8 +4,10 @@ from scipy import stats
 
 from plesio.core.errors import ConfigError
 from plesio.cost.collectives import all_to_all_s, unequal_all_to_all_s
+from plesio.cost.link import Link
 from plesio.planning.studies import mixture_of_experts
-from plesio.planning.studies.models.mixture_of_experts import MixtureOfExperts, _route
+from plesio.planning.studies.expert_routing import draw_routing
+from plesio.planning.studies.models.mixture_of_experts import MixtureOfExperts
 from plesio.planning.studies.published_all_to_all import fit_published
 
 
@@ -77,19 +79,19 @@ def test_three_constants_fit_the_published_table():
 
 def test_the_busiest_port_decides():
     equal = np.full((4, 4), 1e6)
-    assert unequal_all_to_all_s(equal, latency_s=1e-6, bytes_per_s=1e9) == pytest.approx(
-        all_to_all_s(4e6, num_ranks=4, latency_s=1e-6, bytes_per_s=1e9)
+    assert unequal_all_to_all_s(equal, link=Link(latency_s=1e-6, bytes_per_s=1e9)) == pytest.approx(
+        all_to_all_s(4e6, num_ranks=4, link=Link(latency_s=1e-6, bytes_per_s=1e9))
     )
     to_one = np.zeros((4, 4))
     to_one[:, 0] = 1e6
-    assert unequal_all_to_all_s(to_one, latency_s=0, bytes_per_s=1e9) == 3e-3
-    assert unequal_all_to_all_s(to_one.T, latency_s=0, bytes_per_s=1e9) == 3e-3
-    assert unequal_all_to_all_s(equal, latency_s=0, bytes_per_s=1e9, duplex=0.0) == 6e-3
+    assert unequal_all_to_all_s(to_one, link=Link(latency_s=0, bytes_per_s=1e9)) == 3e-3
+    assert unequal_all_to_all_s(to_one.T, link=Link(latency_s=0, bytes_per_s=1e9)) == 3e-3
+    assert unequal_all_to_all_s(equal, link=Link(latency_s=0, bytes_per_s=1e9), duplex=0.0) == 6e-3
     with pytest.raises(ConfigError, match="write 0"):
-        unequal_all_to_all_s(equal, latency_s=0, bytes_per_s=1e9, duplex=2.0)
+        unequal_all_to_all_s(equal, link=Link(latency_s=0, bytes_per_s=1e9), duplex=2.0)
     for wrong in ([[1.0, 2.0]], [[0.0, -1.0], [0.0, 0.0]]):
         with pytest.raises(ConfigError, match="write"):
-            unequal_all_to_all_s(wrong, latency_s=0, bytes_per_s=1e9)
+            unequal_all_to_all_s(wrong, link=Link(latency_s=0, bytes_per_s=1e9))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 
 def test_two_experts_in_turn_are_what_clocks_choose() -> None:
     popularity = np.array([0.5, 0.3, 0.15, 0.05])
-    counts = _route(popularity, num_devices=2, tokens=50_000, top_k=2, random=np.random.default_rng(0))
+    counts = draw_routing(popularity, num_devices=2, tokens=50_000, top_k=2, random=np.random.default_rng(0))
     second = popularity * ((popularity / (1 - popularity)).sum() - popularity / (1 - popularity))
     assert counts.sum(axis=1).tolist() == [100_000, 100_000]
     assert counts.sum(axis=0) / 100_000 == pytest.approx(popularity + second, abs=0.006)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from plesio.cli.function_options import in_options
 from plesio.cli.main import invoke
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.inputs import Input
 from plesio.core.within import ANY
 from plesio.planning.studies import STUDIES, Study, find_study
@@ -60,7 +59,7 @@ def faults(study: Study, one: Input, value: Any) -> str:
         said = str(error)
         if "\n" in said or len(said) > 400:
             return f"is refused on more than a line: {said}"
-        return "" if names(one, said) else f"is refused without its name: {said}"
+        return "" if names(one, error) else f"is refused without its name: {said}"
     answer = asked.answer
     parts = answer.parts
     if not all(map(math.isfinite, (*parts.values(), answer.total))):
@@ -73,14 +72,13 @@ def faults(study: Study, one: Input, value: Any) -> str:
     return "" if not re.search(r"\bnan\b", answer.finding) else f"is answered by {answer.finding}"
 
 
-def names(one: Input, said: str) -> bool:
-    """Whether the parameter is in a message, and its option in what the command line makes of it."""
-    on_the_line = in_options(said, {one.name: one.option})
-    if said.startswith("failures are "):  # of a run that would hardly ever end: several inputs, and the model's size
-        return bool(re.search(r"write a longer (device_)?mtbf_s, ", said))
-    return bool(
-        re.search(rf"(?<!\w){one.name}(?!\w)", said) and re.search(rf"(?<![\w-]){one.option}(?![\w-])", on_the_line)
-    )
+def names(one: Input, error: ConfigError) -> bool:
+    """Whether an error is about the parameter, and says its option to the command line."""
+    if not isinstance(error, ArgumentError):
+        return False
+    if str(error).startswith("failures are "):  # of a run that would hardly ever end
+        return "mtbf_s" in error.parameters or "device_mtbf_s" in error.parameters
+    return one.name in error.parameters and one.option in error.worded({one.name: one.option})
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda each: each.name)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from plesio.core.errors import ConfigError, PolicySpecError
+from plesio.core.errors import ArgumentError, ConfigError
 from plesio.planning.studies import staleness_weighting
 from plesio.planning.studies.update_order import order_updates
 from plesio.sim.recurrences import simulate_bound
@@ -72,7 +72,7 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 
 
 def test_an_unknown_weighting_is_refused():
-    with pytest.raises(PolicySpecError, match="inverse"):
+    with pytest.raises(ArgumentError, match="inverse"):
         staleness_weighting(weightings=("inverze",))
 
 

@@ -12,14 +12,12 @@ from plesio.planning.theory.convergence import (
     asynchronous_average_staleness,
     asynchronous_nonconvex,
     compressed_gradients,
-    critical_batch,
     delayed_strongly_convex,
     error_feedback,
-    gradient_noise_scale,
-    grid_variance,
     local_sgd,
     synchronous_sgd,
 )
+from plesio.planning.theory.gradient_noise import critical_batch, gradient_noise_scale, grid_variance
 
 rates = st.floats(1e-4, 0.2)
 

@@ -2,14 +2,12 @@
 
 import json
 import math
-import re
 from typing import Any
 
 import pytest
 
-from plesio.cli.function_options import in_options
 from plesio.cli.main import invoke
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.inputs import Input
 from plesio.core.json_values import to_json
 from plesio.planning.theory import THEOREMS, Theorem, find_theorem
@@ -33,11 +31,10 @@ def faults(theorem: Theorem, one: Input, value: Any) -> str:
         bound = theorem.evaluate(**inputs)
     except ConfigError as error:
         said = str(error)
-        options = {each.name: each.option for each in theorem.inputs()}
-        by_name = re.search(rf"(?<!\w){one.name}(?!\w)", said)
-        a_remedy = "does not hold" in said and any(option in in_options(said, options) for option in options.values())
+        parameters = error.parameters if isinstance(error, ArgumentError) else ()
+        a_remedy = "does not hold" in said and not {each.name for each in theorem.inputs()}.isdisjoint(parameters)
         clear = "\n" not in said and len(said) < 300 and ("write" in said or "did you mean" in said or "known:" in said)
-        return "" if clear and (by_name or a_remedy) else f"is refused by: {said}"
+        return "" if clear and (one.name in parameters or a_remedy) else f"is refused by: {said}"
     if not 0 <= bound.value < math.inf or math.fsum(bound.parts.values()) != pytest.approx(bound.value):
         return f"has no finite sum: {dict(bound.parts)}"
     if not pictures_of(theorem, inputs):

@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
 from plesio.core.results import RunResult
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 from plesio.cost.step_time import Constant
 from plesio.policies import Reviewed
 from plesio.policies.adaptive.config.system import SystemConfig
@@ -125,7 +126,7 @@ def train(policy: str, *, num_steps: int) -> RunResult:
                 (model(x) - y).square().mean().backward()
                 session.step()
 
-    nic = LinkKind(latency_s=50e-6, bytes_per_s=125e6)
+    nic = Link(latency_s=50e-6, bytes_per_s=125e6)
     cluster = Cluster(name="4x1gbe", hosts=NUM_WORKERS, workers_per_host=1, cores_per_host=1, nic=nic)
     [result] = simulate(work, num_workers=NUM_WORKERS, cluster=cluster).runs
     return result

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 
 import plesio
 from plesio.core.results import RunResult
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import BSP, Hierarchical, Policy, Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.controller import Decision
@@ -41,8 +42,8 @@ def build(hidden: int = 6) -> tuple[nn.Module, torch.optim.Optimizer]:
 def cluster(sizes: Sequence[int], *, uplink_bytes_per_s: float = 2e6, nic_bytes_per_s: float = 1e9) -> Cluster:
     return cluster_of_racks(
         sizes,
-        nic=LinkKind(latency_s=20e-6, bytes_per_s=nic_bytes_per_s),
-        uplink=LinkKind(latency_s=100e-6, bytes_per_s=uplink_bytes_per_s),
+        nic=Link(latency_s=20e-6, bytes_per_s=nic_bytes_per_s),
+        uplink=Link(latency_s=100e-6, bytes_per_s=uplink_bytes_per_s),
     )
 
 

@@ -8,7 +8,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import plesio
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 from plesio.cost.link_changes import LinkChange
 from plesio.cost.step_time import Constant
 from plesio.runtime.pacing import Pacer
@@ -19,7 +20,7 @@ from plesio.sim.kernel import Kernel
 from support.problems import Problem, perceptron
 from support.workers import workers_of
 
-TWO = Cluster(name="two", hosts=2, workers_per_host=1, cores_per_host=1, nic=LinkKind(latency_s=0.5, bytes_per_s=100.0))
+TWO = Cluster(name="two", hosts=2, workers_per_host=1, cores_per_host=1, nic=Link(latency_s=0.5, bytes_per_s=100.0))
 
 
 def nic(at_s: float, bytes_per_s: float | None = None, **more: Any) -> LinkChange:
@@ -53,7 +54,7 @@ def test_a_message_under_way_is_charged_by_what_goes_before_and_after(
 
 def test_a_connection_that_is_opened_later_has_the_links_of_then():
     kernel = Kernel()
-    local = LinkKind(latency_s=0.0, bytes_per_s=100.0, shared=False)
+    local = Link(latency_s=0.0, bytes_per_s=100.0, shared=False)
     changes = (nic(1.0, 50.0), LinkChange(at_s=1.0, link="local", number=0, bytes_per_s=25.0))
     fabric = Fabric(kernel, replace(TWO, local=local, changes=changes))
     arrived: list[float] = []
@@ -107,7 +108,7 @@ def run(policy: str, *changes: LinkChange) -> Simulation[list[float]]:
                 ended_s.append(job.clock.now_s())
         return ended_s
 
-    nic_ = LinkKind(latency_s=50e-6, bytes_per_s=1e6)
+    nic_ = Link(latency_s=50e-6, bytes_per_s=1e6)
     cluster = Cluster(name="four", hosts=4, workers_per_host=1, cores_per_host=1, nic=nic_, changes=changes)
     return simulate(work, num_workers=4, cluster=cluster)
 

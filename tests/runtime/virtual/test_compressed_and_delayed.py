@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import plesio
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import LocalSGD, parse_policy
 from plesio.policies.compression import TopK
@@ -364,7 +365,7 @@ def test_delayed_gradients_hide_an_exchange_that_takes_no_longer_than_their_step
             hosts=NUM_WORKERS,
             workers_per_host=1,
             cores_per_host=1,
-            nic=LinkKind(latency_s=latency_s, bytes_per_s=1e9),
+            nic=Link(latency_s=latency_s, bytes_per_s=1e9),
         )
         return run(policy, step_time=Constant(mean_s=0.02), cluster=cluster).runs[0].wall_s
 

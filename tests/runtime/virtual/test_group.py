@@ -6,10 +6,13 @@ import torch
 from plesio.cost.cluster import parse_cluster
 from plesio.cost.collectives import all_gather_s
 from plesio.cost.host_costs import HostCosts
+from plesio.cost.link import Link
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob
 
 RANKS = 4
+NIC = Link(latency_s=50e-6, bytes_per_s=125e6)
+"""Of 4x1gbe."""
 
 
 def gather(job: VirtualJob) -> tuple[list[list[int]], float, int]:
@@ -23,7 +26,7 @@ def gather(job: VirtualJob) -> tuple[list[list[int]], float, int]:
 def test_all_gather_brings_every_ranks_tensor_in_the_time_and_with_the_bytes_of_a_ring():
     for parts, took_s, sent_bytes in simulate(gather, num_workers=RANKS, cluster=parse_cluster("4x1gbe")).values():
         assert parts == [[i % 256 % 7 + 7 * rank for i in range(1000)] for rank in range(RANKS)]
-        assert took_s == pytest.approx(all_gather_s(4000, num_ranks=RANKS, latency_s=50e-6, bytes_per_s=125e6))
+        assert took_s == pytest.approx(all_gather_s(4000, num_ranks=RANKS, link=NIC))
         assert sent_bytes == 3000
 
 
@@ -62,5 +65,5 @@ def test_all_to_all_brings_every_ranks_row_in_the_time_and_with_the_bytes_of_a_r
     values = simulate(main, num_workers=RANKS, cluster=parse_cluster("4x1gbe")).values()
     for rank, (parts, took_s, sent_bytes) in enumerate(values):
         assert parts == [[10 * source + rank] for source in range(RANKS)]
-        assert took_s == pytest.approx(all_gather_s(4000, num_ranks=RANKS, latency_s=50e-6, bytes_per_s=125e6))
+        assert took_s == pytest.approx(all_gather_s(4000, num_ranks=RANKS, link=NIC))
         assert sent_bytes == 3000

@@ -14,6 +14,7 @@ import plesio
 from plesio.core.errors import WorkerLostError
 from plesio.cost.collectives import all_gather_s
 from plesio.cost.faults import Fault
+from plesio.cost.link import Link
 from plesio.cost.step_time import LogNormal
 from plesio.policies import Policy, parse_policy
 from plesio.protocol.figures import RunInfo
@@ -252,7 +253,7 @@ def test_rails_share_the_uplink(workers_per_host: int) -> None:
     between_s = 2 * (150e-6 + num_bytes / 2 / 2e7)  # two rounds of half the tensor, over all rails together
     assert [took_s for _, took_s, _ in found] == pytest.approx([between_s] * 2 * rails)
     if workers_per_host == 1:
-        gather_s = all_gather_s(num_bytes, num_ranks=rails, latency_s=50e-6, bytes_per_s=1e8)
+        gather_s = all_gather_s(num_bytes, num_ranks=rails, link=Link(latency_s=50e-6, bytes_per_s=1e8))
         assert [took_s for *_, took_s in found] == pytest.approx([between_s + gather_s] * 2 * rails)
 
 

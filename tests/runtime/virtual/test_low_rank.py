@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
-from plesio.cost.cluster import Cluster, LinkKind
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 from plesio.cost.step_time import Constant
 from plesio.policies import Reviewed, read_log, verify
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS, Sent, Setting
@@ -60,7 +61,7 @@ def run(policy: str, *, bytes_per_s: float = 1e9, trace: Path | None = None) -> 
         pacer = Pacer(step_time=Constant(mean_s=0.02), seed=5, worker=job.place.rank, clock=job.clock)
         return train(policy, pacer=pacer, trace=trace)
 
-    nic = LinkKind(latency_s=1e-5, bytes_per_s=bytes_per_s)
+    nic = Link(latency_s=1e-5, bytes_per_s=bytes_per_s)
     cluster = Cluster(name="slow", hosts=NUM_WORKERS, workers_per_host=1, cores_per_host=1, nic=nic)
     return simulate(work, num_workers=NUM_WORKERS, cluster=cluster)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError, ConfigError
 from plesio.planning.estimate.hardware import Machine
 from plesio.planning.estimate.layout import Layout
 from plesio.planning.estimate.memory import Memory, estimate_memory
@@ -40,9 +40,9 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
         except ConfigError:  # of the changes this one is not possible
             continue
         if fits:
-            helps = ", ".join(f"{name} = {value}" for name, value in changes.items())
-            raise ConfigError(f"{needs}; write {helps}{or_shorter_sequences(model)}")
-    raise ConfigError(f"{needs}; take more devices, or a device with more memory{or_shorter_sequences(model)}")
+            helps = ", ".join(f"`{name} = {value}`" for name, value in changes.items())
+            raise ArgumentError(f"{needs}; write {helps}{or_shorter_sequences(model)}")
+    raise ArgumentError(f"{needs}; take more devices, or a device with more memory{or_shorter_sequences(model)}")
 
 
 def of_sequences(model: Model) -> str:
@@ -51,9 +51,9 @@ def of_sequences(model: Model) -> str:
 
 
 def or_shorter_sequences(model: Model) -> str:
-    """Half a sentence: the option that makes long sequences short; nothing where they are not long."""
+    """Half a sentence: what makes long sequences short; nothing where they are not long."""
     long = not isinstance(model, Convolutional) and model.sequence_length > _LONG_SEQUENCE
-    return ", or shorter sequences: --sequence-length" if long else ""
+    return ", or a shorter `sequence_length`" if long else ""
 
 
 def _changes(model: Model, layout: Layout, machine: Machine) -> Iterator[dict[str, Any]]:

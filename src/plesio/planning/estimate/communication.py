@@ -8,6 +8,7 @@ groups that have a member in a host share its adapters, so a group of k members 
 from dataclasses import dataclass
 
 from plesio.cost.all_reduce import nccl_all_reduce_s
+from plesio.cost.link import Link
 from plesio.planning.estimate.constants import Constants
 from plesio.planning.estimate.hardware import Machine
 
@@ -23,16 +24,14 @@ class Group:
         num_hosts: Hosts that they are on.
         per_host: Of them on one host.
         local_latency_s: Seconds of a message inside.
-        latency_s: Seconds of a message between hosts.
-        bytes_per_s: What each of them sends and receives in a ring.
+        link: Between hosts; its bandwidth is what each of them sends and receives in a ring.
     """
 
     size: int
     num_hosts: int
     per_host: int
     local_latency_s: float
-    latency_s: float
-    bytes_per_s: float
+    link: Link
 
     @classmethod
     def of(cls, machine: Machine, *, size: int, stride: int, constants: Constants) -> "Group":
@@ -43,7 +42,8 @@ class Group:
         if num_hosts > 1:
             share = per_host / machine.devices_per_host
             bytes_per_s = min(bytes_per_s, machine.nic.bytes_per_s * constants.network_efficiency * share)
-        return cls(size, num_hosts, per_host, machine.local.latency_s, machine.nic.latency_s, bytes_per_s)
+        link = Link(latency_s=machine.nic.latency_s, bytes_per_s=bytes_per_s)
+        return cls(size, num_hosts, per_host, machine.local.latency_s, link)
 
     def all_reduce_s(self, num_bytes: float) -> float:
         """Seconds of an all-reduce, by a ring or a tree as NCCL chooses."""
@@ -56,8 +56,7 @@ class Group:
                 ranks_per_host=self.per_host,
                 algorithm=algorithm,
                 local_latency_s=self.local_latency_s,
-                latency_s=self.latency_s,
-                bus_bytes_per_s=self.bytes_per_s,
+                link=self.link,
             )
             for algorithm in ("ring", "tree")
         )
@@ -74,8 +73,7 @@ class Group:
                 ranks_per_host=self.per_host,
                 algorithm="ring",
                 local_latency_s=self.local_latency_s,
-                latency_s=self.latency_s,
-                bus_bytes_per_s=self.bytes_per_s,
+                link=self.link,
             )
             / 2
         )
@@ -93,7 +91,7 @@ class Group:
         if self.num_hosts == 1:
             return local_s
         adapter = machine.nic.bytes_per_s * constants.network_efficiency / machine.devices_per_host
-        return max(local_s, (self.size - self.per_host) * part / adapter + self.num_hosts * self.latency_s)
+        return max(local_s, (self.size - self.per_host) * part / adapter + self.num_hosts * self.link.latency_s)
 
 
 def send_s(num_bytes: float, machine: Machine, *, stride: int, constants: Constants) -> float:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plesio.core.errors import ConfigError, nearest
-from plesio.cost.cluster import NAMED_CLUSTERS, LinkKind
+from plesio.cost.cluster import NAMED_CLUSTERS
+from plesio.cost.link import Link
 
 __all__ = ["ACCELERATORS", "Accelerator", "Machine", "Precision", "find_accelerator", "parse_machine"]
 
@@ -41,8 +42,8 @@ class Accelerator:
     memory_bytes_per_s: float
     power_w: float
     price_per_h: float
-    local: LinkKind
-    nic: LinkKind
+    local: Link
+    nic: Link
 
     def peak(self, precision: Precision) -> float:
         """FLOPs per second in a precision.
@@ -59,10 +60,10 @@ _GIB = 2**30
 _A100_PEAKS = {"fp32": 19.5e12, "tf32": 156e12, "fp16": 312e12, "bf16": 312e12}
 _HOPPER_PEAKS = {"fp32": 67e12, "tf32": 494.7e12, "fp16": 989.4e12, "bf16": 989.4e12, "fp8": 1978.9e12}
 _BLACKWELL_PEAKS = {"fp32": 80e12, "tf32": 1125e12, "fp16": 2250e12, "bf16": 2250e12, "fp8": 4500e12}
-_HDR = LinkKind(latency_s=10e-6, bytes_per_s=200e9)  # DGX A100 data sheet: eight adapters of 200 Gbit/s
+_HDR = Link(latency_s=10e-6, bytes_per_s=200e9)  # DGX A100 data sheet: eight adapters of 200 Gbit/s
 _NDR = NAMED_CLUSTERS["16x8h100"].nic
-_EDR = LinkKind(latency_s=10e-6, bytes_per_s=50e9)  # DGX-1 data sheet: four adapters of 100 Gbit/s
-_B200_NVLINK = LinkKind(latency_s=5.61e-6, bytes_per_s=723e9, shared=False)  # nccl-tests, all-reduce of 1 GiB
+_EDR = Link(latency_s=10e-6, bytes_per_s=50e9)  # DGX-1 data sheet: four adapters of 100 Gbit/s
+_B200_NVLINK = Link(latency_s=5.61e-6, bytes_per_s=723e9, shared=False)  # nccl-tests, all-reduce of 1 GiB
 
 ACCELERATORS: Mapping[str, Accelerator] = {
     accelerator.name: accelerator
@@ -155,8 +156,8 @@ class Machine:
     accelerator: Accelerator
     num_devices: int
     devices_per_host: int
-    local: LinkKind
-    nic: LinkKind
+    local: Link
+    nic: Link
 
     def __post_init__(self) -> None:
         if self.num_devices < 1 or self.devices_per_host < 1:

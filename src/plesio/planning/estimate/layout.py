@@ -5,15 +5,18 @@ Ranks are numbered as Megatron does: tensor parallelism varies fastest, then con
 its groups from those of data (and context) parallelism and needs no devices of its own.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
-from plesio.core.errors import ConfigError, nearest
+from plesio.core.errors import ArgumentError, nearest
 from plesio.cost.activations import Recomputation
 from plesio.planning.estimate.hardware import Machine
 from plesio.planning.estimate.model import Convolutional, Model, Transformer
 
-__all__ = ["SOFTWARE", "Layout", "Software", "check_layout"]
+__all__ = ["SOFTWARE", "Layout", "Software", "SoftwareName", "check_layout"]
+
+SoftwareName = Literal["current", "megatron-core", "megatron-2022", "megatron-2021"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ class Software:
     gradient_bytes: int = 4
 
 
-SOFTWARE = {
+SOFTWARE: Mapping[SoftwareName, Software] = {
     "current": Software(),
     # NVIDIA's own runs of 2024, with every overlap of Megatron-Core switched on
     "megatron-core": Software(splits_tensor=True),
@@ -96,13 +99,12 @@ class Layout:
     def __post_init__(self) -> None:
         for what in ("tp", "pp", "vpp", "dp", "ep", "cp", "micro_batch"):
             if getattr(self, what) < 1:
-                raise ConfigError(f"{what} is {getattr(self, what)}; write 1 or more")
+                raise ArgumentError(f"`{what}` is {getattr(self, what)}; write 1 or more")
         if self.zero not in range(4):
-            raise ConfigError(f"zero is {self.zero}; write 0, 1, 2 or 3")
+            raise ArgumentError(f"`zero` is {self.zero}; write 0, 1, 2 or 3")
         if self.recomputation not in get_args(Recomputation):
-            raise ConfigError(
-                f'unknown recomputation "{self.recomputation}"; {nearest(self.recomputation, get_args(Recomputation))}'
-            )
+            known = nearest(self.recomputation, get_args(Recomputation))
+            raise ArgumentError(f'unknown `recomputation` "{self.recomputation}"; {known}')
 
     @property
     def num_devices(self) -> int:
@@ -122,22 +124,22 @@ def check_layout(model: Model, layout: Layout, machine: Machine, *, global_batch
     else:
         _check_transformer(model, layout)
     if layout.num_devices != machine.num_devices:
-        raise ConfigError(
-            f"tp {layout.tp} x cp {layout.cp} x pp {layout.pp} x dp {layout.dp} are {layout.num_devices} devices, and "
-            f"{machine.name} has {machine.num_devices}; {_dp_that_fits(layout, machine)}"
+        raise ArgumentError(
+            f"`tp` {layout.tp} x `cp` {layout.cp} x `pp` {layout.pp} x `dp` {layout.dp} are {layout.num_devices} "
+            f"devices, and {machine.name} has {machine.num_devices}; {_dp_that_fits(layout, machine)}"
         )
     per_step = layout.dp * layout.micro_batch
     if global_batch < 1 or global_batch % per_step:
         below = max(global_batch // per_step, 1) * per_step
-        raise ConfigError(
-            f"global_batch is {global_batch}, no multiple of dp {layout.dp} x micro_batch {layout.micro_batch}; "
+        raise ArgumentError(
+            f"`global_batch` is {global_batch}, no multiple of `dp` {layout.dp} x `micro_batch` {layout.micro_batch}; "
             f"write {below} or {below + per_step}"
         )
     num_micro_batches = global_batch // per_step
     if layout.vpp > 1 and num_micro_batches % layout.pp:
-        raise ConfigError(
+        raise ArgumentError(
             f"an interleaved pipeline of {layout.pp} stages takes as many micro-batches at a time, and a step has "
-            f"{num_micro_batches}; write vpp = 1, or for global_batch a multiple of {layout.pp * per_step}"
+            f"{num_micro_batches}; write `vpp = 1`, or for `global_batch` a multiple of {layout.pp * per_step}"
         )
     return num_micro_batches
 
@@ -145,60 +147,66 @@ def check_layout(model: Model, layout: Layout, machine: Machine, *, global_batch
 def _dp_that_fits(layout: Layout, machine: Machine) -> str:
     replica = layout.tp * layout.cp * layout.pp
     if machine.num_devices % replica == 0:
-        return f"write dp = {machine.num_devices // replica}"
+        return f"write `dp = {machine.num_devices // replica}`"
     return f"write degrees whose product is {machine.num_devices}"
 
 
 def _check_convolutional(model: Convolutional, layout: Layout) -> None:
     if (layout.tp, layout.pp, layout.vpp, layout.ep, layout.cp) != (1, 1, 1, 1, 1):
-        raise ConfigError(f"{model.name} is trained data parallel only; write 1 for tp, pp, vpp, ep and cp")
+        raise ArgumentError(f"{model.name} is trained data parallel only; write 1 for `tp`, `pp`, `vpp`, `ep` and `cp`")
     if layout.recomputation != "none":
-        raise ConfigError(f'{model.name} keeps all its activations; write "none" for recomputation')
+        raise ArgumentError(f'{model.name} keeps all its activations; write "none" for `recomputation`')
 
 
 def _check_transformer(model: Transformer, layout: Layout) -> None:
     _check_divides(layout.tp, model.num_heads, degree="tp", what="attention heads", name=model.name)
     _check_divides(layout.tp, model.ffn_size, degree="tp", what="columns of a feed-forward matrix", name=model.name)
     if model.num_kv_heads % layout.tp and layout.tp % model.num_kv_heads:
-        raise ConfigError(
-            f"tp {layout.tp} and the {model.num_kv_heads} heads of keys and values of {model.name} do not divide one "
-            f"another; write tp = {model.num_kv_heads}, or a divisor or a multiple of it"
+        raise ArgumentError(
+            f"`tp` {layout.tp} and the {model.num_kv_heads} heads of keys and values of {model.name} do not divide one "
+            f"another; write `tp = {model.num_kv_heads}`, or a divisor or a multiple of it"
         )
     _check_divides(layout.cp, model.sequence_length, degree="cp", what="tokens of a sequence", name=model.name)
     _check_divides(layout.ep, model.num_experts, degree="ep", what="experts", name=model.name)
     if layout.dp * layout.cp % layout.ep:
-        raise ConfigError(
-            f"ep {layout.ep} does not divide dp {layout.dp} x cp {layout.cp}, whose devices share the experts; "
+        raise ArgumentError(
+            f"`ep` {layout.ep} does not divide `dp` {layout.dp} x `cp` {layout.cp}, whose devices share the experts; "
             f"write a divisor of {layout.dp * layout.cp}"
         )
     if layout.cp > 1 and not layout.software.fused_attention:
-        raise ConfigError(f"cp {layout.cp} is for fused attention; write cp = 1, or software with fused attention")
+        raise ArgumentError(
+            f"`cp` {layout.cp} is for fused attention; write `cp = 1`, or `software` with fused attention"
+        )
     if layout.sequence_parallel and layout.tp == 1:
-        raise ConfigError(
-            "sequence parallelism is among tensor-parallel devices; write tp = 2 or more, or leave it out"
+        raise ArgumentError(
+            "sequence parallelism is among tensor-parallel devices; write `tp = 2` or more, or leave it out"
         )
     if layout.pp > model.num_layers:
-        raise ConfigError(
-            f"pp {layout.pp} are more stages than the {model.num_layers} layers of {model.name}; "
-            f"write pp = {model.num_layers} or less"
+        raise ArgumentError(
+            f"`pp` {layout.pp} are more stages than the {model.num_layers} layers of {model.name}; "
+            f"write `pp = {model.num_layers}` or less"
         )
     most = -(-model.num_layers // layout.pp)
     if layout.vpp > most:
-        raise ConfigError(
-            f"vpp {layout.vpp} are more parts than the {most} layers of a stage of {model.name} with pp = {layout.pp}; "
-            f"write vpp = {most} or less"
+        raise ArgumentError(
+            f"`vpp` {layout.vpp} are more parts than the {most} layers of a stage of {model.name} with "
+            f"`pp = {layout.pp}`; write `vpp = {most}` or less"
         )
     if layout.vpp > 1 and layout.pp == 1:
-        raise ConfigError(f"vpp {layout.vpp} interleaves the stages of a pipeline; write vpp = 1, or pp = 2 or more")
+        raise ArgumentError(
+            f"`vpp` {layout.vpp} interleaves the stages of a pipeline; write `vpp = 1`, or `pp = 2` or more"
+        )
     if layout.zero == 3 and layout.pp > 1:
-        raise ConfigError("zero 3 would gather a stage for every micro-batch; write zero = 2 or less, or pp = 1")
+        raise ArgumentError(
+            "`zero` 3 would gather a stage for every micro-batch; write `zero = 2` or less, or `pp = 1`"
+        )
 
 
 def _check_divides(value: int, number: int, *, degree: str, what: str, name: str) -> None:
     if number % value:
         divisors = [divisor for divisor in range(1, min(number, 2 * value) + 1) if number % divisor == 0]
         nearby = sorted(sorted(divisors, key=lambda divisor: abs(divisor - value))[:2])
-        raise ConfigError(
-            f"{degree} {value} does not divide the {number} {what} of {name}; "
+        raise ArgumentError(
+            f"`{degree}` {value} does not divide the {number} {what} of {name}; "
             f"write {' or '.join(str(divisor) for divisor in nearby)}"
         )

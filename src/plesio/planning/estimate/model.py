@@ -11,7 +11,7 @@ these three, *hardware* FLOPs add what is computed anew, so with full recomputat
 
 from dataclasses import dataclass
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError, ConfigError
 from plesio.cost.activations import Recomputation
 
 __all__ = ["Convolutional", "Model", "Transformer"]
@@ -65,7 +65,7 @@ class Transformer:
     def __post_init__(self) -> None:
         for what in _COUNTS:
             if getattr(self, what) < 1:
-                raise ConfigError(f"{self.name}: {what} is {getattr(self, what)}; write 1 or more")
+                raise ArgumentError(f"{self.name}: `{what}` is {getattr(self, what)}; write 1 or more")
         if self.head_size is None and self.hidden_size % self.num_heads:
             raise ConfigError(
                 f"{self.name}: {self.num_heads} heads do not divide a hidden size of {self.hidden_size}; "

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from plesio.core.errors import ConfigError, nearest
+from plesio.core.errors import ArgumentError, ConfigError, nearest
 from plesio.planning.estimate.model import Convolutional, Model, Transformer
 
 __all__ = ["MODELS", "find_model", "read_hugging_face"]
@@ -170,7 +170,7 @@ def find_model(name: str, *, sequence_length: int | None = None) -> Model:
     if sequence_length is None:
         return model
     if isinstance(model, Convolutional):
-        raise ConfigError(f"{model.name} has no sequences; leave sequence_length out")
+        raise ArgumentError(f"{model.name} has no sequences; leave `sequence_length` out")
     return replace(model, sequence_length=sequence_length)
 
 
@@ -250,7 +250,7 @@ def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Tran
         if found is None:
             name = next((name for name in names if name in values), names[0])
             lack = f'"{name}": {json.dumps(values[name])}, no size' if name in values else f'no "{name}"'
-            raise ConfigError(f"{path} has {lack}; {instead}")
+            raise ArgumentError(f"{path} has {lack}; {instead}")
         return found
 
     hidden = size("hidden_size", "n_embd", "n_embed")
@@ -265,7 +265,7 @@ def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Tran
             "max_position_embeddings",
             "n_positions",
             "seq_length",
-            instead="say how long sequences are: --sequence-length",
+            instead="write how long sequences are for `sequence_length`",
         )
     return Transformer(
         name=path.parent.name or path.stem,

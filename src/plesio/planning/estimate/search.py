@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError, ConfigError
 from plesio.cost.activations import Recomputation
 from plesio.planning.estimate.capacity import of_sequences, or_shorter_sequences
 from plesio.planning.estimate.constants import CONSTANTS, Constants
@@ -194,20 +194,22 @@ def search_layouts(
     """
     machine.accelerator.peak(precision)
     if global_batch < 1:
-        raise ConfigError(f"global_batch is {global_batch}; write 1 or more")
+        raise ArgumentError(f"`global_batch` is {global_batch}; write 1 or more")
     space = tuple(
         layouts_of(model, machine, global_batch=global_batch, precision=precision, software=software, fixed=fixed)
     )
     candidates, num_not_divisible, num_too_large = [], 0, 0
-    kept = ", ".join(f"{name} = {value}" for name, value in (fixed or {}).items())
-    refusal = f"{kept} cannot be had from {machine.num_devices} devices; write divisors of them, or fix less"
+    kept = ", ".join(f"`{name} = {value}`" for name, value in (fixed or {}).items())
+    refusal: ConfigError = ArgumentError(
+        f"{kept} cannot be had from {machine.num_devices} devices; write divisors of them, or fix less"
+    )
     for done, layout in enumerate(space):
         if done % _PROGRESS_EVERY == 0:
             on_progress(done, len(space))
         try:
             memory = estimate_memory(model, layout, machine, global_batch=global_batch)
         except ConfigError as error:
-            num_not_divisible, refusal = num_not_divisible + 1, str(error)
+            num_not_divisible, refusal = num_not_divisible + 1, error
             continue
         if not _fits(memory):
             num_too_large += 1
@@ -220,11 +222,11 @@ def search_layouts(
             larger = _larger_machine(
                 model, machine, global_batch=global_batch, precision=precision, software=software, fixed=fixed
             )
-            raise ConfigError(
+            raise ArgumentError(
                 f"no layout of {model.name} fits into the memory of {machine.name}{of_sequences(model)}; "
                 f"{larger}{or_shorter_sequences(model)}"
             )
-        raise ConfigError(refusal)
+        raise refusal
     return Search(
         candidates=tuple(sorted(candidates, key=lambda candidate: candidate.step.total_s)),
         num_tried=len(space),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from plesio.cost.cluster import LinkKind
+from plesio.cost.link import Link
 from plesio.planning.estimate.hardware import Machine
 from plesio.planning.estimate.training import Conditions, Training, estimate_training
 
@@ -97,11 +97,11 @@ def _memory_bandwidth(machine: Machine, factor: float) -> Machine:
     return replace(machine, accelerator=replace(accelerator, memory_bytes_per_s=bandwidth))
 
 
-def _faster(link: LinkKind, factor: float) -> LinkKind:
+def _faster(link: Link, factor: float) -> Link:
     return replace(link, bytes_per_s=factor * link.bytes_per_s)
 
 
-def _later(link: LinkKind, factor: float) -> LinkKind:
+def _later(link: Link, factor: float) -> Link:
     return replace(link, latency_s=factor * link.latency_s)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.json_values import to_json
 from plesio.planning.estimate.capacity import check_memory
 from plesio.planning.estimate.constants import CONSTANTS, Constants
@@ -84,13 +84,13 @@ class Conditions:
         if self.storage_bytes_per_s is not None:
             check_positive(storage_bytes_per_s=self.storage_bytes_per_s)
         if self.price_per_h is not None and not 0 <= self.price_per_h <= _MOST_PRICE_PER_H:
-            raise ConfigError(
-                f"price_per_h is {self.price_per_h:g}; write 0 or more dollars, up to {_MOST_PRICE_PER_H:,.0f}"
+            raise ArgumentError(
+                f"`price_per_h` is {self.price_per_h:g}; write 0 or more dollars, up to {_MOST_PRICE_PER_H:,.0f}"
             )
         if not 1 <= self.pue < math.inf:
-            raise ConfigError(f"pue is {self.pue:g}; write 1 or more")
+            raise ArgumentError(f"`pue` is {self.pue:g}; write 1 or more")
         if not 0 < self.confidence < 1:
-            raise ConfigError(f"confidence is {self.confidence:g}; write a share between 0 and 1")
+            raise ArgumentError(f"`confidence` is {self.confidence:g}; write a share between 0 and 1")
 
     def all_storage_bytes_per_s(self, num_devices: int) -> float:
         """Bytes per second that so many devices write and read states at."""
@@ -108,7 +108,7 @@ class Conditions:
             checkpoint_s=checkpoint_s,
             restart_s=self.restart_s + checkpoint_s,  # the last state is read as fast as it was written
             mtbf_s=cluster_mtbf_s(node_mtbf_s=self.device_mtbf_s, num_nodes=num_devices),
-            remedy="a longer device_mtbf_s, a higher storage_bytes_per_s, or a shorter restart_s",
+            remedy="a longer `device_mtbf_s`, a higher `storage_bytes_per_s`, or a shorter `restart_s`",
         )
 
 
@@ -253,7 +253,7 @@ def estimate_training(
     conditions = conditions or Conditions()
     check_positive(tokens=tokens)
     if tokens > _MOST_TOKENS:
-        raise ConfigError(f"tokens is {tokens:g}; write {_MOST_TOKENS:g} or less, as in 2T")
+        raise ArgumentError(f"`tokens` is {tokens:g}; write {_MOST_TOKENS:g} or less, as in 2T")
     memory = check_memory(model, layout, machine, global_batch=global_batch)
     step = estimate_step(model, layout, machine, global_batch=global_batch, constants=constants)
     num_steps = math.ceil(tokens / step.num_tokens)

@@ -11,7 +11,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -81,9 +81,38 @@ def measure_states(
         else float(NUM_RANKS)
         for what, fit in fits.items()
     }
+    predictions = _predictions(found, fits=fits, writers=writers, most=most, sizes=sorted(other_bytes))
+    errors = {
+        quantity: statistics.median(abs(one.error) for one in predictions if one.quantity == quantity)
+        for quantity in ("write (s)", "read (s)", "best interval (s)")
+    }
+    return Measured(
+        study="checkpointing",
+        finding=f"From three sizes, writing is predicted within {100 * errors['write (s)']:.0f} %, reading within "
+        f"{100 * errors['read (s)']:.0f} %, and the best interval within {100 * errors['best interval (s)']:.0f} % "
+        f"(medians); the disk keeps up with {writers['write']:.2g} of {NUM_RANKS} writers.",
+        setting=f"torch.save with fsync into {tempfile.gettempdir()}, reading after the pages were dropped, "
+        f"{NUM_RANKS} processes of one thread; medians of {repeats}, which vary by "
+        f"{100 * statistics.median(spreads):.0f} %. Fitted: writing {format_seconds(fits['write'].intercept)} and "
+        f"{_bandwidth_text(fits['write'].slope)}. Intervals are for a failure an hour. The baseline is the "
+        "bandwidth of the largest full state.",
+        predictions=tuple(predictions),
+        charts=(_chart(found, fits=fits, writers=writers),),
+    )
+
+
+def _predictions(
+    found: Mapping[str, Mapping[int, float]],
+    *,
+    fits: Mapping[str, LineFit],
+    writers: Mapping[str, float],
+    most: int,
+    sizes: Sequence[int],
+) -> list[Prediction]:
+    """Writing, reading and the best interval by way and size; the baseline is the largest full state's bandwidth."""
     predictions = []
     for way in ("full", "sharded"):
-        for size in sorted(other_bytes):
+        for size in sizes:
             times = {what: _modelled_s(fits[what], size, writers[what] if way == "sharded" else 1.0) for what in fits}
             setting = {"state": format_bytes(size), "way": way}
             baseline_s = found["full write"][most] / most * size
@@ -112,23 +141,7 @@ def measure_states(
                     baseline=intervals_s[2],
                 )
             )
-    errors = {
-        quantity: statistics.median(abs(one.error) for one in predictions if one.quantity == quantity)
-        for quantity in ("write (s)", "read (s)", "best interval (s)")
-    }
-    return Measured(
-        study="checkpointing",
-        finding=f"From three sizes, writing is predicted within {100 * errors['write (s)']:.0f} %, reading within "
-        f"{100 * errors['read (s)']:.0f} %, and the best interval within {100 * errors['best interval (s)']:.0f} % "
-        f"(medians); the disk keeps up with {writers['write']:.2g} of {NUM_RANKS} writers.",
-        setting=f"torch.save with fsync into {tempfile.gettempdir()}, reading after the pages were dropped, "
-        f"{NUM_RANKS} processes of one thread; medians of {repeats}, which vary by "
-        f"{100 * statistics.median(spreads):.0f} %. Fitted: writing {format_seconds(fits['write'].intercept)} and "
-        f"{_bandwidth_text(fits['write'].slope)}. Intervals are for a failure an hour. The baseline is the "
-        "bandwidth of the largest full state.",
-        predictions=tuple(predictions),
-        charts=(_chart(found, fits=fits, writers=writers),),
-    )
+    return predictions
 
 
 def _bandwidth_text(s_per_byte: float) -> str:

@@ -140,7 +140,7 @@ def _prediction(algorithm: str, size: int, *, measured: float, links: AlphaBeta)
 
 
 def _modelled_s(algorithm: str, size: int, *, links: AlphaBeta) -> float:
-    return ALL_REDUCES[algorithm](size, num_ranks=NUM_RANKS, latency_s=links.latency_s, bytes_per_s=links.bytes_per_s)
+    return ALL_REDUCES[algorithm](size, num_ranks=NUM_RANKS, link=links.link)
 
 
 def _chart(medians_s: Mapping[str, Mapping[int, float]], *, links: AlphaBeta) -> LineChart:

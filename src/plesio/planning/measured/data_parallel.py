@@ -129,7 +129,7 @@ def iteration_times(
 
 
 def _all_reduce_s(count: int, *, links: AlphaBeta) -> float:
-    return ring_all_reduce_s(GRADIENT_BYTES, num_ranks=count, latency_s=links.latency_s, bytes_per_s=links.bytes_per_s)
+    return ring_all_reduce_s(GRADIENT_BYTES, num_ranks=count, link=links.link)
 
 
 def _chart(predictions: Sequence[Prediction], modelled_s: Mapping[int, float]) -> LineChart:

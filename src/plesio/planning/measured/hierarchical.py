@@ -18,6 +18,7 @@ from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.collectives import hierarchical_all_reduce_s, ring_all_reduce_s
 from plesio.cost.fit import AlphaBeta
+from plesio.cost.link import Link
 from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.planning.studies.measured import Measured
 from plesio.runtime.exchange.group import TorchGroup
@@ -158,17 +159,14 @@ def _modelled_s(name: str, size: int, *, links: Mapping[str, AlphaBeta]) -> floa
         return ring_all_reduce_s(
             size,
             num_ranks=NUM_HOSTS * RANKS_PER_HOST,
-            latency_s=between.latency_s,
-            bytes_per_s=between.bytes_per_s,
+            link=between.link,
         )
     return hierarchical_all_reduce_s(
         size,
         num_hosts=NUM_HOSTS,
         ranks_per_host=RANKS_PER_HOST,
-        local_latency_s=inside.latency_s,
-        local_bytes_per_s=inside.bytes_per_s,
-        latency_s=between.latency_s,
-        bytes_per_s=between.bytes_per_s,
+        local=Link(latency_s=inside.latency_s, bytes_per_s=inside.bytes_per_s),
+        link=between.link,
     )
 
 

@@ -5,7 +5,7 @@ to fit, for the problem is known.
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -97,34 +97,40 @@ def measure_local_sgd(
         "evaluations. Baselines: no exchange is saved; no drift.",
         predictions=(*times, *ends),
         charts=(
-            LineChart(
-                slug="measured-loss",
-                title="Real workers drift as far as the closed form says",
-                caption="Loss above the optimum in the end, by local steps.",
-                x=Axis(title="local steps K", log=True),
-                y=Axis(title="loss above the optimum", log=True),
-                series=[
-                    Series(name="modelled", x=periods, y=[floors[period] for period in periods]),
-                    Series(name="no drift", x=periods, y=[floors[first]] * len(periods), style="dashed"),
-                    Series(name="measured", x=periods, y=[losses[period] for period in periods], style="points"),
-                ],
-            ),
-            LineChart(
-                slug="measured-time",
-                title="A step takes what it computes and a K-th of an exchange",
-                caption="Seconds of a step by local steps; the line is fitted to the first and the last point.",
-                x=Axis(title="local steps K", log=True),
-                y=Axis(title="time of a step (ms)"),
-                series=[
-                    Series(
-                        name="modelled",
-                        x=periods,
-                        y=[1e3 * (compute_s + exchange_s / period) for period in periods],
-                    ),
-                    Series(name="measured", x=periods, y=[1e3 * steps_s[period] for period in periods], style="points"),
-                ],
-            ),
+            _loss_chart(losses, floors=floors),
+            _time_chart(steps_s, modelled_s={period: compute_s + exchange_s / period for period in periods}),
         ),
+    )
+
+
+def _loss_chart(losses: Mapping[int, float], *, floors: Mapping[int, float]) -> LineChart:
+    periods = list(losses)
+    return LineChart(
+        slug="measured-loss",
+        title="Real workers drift as far as the closed form says",
+        caption="Loss above the optimum in the end, by local steps.",
+        x=Axis(title="local steps K", log=True),
+        y=Axis(title="loss above the optimum", log=True),
+        series=[
+            Series(name="modelled", x=periods, y=[floors[period] for period in periods]),
+            Series(name="no drift", x=periods, y=[floors[periods[0]]] * len(periods), style="dashed"),
+            Series(name="measured", x=periods, y=list(losses.values()), style="points"),
+        ],
+    )
+
+
+def _time_chart(steps_s: Mapping[int, float], *, modelled_s: Mapping[int, float]) -> LineChart:
+    periods = list(steps_s)
+    return LineChart(
+        slug="measured-time",
+        title="A step takes what it computes and a K-th of an exchange",
+        caption="Seconds of a step by local steps; the line is fitted to the first and the last point.",
+        x=Axis(title="local steps K", log=True),
+        y=Axis(title="time of a step (ms)"),
+        series=[
+            Series(name="modelled", x=periods, y=[1e3 * modelled_s[period] for period in periods]),
+            Series(name="measured", x=periods, y=[1e3 * steps_s[period] for period in periods], style="points"),
+        ],
     )
 
 

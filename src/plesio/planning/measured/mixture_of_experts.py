@@ -21,6 +21,7 @@ from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.collectives import all_to_all_s, unequal_all_to_all_s
 from plesio.cost.fit import LineFit, fit_line
+from plesio.cost.link import Link
 from plesio.planning.measured.ranks import Ranks, ranks_on_hosts, slowest_s, timed
 from plesio.planning.studies import mixture_of_experts
 from plesio.planning.studies.measured import Measured
@@ -166,7 +167,7 @@ def _prediction(
     fit: LineFit,
     duplex: float,
 ) -> Prediction:
-    links = {"latency_s": fit.intercept / (NUM_RANKS - 1), "bytes_per_s": 1 / fit.slope}
+    link = Link(latency_s=fit.intercept / (NUM_RANKS - 1), bytes_per_s=1 / fit.slope)
     a_rank = float(sent.sum()) / (NUM_RANKS - 1)  # of the whole tensor, an n-th of which stays
     return Prediction(
         setting={
@@ -176,9 +177,9 @@ def _prediction(
         },
         quantity="all-to-all (s)",
         scale="relative",
-        predicted=unequal_all_to_all_s(sent, duplex=duplex, **links),
+        predicted=unequal_all_to_all_s(sent, duplex=duplex, link=link),
         measured=measured_s,
-        baseline=all_to_all_s(a_rank, num_ranks=NUM_RANKS, **links),
+        baseline=all_to_all_s(a_rank, num_ranks=NUM_RANKS, link=link),
     )
 
 

@@ -86,9 +86,7 @@ def measure_overlap(
         for name, cap_mib in {**caps, DEFAULT: None}.items():
             on_step(f"buckets of {name}")
             measured_s[name] = slowest_s(ranks.run(step_times, cap_mib=cap_mib, **shape))
-    all_reduce_s = partial(
-        ring_all_reduce_s, num_ranks=NUM_RANKS, latency_s=links.latency_s, bytes_per_s=links.bytes_per_s
-    )
+    all_reduce_s = partial(ring_all_reduce_s, num_ranks=NUM_RANKS, link=links.link)
     modelled = {name: buckets_of_bytes(layers, cap_mib * _MIB, all_reduce_s) for name, cap_mib in caps.items()}
     modelled[DEFAULT] = ddp_buckets(layers, all_reduce_s)
     return _compared(

@@ -7,7 +7,7 @@ weighting does. Updates that a cut-off refuses are not counted, here and there.
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,33 +101,36 @@ def measure_weightings(
         f"{len(seeds)} run{'s' * (len(seeds) > 1)} for each weighting. The baseline has neither staleness nor weights.",
         predictions=predictions,
         charts=(
-            LineChart(
-                slug="measured",
-                title="Weighting by staleness is a smaller step, as the model says",
-                caption="Loss above the optimum by updates that were applied; lines are modelled.",
-                x=Axis(title="updates"),
-                y=Axis(title="loss above the optimum", log=True),
-                series=[
-                    *(Series(name=text, x=list(losses), y=list(losses.values())) for text, losses in modelled.items()),
-                    _points([_curve(by_weighting[text][0]) for text in weightings]),
-                ],
-            ),
-            LineChart(
-                slug="measured-staleness",
-                title=f"Updates are {mean:.1f} updates stale on average",
-                caption="Share of updates by staleness, as measured in the unweighted run.",
-                x=Axis(title="staleness (updates)"),
-                y=Axis(title="updates (%)"),
-                series=[
-                    Series(
-                        name="measured",
-                        x=range(len(counts)),
-                        y=(100 * counts / counts.sum()).tolist(),
-                        style="points",
-                    )
-                ],
-            ),
+            _losses([_curve(by_weighting[text][0]) for text in weightings], modelled=modelled),
+            _staleness(counts, mean=mean),
         ),
+    )
+
+
+def _losses(curves: Sequence[dict[int, float]], *, modelled: Mapping[str, Mapping[int, float]]) -> LineChart:
+    points = [point for curve in curves for point in curve.items()]
+    return LineChart(
+        slug="measured",
+        title="Weighting by staleness is a smaller step, as the model says",
+        caption="Loss above the optimum by updates that were applied; lines are modelled.",
+        x=Axis(title="updates"),
+        y=Axis(title="loss above the optimum", log=True),
+        series=[
+            *(Series(name=text, x=list(losses), y=list(losses.values())) for text, losses in modelled.items()),
+            Series(name="measured", x=[x for x, _ in points], y=[y for _, y in points], style="points"),
+        ],
+    )
+
+
+def _staleness(counts: Array, *, mean: float) -> LineChart:
+    shares = (100 * counts / counts.sum()).tolist()
+    return LineChart(
+        slug="measured-staleness",
+        title=f"Updates are {mean:.1f} updates stale on average",
+        caption="Share of updates by staleness, as measured in the unweighted run.",
+        x=Axis(title="staleness (updates)"),
+        y=Axis(title="updates (%)"),
+        series=[Series(name="measured", x=range(len(counts)), y=shares, style="points")],
     )
 
 
@@ -179,8 +182,3 @@ def _tenth(losses: dict[int, float]) -> float:
     last = max(losses)
     first = min(losses, key=lambda number: abs(number - last / 4))
     return (last - first) / math.log10(losses[first] / losses[last])
-
-
-def _points(curves: Sequence[dict[int, float]]) -> Series:
-    points = [point for curve in curves for point in curve.items()]
-    return Series(name="measured", x=[x for x, _ in points], y=[y for _, y in points], style="points")

@@ -4,7 +4,7 @@ What an exchange takes is measured with steps that do not vary; the rest is the 
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from plesio.core.exhibits import Axis, LineChart, Series
@@ -82,32 +82,23 @@ def measure_barriers(
         setting=f"BSP by real processes, {num_steps} iterations each; steps of {STEP_MS} ms, lognormal. An exchange is "
         "what an iteration with constant steps takes beyond them, for each number of workers.",
         predictions=tuple(predictions),
-        charts=(
-            LineChart(
-                slug="measured",
-                title="Real workers wait for the slowest as long as the integral says",
-                caption="Slowest worker's time over the mean, by number of workers.",
-                x=Axis(title="workers", log=True),
-                y=Axis(title="time over mean"),
-                series=[
-                    series
-                    for cv, by_count in costs.items()
-                    for series in (
-                        Series(
-                            name=f"cv {cv:g}, modelled",
-                            group=f"cv {cv:g}",
-                            x=list(by_count),
-                            y=[one for one, _ in by_count.values()],
-                        ),
-                        Series(
-                            name=f"cv {cv:g}, measured",
-                            group=f"cv {cv:g}",
-                            x=list(by_count),
-                            y=[two for _, two in by_count.values()],
-                            style="points",
-                        ),
-                    )
-                ],
-            ),
-        ),
+        charts=(_chart(costs),),
+    )
+
+
+def _chart(costs: Mapping[float, Mapping[int, tuple[float, float]]]) -> LineChart:
+    """By coefficient of variation and number of workers, the slowest over the mean: modelled and measured."""
+    series = []
+    for cv, by_count in costs.items():
+        group, counts = f"cv {cv:g}", list(by_count)
+        modelled, measured = zip(*by_count.values(), strict=True)
+        series.append(Series(name=f"{group}, modelled", group=group, x=counts, y=list(modelled)))
+        series.append(Series(name=f"{group}, measured", group=group, x=counts, y=list(measured), style="points"))
+    return LineChart(
+        slug="measured",
+        title="Real workers wait for the slowest as long as the integral says",
+        caption="Slowest worker's time over the mean, by number of workers.",
+        x=Axis(title="workers", log=True),
+        y=Axis(title="time over mean"),
+        series=series,
     )

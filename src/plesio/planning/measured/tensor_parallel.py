@@ -202,13 +202,8 @@ def _predictions(
         "rows": ([wide, narrow], [wide, narrow]),
     }
     reduced, gathered = exchanged[cut]
-    latency_s, bytes_per_s = links.latency_s, links.bytes_per_s
-    sending_s = sum(
-        ring_all_reduce_s(size, num_ranks=NUM_RANKS, latency_s=latency_s, bytes_per_s=bytes_per_s) for size in reduced
-    )
-    sending_s += sum(
-        all_gather_s(size, num_ranks=NUM_RANKS, latency_s=latency_s, bytes_per_s=bytes_per_s) for size in gathered
-    )
+    sending_s = sum(ring_all_reduce_s(size, num_ranks=NUM_RANKS, link=links.link) for size in reduced)
+    sending_s += sum(all_gather_s(size, num_ranks=NUM_RANKS, link=links.link) for size in gathered)
     modelled = sum(bytes_sent_per_rank(size, num_ranks=NUM_RANKS) for size in reduced)
     modelled += sum(bytes_sent_per_rank(size, num_ranks=NUM_RANKS, collective="all_gather") for size in gathered)
     setting = {"cut": cut, "tokens": str(tokens)}

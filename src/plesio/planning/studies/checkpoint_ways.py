@@ -13,7 +13,7 @@ from typing import Self
 
 from plesio.planning.theory.reliability import MOST_SLOWDOWN, best_interval_s, cluster_mtbf_s, slowdown_parts
 
-__all__ = ["Costs", "Way", "costs_of_ways", "overhead_by_nodes"]
+__all__ = ["Costs", "Way", "costs_of_ways", "lost_generations", "overhead_by_nodes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,3 +114,22 @@ def overhead_by_nodes(
         slowdowns = {name: Way.at_best(name, costs, mtbf_s=mtbf_s).slowdown for name, costs in ways.items()}
         found[nodes] = (mtbf_s, {name: one if one <= MOST_SLOWDOWN else math.nan for name, one in slowdowns.items()})
     return found
+
+
+def lost_generations(
+    numbers: Sequence[int], *, unreadable: float, num_failures: float
+) -> dict[int, tuple[float, float]]:
+    """For each number of generations kept, the intervals lost beside the first, and how likely none is good.
+
+    Args:
+        numbers: g, each.
+        unreadable: q, probability that a state cannot be read.
+        num_failures: Expected, of the whole run.
+    """
+    return {
+        kept: (
+            math.fsum(j * unreadable**j * (1 - unreadable) for j in range(1, kept)),
+            -math.expm1(num_failures * math.log1p(-(unreadable**kept))),
+        )
+        for kept in numbers
+    }

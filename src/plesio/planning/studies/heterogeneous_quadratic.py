@@ -20,13 +20,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError, ConfigError
 from plesio.planning.studies.delayed_descent import eigenvalues_of
 
-__all__ = ["HeterogeneousQuadratic", "Rounds", "make_heterogeneous"]
+__all__ = ["HeterogeneousQuadratic", "Rounds", "best_rounds", "make_heterogeneous"]
 
 Array = NDArray[np.float64]
 
+_NUM_STEPS = 200
+_LEAST_STEP = 1e-3
+"""Steps that are tried for the best one, and the least of them."""
 _ROUNDS = np.unique(np.concatenate([[0], np.geomspace(1, 1e6, 150).round()])).astype(np.int64)
 
 
@@ -162,9 +165,27 @@ def make_heterogeneous(
     if not 0 <= hessian_spread < 1:
         raise ConfigError(f"a spread of the Hessians of {hessian_spread:g}; write a share of 0 or more, below 1")
     if heterogeneity < 0 or noise < 0:
-        raise ConfigError(f"heterogeneity {heterogeneity:g}, noise {noise:g}; write 0 or more")
+        raise ArgumentError(f"`heterogeneity` {heterogeneity:g}, `noise` {noise:g}; write 0 or more")
     mean = eigenvalues_of(condition_number, num_dimensions=num_dimensions)
     eigenvalues = mean * (1 + hessian_spread * random.uniform(-1, 1, (num_workers, num_dimensions)))
     optima = heterogeneity * random.standard_normal((num_workers, num_dimensions))
     optima -= (eigenvalues * optima).sum(axis=0) / eigenvalues.sum(axis=0)
     return HeterogeneousQuadratic(eigenvalues=eigenvalues, optima=optima, noise=noise)
+
+
+def best_rounds(
+    problem: HeterogeneousQuadratic, *, period: int, target: float, num_gradients: int = 1
+) -> tuple[float, float]:
+    """The step that gets to the target first, and the iterations of each worker; 0 and infinity if none does.
+
+    Raises:
+        ConfigError: The loss begins below the target.
+    """
+    best = (0.0, math.inf)
+    for step in np.geomspace(_LEAST_STEP, 0.99 / problem.eigenvalues.max(), _NUM_STEPS).tolist():
+        rounds = problem.rounds(step=step, period=period, num_gradients=num_gradients).rounds_to(target)
+        if rounds == 0:
+            raise ArgumentError(f"`target` is {target:g}, and the loss begins below it; write a smaller `target`")
+        if rounds * period < best[1]:
+            best = (step, rounds * period)
+    return best

@@ -2,12 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from plesio.core.exhibits import Span
+from plesio.core.exhibits import TimelineBar
 from plesio.cost.activations import Recomputation
-from plesio.sim.pipeline_schedules import SPLIT, Execution, Schedule, execute, fewest_micro_batches, operations
+from plesio.sim.pipeline_schedules import (
+    SCHEDULES,
+    SPLIT,
+    Execution,
+    Schedule,
+    execute,
+    fewest_micro_batches,
+    operations,
+)
 
-__all__ = ["PipelinePoint", "PipelineStages", "frontier"]
+__all__ = ["PipelinePoint", "PipelineStages", "frontier", "points_of"]
+
+_MOST_OTHER_PLACES = 4096
+"""Micro-batches times stages where all schedules and recomputations are tried; their operations are done one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,16 +127,36 @@ class PipelineStages:
             activation_bytes=held * self.num_layers / len(self.weights) * kept_bytes + working_bytes,
         )
 
-    def drawn(self, schedule: Schedule, recomputation: Recomputation, *, num_micro_batches: int) -> tuple[Span, ...]:
+    def drawn(
+        self, schedule: Schedule, recomputation: Recomputation, *, num_micro_batches: int
+    ) -> tuple[TimelineBar, ...]:
         """What devices do when, with few micro-batches, so that boxes can be told apart."""
         num_devices = len(self.weights)
         few = max(num_devices, fewest_micro_batches(schedule, num_devices=num_devices))
         done = self.run(schedule, min(num_micro_batches, few), recomputation)
         names = {"forward": "forward", "backward": "backward", "weights": "gradients of weights"}
         return tuple(
-            Span(one.device, one.start_s, one.end_s, names[one.operation.kind], str(one.operation.micro_batch))
+            TimelineBar(one.device, one.start_s, one.end_s, names[one.operation.kind], str(one.operation.micro_batch))
             for one in sorted(done.done, key=lambda one: (list(names).index(one.operation.kind), one.start_s))
         )
+
+
+def points_of(
+    stages: PipelineStages, num_micro_batches: int, *, schedule: Schedule, recomputation: Recomputation
+) -> tuple[PipelinePoint, ...]:
+    """All schedules and recomputations that have an order, with other numbers of micro-batches too.
+
+    With many micro-batches only those of the schedule, and those of the recomputation, that are asked for.
+    """
+    powers = [2**power for power in range(num_micro_batches.bit_length() + 2)]
+    few = _MOST_OTHER_PLACES // len(stages.weights)
+    return tuple(
+        stages.point(name, count, kind)
+        for name in SCHEDULES
+        for count in sorted({*(count for count in powers if count <= few), num_micro_batches})
+        for kind in get_args(Recomputation)
+        if stages.has_order(name, count) and (count <= few or name == schedule or kind == recomputation)
+    )
 
 
 def frontier(points: Sequence[PipelinePoint]) -> tuple[PipelinePoint, ...]:

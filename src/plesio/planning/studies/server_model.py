@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from plesio.cost.collectives import all_gather_s, parameter_server_one_way_s, ring_all_reduce_s
+from plesio.cost.link import Link
 
 __all__ = ["Pull", "ServerModel"]
 
@@ -59,6 +60,11 @@ class ServerModel:
     barrier_factor: float
 
     @property
+    def link(self) -> Link:
+        """A worker's and a server's."""
+        return Link(latency_s=self.latency_s, bytes_per_s=self.bytes_per_s)
+
+    @property
     def push_bytes(self) -> float:
         """What a worker pushes."""
         return self._bytes_of(self.density)
@@ -90,9 +96,7 @@ class ServerModel:
     @property
     def ring_s(self) -> float:
         """Seconds of a ring all-reduce of the dense gradient."""
-        return ring_all_reduce_s(
-            self.gradient_bytes, num_ranks=self.num_workers, latency_s=self.latency_s, bytes_per_s=self.bytes_per_s
-        )
+        return ring_all_reduce_s(self.gradient_bytes, num_ranks=self.num_workers, link=self.link)
 
     @property
     def gather_s(self) -> float:
@@ -100,8 +104,7 @@ class ServerModel:
         return all_gather_s(
             self.num_workers * self.push_bytes,
             num_ranks=self.num_workers,
-            latency_s=self.latency_s,
-            bytes_per_s=self.bytes_per_s,
+            link=self.link,
         )
 
     @property
@@ -142,6 +145,5 @@ class ServerModel:
             num_bytes,
             num_workers=num_workers,
             num_servers=self.num_servers,
-            latency_s=self.latency_s,
-            bytes_per_s=self.bytes_per_s,
+            link=self.link,
         )

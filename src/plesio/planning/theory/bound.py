@@ -1,9 +1,11 @@
 """What a theorem says about given numbers: a value, the parts that add up to it, and the premises that it rests on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
+from plesio.core.json_values import to_json
 from plesio.core.units import format_bytes, format_seconds
 
 __all__ = ["Bound", "Condition"]
@@ -18,7 +20,7 @@ class Condition:
         value: Of the quantity.
         limit: What it is held against.
         strict: Whether it must stay below the limit, rather than at most reach it.
-        remedy: What would satisfy it, as the end of an error message: ``write a learning_rate below 0.1``.
+        remedy: What would satisfy it, as the end of an error message: ``write a `learning_rate` below 0.1``.
     """
 
     premise: str
@@ -59,10 +61,16 @@ class Bound:
     def __post_init__(self) -> None:
         for condition in self.conditions:
             if not condition.holds:
-                raise ConfigError(
+                raise ArgumentError(
                     f"{condition.premise} does not hold ({condition.value:.4g} against {condition.limit:.4g}); "
                     f"{condition.remedy}"
                 )
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values; remedies name parameters without marks."""
+        conditions = tuple(replace(one, remedy=str(ArgumentError(one.remedy))) for one in self.conditions)
+        values: dict[str, Any] = to_json(replace(self, conditions=conditions))
+        return values
 
     @property
     def value(self) -> float:

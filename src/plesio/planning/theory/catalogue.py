@@ -14,13 +14,12 @@ from plesio.planning.theory.convergence import (
     asynchronous_average_staleness,
     asynchronous_nonconvex,
     compressed_gradients,
-    critical_batch,
     delayed_strongly_convex,
     error_feedback,
-    grid_variance,
     local_sgd,
     synchronous_sgd,
 )
+from plesio.planning.theory.gradient_noise import critical_batch, grid_variance
 from plesio.planning.theory.parallelism import pipeline_bubble, zero_memory
 from plesio.planning.theory.reliability import checkpoint_interval
 from plesio.planning.theory.stability import constant_staleness

@@ -35,7 +35,7 @@ Without noise a quadratic shows what change alone does (`varying_staleness`).
 import itertools
 import math
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.planning.theory.bound import Bound, Condition
 from plesio.planning.theory.checks import check_count, check_not_negative, check_positive
 from plesio.planning.theory.stability import stability_limit
@@ -122,7 +122,7 @@ def changing_bound(
                 premise="s_i ≤ updates under s_i",
                 value=max(bounds),
                 limit=num_steps_each,
-                remedy=f"write a num_steps_each of at least {max(bounds)}",
+                remedy=f"write a `num_steps_each` of at least {max(bounds)}",
             ),
             _schedule_premise(rates, bounds, smoothness=smoothness),
         ),
@@ -182,7 +182,7 @@ def chosen_bound(
                 premise="αL + 2α²L²S² ≤ 1",
                 value=step + 2 * (step * max_bound) ** 2,
                 limit=1.0,
-                remedy=f"write a learning_rate of at most {largest:.4g}",
+                remedy=f"write a `learning_rate` of at most {largest:.4g}",
             ),
         ),
         also={"largest learning rate": largest},
@@ -228,8 +228,8 @@ def _check_schedule(bounds: tuple[int, ...], learning_rates: tuple[float, ...]) 
     for rate in learning_rates:
         check_positive(learning_rates=rate)
     if len(learning_rates) not in (1, len(bounds)):
-        raise ConfigError(
-            f"learning_rates has {len(learning_rates)} values for {len(bounds)} bounds; write 1, or {len(bounds)}"
+        raise ArgumentError(
+            f"`learning_rates` has {len(learning_rates)} values for {len(bounds)} bounds; write 1, or {len(bounds)}"
         )
 
 
@@ -264,5 +264,5 @@ def _schedule_premise(rates: tuple[float, ...], bounds: tuple[int, ...], *, smoo
         premise="α_j L + 2L²α_j Σ_{t: j∈W_t} α_t s_t ≤ 1",
         value=max(values),
         limit=1.0,
-        remedy=f"write learning_rates of at most {remedy}",
+        remedy=f"write `learning_rates` of at most {remedy}",
     )

@@ -2,7 +2,7 @@
 
 import math
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 
 __all__ = ["check_count", "check_not_negative", "check_positive"]
 
@@ -15,7 +15,7 @@ def check_positive(**values: float) -> None:
     """
     for name, value in values.items():
         if not 0 < value < math.inf:
-            raise ConfigError(f"{name} is {value:g}; write more than 0")
+            raise ArgumentError(f"`{name}` is {value:g}; write more than 0")
 
 
 def check_not_negative(**values: float) -> None:
@@ -26,7 +26,7 @@ def check_not_negative(**values: float) -> None:
     """
     for name, value in values.items():
         if not 0 <= value < math.inf:
-            raise ConfigError(f"{name} is {value:g}; write 0 or more")
+            raise ArgumentError(f"`{name}` is {value:g}; write 0 or more")
 
 
 def check_count(**values: int) -> None:
@@ -37,4 +37,4 @@ def check_count(**values: int) -> None:
     """
     for name, value in values.items():
         if value < 1:
-            raise ConfigError(f"{name} is {value}; write 1 or more")
+            raise ArgumentError(f"`{name}` is {value}; write 1 or more")

@@ -17,11 +17,8 @@ __all__ = [
     "asynchronous_average_staleness",
     "asynchronous_nonconvex",
     "compressed_gradients",
-    "critical_batch",
     "delayed_strongly_convex",
     "error_feedback",
-    "gradient_noise_scale",
-    "grid_variance",
     "local_sgd",
     "synchronous_sgd",
 ]
@@ -74,7 +71,7 @@ def synchronous_sgd(
                 value=learning_rate * smoothness,
                 limit=1.0,
                 strict=True,
-                remedy=f"write a learning_rate below {1 / smoothness:.4g}",
+                remedy=f"write a `learning_rate` below {1 / smoothness:.4g}",
             ),
         ),
     )
@@ -127,7 +124,7 @@ def delayed_strongly_convex(
                 premise="μ ≤ L",
                 value=strong_convexity,
                 limit=smoothness,
-                remedy=f"write a strong_convexity of at most {smoothness:g}",
+                remedy=f"write a `strong_convexity` of at most {smoothness:g}",
             ),
         ),
         also={"largest sufficient learning rate": 1 / (2 * slowed)},
@@ -226,7 +223,7 @@ def asynchronous_nonconvex(
                 premise="αL + 2α²L²τ² ≤ 1",
                 value=step + 2 * (step * max_staleness) ** 2,
                 limit=1.0,
-                remedy=f"write a learning_rate of at most {largest:.4g}",
+                remedy=f"write a `learning_rate` of at most {largest:.4g}",
             ),
         ),
         also={"largest learning rate": largest},
@@ -281,7 +278,7 @@ def local_sgd(
                 premise="αL ≤ 1/4",
                 value=learning_rate * smoothness,
                 limit=0.25,
-                remedy=f"write a learning_rate of at most {0.25 / smoothness:.4g}",
+                remedy=f"write a `learning_rate` of at most {0.25 / smoothness:.4g}",
             ),
         ),
         also={"period at which drift is as large as noise": 1 + 1 / (1.5 * learning_rate * smoothness * num_workers)},
@@ -325,7 +322,7 @@ def compressed_gradients(
                 premise="αL ≤ 1",
                 value=learning_rate * smoothness,
                 limit=1.0,
-                remedy=f"write a learning_rate of at most {1 / smoothness:.4g}",
+                remedy=f"write a `learning_rate` of at most {1 / smoothness:.4g}",
             ),
         ),
     )
@@ -372,83 +369,7 @@ def error_feedback(
             "noise": step * gradient_second_moment,
             "compression": 4 * step**2 * (1 - kept_share) * gradient_second_moment / kept_share**2,
         },
-        conditions=(Condition(premise="δ ≤ 1", value=kept_share, limit=1.0, remedy="write a kept_share of at most 1"),),
-    )
-
-
-def gradient_noise_scale(*, covariance_trace: float, squared_gradient_norm: float) -> float:
-    """Samples from which on more of them no longer pay: ``tr Σ / ‖G‖²`` (McCandlish et al. 2018).
-
-    >>> gradient_noise_scale(covariance_trace=500.0, squared_gradient_norm=0.5)
-    1000.0
-
-    Args:
-        covariance_trace: tr Σ, of one sample's gradient.
-        squared_gradient_norm: ‖G‖², of the mean gradient.
-
-    Raises:
-        ConfigError: An argument that is out of range.
-    """
-    check_not_negative(covariance_trace=covariance_trace)
-    check_positive(squared_gradient_norm=squared_gradient_norm)
-    return covariance_trace / squared_gradient_norm
-
-
-def critical_batch(*, min_steps: float = 1000.0, noise_scale: float = 1000.0, batch_size: int = 1000) -> Bound:
-    """Steps to a target by batch size, and what they cost in samples.
-
-    ``S = S_min (1 + B_noise/B)`` and ``E = S B = E_min (1 + B/B_noise)`` (McCandlish et al. 2018). At the
-    critical batch ``B_noise`` both are twice their least. The learning rate is taken to be the best for each batch.
-
-    >>> bound = critical_batch()
-    >>> bound.value, bound.also["samples"]
-    (2000.0, 2000000.0)
-
-    Args:
-        min_steps: S_min, that no batch can undercut.
-        noise_scale: B_noise, in samples; `gradient_noise_scale` has it from gradients.
-        batch_size: B.
-
-    Raises:
-        ConfigError: An argument that is out of range.
-    """
-    check_positive(min_steps=min_steps)
-    check_not_negative(noise_scale=noise_scale)
-    check_count(batch_size=batch_size)
-    noisy_steps = min_steps * noise_scale / batch_size
-    return Bound(
-        quantity="steps to the target",
-        unit="steps",
-        parts={"without noise": min_steps, "noise": noisy_steps},
-        also={
-            "samples": (min_steps + noisy_steps) * batch_size,
-            "fewest samples": min_steps * noise_scale,
-            "share of steps that a batch twice as large saves": noisy_steps / 2 / (min_steps + noisy_steps),
-        },
-    )
-
-
-def grid_variance(*, num_stages: int = 4, batch_size: int = 128, gradient_variance: float = 1.0) -> Bound:
-    """A grid of groups, each a pipeline of K stages without locks: variance of the gradient that is applied.
-
-    ``Kσ²/B_S``, with delays up to 2K (Pham & Ahn 2025), B_S being read as the samples of all groups in a step.
-
-    >>> bound = grid_variance()
-    >>> bound.value, bound.also["longest delay (steps)"]
-    (0.03125, 8)
-
-    Args:
-        num_stages: K, of each group.
-        batch_size: B_S, samples of all groups together.
-        gradient_variance: σ², of one sample's gradient to one stage's parameters.
-
-    Raises:
-        ConfigError: An argument that is out of range.
-    """
-    check_count(num_stages=num_stages, batch_size=batch_size)
-    check_not_negative(gradient_variance=gradient_variance)
-    return Bound(
-        quantity="variance of the gradient",
-        parts={"sampling": num_stages * gradient_variance / batch_size},
-        also={"longest delay (steps)": 2 * num_stages},
+        conditions=(
+            Condition(premise="δ ≤ 1", value=kept_share, limit=1.0, remedy="write a `kept_share` of at most 1"),
+        ),
     )

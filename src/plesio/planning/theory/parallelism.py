@@ -53,7 +53,7 @@ def pipeline_bubble(*, num_stages: int = 8, num_micro_batches: int = 32, num_chu
         premise="m mod p = 0",
         value=num_micro_batches % num_stages,
         limit=0,
-        remedy=f"write a num_micro_batches that is a multiple of {num_stages}",
+        remedy=f"write a `num_micro_batches` that is a multiple of {num_stages}",
     )
     return Bound(
         quantity="share of the time that waits",

@@ -16,7 +16,7 @@ noticed late.
 
 import math
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.units import format_seconds
 from plesio.planning.theory.bound import Bound
 from plesio.planning.theory.checks import check_count, check_not_negative, check_positive
@@ -173,7 +173,7 @@ def check_run_ends(
     checkpoint_s: float,
     mtbf_s: float,
     restart_s: float = 0.0,
-    remedy: str = "a longer mtbf_s, or a shorter checkpoint_s, restart_s or interval_s",
+    remedy: str = "a longer `mtbf_s`, or a shorter `checkpoint_s`, `restart_s` or `interval_s`",
 ) -> None:
     """Make sure that a run takes at most `MOST_SLOWDOWN` times its work.
 
@@ -182,14 +182,14 @@ def check_run_ends(
         checkpoint_s: C, seconds to write a state.
         mtbf_s: M, mean seconds between two failures.
         restart_s: R, seconds from a failure until the last state is back.
-        remedy: What to write instead.
+        remedy: What to write instead, as in an `ArgumentError`.
 
     Raises:
         ConfigError: It takes longer, or an argument is out of range.
     """
     slowdown = expected_slowdown(interval_s=interval_s, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, restart_s=restart_s)
     if slowdown > MOST_SLOWDOWN:
-        raise ConfigError(
+        raise ArgumentError(
             f"failures are {format_seconds(mtbf_s)} apart, states {format_seconds(interval_s)} of work; to write one "
             f"takes {format_seconds(checkpoint_s)}, to come back {format_seconds(restart_s)}, so the run would hardly "
             f"ever end ({slowdown:.3g} times its work); write {remedy}"
@@ -220,7 +220,9 @@ def checkpoint_interval(
     mtbf_s = cluster_mtbf_s(node_mtbf_s=node_mtbf_s, num_nodes=num_nodes)
     best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     times = {"interval_s": best_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}
-    check_run_ends(**times, remedy="a longer node_mtbf_s, a smaller num_nodes, or a shorter checkpoint_s or restart_s")
+    check_run_ends(
+        **times, remedy="a longer `node_mtbf_s`, a smaller `num_nodes`, or a shorter `checkpoint_s` or `restart_s`"
+    )
     return Bound(
         quantity="overhead at the best interval",
         unit="share",

@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.planning.theory.bound import Bound
 from plesio.planning.theory.checks import check_not_negative, check_positive
 from plesio.planning.theory.roots import rising_root
@@ -108,8 +108,8 @@ def spectral_radius(*, step: float, staleness: int, momentum: float = 0.0) -> fl
     check_not_negative(step=step)
     _check(staleness, momentum)
     if staleness > _MOST_STALENESS:
-        raise ConfigError(
-            f"staleness is {staleness:,}; write at most {_MOST_STALENESS}, the roots of more take too long"
+        raise ArgumentError(
+            f"`staleness` is {staleness:,}; write at most {_MOST_STALENESS}, the roots of more take too long"
         )
     polynomial = np.zeros(max(staleness + 1, 2) + 1)
     polynomial[:3] = 1, -(1 + momentum), momentum
@@ -157,4 +157,4 @@ def constant_staleness(
 def _check(staleness: int, momentum: float) -> None:
     check_not_negative(staleness=staleness)
     if not 0 <= momentum < 1:
-        raise ConfigError(f"momentum is {momentum:g}; write 0 or more and less than 1")
+        raise ArgumentError(f"`momentum` is {momentum:g}; write 0 or more and less than 1")

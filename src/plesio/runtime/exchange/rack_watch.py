@@ -15,6 +15,7 @@ import torch
 
 from plesio.cost.all_reduce import ring_all_reduce_s
 from plesio.cost.collectives import all_gather_s, broadcast_s
+from plesio.cost.link import Link
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.host_racks import HostRacks
 
@@ -69,14 +70,13 @@ class RackWatch:
         return ring_all_reduce_s(
             num_bytes / num_rails,
             num_ranks=num_racks,
-            latency_s=self._between.latency_s,
-            bytes_per_s=self._between.bytes_per_s / sharing,
+            link=Link(latency_s=self._between.latency_s, bytes_per_s=self._between.bytes_per_s / sharing),
         )
 
     def _spread_s(self, num_bytes: int, *, num_rails: int, num_ranks: int) -> float:
         way_s = all_gather_s if num_rails > 1 else broadcast_s
         way = self._within
-        return way_s(num_bytes, num_ranks=num_ranks, latency_s=way.latency_s, bytes_per_s=way.bytes_per_s)
+        return way_s(num_bytes, num_ranks=num_ranks, link=Link(latency_s=way.latency_s, bytes_per_s=way.bytes_per_s))
 
     def _take(self, where: Where, took_s: float, predicted_s: float) -> None:
         ratio = max(took_s, SHORTEST_S) / max(predicted_s, SHORTEST_S)

@@ -39,7 +39,7 @@ class Fabric:
         self._now = self.cluster.at(self.kernel.now_s)
         for name, (source, target, position) in self._places.items():
             link = self._now.path(source, target)[position]
-            self.network.change(name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
+            self.network.change(name, link)
 
     def channel(self, source: int, target: int) -> "Channel":
         """A new connection from host ``source`` to host ``target``."""
@@ -51,7 +51,7 @@ class Fabric:
         for position, link in enumerate(self._now.path(source, target)):
             self._num_connections += not link.shared
             name = link.name if link.shared else f"{link.name}:{self._num_connections}"
-            self.network.link(name, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
+            self.network.link(name, link)
             self._places[name] = source, target, position
             names.append(name)
         return self.network.route(names)

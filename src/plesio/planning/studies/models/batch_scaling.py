@@ -28,7 +28,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted
 from plesio.core.within import Within
@@ -307,7 +307,7 @@ def batch_scaling(
     """
     sizes = sorted(set(batches))
     if len(sizes) < 3:
-        raise ConfigError(f"batches has {counted(len(sizes), 'different size')}; write 3 or more")
+        raise ArgumentError(f"`batches` has {counted(len(sizes), 'different size')}; write 3 or more")
     rng = np.random.default_rng(seed)
     bowl = Bowl.with_noise_scale(noise_scale, dimension=dimension, condition=condition, walls=0.0, rng=rng)
     measured = {}
@@ -315,9 +315,10 @@ def batch_scaling(
         steps, _, _ = descend_greedily(bowl, batch=size, target=target, num_runs=_GREEDY_RUNS, most=max_steps, rng=rng)
         measured[float(size)] = steps
         if not np.isfinite(steps).all():
-            raise ConfigError(
-                f"with batches of {size} the target of {target:g} is not reached in {counted(max_steps, 'step')}; "
-                "write larger batches, a smaller condition, dimension or noise_scale, a larger target or max_steps"
+            raise ArgumentError(
+                f"with `batches` of {size} the `target` of {target:g} is not reached in {counted(max_steps, 'step')}; "
+                "write larger `batches`, a smaller `condition`, `dimension` or `noise_scale`, a larger `target` "
+                "or `max_steps`"
             )
     _, mean_noise_scale, mean_simple_scale = descend_greedily(
         bowl, batch=math.inf, target=target, num_runs=1, most=max_steps, rng=rng

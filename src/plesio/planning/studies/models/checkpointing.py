@@ -16,14 +16,14 @@ are noticed late, failures during which nodes wait for repair, writing that slow
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
 from typing import Annotated, ClassVar
 
-from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Span, Table, Timeline
+from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import DURATION_OR_0, Within
 from plesio.cost.faults import Failures
-from plesio.planning.studies.checkpoint_ways import Way, costs_of_ways, overhead_by_nodes
+from plesio.planning.studies.checkpoint_runs import SimulatedInterval, draw_around_failure, simulate_interval
+from plesio.planning.studies.checkpoint_ways import Way, costs_of_ways, lost_generations, overhead_by_nodes
 from plesio.planning.studies.published_failures import published_failures
 from plesio.planning.studies.study import Answer
 from plesio.planning.theory.reliability import (
@@ -34,9 +34,8 @@ from plesio.planning.theory.reliability import (
     slowdown_parts,
     young_interval_s,
 )
-from plesio.sim.checkpoints import Runs, simulate_runs, trace_run
 
-__all__ = ["Checkpointing", "SimulatedInterval", "checkpointing"]
+__all__ = ["Checkpointing", "checkpointing"]
 
 _TIME = Within(1e-9, 1e12)
 """Seconds; nodes that fail every 30,000 years are not too good."""
@@ -44,35 +43,6 @@ _FACTORS = tuple(2 ** (power / 2) for power in range(-4, 5))
 """Of the best interval, for what others cost."""
 _NODES = (1, 10, 100, 1000, 10_000)
 _GENERATIONS = (1, 2, 3, 4)
-_DRAWN_SEGMENTS = 4.5
-"""Before and after the first failure."""
-_MOST_SEGMENT = 8.0
-"""Mean times between failures that a segment may take; longer ones hardly ever end."""
-_MOST_FAILURES = 1000.0
-"""Of a simulated run; a part of a run that has more is as slow as all of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedInterval:
-    """An interval between states: what it costs by formula and by simulation.
-
-    Attributes:
-        factor: Of the best interval.
-        interval_s: I.
-        exact: Seconds that a second of work takes, by formula.
-        poisson: The same of simulated runs with failures that have no memory.
-        poisson_ci95: Ends of its 95 % confidence interval.
-        weibull: The same with failures in bursts.
-        weibull_ci95: Likewise.
-    """
-
-    factor: float
-    interval_s: float
-    exact: float
-    poisson: float
-    poisson_ci95: tuple[float, float]
-    weibull: float
-    weibull_ci95: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +87,7 @@ class Checkpointing(Answer):
     ways: tuple[Way, ...]
     by_nodes: Mapping[int, tuple[float, Mapping[str, float]]]
     generations: Mapping[int, tuple[float, float]]
-    drawn: tuple[Span, ...]
+    drawn: tuple[TimelineBar, ...]
 
     @property
     def finding(self) -> str:
@@ -365,7 +335,7 @@ def checkpointing(
         num_failures=num_failures,
         shape=shape,
         simulated=tuple(
-            _simulated(
+            simulate_interval(
                 factor,
                 factor * best_s,
                 checkpoint_s=checkpoint_s,
@@ -379,81 +349,6 @@ def checkpointing(
         ),
         ways=tuple(Way.at_best(name, costs, mtbf_s=mtbf_s) for name, costs in ways.items()),
         by_nodes=overhead_by_nodes(ways, node_mtbf_s=node_mtbf_s, numbers=_NODES),
-        generations={
-            kept: (
-                math.fsum(j * unreadable**j * (1 - unreadable) for j in range(1, kept)),
-                -math.expm1(num_failures * math.log1p(-(unreadable**kept))),
-            )
-            for kept in _GENERATIONS
-        },
-        drawn=_drawn(at_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s, seed=seed),
-    )
-
-
-def _simulated(
-    factor: float,
-    interval_s: float,
-    *,
-    checkpoint_s: float,
-    restart_s: float,
-    failures: Failures,
-    work_s: float,
-    num_runs: int,
-    seed: int,
-) -> SimulatedInterval:
-    interval_s = min(interval_s, _MOST_SEGMENT * failures.mtbf_s)
-    exact = expected_slowdown(
-        interval_s=interval_s, checkpoint_s=checkpoint_s, mtbf_s=failures.mtbf_s, restart_s=restart_s
-    )
-    simulated_s = min(work_s, _MOST_FAILURES * failures.mtbf_s / exact)
-
-    def runs(shape: float) -> Runs:
-        return simulate_runs(
-            num_segments=max(1, round(simulated_s / interval_s)),
-            interval_s=interval_s,
-            checkpoint_s=checkpoint_s,
-            mtbf_s=failures.mtbf_s,
-            restart_s=restart_s,
-            shape=shape,
-            num_runs=num_runs,
-            seed=seed,
-        )
-
-    poisson, weibull = runs(1.0), runs(failures.shape)
-    return SimulatedInterval(
-        factor=factor,
-        interval_s=interval_s,
-        exact=exact,
-        poisson=poisson.slowdown,
-        poisson_ci95=poisson.slowdown_ci95,
-        weibull=weibull.slowdown,
-        weibull_ci95=weibull.slowdown_ci95,
-    )
-
-
-def _drawn(interval_s: float, *, checkpoint_s: float, restart_s: float, mtbf_s: float, seed: int) -> tuple[Span, ...]:
-    failures = Failures(mtbf_s=mtbf_s)
-    lifetimes_s = (failures.lifetime_s(worker, seed=seed) for worker in count())
-    first_s = next(lifetimes_s)
-    segment_s = interval_s + checkpoint_s
-    around_s = _DRAWN_SEGMENTS * segment_s
-    skipped_s = max(0.0, (first_s - around_s) // segment_s) * segment_s  # all segments until the failure are alike
-    first_s -= skipped_s
-    phases = trace_run(
-        chain([first_s], lifetimes_s),
-        until_s=first_s + restart_s + around_s,
-        interval_s=interval_s,
-        checkpoint_s=checkpoint_s,
-        restart_s=restart_s,
-    )
-    phases = [phase for phase in phases if phase.end_s > first_s - around_s]
-    order = ("work", "lost", "writing", "restart")
-    return tuple(
-        Span(
-            int(phase.kind == "writing"),
-            (skipped_s + phase.start_s) / 3600,
-            (skipped_s + phase.end_s) / 3600,
-            phase.kind,
-        )
-        for phase in sorted(phases, key=lambda phase: (order.index(phase.kind), phase.start_s))
+        generations=lost_generations(_GENERATIONS, unreadable=unreadable, num_failures=num_failures),
+        drawn=draw_around_failure(at_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s, seed=seed),
     )

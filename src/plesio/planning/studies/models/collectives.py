@@ -19,12 +19,12 @@ own; only the hierarchical all-reduce knows that some ranks are neighbours.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE_OR_0, Within
@@ -36,6 +36,7 @@ from plesio.cost.collectives import (
     bytes_sent_per_rank,
     hierarchical_all_reduce_s,
 )
+from plesio.cost.link import Link
 from plesio.cost.selection import Crossover, fastest
 from plesio.planning.studies.study import Answer
 
@@ -67,6 +68,16 @@ class Links:
     local_latency_s: float
     local_bytes_per_s: float
 
+    @property
+    def link(self) -> Link:
+        """Between hosts, a rank's own."""
+        return Link(latency_s=self.latency_s, bytes_per_s=self.bytes_per_s)
+
+    @property
+    def local(self) -> Link:
+        """Of a rank within its host."""
+        return Link(latency_s=self.local_latency_s, bytes_per_s=self.local_bytes_per_s)
+
     def has(self, algorithm: str, *, num_ranks: int) -> bool:
         """Whether the algorithm exists there: in two levels if there are several whole hosts of several ranks."""
         whole_hosts = num_ranks % self.ranks_per_host == 0 and num_ranks > self.ranks_per_host > 1
@@ -75,17 +86,13 @@ class Links:
     def all_reduce_s(self, algorithm: str, num_bytes: float, *, num_ranks: int) -> float:
         """Seconds of an all-reduce."""
         if algorithm != "hierarchical":
-            return ALL_REDUCES[algorithm](
-                num_bytes, num_ranks=num_ranks, latency_s=self.latency_s, bytes_per_s=self.bytes_per_s
-            )
+            return ALL_REDUCES[algorithm](num_bytes, num_ranks=num_ranks, link=self.link)
         return hierarchical_all_reduce_s(
             num_bytes,
             num_hosts=num_ranks // self.ranks_per_host,
             ranks_per_host=self.ranks_per_host,
-            local_latency_s=self.local_latency_s,
-            local_bytes_per_s=self.local_bytes_per_s,
-            latency_s=self.latency_s,
-            bytes_per_s=self.ranks_per_host * self.bytes_per_s,
+            local=self.local,
+            link=replace(self.link, bytes_per_s=self.ranks_per_host * self.bytes_per_s),
         )
 
 
@@ -264,10 +271,7 @@ class Collectives(Answer):
                 Series(
                     name="ring = tree",
                     x=powers,
-                    y=[
-                        ring_tree_crossover_bytes(count, latency_s=links.latency_s, bytes_per_s=links.bytes_per_s) / 1e6
-                        for count in powers
-                    ],
+                    y=[ring_tree_crossover_bytes(count, link=links.link) / 1e6 for count in powers],
                 ),
                 Series(
                     name="half of a ring's bandwidth",
@@ -283,21 +287,20 @@ def _from(size: float) -> str:
     return f"from {format_bytes(size)} on" if size else "at every size"
 
 
-def ring_tree_crossover_bytes(num_ranks: int, *, latency_s: float, bytes_per_s: float) -> float:
+def ring_tree_crossover_bytes(num_ranks: int, *, link: Link) -> float:
     """The size from which on a ring is faster than a tree: ``αB((n-1) - h) / (h - (n-1)/n)``, ``h = ⌈log₂ n⌉``.
 
-    >>> round(ring_tree_crossover_bytes(256, latency_s=10e-6, bytes_per_s=50e9) / 1e6, 1)
+    >>> round(ring_tree_crossover_bytes(256, link=Link(latency_s=10e-6, bytes_per_s=50e9)) / 1e6, 1)
     17.6
 
     Args:
         num_ranks: n; of 1 nobody waits for anything, and of 2 both are rings: 0.
-        latency_s: α.
-        bytes_per_s: B.
+        link: α and B.
     """
     height, others = (num_ranks - 1).bit_length(), num_ranks - 1
     if others <= height:
         return 0.0
-    return latency_s * bytes_per_s * (others - height) / (height - others / num_ranks)
+    return link.latency_s * link.bytes_per_s * (others - height) / (height - others / num_ranks)
 
 
 def collectives(
@@ -356,7 +359,9 @@ def collectives(
     names = [name for name in algorithms if links.has(name, num_ranks=num_ranks)]
     equal = [name for name in algorithms if name in ALL_REDUCES]
     if not equal:
-        raise ConfigError(f"algorithms has none for equal links to compare with; write one of {', '.join(ALL_REDUCES)}")
+        raise ArgumentError(
+            f"`algorithms` has none for equal links to compare with; write one of {', '.join(ALL_REDUCES)}"
+        )
     counts = sorted({*other_ranks, num_ranks})
     return Collectives(
         num_ranks=num_ranks,
@@ -369,10 +374,11 @@ def collectives(
             name: tuple(links.all_reduce_s(name, size, num_ranks=num_ranks) for size in _SIZES) for name in names
         },
         crossovers=all_reduce_crossovers(
-            num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=bytes_per_s, algorithms=equal
+            num_ranks=num_ranks, link=Link(latency_s=latency_s, bytes_per_s=bytes_per_s), algorithms=equal
         ),
         ring_from_bytes={
-            count: ring_tree_crossover_bytes(count, latency_s=latency_s, bytes_per_s=bytes_per_s) for count in counts
+            count: ring_tree_crossover_bytes(count, link=Link(latency_s=latency_s, bytes_per_s=bytes_per_s))
+            for count in counts
         },
         half_bandwidth_bytes=num_ranks * latency_s * bytes_per_s,
         mean_sent_bytes=bytes_sent_per_rank(message_bytes, num_ranks=num_ranks),

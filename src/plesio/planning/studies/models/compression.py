@@ -23,12 +23,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
 from plesio.cost.all_reduce import ring_all_reduce_s
 from plesio.cost.collectives import all_gather_s, all_to_all_s
+from plesio.cost.link import Link
 from plesio.planning.studies.compressed_descent import descend, parse_scheme
 from plesio.planning.studies.study import Answer
 from plesio.policies.compression import NO_COMPRESSION, Compression
@@ -42,6 +43,25 @@ _MOST_POINTS = 150
 """Of a curve."""
 _MOST_LINES = 6
 """Of a picture, and as many colours."""
+_SCHEMES = (
+    "none",
+    "fp16",
+    "topk:0.5",
+    "topk:0.1",
+    "topk:0.1+no_feedback",
+    "topk:0.05@0.3",
+    "topk:0.05+no_feedback@0.3",
+    "topk:0.01@0.1",
+    "topk:0.01@0.3",
+    "randk:0.1@0.1",
+    "randk:0.1+no_feedback",
+    "levels:1",
+    "levels:3",
+    "levels:15",
+    "levels:127",
+    "sign",
+    "sign+no_feedback",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,25 +299,7 @@ def _spread(number: int) -> list[int]:
 
 def compression(
     *,
-    schemes: tuple[str, ...] = (
-        "none",
-        "fp16",
-        "topk:0.5",
-        "topk:0.1",
-        "topk:0.1+no_feedback",
-        "topk:0.05@0.3",
-        "topk:0.05+no_feedback@0.3",
-        "topk:0.01@0.1",
-        "topk:0.01@0.3",
-        "randk:0.1@0.1",
-        "randk:0.1+no_feedback",
-        "levels:1",
-        "levels:3",
-        "levels:15",
-        "levels:127",
-        "sign",
-        "sign+no_feedback",
-    ),
+    schemes: tuple[str, ...] = _SCHEMES,
     dimension: Annotated[int, Within(2, 5000)] = 1000,
     condition: Annotated[float, Within(1, 1e4, without="low")] = 1000.0,
     tolerance: Annotated[float, Within(1e-9, 1, without="high")] = 1e-4,
@@ -334,8 +336,8 @@ def compression(
         ConfigError: A scheme that does not exist, or a number out of range.
     """
     if gradient_bytes < 4 * num_workers:
-        raise ConfigError(
-            f"gradient_bytes is {gradient_bytes:g}, less than a number for each of num_workers; "
+        raise ArgumentError(
+            f"`gradient_bytes` is {gradient_bytes:g}, less than a number for each of `num_workers`; "
             f"write {4 * num_workers} B or more"
         )
 
@@ -343,7 +345,7 @@ def compression(
         try:
             stage, step = parse_scheme(text, dimension=dimension)
         except ConfigError as error:
-            raise ConfigError(f"schemes: {error}") from None
+            raise ArgumentError.about("schemes", error) from None
         descent = descend(
             stage,
             step=step,
@@ -375,8 +377,9 @@ def compression(
 
     dense = run("none", dense=None)
     if dense.iterations is None:
-        raise ConfigError(
-            f"max_iterations is {max_iterations}, and sending everything takes more; write more, or a larger tolerance"
+        raise ArgumentError(
+            f"`max_iterations` is {max_iterations}, and sending everything takes more; write more, or a larger "
+            "`tolerance`"
         )
     texts = [text for text in dict.fromkeys(schemes) if text != "none"]
     runs = (dense, *(run(text, dense=dense) for text in texts))
@@ -386,7 +389,7 @@ def compression(
 def _latencies_s(stage: Compression, number: int, *, num_ranks: int, latency_s: float) -> float:
     """Of an exchange without a byte."""
     return sum(
-        _COST[one.operation](0.0, num_ranks=num_ranks, latency_s=latency_s, bytes_per_s=1.0)
+        _COST[one.operation](0.0, num_ranks=num_ranks, link=Link(latency_s=latency_s, bytes_per_s=1.0))
         for one in stage.collectives(number, num_ranks=num_ranks)
     )
 

@@ -29,13 +29,12 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, SHARE, Within
 from plesio.planning.studies.delayed_descent import descend
-from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, make_heterogeneous
-from plesio.planning.studies.models.local_sgd import best_rounds
+from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds, make_heterogeneous
 from plesio.planning.studies.study import Answer
 from plesio.planning.studies.update_order import UpdateOrder, order_updates
 from plesio.sim.recurrences import simulate_barrier, simulate_bound
@@ -305,7 +304,9 @@ def consistency(
         seed=seed,
     )
     if math.isinf(contest.iterations[1]):
-        raise ConfigError(f"BSP itself does not get to a target of {target:g}; write a larger target or less noise")
+        raise ArgumentError(
+            f"BSP itself does not get to a `target` of {target:g}; write a larger `target` or less `noise`"
+        )
     quiet = min(cvs)
     maps_ratios = sorted({*ratios, ratio})
     return Consistency(

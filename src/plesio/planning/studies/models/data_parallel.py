@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from plesio.core.errors import ConfigError
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Span, Table, Timeline
+from plesio.core.errors import ArgumentError
+from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SHARE, SIZE_OR_0, Within
 from plesio.cost.all_reduce import ring_all_reduce_s
+from plesio.cost.link import Link
 from plesio.planning.studies.study import Answer
 
 __all__ = ["DataParallel", "ScalingPoint", "data_parallel"]
@@ -143,9 +144,9 @@ class DataParallel(Answer):
             span
             for row in range(num_rows)
             for span in (
-                Span(2 * row, 0.0, self.forward_s, "forward"),
-                Span(2 * row, self.forward_s, computed_s, "backward"),
-                Span(2 * row + 1, all_reduce_begins_s, self.at.iteration_s, "all-reduce"),
+                TimelineBar(2 * row, 0.0, self.forward_s, "forward"),
+                TimelineBar(2 * row, self.forward_s, computed_s, "backward"),
+                TimelineBar(2 * row + 1, all_reduce_begins_s, self.at.iteration_s, "all-reduce"),
             )
         ]
         return Timeline(
@@ -190,10 +191,12 @@ def data_parallel(
         ConfigError: An input that is out of range.
     """
     if forward_s + backward_s == 0:
-        raise ConfigError("forward_s and backward_s are 0; write more than 0 for one of them")
+        raise ArgumentError("`forward_s` and `backward_s` are 0; write more than 0 for one of them")
 
     def point(workers: int, size: float) -> ScalingPoint:
-        all_reduce_s = ring_all_reduce_s(size, num_ranks=workers, latency_s=latency_s, bytes_per_s=bytes_per_s)
+        all_reduce_s = ring_all_reduce_s(
+            size, num_ranks=workers, link=Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
+        )
         exposed_s = max(all_reduce_s - overlap * backward_s, 0.0)
         iteration_s = forward_s + backward_s + exposed_s
         return ScalingPoint(workers, all_reduce_s, exposed_s, iteration_s, (forward_s + backward_s) / iteration_s)

@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar, get_args
 
 import numpy as np
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_percent
 from plesio.core.within import AT_LEAST_0, Within
@@ -267,20 +267,20 @@ def determinism(
         DataError: A file that cannot be read.
     """
     if (first is None) != (second is None):
-        raise ConfigError("one run has nothing to be compared with; write both first and second")
+        raise ArgumentError("one run has nothing to be compared with; write both `first` and `second`")
     if first is not None and second is not None:
         trajectories = read_trajectory(Path(first)), read_trajectory(Path(second))
         only = _compared("the files", "", *trajectories, tolerance=tolerance)
         return Determinism(comparisons=(only,), orders=(), sums={}, tolerance=tolerance, num_elements=0)
     if batch % training_ranks:
         below = max(batch // training_ranks, 1) * training_ranks
-        raise ConfigError(
-            f"batch is {batch}, no multiple of the {training_ranks} of training_ranks; write a batch of {below}"
+        raise ArgumentError(
+            f"`batch` is {batch}, no multiple of the {training_ranks} of `training_ranks`; write a `batch` of {below}"
         )
     if num_ranks * num_elements > _MOST_NUMBERS:
-        raise ConfigError(
-            f"num_elements is {num_elements} with num_ranks of {num_ranks}, which takes too long; "
-            f"write at most {_MOST_NUMBERS // num_ranks} for num_elements"
+        raise ArgumentError(
+            f"`num_elements` is {num_elements} with `num_ranks` of {num_ranks}, which takes too long; "
+            f"write at most {_MOST_NUMBERS // num_ranks} for `num_elements`"
         )
     rng = np.random.default_rng(seed)
     tensors = np.empty((num_ranks, num_elements), np.float32)

@@ -28,7 +28,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
@@ -39,6 +39,7 @@ from plesio.cost.collectives import (
     ring_all_reduce_s,
     tree_all_reduce_s,
 )
+from plesio.cost.link import Link
 from plesio.cost.selection import fastest
 from plesio.planning.studies.study import Answer
 
@@ -71,36 +72,44 @@ class Hosts:
     local_latency_s: float
 
     @property
+    def link(self) -> Link:
+        """Of a NIC."""
+        return Link(latency_s=self.latency_s, bytes_per_s=self.bytes_per_s)
+
+    @property
+    def local(self) -> Link:
+        """Of a rank in its host."""
+        return Link(latency_s=self.local_latency_s, bytes_per_s=self.local_bytes_per_s)
+
+    @property
     def num_ranks(self) -> int:
         """Ranks, over all hosts."""
         return self.num_hosts * self.ranks_per_host
 
     def times_s(self, num_bytes: float) -> dict[str, float]:
         """Seconds of an all-reduce, by algorithm."""
-        between = {"latency_s": self.latency_s, "bytes_per_s": self.bytes_per_s}
-        rings = {"latency_s": self.latency_s, "bytes_per_s": self.nics_per_host * self.bytes_per_s}
-        inside = {"latency_s": self.local_latency_s, "bytes_per_s": self.local_bytes_per_s}
+        between, inside = self.link, self.local
+        rings = replace(between, bytes_per_s=self.nics_per_host * self.bytes_per_s)
         return {
             "hierarchical": self.grouped_s(num_bytes, group=self.ranks_per_host),
-            "flat ring": ring_all_reduce_s(num_bytes, num_ranks=self.num_ranks, **between),
-            "a flat ring for each NIC": ring_all_reduce_s(num_bytes, num_ranks=self.num_ranks, **rings),
-            "flat tree": tree_all_reduce_s(num_bytes, num_ranks=self.num_ranks, **between),
-            "tree of trees": tree_all_reduce_s(num_bytes, num_ranks=self.ranks_per_host, **inside)
-            + tree_all_reduce_s(num_bytes, num_ranks=self.num_hosts, **between),
+            "flat ring": ring_all_reduce_s(num_bytes, num_ranks=self.num_ranks, link=between),
+            "a flat ring for each NIC": ring_all_reduce_s(num_bytes, num_ranks=self.num_ranks, link=rings),
+            "flat tree": tree_all_reduce_s(num_bytes, num_ranks=self.num_ranks, link=between),
+            "tree of trees": tree_all_reduce_s(num_bytes, num_ranks=self.ranks_per_host, link=inside)
+            + tree_all_reduce_s(num_bytes, num_ranks=self.num_hosts, link=between),
         }
 
     def parts_s(self, num_bytes: float) -> dict[str, float]:
         """Seconds of the hierarchical all-reduce's three parts."""
-        inside = {"latency_s": self.local_latency_s, "bytes_per_s": self.local_bytes_per_s}
+        inside = self.local
         return {
-            "reduce-scatter in hosts": reduce_scatter_s(num_bytes, num_ranks=self.ranks_per_host, **inside),
+            "reduce-scatter in hosts": reduce_scatter_s(num_bytes, num_ranks=self.ranks_per_host, link=inside),
             "all-reduce between hosts": ring_all_reduce_s(
                 num_bytes,
                 num_ranks=self.num_hosts,
-                latency_s=self.latency_s,
-                bytes_per_s=self.nics_per_host * self.bytes_per_s,
+                link=replace(self.link, bytes_per_s=self.nics_per_host * self.bytes_per_s),
             ),
-            "all-gather in hosts": all_gather_s(num_bytes, num_ranks=self.ranks_per_host, **inside),
+            "all-gather in hosts": all_gather_s(num_bytes, num_ranks=self.ranks_per_host, link=inside),
         }
 
     def groups(self) -> tuple[int, ...]:
@@ -118,10 +127,8 @@ class Hosts:
             num_bytes,
             num_hosts=self.num_ranks // group,
             ranks_per_host=group,
-            local_latency_s=self.local_latency_s if inside else self.latency_s,
-            local_bytes_per_s=self.local_bytes_per_s if inside else self.bytes_per_s,
-            latency_s=self.latency_s,
-            bytes_per_s=nics * self.bytes_per_s,
+            local=self.local if inside else self.link,
+            link=replace(self.link, bytes_per_s=nics * self.bytes_per_s),
         )
 
 
@@ -326,9 +333,9 @@ def hierarchical(
         ConfigError: An input that is out of range.
     """
     if nics_per_host > ranks_per_host:
-        raise ConfigError(
-            f"nics_per_host is {nics_per_host} and ranks_per_host is {ranks_per_host}; "
-            f"write 1 to {ranks_per_host} for nics_per_host"
+        raise ArgumentError(
+            f"`nics_per_host` is {nics_per_host} and `ranks_per_host` is {ranks_per_host}; "
+            f"write 1 to {ranks_per_host} for `nics_per_host`"
         )
     hosts = Hosts(
         num_hosts=num_hosts,

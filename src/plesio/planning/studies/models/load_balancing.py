@@ -21,7 +21,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import AT_LEAST_0, DURATION, Within
@@ -309,24 +309,19 @@ def load_balancing(
         ConfigError: A number out of range, or caps too small for the batch.
     """
     if low > high:
-        raise ConfigError(f"low is {low:g} and high is {high:g}; write at most {high:g} for low")
+        raise ArgumentError(f"`low` is {low:g} and `high` is {high:g}; write at most {high:g} for `low`")
     if cap < batch:
-        raise ConfigError(f"cap is {cap} and batch, the equal share, is {batch}; write {batch} or more for cap")
+        raise ArgumentError(f"`cap` is {cap} and `batch`, the equal share, is {batch}; write {batch} or more for `cap`")
     for bound in bounds:
         if not (bound >= 0 and (math.isinf(bound) or bound == int(bound))):
-            raise ConfigError(f"bounds has {bound:g}; write whole numbers from 0 on, or inf for none")
-    rng = np.random.default_rng(seed)
-    quantiles: dict[str, Callable[[Speeds], Speeds]] = {
-        "uniform": lambda z: low + (high - low) * _normal_cdf(z),
-        "lognormal": lambda z: np.exp(math.sqrt(math.log1p(cv * cv)) * z),
-    }
-    quantile = quantiles[distribution]
-    name = f"uniform in [{low:g}, {high:g}]" if distribution == "uniform" else f"lognormal, CV {cv:g}"
+            raise ArgumentError(f"`bounds` has {bound:g}; write whole numbers from 0 on, or inf for none")
     if num_clusters * num_workers > _MOST_DRAWS:
-        raise ConfigError(
-            f"num_clusters is {num_clusters} with num_workers of {num_workers}, which takes too long; "
-            f"write at most {_MOST_DRAWS // num_workers} for num_clusters"
+        raise ArgumentError(
+            f"`num_clusters` is {num_clusters} with `num_workers` of {num_workers}, which takes too long; "
+            f"write at most {_MOST_DRAWS // num_workers} for `num_clusters`"
         )
+    quantile, name = _quantile(distribution, low=low, high=high, cv=cv)
+    rng = np.random.default_rng(seed)
     total = batch * num_workers
     clusters = quantile(rng.standard_normal((num_clusters, num_workers)))
     few = clusters[:_NUM_CAPPED]
@@ -368,20 +363,23 @@ def load_balancing(
         ),
         leaves=leaves,
         joins=joins,
-        asynchronous=tuple(
-            asynchronous_descent(
-                batch * sample_s / steady,
-                bound=bound,
-                batch=batch,
-                eigenvalues=_EIGENVALUES,
-                step=_STEP,
-                target=_TARGET,
-            )
-            for bound in bounds
-        ),
+        asynchronous=tuple(_asynchronous(batch * sample_s / steady, bound=bound, batch=batch) for bound in bounds),
         synchronous_s={name: _needed_steps() * step_s for name, step_s in in_step_s.items()},
         synchronous_per_s={name: total / step_s for name, step_s in in_step_s.items()},
     )
+
+
+def _quantile(
+    distribution: Distribution, *, low: float, high: float, cv: float
+) -> tuple[Callable[[Speeds], Speeds], str]:
+    """From a standard normal number to a speed, and the distribution's name with its parameters."""
+    if distribution == "uniform":
+        return lambda z: low + (high - low) * _normal_cdf(z), f"uniform in [{low:g}, {high:g}]"
+    return lambda z: np.exp(math.sqrt(math.log1p(cv * cv)) * z), f"lognormal, CV {cv:g}"
+
+
+def _asynchronous(step_s: Speeds, *, bound: float, batch: int) -> Asynchronous:
+    return asynchronous_descent(step_s, bound=bound, batch=batch, eigenvalues=_EIGENVALUES, step=_STEP, target=_TARGET)
 
 
 def _normal_cdf(z: Speeds) -> Speeds:

@@ -27,18 +27,16 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
-from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, make_heterogeneous
+from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds, make_heterogeneous
 from plesio.planning.studies.interval import Interval, interval_of
 from plesio.planning.studies.study import Answer
 
-__all__ = ["LocalSgd", "PeriodPoint", "best_rounds", "local_sgd", "penalty_of"]
+__all__ = ["LocalSgd", "PeriodPoint", "local_sgd", "penalty_of"]
 
-_NUM_STEPS = 200
-_LEAST_STEP = 1e-3
 _NUM_CURVE_POINTS = 80
 _FLOOR_ITERATIONS = 1024
 """Of the simulated floors; the first half, five times what the slowest coordinate needs for an e-fold, settles them."""
@@ -313,9 +311,9 @@ def local_sgd(
         ConfigError: An input that is out of range, or a target that no number of local steps reaches.
     """
     if floor_step * (1 + hessian_spread) >= 1:
-        raise ConfigError(
-            f"floor_step is {floor_step:g} and hessian_spread is {hessian_spread:g}; "
-            f"write less than {1 / (1 + hessian_spread):.3g} for floor_step"
+        raise ArgumentError(
+            f"`floor_step` is {floor_step:g} and `hessian_spread` is {hessian_spread:g}; "
+            f"write less than {1 / (1 + hessian_spread):.3g} for `floor_step`"
         )
     random = np.random.default_rng(seed)
     unlike = make_heterogeneous(
@@ -328,35 +326,23 @@ def local_sgd(
         random=random,
     )
     equal = _with_equal_hessians(unlike)
-    points = []
-    for period in sorted(set(periods)):
-        step, iterations = best_rounds(unlike, period=period, target=target)
-        losses = unlike.simulate(
-            step=floor_step,
+    points = [
+        _point(
+            unlike,
+            equal,
             period=period,
-            num_rounds=max(_FLOOR_ITERATIONS // period, 2),
+            target=target,
+            floor_step=floor_step,
+            round_s=period * compute_s + communicate_s,
             num_trials=num_trials,
             random=random,
         )
-        round_s = period * compute_s + communicate_s
-        rounds = np.unique(np.linspace(0, iterations / period, _NUM_CURVE_POINTS).astype(int)) if step else np.array([])
-        curve = unlike.rounds(step=step, period=period).loss(rounds) if step else rounds
-        points.append(
-            PeriodPoint(
-                period=period,
-                floor=unlike.rounds(step=floor_step, period=period).floor,
-                simulated_floor=interval_of(losses[:, losses.shape[1] // 2 :].mean(axis=1)),
-                equal_floor=equal.rounds(step=floor_step, period=period).floor,
-                step=step,
-                iterations=iterations,
-                equal_iterations=best_rounds(equal, period=period, target=target)[1],
-                gradient_iterations=period * best_rounds(unlike, period=1, num_gradients=period, target=target)[1],
-                time_s=iterations / period * round_s,
-                loss=dict(zip((rounds * round_s).tolist(), curve.tolist(), strict=True)),
-            )
-        )
+        for period in sorted(set(periods))
+    ]
     if all(math.isinf(point.iterations) for point in points):
-        raise ConfigError(f"no period of periods gets to a target of {target:g}; write a larger target or less noise")
+        raise ArgumentError(
+            f"no period of `periods` gets to a `target` of {target:g}; write a larger `target` or less `noise`"
+        )
     iterations_by_period = {point.period: point.iterations for point in points}
     penalty = penalty_of(iterations_by_period)
     swept = sorted({*ratios, communicate_s / compute_s} - {0.0})
@@ -380,22 +366,40 @@ def local_sgd(
     )
 
 
-def best_rounds(
-    problem: HeterogeneousQuadratic, *, period: int, target: float, num_gradients: int = 1
-) -> tuple[float, float]:
-    """The step that gets to the target first, and the iterations of each worker; 0 and infinity if none does.
-
-    Raises:
-        ConfigError: The loss begins below the target.
-    """
-    best = (0.0, math.inf)
-    for step in np.geomspace(_LEAST_STEP, 0.99 / problem.eigenvalues.max(), _NUM_STEPS).tolist():
-        rounds = problem.rounds(step=step, period=period, num_gradients=num_gradients).rounds_to(target)
-        if rounds == 0:
-            raise ConfigError(f"target is {target:g}, and the loss begins below it; write a smaller target")
-        if rounds * period < best[1]:
-            best = (step, rounds * period)
-    return best
+def _point(
+    unlike: HeterogeneousQuadratic,
+    equal: HeterogeneousQuadratic,
+    *,
+    period: int,
+    target: float,
+    floor_step: float,
+    round_s: float,
+    num_trials: int,
+    random: np.random.Generator,
+) -> PeriodPoint:
+    """Floors at one step for all, and the way to the target at the best; ``equal`` has the mean of the Hessians."""
+    step, iterations = best_rounds(unlike, period=period, target=target)
+    losses = unlike.simulate(
+        step=floor_step,
+        period=period,
+        num_rounds=max(_FLOOR_ITERATIONS // period, 2),
+        num_trials=num_trials,
+        random=random,
+    )
+    rounds = np.unique(np.linspace(0, iterations / period, _NUM_CURVE_POINTS).astype(int)) if step else np.array([])
+    curve = unlike.rounds(step=step, period=period).loss(rounds) if step else rounds
+    return PeriodPoint(
+        period=period,
+        floor=unlike.rounds(step=floor_step, period=period).floor,
+        simulated_floor=interval_of(losses[:, losses.shape[1] // 2 :].mean(axis=1)),
+        equal_floor=equal.rounds(step=floor_step, period=period).floor,
+        step=step,
+        iterations=iterations,
+        equal_iterations=best_rounds(equal, period=period, target=target)[1],
+        gradient_iterations=period * best_rounds(unlike, period=1, num_gradients=period, target=target)[1],
+        time_s=iterations / period * round_s,
+        loss=dict(zip((rounds * round_s).tolist(), curve.tolist(), strict=True)),
+    )
 
 
 def penalty_of(iterations: Mapping[int, float]) -> float:

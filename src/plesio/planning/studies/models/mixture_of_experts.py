@@ -14,24 +14,31 @@ Where it stops being true: links that are shared, messages so small that their n
 fits what is left of that), experts' computing, which waits for the fullest, too.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_bandwidth, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
-from plesio.cost.collectives import all_to_all_s, unequal_all_to_all_s
+from plesio.cost.collectives import all_to_all_s
+from plesio.cost.link import Link
+from plesio.planning.studies.expert_routing import (
+    FEW_EXPERTS,
+    ExpertLayer,
+    Placement,
+    Routing,
+    dropped_share,
+    popularities,
+)
 from plesio.planning.studies.published_all_to_all import PublishedFit, fit_published
 from plesio.planning.studies.router_balancing import BalancedRouting, balance_router
 from plesio.planning.studies.study import Answer
 
-__all__ = ["MixtureOfExperts", "Routing", "mixture_of_experts"]
+__all__ = ["MixtureOfExperts", "mixture_of_experts"]
 
 _SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 _CAPACITIES = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
@@ -40,43 +47,6 @@ _BALANCE_WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0)
 _MOST_BALANCED = 128
 """Experts of the router that learns: more would only take longer."""
 _MOST_WORK = 2 * 10**7
-_FEW_EXPERTS = 8
-"""Of a token, which it is quicker to draw in turn."""
-_MOST_AT_ONCE = 2**22
-"""Affinities that are drawn at a time."""
-
-Counts = NDArray[np.int64]
-Volumes = NDArray[np.float64]
-Placement = Literal["in-order", "spread"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
-    """Where tokens go with some skew.
-
-    Attributes:
-        skew: s.
-        load: The fullest expert's tokens by the mean.
-        load_ci95: Ends of its 95 % confidence interval.
-        load_limit: The same with very many tokens.
-        dropped: Share of the tokens, at the capacity that was asked for.
-        dropped_ci95: Ends of its 95 % confidence interval.
-        dropped_limit: The same with very many tokens.
-        all_to_all_s: Seconds of one way without a capacity, experts in order of their popularity.
-        spread_s: The same with popular experts on different devices.
-        capped_s: The same with a capacity, as placed.
-    """
-
-    skew: float
-    load: float
-    load_ci95: tuple[float, float]
-    load_limit: float
-    dropped: float
-    dropped_ci95: tuple[float, float]
-    dropped_limit: float
-    all_to_all_s: float
-    spread_s: float
-    capped_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,67 +290,43 @@ def mixture_of_experts(
         ConfigError: An input that is out of range.
     """
     if num_experts % num_devices:
-        raise ConfigError(
-            f"num_experts is {num_experts} and num_devices is {num_devices}; "
-            f"write a multiple of {num_devices} for num_experts, for each device has as many"
+        raise ArgumentError(
+            f"`num_experts` is {num_experts} and `num_devices` is {num_devices}; "
+            f"write a multiple of {num_devices} for `num_experts`, for each device has as many"
         )
     if top_k >= num_experts:
-        raise ConfigError(f"top_k is {top_k} and num_experts is {num_experts}; write less than {num_experts} for top_k")
-    _check_work(num_draws, num_devices, tokens_per_device=tokens_per_device, num_experts=num_experts, top_k=top_k)
-    places = {
-        name: _places(num_experts=num_experts, num_devices=num_devices, spread=name == "spread")
-        for name in get_args(Placement)
-    }
-
-    def all_to_all_mean_s(sent: Sequence[Volumes]) -> float:
-        times_s = [unequal_all_to_all_s(one, latency_s=latency_s, bytes_per_s=bytes_per_s) for one in sent]
-        return float(np.mean(times_s))
-
-    def routed(at_skew: float) -> _Routed:
-        popularity = _zipf(num_experts, at_skew)
-        random = np.random.default_rng(seed)
-        draws = [
-            _route(popularity, num_devices=num_devices, tokens=tokens_per_device, top_k=top_k, random=random)
-            for _ in range(num_draws)
-        ]
-        loads = np.array([counts.sum(axis=0) for counts in draws]) * num_experts / draws[0].sum()
-        kept = np.minimum(1.0, capacity_factor / np.maximum(loads, capacity_factor))
-        chances = popularity if top_k == 1 else loads.mean(axis=0) / num_experts
-        fullest, dropped = loads.max(axis=1), np.maximum(loads - capacity_factor, 0).sum(axis=1) / num_experts
-        vector_bytes = hidden * element_bytes
-        whole = {name: [_sent(counts, place) * vector_bytes for counts in draws] for name, place in places.items()}
-        capped = [
-            _sent(counts * shares, places[placement]) * vector_bytes for counts, shares in zip(draws, kept, strict=True)
-        ]
-        routing = Routing(
-            skew=at_skew,
-            load=float(fullest.mean()),
-            load_ci95=_ci95(fullest),
-            load_limit=float(chances.max() * num_experts),
-            dropped=float(dropped.mean()),
-            dropped_ci95=_ci95(dropped),
-            dropped_limit=_dropped(chances, capacity_factor),
-            all_to_all_s=all_to_all_mean_s(whole["in-order"]),
-            spread_s=all_to_all_mean_s(whole["spread"]),
-            capped_s=all_to_all_mean_s(capped),
+        raise ArgumentError(
+            f"`top_k` is {top_k} and `num_experts` is {num_experts}; write less than {num_experts} for `top_k`"
         )
-        return _Routed(routing, chances, capped[0])
-
-    by_skew = {each: routed(each) for each in sorted({*_SKEWS, skew})}
+    _check_work(num_draws, num_devices, tokens_per_device=tokens_per_device, num_experts=num_experts, top_k=top_k)
+    link = Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
+    layer = ExpertLayer(
+        num_experts=num_experts,
+        num_devices=num_devices,
+        tokens_per_device=tokens_per_device,
+        top_k=top_k,
+        capacity_factor=capacity_factor,
+        placement=placement,
+        vector_bytes=hidden * element_bytes,
+        link=link,
+    )
+    by_skew = {each: layer.routed(each, num_draws=num_draws, seed=seed) for each in sorted({*_SKEWS, skew})}
     sent_bytes = tokens_per_device * top_k * hidden * element_bytes
     return MixtureOfExperts(
         at=by_skew[skew].routing,
         by_skew=tuple(one.routing for one in by_skew.values()),
         num_experts=num_experts,
         capacity_factor=capacity_factor,
-        balanced_s=all_to_all_s(sent_bytes, num_ranks=num_devices, latency_s=latency_s, bytes_per_s=bytes_per_s),
+        balanced_s=all_to_all_s(
+            sent_bytes, num_ranks=num_devices, link=Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
+        ),
         drops={
-            each: tuple(_dropped(by_skew[each].chances, factor) for factor in _CAPACITIES)
+            each: tuple(dropped_share(by_skew[each].chances, factor) for factor in _CAPACITIES)
             for each in sorted({*_DROP_SKEWS, skew})
         },
         sent_bytes=tuple(map(tuple, by_skew[skew].sent_bytes.tolist())),
         balancing=balance_router(
-            _zipf(min(num_experts, _MOST_BALANCED), skew),
+            popularities(min(num_experts, _MOST_BALANCED), skew),
             _BALANCE_WEIGHTS,
             capacity_factor=capacity_factor,
             seed=seed,
@@ -389,97 +335,15 @@ def mixture_of_experts(
     )
 
 
-class _Routed(NamedTuple):
-    """What was found for a skew; the chances are each expert's share of all tokens, the bytes those of one draw."""
-
-    routing: Routing
-    chances: NDArray[np.float64]
-    sent_bytes: Volumes
-
-
 def _check_work(num_draws: int, num_devices: int, *, tokens_per_device: int, num_experts: int, top_k: int) -> None:
     """Make sure that the draws end within seconds."""
-    choices = num_experts if top_k > _FEW_EXPERTS else top_k
+    choices = num_experts if top_k > FEW_EXPERTS else top_k
     a_draw = num_devices * (max(num_experts, num_devices) if top_k == 1 else tokens_per_device * choices)
     if num_draws * a_draw > _MOST_WORK:
         most = _MOST_WORK // a_draw
-        instead = f"at most {most} for num_draws" if most >= 2 else "a smaller tokens_per_device or num_devices"
-        raise ConfigError(
-            f"num_draws is {num_draws} with num_devices of {num_devices}, tokens_per_device of {tokens_per_device}, "
-            f"num_experts of {num_experts} and top_k of {top_k}, which takes too long; write {instead}"
+        instead = f"at most {most} for `num_draws`" if most >= 2 else "a smaller `tokens_per_device` or `num_devices`"
+        raise ArgumentError(
+            f"`num_draws` is {num_draws} with `num_devices` of {num_devices}, "
+            f"`tokens_per_device` of {tokens_per_device}, `num_experts` of {num_experts} and `top_k` of {top_k}, which "
+            f"takes too long; write {instead}"
         )
-
-
-def _zipf(num_experts: int, skew: float) -> NDArray[np.float64]:
-    weights: NDArray[np.float64] = np.arange(1, num_experts + 1, dtype=np.float64) ** -skew
-    return weights / float(weights.sum())
-
-
-def _places(*, num_experts: int, num_devices: int, spread: bool) -> Counts:
-    """Each expert's device: dealt out there and back again, or as many to each in turn."""
-    if not spread:
-        return np.arange(num_experts) * num_devices // num_experts
-    there = np.arange(num_devices)
-    return np.resize(np.concatenate([there, there[::-1]]), num_experts)
-
-
-def _route(
-    popularity: NDArray[np.float64], *, num_devices: int, tokens: int, top_k: int, random: np.random.Generator
-) -> Counts:
-    """Tokens of each device for each expert.
-
-    A token takes those k experts whose exponential clocks, of rates that are the popularities, ring first: the first is
-    each with its popularity, and the next likewise of those left. Few are drawn so, one after another.
-    """
-    if top_k == 1:
-        return random.multinomial(tokens, popularity, size=num_devices)
-    if top_k <= _FEW_EXPERTS:
-        chosen = _in_turn(popularity, num_devices=num_devices, tokens=tokens, top_k=top_k, random=random)
-        cells = chosen + len(popularity) * (np.arange(num_devices * tokens) // tokens)
-        return np.bincount(cells.ravel(), minlength=num_devices * len(popularity)).reshape(num_devices, -1)
-    counts = np.zeros((num_devices, len(popularity)), dtype=np.int64)
-    at_once = max(1, _MOST_AT_ONCE // len(popularity))
-    for device in range(num_devices):
-        for begin in range(0, tokens, at_once):
-            clocks = random.standard_exponential((min(at_once, tokens - begin), len(popularity))) / popularity
-            chosen = np.argpartition(clocks, top_k - 1, axis=1)[:, :top_k]
-            counts[device] += np.bincount(chosen.ravel(), minlength=len(popularity))
-    return counts
-
-
-def _in_turn(
-    popularity: NDArray[np.float64], *, num_devices: int, tokens: int, top_k: int, random: np.random.Generator
-) -> Counts:
-    """Experts (top_k, tokens) of all devices: places among what the taken ones leave, and past those before."""
-    ends = np.cumsum(popularity)
-    begins = ends - popularity
-    chosen = np.empty((top_k, num_devices * tokens), dtype=np.int64)
-    firsts = random.multinomial(tokens, popularity, size=num_devices)
-    chosen[0] = np.repeat(np.tile(np.arange(len(popularity)), num_devices), firsts.ravel())
-    left = 1 - popularity[chosen[0]]
-    for turn in range(1, top_k):
-        place = left * random.random(len(left))
-        for taken in np.sort(chosen[:turn], axis=0):
-            place += popularity[taken] * (place >= begins[taken])
-        chosen[turn] = np.minimum(np.searchsorted(ends, place, side="right"), len(popularity) - 1)
-        left -= popularity[chosen[turn]]
-    return chosen
-
-
-def _sent(by_expert: NDArray[Any], places: Counts) -> Volumes:
-    """Tokens that devices send to devices, of those that they have for experts; what stays is not sent."""
-    places_of = range(len(by_expert))
-    sent: Volumes = np.stack(
-        [by_expert[:, places == device].sum(axis=1, dtype=np.float64) for device in places_of], axis=1
-    )
-    np.fill_diagonal(sent, 0.0)
-    return sent
-
-
-def _dropped(chances: NDArray[np.float64], capacity_factor: float) -> float:
-    return float(np.maximum(chances - capacity_factor / len(chances), 0).sum())
-
-
-def _ci95(values: NDArray[np.float64]) -> tuple[float, float]:
-    mean, half = float(values.mean()), 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return mean - half, mean + half

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal, get_args
 
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Span, Table, Timeline
+from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.collectives import ALL_REDUCES
+from plesio.cost.link import Link
 from plesio.planning.studies.buckets import (
     DDP_CAP_BYTES,
     AllReduce,
@@ -231,9 +232,9 @@ class Overlap(Answer):
         }
         most_s, spans = max(buckets.exposed_s for buckets in shown.values()), []
         for place, buckets in enumerate(shown.values()):
-            spans.append(Span(2 * place, 0.0, 1e3 * self.layers.backward_s, "backward pass"))
+            spans.append(TimelineBar(2 * place, 0.0, 1e3 * self.layers.backward_s, "backward pass"))
             spans += [
-                Span(2 * place + 1, 1e3 * start_s, 1e3 * end_s, _BUCKET_KINDS[number % 2])
+                TimelineBar(2 * place + 1, 1e3 * start_s, 1e3 * end_s, _BUCKET_KINDS[number % 2])
                 for number, (start_s, end_s) in enumerate(zip(buckets.start_s, buckets.ends_s, strict=True))
             ]
         return Timeline(
@@ -318,7 +319,9 @@ def overlap(
     """
 
     def all_reduce_at(bandwidth: float) -> AllReduce:
-        return partial(ALL_REDUCES[algorithm], num_ranks=num_workers, latency_s=latency_s, bytes_per_s=bandwidth)
+        return partial(
+            ALL_REDUCES[algorithm], num_ranks=num_workers, link=Link(latency_s=latency_s, bytes_per_s=bandwidth)
+        )
 
     def shaped(kind: Shape) -> Layers:
         return _shaped(kind, num_layers=num_layers, backward_s=backward_s, gradient_bytes=gradient_bytes)

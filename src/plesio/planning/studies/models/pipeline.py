@@ -22,15 +22,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, get_args
 
-from plesio.core.errors import ConfigError
-from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Span, Table, Timeline
+from plesio.core.errors import ArgumentError
+from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.activations import Recomputation, layer_activation_bytes, recomputed_share
-from plesio.planning.studies.pipeline_stages import PipelinePoint, PipelineStages, frontier
+from plesio.planning.studies.pipeline_stages import PipelinePoint, PipelineStages, frontier, points_of
 from plesio.planning.studies.study import Answer
 from plesio.planning.theory.parallelism import bubble_share, micro_batches_for
-from plesio.sim.pipeline_schedules import SCHEDULES, Schedule, operations
+from plesio.sim.pipeline_schedules import Schedule, operations
 
 __all__ = ["Pipeline", "pipeline"]
 
@@ -39,8 +39,6 @@ _MOST_DRAWN = 256
 """Micro-batches in the picture of utilisation."""
 _MOST_PLACES = 32_768
 """Micro-batches times stages; their operations are done one by one."""
-_MOST_OTHER_PLACES = 4096
-"""The same, where all schedules and recomputations are tried."""
 _SLOWER = 1.2
 _SEND = 0.1
 """Of a forward pass; both for the table of what is not equal."""
@@ -89,7 +87,7 @@ class Pipeline(Answer):
     layer_bytes: Mapping[Recomputation, float]
     unequal: Mapping[str, tuple[float, ...]]
     computing_s: Mapping[str, float]
-    drawn: tuple[Span, ...]
+    drawn: tuple[TimelineBar, ...]
 
     @property
     def finding(self) -> str:
@@ -358,20 +356,9 @@ def pipeline(
     Raises:
         ConfigError: An input that is out of range, or a schedule that has no order for these numbers.
     """
-    if len(stage_weights) not in (1, num_stages):
-        raise ConfigError(
-            f"stage_weights has {counted(len(stage_weights), 'value')}; write 1 or the {num_stages} of num_stages"
-        )
-    if num_layers < num_stages:
-        raise ConfigError(
-            f"num_layers is {num_layers}, below the {num_stages} of num_stages; write {num_stages} or more"
-        )
+    _check_stages(num_stages, num_layers=num_layers, stage_weights=stage_weights)
     _check_chunks(schedule, num_stages=num_stages, num_chunks=num_chunks, num_layers=num_layers)
-    if num_micro_batches * num_stages > _MOST_PLACES:
-        raise ConfigError(
-            f"num_micro_batches is {num_micro_batches}, which take too long to simulate with the {num_stages} of "
-            f"num_stages; write at most {_MOST_PLACES // num_stages}"
-        )
+    _check_work(num_micro_batches, num_stages=num_stages)
     operations(schedule, num_devices=num_stages, num_micro_batches=num_micro_batches, num_chunks=num_chunks)
     kinds: tuple[Recomputation, ...] = get_args(Recomputation)
     stages = PipelineStages(
@@ -394,21 +381,7 @@ def pipeline(
             for kind in kinds
         },
     )
-    powers = [2**power for power in range(num_micro_batches.bit_length() + 2)]
-    few = _MOST_OTHER_PLACES // num_stages
-    counts = sorted({*(count for count in powers if count <= few), num_micro_batches})
-
-    def is_shown(name: Schedule, count: int, kind: Recomputation) -> bool:
-        """Of many micro-batches, only what the tables have."""
-        return stages.has_order(name, count) and (count <= few or name == schedule or kind == recomputation)
-
-    points = tuple(
-        stages.point(name, count, kind)
-        for name in SCHEDULES
-        for count in counts
-        for kind in kinds
-        if is_shown(name, count, kind)
-    )
+    points = points_of(stages, num_micro_batches, schedule=schedule, recomputation=recomputation)
     here = [one for one in points if (one.num_micro_batches, one.recomputation) == (num_micro_batches, recomputation)]
     at = next(one for one in here if one.schedule == schedule)
     fitting = [one for one in points if one.activation_bytes <= memory_bytes]
@@ -438,12 +411,32 @@ def pipeline(
     )
 
 
+def _check_stages(num_stages: int, *, num_layers: int, stage_weights: Sequence[float]) -> None:
+    if len(stage_weights) not in (1, num_stages):
+        raise ArgumentError(
+            f"`stage_weights` has {counted(len(stage_weights), 'value')}; write 1 or the {num_stages} of `num_stages`"
+        )
+    if num_layers < num_stages:
+        raise ArgumentError(
+            f"`num_layers` is {num_layers}, below the {num_stages} of `num_stages`; write {num_stages} or more"
+        )
+
+
+def _check_work(num_micro_batches: int, *, num_stages: int) -> None:
+    """Make sure that the simulation ends within seconds."""
+    if num_micro_batches * num_stages > _MOST_PLACES:
+        raise ArgumentError(
+            f"`num_micro_batches` is {num_micro_batches}, which take too long to simulate with the {num_stages} of "
+            f"`num_stages`; write at most {_MOST_PLACES // num_stages}"
+        )
+
+
 def _check_chunks(schedule: Schedule, *, num_stages: int, num_chunks: int, num_layers: int) -> None:
     """Pieces of a device are whole layers; where interleaving is not what is asked for, it is only left out."""
     if schedule != "interleaved" or num_layers % (num_stages * num_chunks) == 0:
         return
     good = [n for n in range(1, num_layers // num_stages + 1) if num_layers % (n * num_stages) == 0]
     instead = f"one of {', '.join(map(str, good))} chunks" if good else f"stages that divide {num_layers}"
-    raise ConfigError(
+    raise ArgumentError(
         f"{num_layers} layers in {num_stages} stages of {num_chunks} chunks are not whole layers; write {instead}"
     )

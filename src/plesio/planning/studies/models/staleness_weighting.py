@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.errors import ConfigError, PolicySpecError
+from plesio.core.errors import ArgumentError, PolicySpecError
 from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import counted
 from plesio.core.within import Within
@@ -289,11 +289,11 @@ def staleness_weighting(
         ConfigError: An input that is out of range.
     """
     if shares and sum(shares) == 0:
-        raise ConfigError("shares are all 0; write how many updates had staleness 0, 1, 2 ...")
+        raise ArgumentError("`shares` are all 0; write how many updates had staleness 0, 1, 2 ...")
     try:
         parsed = [parse_weighting(text) for text in dict.fromkeys(("none", "inverse", *weightings))]
     except PolicySpecError as error:
-        raise PolicySpecError(f"weightings: {error}") from None
+        raise ArgumentError.about("weightings", error) from None
     random = np.random.default_rng(seed)
     spectrum = eigenvalues_of(condition_number, num_dimensions=num_dimensions)
     start = random.standard_normal(num_dimensions)
@@ -329,10 +329,10 @@ def _enough(condition_number: float, *, num_stalenesses: int, target: float) -> 
     needed = condition_number * for_each + settled
     if needed > _MOST_UPDATES:
         arrives = max(1, math.floor((_MOST_UPDATES - settled) / for_each))
-        raise ConfigError(
-            f"a condition_number of {condition_number:g} with a max_staleness of {num_stalenesses - 1} takes up to "
-            f"{needed:.3g} updates to a target of {target:g}; write a condition_number of {arrives} or less, or "
-            "a smaller max_staleness (fewer shares), or a larger target"
+        raise ArgumentError(
+            f"a `condition_number` of {condition_number:g} with a `max_staleness` of {num_stalenesses - 1} takes up to "
+            f"{needed:.3g} updates to a `target` of {target:g}; write a `condition_number` of {arrives} or less, or "
+            "a smaller `max_staleness` (fewer `shares`), or a larger `target`"
         )
     return max(_FEWEST_UPDATES, math.ceil(needed))
 

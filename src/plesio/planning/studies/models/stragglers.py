@@ -26,7 +26,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
@@ -318,9 +318,9 @@ def stragglers(
         DataError: A trace that cannot be read.
     """
     if num_workers * num_iterations > _MOST_DRAWS:
-        raise ConfigError(
-            f"num_iterations is {num_iterations} with num_workers of {num_workers}, which takes too long to simulate; "
-            f"write at most {_MOST_DRAWS // num_workers} for num_iterations"
+        raise ArgumentError(
+            f"`num_iterations` is {num_iterations} with `num_workers` of {num_workers}, which takes too long to "
+            f"simulate; write at most {_MOST_DRAWS // num_workers} for `num_iterations`"
         )
     times = _times(distribution, mean_s=mean_s, cv=cv, shape=shape, trace=trace)
     random = np.random.default_rng(seed)
@@ -365,7 +365,9 @@ def stragglers(
 def _times(kind: Kind, *, mean_s: float, cv: float, shape: float, trace: str) -> Durations:
     if kind == "trace":
         if not trace:
-            raise ConfigError('distribution is "trace", and no trace is given; write the path of a file for trace')
+            raise ArgumentError(
+                '`distribution` is "trace", and no `trace` is given; write the path of a file for `trace`'
+            )
         return TraceTimes(np.sort(EmpiricalTrace.read(Path(trace)).durations_s))
     if kind == "pareto":
         return ParetoTimes(mean_s=mean_s, shape=shape)
@@ -376,8 +378,8 @@ def _varying(kind: str, *, mean_s: float, cv: float) -> Durations:
     if kind == "uniform":
         half = 3**0.5 * cv
         if half > 1:
-            raise ConfigError(
-                f"cv is {cv:g}, and uniform times would be negative; write at most 0.577, or another distribution"
+            raise ArgumentError(
+                f"`cv` is {cv:g}, and uniform times would be negative; write at most 0.577, or another `distribution`"
             )
         return UniformTimes(low_s=mean_s * (1 - half), high_s=mean_s * (1 + half))
     return GammaTimes(mean_s=mean_s, cv=cv) if kind == "gamma" else LogNormalTimes(mean_s=mean_s, cv=cv)

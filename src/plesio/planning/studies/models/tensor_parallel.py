@@ -26,7 +26,7 @@ hide them, reductions inside the switch.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
@@ -34,6 +34,7 @@ from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.activations import layer_activation_bytes
 from plesio.cost.collectives import bytes_sent_per_rank, hierarchical_all_reduce_s, ring_all_reduce_s
+from plesio.cost.link import Link
 from plesio.planning.studies.study import Answer
 
 __all__ = ["CutBytes", "TensorParallel", "TensorPoint", "cut_bytes", "pays_from_tokens", "tensor_parallel"]
@@ -303,6 +304,38 @@ class TensorParallel(Answer):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Network:
+    """Links in a node, and a device's own to other nodes."""
+
+    local: Link
+    nic: Link
+    devices_per_node: int
+
+    def all_reduce_s(self, num_bytes: float, *, num_devices: int) -> float:
+        """Seconds of an all-reduce: in a node a ring; beyond it a flat ring or two levels, whichever is faster."""
+        if num_devices <= self.devices_per_node:
+            return ring_all_reduce_s(num_bytes, num_ranks=num_devices, link=self.local)
+        flat_s = ring_all_reduce_s(
+            num_bytes,
+            num_ranks=num_devices,
+            link=Link(
+                latency_s=max(self.local.latency_s, self.nic.latency_s),
+                bytes_per_s=min(self.local.bytes_per_s, self.nic.bytes_per_s),
+            ),
+        )
+        if num_devices % self.devices_per_node:
+            return flat_s
+        two_levels_s = hierarchical_all_reduce_s(
+            num_bytes,
+            num_hosts=num_devices // self.devices_per_node,
+            ranks_per_host=self.devices_per_node,
+            local=self.local,
+            link=replace(self.nic, bytes_per_s=self.devices_per_node * self.nic.bytes_per_s),
+        )
+        return min(flat_s, two_levels_s)
+
+
 def tensor_parallel(
     *,
     num_devices: Annotated[int, Within(1, 2**16)] = 8,
@@ -346,33 +379,17 @@ def tensor_parallel(
     tokens = sequence * batch
     layer_flops = 72 * tokens * hidden**2 * (1 + sequence / (6 * hidden))
 
-    def all_reduce_s(devices: int) -> float:
-        num_bytes = tokens * hidden * element_bytes
-        if devices <= devices_per_node:
-            return ring_all_reduce_s(num_bytes, num_ranks=devices, latency_s=latency_s, bytes_per_s=bytes_per_s)
-        flat_s = ring_all_reduce_s(
-            num_bytes,
-            num_ranks=devices,
-            latency_s=max(latency_s, nic_latency_s),
-            bytes_per_s=min(bytes_per_s, nic_bytes_per_s),
-        )
-        if devices % devices_per_node:
-            return flat_s
-        two_levels_s = hierarchical_all_reduce_s(
-            num_bytes,
-            num_hosts=devices // devices_per_node,
-            ranks_per_host=devices_per_node,
-            local_latency_s=latency_s,
-            local_bytes_per_s=bytes_per_s,
-            latency_s=nic_latency_s,
-            bytes_per_s=devices_per_node * nic_bytes_per_s,
-        )
-        return min(flat_s, two_levels_s)
+    network = _Network(
+        local=Link(latency_s=latency_s, bytes_per_s=bytes_per_s),
+        nic=Link(latency_s=nic_latency_s, bytes_per_s=nic_bytes_per_s),
+        devices_per_node=devices_per_node,
+    )
 
     def cuts(devices: int, tokens: int = tokens) -> dict[str, CutBytes]:
         return cut_bytes(num_devices=devices, tokens=tokens, hidden=hidden, element_bytes=element_bytes)
 
     def point(devices: int) -> TensorPoint:
+        all_reduce_s = network.all_reduce_s(tokens * hidden * element_bytes, num_devices=devices)
         kept = {
             cut_by_tokens: layer_activation_bytes(
                 hidden=hidden,
@@ -387,8 +404,8 @@ def tensor_parallel(
         return TensorPoint(
             num_devices=devices,
             computing_s=num_layers * layer_flops / devices / (device_tflops * 1e12),
-            forward_s=2 * num_layers * all_reduce_s(devices),
-            backward_s=2 * num_layers * all_reduce_s(devices),
+            forward_s=2 * num_layers * all_reduce_s,
+            backward_s=2 * num_layers * all_reduce_s,
             sent_bytes=num_layers * cuts(devices)["Megatron"].both,
             activation_bytes=kept[False],
             sequence_activation_bytes=kept[True],

@@ -1,63 +1,15 @@
-"""Statements that textbooks on distributed training make, each with a check that computes whether it holds.
-
-They are from the definitions, theorems and exercises of the text that the studies are after ("Large-Scale Systems,
-Parallelism & Communication Models", chapter 23 of a textbook), in our words, and each names its place there. A check
-returns the numbers that decide: a counterexample, or the claim at many places. None of them knows the verdict; the
-tests hold what they compute to `Statement.verdict`.
-
-Where a statement is about all functions or all settings, a check can only refute it: a "true" here is a claim that was
-also proved (`Statement.reason`), and whose numbers agree.
-"""
-
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+"""Statements from the theorems of the text: on noise, staleness, speed-up, and stability."""
 
 import numpy as np
 
-from plesio.planning.theory.changing_bound import changing_bound, chosen_bound
-from plesio.planning.theory.chosen_staleness import in_flight_sgd, scheduled_sgd, worst_descent
-from plesio.planning.theory.communication import all_reduce_bytes, asynchronous_rate, speedup
-from plesio.planning.theory.convergence import critical_batch, synchronous_sgd
+from plesio.planning.theory.communication import speedup
+from plesio.planning.theory.convergence import synchronous_sgd
 from plesio.planning.theory.dynamics import delayed_descent, iterations_to, noise_floor
-from plesio.planning.theory.parallelism import pipeline_bubble
-from plesio.planning.theory.reliability import best_interval_s, young_interval_s
-from plesio.planning.theory.stability import first_unstable_staleness, spectral_radius, stability_limit
+from plesio.planning.theory.gradient_noise import critical_batch
+from plesio.planning.theory.stability import first_unstable_staleness, stability_limit
+from plesio.planning.theory.statements.statement import Statement, Witness
 
-__all__ = ["STATEMENTS", "Statement", "Witness"]
-
-
-@dataclass(frozen=True, slots=True)
-class Witness:
-    """What a check found.
-
-    Attributes:
-        holds: Whether the statement does.
-        numbers: What shows it, by name.
-    """
-
-    holds: bool
-    numbers: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """A claim.
-
-    Attributes:
-        place: Where the text makes it.
-        claim: In our words.
-        verdict: Whether it is true.
-        reason: Why, in one line.
-        check: Computes a witness.
-    """
-
-    place: str
-    claim: str
-    verdict: Literal["true", "false"]
-    reason: str
-    check: Callable[[], Witness]
+__all__ = ["THEOREM_STATEMENTS"]
 
 
 def _large_batch_is_average_of_workers() -> Witness:
@@ -173,110 +125,12 @@ def _time_falls_as_square_root() -> Witness:
     return Witness(ratio >= 1.9, {"time with 256 workers over time with 1024": ratio})
 
 
-def _half_full_pipeline() -> Witness:
-    bubble = pipeline_bubble(num_stages=8, num_micro_batches=16).value
-    return Witness(bubble < 0.05, {"bubble, p = 8, m = 16 (%)": 100 * bubble})
-
-
-def _ten_micro_batches() -> Witness:
-    bound = pipeline_bubble(num_stages=8, num_micro_batches=10)
-    utilisation = 1 - bound.value
-    needed = bound.also["micro-batches for 90 % utilisation"]
-    return Witness(utilisation >= 0.9, {"utilisation, m = 10 (%)": 100 * utilisation, "m that is needed": needed})
-
-
-def _ring_is_below_twice_the_message() -> Witness:
-    sent = [all_reduce_bytes(message_bytes=1.0, num_ranks=ranks).value for ranks in (2, 16, 1024, 10**6)]
-    return Witness(max(sent) < 2, {"bytes sent over message, largest, n to 10⁶": max(sent)})
-
-
-def _compression_speeds_up_all_reduces() -> Witness:
-    """By 4, for a megabyte over 255 hops of a ring with 10 µs and 50 GB/s."""
-    latency_s = 2 * 255 * 10e-6
-    plain_s, packed_s = (latency_s + all_reduce_bytes(message_bytes=size).value / 50e9 for size in (1e6, 0.25e6))
-    return Witness(plain_s / packed_s > 3.9, {"speed-up of a 1 MB all-reduce, 256 ranks": plain_s / packed_s})
-
-
-def _gradient_of_gpt3() -> Witness:
-    seconds = all_reduce_bytes(message_bytes=700e9, num_ranks=1024).value / 100e9
-    return Witness(0.1 <= seconds < 0.2, {"seconds for 700 GB at 100 GB/s": seconds})
-
-
-def _parameter_server_hub() -> Witness:
-    workers, num_bytes = 1000, 4e9
-    seconds = 2 * workers * num_bytes / 100e9
-    return Witness(abs(seconds - 80) < 1, {"seconds, each way 4 TB at 100 GB/s": seconds})
-
-
-def _local_sgd_is_asynchrony() -> Witness:
-    step, period = 0.1, 50
-    local = (1 - step) ** period  # all workers alike: as one
-    stale = spectral_radius(step=step, staleness=period) ** period
-    return Witness((local < 1) == (stale < 1), {"error after 50 local steps": local, "with a staleness of 50": stale})
-
-
-def _asynchronous_speed_is_the_mean() -> Witness:
-    times_s = (1.0, 1.0, 1.0, 5.0)
-    rate = asynchronous_rate(step_times_s=times_s).value
-    mean = len(times_s) / (sum(times_s) / len(times_s))
-    return Witness(abs(rate / mean - 1) < 0.01, {"updates a second": rate, "n over the mean step time": mean})
-
-
-def _young_for_three_days() -> Witness:
-    times = {"checkpoint_s": 600.0, "mtbf_s": 259_200.0}
-    young_h, best_h = young_interval_s(**times) / 3600, best_interval_s(**times) / 3600
-    return Witness(abs(young_h - 5) < 0.25, {"Young's interval (h)": young_h, "exact (h)": best_h})
-
-
 def _noise_vanishes_with_steps() -> Witness:
     values = {n: synchronous_sgd(num_steps=n).value for n in (10**4, 10**8)}
     return Witness(values[10**8] < 1e-3 * values[10**4], {f"bound after {n:.0e} steps": v for n, v in values.items()})
 
 
-def _schedule_pays_for_the_mean() -> Witness:
-    """A staleness of 40 for a tenth of the steps."""
-    bounds, each = (0,) * 9 + (40,), 500
-    error = scheduled_sgd(learning_rates=(0.01,), bounds=bounds, num_steps_each=each)
-    bound = changing_bound(gap=math.log(2) / 2, bounds=bounds, learning_rates=(0.01,), num_steps_each=each)
-    numbers = {
-        "mean squared gradient, f = log(1+x²)/2": error,
-        "bound": bound.value,
-        "its part for staleness": bound.parts["staleness"],
-    }
-    return Witness(error <= bound.value, numbers)
-
-
-def _varying_is_as_stable_as_constant() -> Witness:
-    staleness, num_steps = 8, 1000
-    step = 0.98 * stability_limit(staleness=staleness)
-    varying = worst_descent(step=step, max_staleness=staleness, num_steps=num_steps)
-    constant = delayed_descent(step=step, staleness=staleness, num_steps=num_steps)
-    last = {"constant": float(np.abs(constant[-50:]).max()), "varying": max(map(abs, varying[-50:]))}
-    numbers = {f"error after 1000 steps, 0.98 of the limit for τ = 8, {name}": error for name, error in last.items()}
-    return Witness(last["varying"] <= max(last["constant"], 1.0), numbers)
-
-
-def _in_flight_may_be_looked_at() -> Witness:
-    bound, num_steps = 256, 5000
-    step = chosen_bound(max_bound=bound, learning_rate=1e-6).also["largest learning rate"]
-    allowed = chosen_bound(max_bound=bound, learning_rate=step * (1 - 1e-9), gap=1e-9, num_steps=num_steps)
-    blind, peeking = (
-        in_flight_sgd(
-            step=step, num_workers=bound // 2, max_staleness=bound, num_steps=num_steps, peeks=peeks, num_runs=10
-        )
-        for peeks in (False, True)
-    )
-    numbers = {"mean squared gradient, chosen blindly": blind, "chosen by the noise in flight": peeking}
-    return Witness(peeking <= allowed.value, {**numbers, "bound": allowed.value})
-
-
-def _premise_suffices_with_momentum() -> Witness:
-    step = chosen_bound(max_bound=10).also["largest learning rate"]
-    limit = stability_limit(staleness=10, momentum=0.9)
-    return Witness(step < limit, {"largest αL by the premise, S = 10": step, "limit with τ = 10, β = 0.9": limit})
-
-
-STATEMENTS: tuple[Statement, ...] = (
+THEOREM_STATEMENTS: tuple[Statement, ...] = (
     Statement(
         place="definition: gradient aggregation",
         claim="The mean of the workers' mean gradients over equal shares is the gradient of the whole batch.",
@@ -403,96 +257,4 @@ STATEMENTS: tuple[Statement, ...] = (
         reason="The bytes of an iteration stay, and once they decide nothing more is saved.",
         check=_time_falls_as_square_root,
     ),
-    Statement(
-        place="definition: all-reduce",
-        claim="Gradients that are compressed four times are all-reduced four times as fast.",
-        verdict="false",
-        reason="Only where bytes decide; latency stays.",
-        check=_compression_speeds_up_all_reduces,
-    ),
-    Statement(
-        place="definition: all-reduce",
-        claim="An all-reduce of 700 GB takes 100 to 200 ms at 100 GB/s.",
-        verdict="false",
-        reason="14 s: the number is that of 7 GB.",
-        check=_gradient_of_gpt3,
-    ),
-    Statement(
-        place="definition: parameter server",
-        claim="One server at 100 GB/s needs 80 s an iteration for 1000 workers with 4 GB each.",
-        verdict="true",
-        reason="4 TB each way.",
-        check=_parameter_server_hub,
-    ),
-    Statement(
-        place="definition: delayed gradient",
-        claim="K local steps are stable just where a staleness of K is.",
-        verdict="false",
-        reason="A local step has a fresh gradient of its own replica.",
-        check=_local_sgd_is_asynchrony,
-    ),
-    Statement(
-        place="definition: fault tolerance",
-        claim="States that take 10 min to write, and failures every 3 days, ask for one about every 5 hours.",
-        verdict="true",
-        reason="Young's formula; the exact interval is 4 % shorter.",
-        check=_young_for_three_days,
-    ),
-    Statement(
-        place="exercise C.4",
-        claim="In a ring no rank sends more than twice the message, however many there are.",
-        verdict="true",
-        reason="2(N-1)/N is below 2.",
-        check=_ring_is_below_twice_the_message,
-    ),
-    Statement(
-        place="exercise C.5",
-        claim="From m = 2p on the bubble is below 5 %.",
-        verdict="false",
-        reason="It is about a third; 5 % needs m = 19(p-1).",
-        check=_half_full_pipeline,
-    ),
-    Statement(
-        place="exercise C.5",
-        claim="Ten micro-batches give eight stages a utilisation of 90 %.",
-        verdict="false",
-        reason="m/(m+p-1) is 0.9 at m = 9(p-1).",
-        check=_ten_micro_batches,
-    ),
-    Statement(
-        place="elsewhere",
-        claim="Asynchronous workers together are as fast as n with the mean step time.",
-        verdict="false",
-        reason="Rates add up: n over the harmonic mean, which is never slower.",
-        check=_asynchronous_speed_is_the_mean,
-    ),
-    Statement(
-        place="changing bound",
-        claim="A staleness bound that changes by a schedule costs by its mean, at a rate that its largest value bears.",
-        verdict="true",
-        reason="The noise of different updates is uncorrelated; proved in `plesio.planning.theory.changing_bound`.",
-        check=_schedule_pays_for_the_mean,
-    ),
-    Statement(
-        place="changing bound",
-        claim="What converges with every gradient s steps late converges with every staleness up to s.",
-        verdict="false",
-        reason="Constant staleness bears a rate of about π/(2s), and staleness that changes 3/(2s).",
-        check=_varying_is_as_stable_as_constant,
-    ),
-    Statement(
-        place="changing bound",
-        claim="A rule that chooses the bound may look at gradients in flight.",
-        verdict="false",
-        reason="Given what it chose, their noise has no mean of 0 any more; what has been applied it may look at.",
-        check=_in_flight_may_be_looked_at,
-    ),
-    Statement(
-        place="changing bound",
-        claim="The learning rates that suffice for it suffice with momentum too.",
-        verdict="false",
-        reason="The premise is about the rate of a single update, and momentum uses every gradient again.",
-        check=_premise_suffices_with_momentum,
-    ),
 )
-"""In the order of the text, then those on a bound that changes."""

@@ -1,0 +1,53 @@
+"""How long files and functions may be. Complexity is ruff's matter (C901 in pyproject.toml).
+
+A function is counted without its docstring and its decorators: a docstring is what people read instead of the code,
+and a study's is the help of its command, where every input has its line.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "plesio"
+
+MOST_FILE_LINES = 450
+MOST_FUNCTION_LINES = 80
+
+LONG_FILES = {"runtime/coordinator.py"}
+LONG_FUNCTIONS = {"runtime/join.py: join"}
+"""What is longer, and is to become shorter; whatever no longer is has to leave these lists."""
+
+
+def function_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from ``def`` to the end, without those of the docstring."""
+    lines = function.end_lineno - function.lineno + 1
+    if ast.get_docstring(function) is None:
+        return lines
+    docstring = function.body[0]
+    return lines - (docstring.end_lineno - docstring.lineno + 1)
+
+
+def functions() -> Iterator[tuple[str, int]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{path.relative_to(SOURCE).as_posix()}: {node.name}", function_lines(node)
+
+
+def test_no_file_is_too_long():
+    lines = {
+        path.relative_to(SOURCE).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for path in SOURCE.rglob("*.py")
+    }
+    assert {name for name, number in lines.items() if number > MOST_FILE_LINES} == LONG_FILES
+
+
+def test_no_function_is_too_long():
+    assert {name for name, number in functions() if number > MOST_FUNCTION_LINES} == LONG_FUNCTIONS
+
+
+def test_docstrings_and_decorators_do_not_count():
+    text = '@decorated\n@again\ndef f(\n    x,\n):\n    """One.\n\n    Two.\n    """\n    return x\n'
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef)
+    assert function_lines(function) == 4
