@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from plesio.core.clock import MonotonicClock
+from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError
 from plesio.core.logs import set_up_logging, speak_as
 from plesio.core.trace import TraceWriter
@@ -18,7 +18,7 @@ from plesio.protocol.figures import RunInfo
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.adaptive import AdaptiveExchange, Transition
 from plesio.runtime.exchange.collective import CollectiveExchanges
-from plesio.runtime.exchange.exchange import Exchange, LocalExchange, Refusal, SnapshotTaker
+from plesio.runtime.exchange.exchange import Exchange, LocalExchange, SnapshotTaker
 from plesio.runtime.exchange.flat_gradients import FlatGradients
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.host_racks import HostRacks
@@ -126,38 +126,19 @@ def join(
     folder = None if trace is None else Path(trace)
     meter = Meter()
     rank = 0 if place is None else place.rank
-    if place is not None and chosen.pushes == "gradient" and not isinstance(chosen, Adaptive):
-        optimizer_spec(optimizer)  # every worker sees at once that the servers cannot run it
-    if place is not None and (chosen.exchange == "collective" or isinstance(chosen, Hierarchical)) and place.late:
-        raise ConfigError(
-            f"no worker can join {chosen.spec} while it runs: the membership of its collectives is fixed; "
-            "use a policy that is all on the store (ssp, asp, or exchange=store)"
-        )
-
+    if place is not None:
+        _check(chosen, optimizer, place=place)
+        check_racks(racks, num_workers=place.num_workers)
     set_up_logging()
     speak_as(f"worker {rank}")
     _log.info("joins under %s", chosen.spec)
-
-    def give_up_tracing(sentence: str) -> None:
-        meter.totals.fallbacks.append(sentence)
-        _log.warning("%s", sentence)
-
-    path = None if folder is None else folder / f"trace-{rank}.jsonl"
-    header = {"worker": rank, "policy": chosen.spec}
-    run_clock = MonotonicClock() if job is None else job.clock
-    trace_writer = TraceWriter(path, header=header, on_failure=give_up_tracing, clock=run_clock)
-    timeline = Timeline(meter, trace_writer, clock=run_clock)
-
-    def refuse(clock: int, reason: str) -> None:
-        meter.refuse(reason)
-        timeline.event("refuse", at_s=run_clock.now_s(), clock=clock, reason=reason)
-
+    clock = MonotonicClock() if job is None else job.clock
+    timeline = _begin_timeline(meter, policy=chosen, rank=rank, folder=folder, clock=clock)
     if place is None:
         alone = AloneWorld(policy=chosen, info=names, folder=folder, meter=meter)
-        local = LocalExchange(replica, refuse=refuse, snapshots=SnapshotTaker(snapshot_every))
+        local = LocalExchange(replica, refuse=timeline.refuse, snapshots=SnapshotTaker(snapshot_every))
         return Session(replica, policy=chosen, world=alone, exchange=local, timeline=timeline, pacer=pacer)
 
-    check_racks(racks, num_workers=place.num_workers)
     handle = job if job is not None else Job(place)
     world = DistributedWorld(
         handle,
@@ -177,7 +158,6 @@ def join(
             replica,
             world=world,
             timeline=timeline,
-            refuse=refuse,
             place=place,
             found=None if choice is None else choice.found,
         )
@@ -185,26 +165,42 @@ def join(
             num_servers = 1
         elif num_servers is None:
             num_servers = _usual_servers(chosen, num_hosts=place.num_hosts, num_bytes=replica.num_bytes)
-        client = world.connect(num_servers, on_refused=refuse)
-        snapshots = SnapshotTaker(snapshot_every if place.rank == 0 else None)
-        if isinstance(chosen, Hierarchical) and chosen.pushes:
-            exchange = parts.racks_on_store(chosen, client, snapshots=snapshots)
-        elif chosen.exchange == "store":
-            exchange = parts.store(chosen, client)
-        else:
-            exchange = parts.collective(
-                chosen,
-                client,
-                snapshots=snapshots,
-                seed=names.seed,
-                total_samples=total_samples,
-                on_transition=on_transition,
-            )
+        exchange = parts.exchange(
+            chosen,
+            world.connect(num_servers, on_refused=timeline.refuse),
+            snapshots=SnapshotTaker(snapshot_every if place.rank == 0 else None),
+            seed=names.seed,
+            total_samples=total_samples,
+            on_transition=on_transition,
+        )
         return Session(replica, policy=chosen, world=world, exchange=exchange, timeline=timeline, pacer=pacer)
     except BaseException as error:
         timeline.trace.close()
         world.close(status="failed", error=str(error))
         raise
+
+
+def _check(policy: Policy, optimizer: torch.optim.Optimizer, *, place: Place) -> None:
+    """Refuse on every worker at once what the servers cannot run, and who comes too late for a collective."""
+    if policy.pushes == "gradient" and not isinstance(policy, Adaptive):
+        optimizer_spec(optimizer)
+    if place.late and (policy.exchange == "collective" or isinstance(policy, Hierarchical)):
+        raise ConfigError(
+            f"no worker can join {policy.spec} while it runs: the membership of its collectives is fixed; "
+            "use a policy that is all on the store (ssp, asp, or exchange=store)"
+        )
+
+
+def _begin_timeline(meter: Meter, *, policy: Policy, rank: int, folder: Path | None, clock: Clock) -> Timeline:
+    """With a trace in ``folder``, if there is one; where that cannot be written, training goes on without."""
+
+    def give_up_tracing(sentence: str) -> None:
+        meter.totals.fallbacks.append(sentence)
+        _log.warning("%s", sentence)
+
+    path = None if folder is None else folder / f"trace-{rank}.jsonl"
+    header = {"worker": rank, "policy": policy.spec}
+    return Timeline(meter, TraceWriter(path, header=header, on_failure=give_up_tracing, clock=clock), clock=clock)
 
 
 def _usual_servers(policy: Policy, *, num_hosts: int, num_bytes: int) -> int:
@@ -234,13 +230,36 @@ class _Parts:
     _: KW_ONLY
     world: DistributedWorld
     timeline: Timeline
-    refuse: Refusal
     place: Place
     found: HostRacks | None
 
     @property
     def rank(self) -> int:
         return self.place.rank
+
+    def exchange(
+        self,
+        policy: Policy,
+        client: StoreClient,
+        *,
+        snapshots: SnapshotTaker,
+        seed: int,
+        total_samples: int | None,
+        on_transition: OnTransition | None,
+    ) -> Exchange:
+        """That of ``policy``; only one on a collective looks at the last three."""
+        if isinstance(policy, Hierarchical) and policy.pushes:
+            return self.racks_on_store(policy, client, snapshots=snapshots)
+        if policy.exchange == "store":
+            return self.store(policy, client)
+        return self.collective(
+            policy,
+            client,
+            snapshots=snapshots,
+            seed=seed,
+            total_samples=total_samples,
+            on_transition=on_transition,
+        )
 
     def store(self, policy: Policy, client: StoreClient) -> Exchange:
         store = self._join_store(policy, client)
@@ -256,7 +275,7 @@ class _Parts:
             client=client,
             layout=layout,
             timeline=self.timeline,
-            refuse=self.refuse,
+            refuse=self.timeline.refuse,
         )
         if self.rank == 0:
             store.offer_initial()
@@ -278,7 +297,7 @@ class _Parts:
             self.replica,
             group=rack,
             timeline=self.timeline,
-            refuse=self.refuse,
+            refuse=self.timeline.refuse,
             snapshots=snapshots if alone else SnapshotTaker(None),
         )
         if alone:
@@ -336,7 +355,7 @@ class _Parts:
             self.replica,
             group=group,
             timeline=self.timeline,
-            refuse=self.refuse,
+            refuse=self.timeline.refuse,
             snapshots=snapshots,
             gauge=monitor,
             seed=seed,
@@ -351,7 +370,7 @@ class _Parts:
                 self.replica,
                 client=client,
                 timeline=self.timeline,
-                refuse=self.refuse,
+                refuse=self.timeline.refuse,
                 gauge=monitor,
                 exchanges=exchanges,
             )

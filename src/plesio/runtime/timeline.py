@@ -57,6 +57,11 @@ class Timeline:
         """The worker evaluated; training time stood still."""
         self.trace.span("evaluate", start_s=start_s, end_s=end_s, clock=clock)
 
+    def refuse(self, clock: int, reason: str) -> None:
+        """An update of this worker's was refused."""
+        self.meter.refuse(reason)
+        self.event("refuse", at_s=self.now_s(), clock=clock, reason=reason)
+
     def event(self, kind: str, *, at_s: float, clock: int, **fields: object) -> None:
         """Something happened."""
         self.trace.event(kind, at_s=at_s, clock=clock, **fields)
