@@ -4,7 +4,7 @@
     python examples/explain_run.py runs/mine
 
 Trains the digits twice on four virtual workers behind slow links, under `bsp` and under `adaptive`, with traces, and
-tells the story of the second run: each change, when, why, and what a step took afterwards. The pages and the traces go
+explains the second run: each change, when, why, and what a step took afterwards. The pages and the traces go
 to `runs/explained`, or to the folder that you name.
 """
 
@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 import plesio
 from plesio.cost.cluster import parse_cluster
 from plesio.cost.step_time import Constant
-from plesio.report.story_page import render_story, render_story_page
-from plesio.report.story_runs import find_changing_runs
+from plesio.report.explanation_page import render_explanation, render_explanation_page
+from plesio.report.explanation_runs import find_changing_runs
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob
@@ -60,10 +60,10 @@ def main(out: Path) -> None:
     for policy in ("bsp", "adaptive"):
         train(policy, folder=out / policy)
     runs = find_changing_runs(out / "adaptive")
-    story = runs.story(runs.choose(), bsp_directory=out / "bsp")
-    Console(width=100, highlight=False, markup=False).print(render_story(story))
+    explanation = runs.explanation(runs.choose(), bsp_directory=out / "bsp")
+    Console(width=100, highlight=False, markup=False).print(render_explanation(explanation))
     page = out / "explain.html"
-    page.write_text(render_story_page(story), encoding="utf-8")
+    page.write_text(render_explanation_page(explanation), encoding="utf-8")
     print(f"\n{page}")
 
 

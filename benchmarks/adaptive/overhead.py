@@ -36,7 +36,7 @@ from plesio.runtime.exchange.exchange import Progress
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.ledger import Meter
 from plesio.runtime.monitor import StepMonitor
-from plesio.runtime.rounds import RoundBook
+from plesio.runtime.rounds import RoundRecords
 from plesio.runtime.timeline import Timeline
 from plesio.tasks.load import load_task
 from record import Spread, print_table, print_verdict, save
@@ -58,7 +58,7 @@ def monitor_of(config: Adaptive) -> StepMonitor:
     """A worker's, with nothing behind it."""
     clock = MonotonicClock()
     timeline = Timeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
-    rounds = RoundBook(0, 4)
+    rounds = RoundRecords(0, 4)
     return StepMonitor(
         0, config=config.review, guard=config.guard, timeline=timeline, rounds=rounds, total_samples=None
     )

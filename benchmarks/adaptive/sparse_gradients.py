@@ -33,7 +33,7 @@ from plesio.runtime.exchange.exchange import Progress
 from plesio.runtime.ledger import Meter
 from plesio.runtime.monitor import StepMonitor
 from plesio.runtime.pacing import Pacer
-from plesio.runtime.rounds import RoundBook
+from plesio.runtime.rounds import RoundRecords
 from plesio.runtime.timeline import Timeline
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob
@@ -92,7 +92,7 @@ def look_s(rows: int, *, sparse: bool, repeats: int) -> list[float]:
         config=ReviewConfig(),
         guard=GuardConfig(),
         timeline=timeline,
-        rounds=RoundBook(0, NUM_WORKERS),
+        rounds=RoundRecords(0, NUM_WORKERS),
         total_samples=None,
     )
     model = Bag(rows, sparse=sparse)

@@ -78,8 +78,12 @@ def test_another_run_is_chosen_by_policy_and_seed(comparison: Path, capsys: pyte
         out.split()
     )
     assert out.endswith(f"{page}\n{data}\n")
-    story = json.loads(data.read_text(encoding="utf-8"))
-    assert (story["policy"], story["seed"], story["chapters"][1]["policy"]) == ("adaptive,phase=off", 1, "local_sgd:4")
+    explanation = json.loads(data.read_text(encoding="utf-8"))
+    assert (explanation["policy"], explanation["seed"], explanation["chapters"][1]["policy"]) == (
+        "adaptive,phase=off",
+        1,
+        "local_sgd:4",
+    )
     assert not (comparison / "explain.html").exists()
 
 
@@ -148,7 +152,7 @@ def test_mistakes_are_one_line_that_says_what_works(comparison: Path, capsys: py
     assert not (comparison / "explain.html").exists()
 
 
-def test_a_story_is_told_without_torch(comparison: Path):
+def test_a_explanation_is_told_without_torch(comparison: Path):
     code = f"""
 import sys
 from plesio.cli.main import invoke

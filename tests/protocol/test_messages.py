@@ -245,13 +245,13 @@ def say(server: JobServer, kind: int, body: Mapping[str, Any]) -> None:
     ],
 )
 def test_a_message_that_cannot_be_read_is_refused_in_one_line_and_the_server_goes_on(
-    kind: int, body: dict[str, Any], why: str, capsys: pytest.CaptureFixture[str]
+    kind: int, body: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint = Endpoint()
     server = serve(endpoint)
     say(server, kind, body)
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
+    [said] = caplog.messages
+    assert "\n" not in said
     assert why in said
     assert "worker-0" in said or "worker 0" in said
     assert endpoint.refused == {Refusal.MALFORMED: 1}
@@ -261,13 +261,13 @@ def test_a_message_that_cannot_be_read_is_refused_in_one_line_and_the_server_goe
 
 
 def test_a_bulk_message_that_cannot_be_read_is_refused_and_its_memory_given_back(
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     endpoint = Endpoint()
     server = serve(endpoint)
     push = Bulk(peer=b"worker-0", header=Header(kind=kind_of(bulk.Push), generation=0), meta={}, payload=None)
     server.handle([push])
-    assert "worker-0 sent a message Push that cannot be read" in capsys.readouterr().err
+    assert "worker-0 sent a message Push that cannot be read" in caplog.text
     assert (endpoint.refused, endpoint.released) == ({Refusal.MALFORMED: 1}, [push])
     server.end()
 

@@ -5,7 +5,7 @@ from hypothesis import given
 
 from plesio.core.records import from_values, to_values
 from plesio.protocol.plans import Remainder, Span
-from plesio.runtime.leases import LeaseBook
+from plesio.runtime.leases import LeaseRecords
 
 
 def positions(remainder: Remainder) -> list[tuple[int, int]]:
@@ -30,7 +30,7 @@ def test_leases_leave_what_nobody_has_finished(data: st.DataObject) -> None:
     spans = (Span(0, 2, 5), Span(0, 7, 9))
     plan = Remainder(num_samples=10, spans=spans, epoch=1, num_fresh=data.draw(st.integers(0, 25)))
     dealing = data.draw(st.sampled_from(["guided", "fixed"]))
-    book = LeaseBook.of(plan, batch_size=2, workers=[0, 1], dealing=dealing, num_workers={})
+    book = LeaseRecords.of(plan, batch_size=2, workers=[0, 1], dealing=dealing, num_workers={})
     finished: list[tuple[int, int]] = []
     for _ in range(data.draw(st.integers(0, 12))):
         worker = data.draw(st.integers(0, 1))

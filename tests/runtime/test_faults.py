@@ -28,7 +28,7 @@ def run(
     with LocalJob(workers) as job:
         endings = job.run(WORKER, "train", timeout_s=120, policy=policy, folder=folder, plan=plan)
     results = folder / "trace" / "results.json"
-    # the server closes the books a moment after the last worker: it outlives a starter that was killed
+    # the server closes the records a moment after the last worker: it outlives a starter that was killed
     deadline_s = time.monotonic() + 30
     while not results.exists() and time.monotonic() < deadline_s:
         time.sleep(0.05)

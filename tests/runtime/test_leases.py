@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from plesio.core.errors import ConfigError, DataError
 from plesio.protocol.plans import Block
 from plesio.runtime.dealing import MAX_BLOCK_BATCHES, Dealing
-from plesio.runtime.leases import LeaseBook, epoch_order, round_sizes, synchronous_batches
+from plesio.runtime.leases import LeaseRecords, epoch_order, round_sizes, synchronous_batches
 
 
 def all_ranks(num_samples: int, *, num_workers: int, batch_size: int, **options: Any) -> list[list[np.ndarray]]:
@@ -98,7 +98,7 @@ def test_too_few_samples_are_refused(options: dict[str, Any]):
 def test_a_book_needs_samples_a_batch_size_and_a_budget(changes: dict[str, int], error: type[Exception]):
     values = {"num_samples": 5, "batch_size": 2, "budget_samples": 5, **changes}
     with pytest.raises(error):
-        LeaseBook(values.pop("num_samples"), **values, dealing="guided")
+        LeaseRecords(values.pop("num_samples"), **values, dealing="guided")
 
 
 class LeasedEpochs(RuleBasedStateMachine):
@@ -117,7 +117,7 @@ class LeasedEpochs(RuleBasedStateMachine):
         self.budget = budget
         self.live = list(range(num_workers))
         self.next_worker = num_workers
-        self.book = LeaseBook(
+        self.book = LeaseRecords(
             num_samples, batch_size=batch_size, budget_samples=budget, workers=self.live, dealing=dealing
         )
         self.held: dict[int, tuple[int, Block, int]] = {}
@@ -206,7 +206,9 @@ LeasedEpochs.TestCase.settings = settings(max_examples=50, stateful_step_count=4
 TestLeasedEpochs = LeasedEpochs.TestCase
 
 
-def fixed_batches(book: LeaseBook, workers: list[int], *, pick: random.Random) -> dict[int, list[tuple[int, int, int]]]:
+def fixed_batches(
+    book: LeaseRecords, workers: list[int], *, pick: random.Random
+) -> dict[int, list[tuple[int, int, int]]]:
     """Run to the end with workers that ask and finish in a random order; what each worker was given, in its order."""
     given_to: dict[int, list[tuple[int, int, int]]] = {worker: [] for worker in workers}
     asking = list(workers)
@@ -238,7 +240,7 @@ def test_fixed_dealing_is_independent_of_timing(
 ):
     def run(pick: random.Random) -> dict[int, list[tuple[int, int, int]]]:
         workers = list(range(num_workers))
-        book = LeaseBook(
+        book = LeaseRecords(
             num_samples,
             batch_size=batch_size,
             budget_samples=num_epochs * num_samples,
@@ -266,7 +268,7 @@ def test_fixed_dealing_is_independent_of_timing(
 
 
 def test_a_faster_worker_is_leased_more():
-    book = LeaseBook(1000, batch_size=5, budget_samples=1000, workers=[0, 1], dealing="guided")
+    book = LeaseRecords(1000, batch_size=5, budget_samples=1000, workers=[0, 1], dealing="guided")
     samples = Counter()
     held = {worker: book.lease(worker) for worker in (0, 1)}
     for tick in range(1, 10_000):
@@ -290,7 +292,7 @@ def test_a_faster_worker_is_leased_more():
 @pytest.mark.parametrize("num_batches", [7, 60, 301])
 def test_all_finish_at_about_the_same_time_although_blocks_are_asked_for_ahead(num_batches: int):
     paces = {0: 1, 1: 1, 2: 1, 3: 3}
-    book = LeaseBook(num_batches, batch_size=1, budget_samples=num_batches, workers=paces, dealing="guided")
+    book = LeaseRecords(num_batches, batch_size=1, budget_samples=num_batches, workers=paces, dealing="guided")
     queues: dict[int, list[Block]] = {worker: [] for worker in paces}
     left: dict[int, int] = {}
     now = 0
@@ -315,7 +317,7 @@ def test_all_finish_at_about_the_same_time_although_blocks_are_asked_for_ahead(n
 
 
 def test_worker_that_would_only_be_late_is_refused_until_it_is_needed():
-    book = LeaseBook(100, batch_size=1, budget_samples=100, workers=[0, 1], dealing="guided")
+    book = LeaseRecords(100, batch_size=1, budget_samples=100, workers=[0, 1], dealing="guided")
     train(book, 0, num_batches=90, batch_size=1)
     last = [book.lease(0)]
     while (num_left := 100 - book.finished_samples - book.outstanding_samples) > 2:
@@ -326,7 +328,7 @@ def test_worker_that_would_only_be_late_is_refused_until_it_is_needed():
     assert book.lease(1) is not None
 
 
-def train(book: LeaseBook, worker: int, *, num_batches: int, batch_size: int) -> list[int]:
+def train(book: LeaseRecords, worker: int, *, num_batches: int, batch_size: int) -> list[int]:
     """Lease and finish, one block after the other; the blocks' sizes in batches."""
     sizes: list[int] = []
     while sum(sizes) < num_batches and (block := book.lease(worker)) is not None:
@@ -337,7 +339,7 @@ def train(book: LeaseBook, worker: int, *, num_batches: int, batch_size: int) ->
 
 
 def test_blocks_grow_with_what_is_known_of_the_pace_and_shrink_towards_the_end():
-    book = LeaseBook(400, batch_size=4, budget_samples=400, workers=[0, 1], dealing="guided")
+    book = LeaseRecords(400, batch_size=4, budget_samples=400, workers=[0, 1], dealing="guided")
     sizes = train(book, 0, num_batches=100, batch_size=4)
     peak = sizes.index(MAX_BLOCK_BATCHES)
     assert sizes[0] == 1
@@ -347,7 +349,7 @@ def test_blocks_grow_with_what_is_known_of_the_pace_and_shrink_towards_the_end()
 
 
 def test_what_a_lost_worker_left_is_leased_first():
-    book = LeaseBook(100, batch_size=2, budget_samples=100, workers=[0, 1, 2], dealing="guided")
+    book = LeaseRecords(100, batch_size=2, budget_samples=100, workers=[0, 1, 2], dealing="guided")
     train(book, 0, num_batches=15, batch_size=2)
     lost = book.lease(0)
     book.lease(1)
@@ -358,7 +360,7 @@ def test_what_a_lost_worker_left_is_leased_first():
 
 
 def test_a_worker_that_is_back_begins_as_a_new_one():
-    book = LeaseBook(10_000, batch_size=1, budget_samples=10_000, workers=[0, 1], dealing="guided")
+    book = LeaseRecords(10_000, batch_size=1, budget_samples=10_000, workers=[0, 1], dealing="guided")
     train(book, 1, num_batches=1, batch_size=1)
     book.release(1)
     train(book, 0, num_batches=200, batch_size=1)  # more steps than are remembered: what is forgotten is not of 1
@@ -370,7 +372,7 @@ def test_a_worker_that_is_back_begins_as_a_new_one():
 
 
 def test_a_lost_workers_batch_is_dealt_to_the_survivors_in_the_next_round():
-    book = LeaseBook(60, batch_size=5, budget_samples=60, workers=[0, 1, 2], dealing="fixed")
+    book = LeaseRecords(60, batch_size=5, budget_samples=60, workers=[0, 1, 2], dealing="fixed")
     first = {worker: book.lease(worker) for worker in (2, 0, 1)}
     assert [(first[worker].start, first[worker].stop) for worker in (0, 1, 2)] == [(0, 5), (5, 10), (10, 15)]
     book.release(1)
@@ -379,7 +381,7 @@ def test_a_lost_workers_batch_is_dealt_to_the_survivors_in_the_next_round():
 
 
 def test_a_worker_that_joins_has_a_batch_in_the_next_round():
-    book = LeaseBook(60, batch_size=5, budget_samples=60, workers=[0], dealing="fixed")
+    book = LeaseRecords(60, batch_size=5, budget_samples=60, workers=[0], dealing="fixed")
     book.lease(0)
     book.join(7)
     assert [book.lease(worker).start for worker in (7, 0)] == [10, 5]
@@ -399,7 +401,7 @@ def test_racks_have_a_sample_for_each_worker_in_every_batch_and_all_samples_once
 ):
     """Whoever asks, is slow or leaves early; only what is too little for every rack that stays is left out."""
     budget = epochs * num_samples
-    book = LeaseBook(
+    book = LeaseRecords(
         num_samples,
         batch_size=batch_size,
         budget_samples=budget,
@@ -441,7 +443,7 @@ def test_racks_have_a_sample_for_each_worker_in_every_batch_and_all_samples_once
 
 
 def test_rounds_of_racks_are_those_of_their_workers():
-    book = LeaseBook(23, batch_size=2, budget_samples=23, workers=[0, 3], dealing="fixed", num_workers={0: 3, 3: 2})
+    book = LeaseRecords(23, batch_size=2, budget_samples=23, workers=[0, 3], dealing="fixed", num_workers={0: 3, 3: 2})
     dealt = [(book.lease(worker), book.lease(worker)) for worker in (3, 0)]
     flat = list(round_sizes(23, num_workers=5, batch_size=2))
     assert [[block.num_samples for block in blocks] for blocks in dealt] == [

@@ -40,58 +40,58 @@ def test_report_taken_does_not_change_afterwards():
 
 
 def test_blocked_time_is_split_when_all_workers_have_reported_it():
-    books = ledger()
-    books.report(0, Report(blocked=[(1, 0.5), (2, 0.1)], compute_s=1.0))
-    books.report(1, Report(blocked=[(1, 0.1)], compute_s=1.5))
-    books.report(1, Report(blocked=[(2, 0.3)], compute_s=2.0))
-    fast, slow = books.result(status="finished").workers
+    records = ledger()
+    records.report(0, Report(blocked=[(1, 0.5), (2, 0.1)], compute_s=1.0))
+    records.report(1, Report(blocked=[(1, 0.1)], compute_s=1.5))
+    records.report(1, Report(blocked=[(2, 0.3)], compute_s=2.0))
+    fast, slow = records.result(status="finished").workers
     assert (fast.wait_s, fast.communicate_s) == (pytest.approx(0.4), pytest.approx(0.2))
     assert (slow.wait_s, slow.communicate_s) == (pytest.approx(0.2), pytest.approx(0.2))
     assert (fast.compute_s, slow.compute_s) == (1.0, 2.0)
 
 
 def test_blocked_time_of_racks_is_split_within_each():
-    books = Ledger(policy="hier:bsp/ssp:2", info=RunInfo(), num_workers=4)
-    books.racks = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
+    records = Ledger(policy="hier:bsp/ssp:2", info=RunInfo(), num_workers=4)
+    records.racks = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
     for worker, blocked_s in enumerate((0.5, 0.1, 2.0, 3.0)):
-        books.report(worker, Report(blocked=[(1, blocked_s)]))
-    times = [(worker.wait_s, worker.communicate_s) for worker in books.result(status="finished").workers]
+        records.report(worker, Report(blocked=[(1, blocked_s)]))
+    times = [(worker.wait_s, worker.communicate_s) for worker in records.result(status="finished").workers]
     assert times == [pytest.approx(pair) for pair in ((0.4, 0.1), (0.0, 0.1), (0.0, 2.0), (1.0, 2.0))]
 
 
 def test_blocked_time_of_a_crashed_run_is_not_lost():
-    books = ledger()
-    books.report(0, Report(blocked=[(1, 0.5)]))
-    [worker] = books.result(status="failed", error="x").workers
+    records = ledger()
+    records.report(0, Report(blocked=[(1, 0.5)]))
+    [worker] = records.result(status="failed", error="x").workers
     assert worker.wait_s + worker.communicate_s == pytest.approx(0.5)
 
 
 def test_totals_are_over_workers_and_bytes_over_servers_too():
-    books = ledger()
-    books.report(0, Report(steps=2, samples=8, elapsed_s=2.0, bytes_sent={"ipc": 10, "collective": 1}))
-    books.report(1, Report(steps=3, samples=12, elapsed_s=4.0, bytes_sent={"ipc": 5}))
-    books.server_bytes.update({"ipc": 100, "tcp": 7})
-    result = books.result(status="finished")
+    records = ledger()
+    records.report(0, Report(steps=2, samples=8, elapsed_s=2.0, bytes_sent={"ipc": 10, "collective": 1}))
+    records.report(1, Report(steps=3, samples=12, elapsed_s=4.0, bytes_sent={"ipc": 5}))
+    records.server_bytes.update({"ipc": 100, "tcp": 7})
+    result = records.result(status="finished")
     assert (result.steps, result.samples, result.wall_s, result.samples_per_s) == (5, 20, 4.0, 5.0)
     assert result.bytes_sent == {"ipc": 115, "tcp": 7, "collective": 1}
     assert result.bytes_sent_total == 123
 
 
 def test_lost_workers_updates_count_though_it_never_reported_them():
-    books = ledger()
-    books.report(1, Report(steps=1, samples=4))
+    records = ledger()
+    records.report(1, Report(steps=1, samples=4))
     for _ in range(3):
-        books.arrived(1, num_steps=1, num_samples=4)
-    [worker] = books.result(status="finished").workers
+        records.arrived(1, num_steps=1, num_samples=4)
+    [worker] = records.result(status="finished").workers
     assert (worker.steps, worker.samples) == (3, 12)
 
 
 def test_staleness_is_that_of_the_applied_updates():
-    books = ledger()
+    records = ledger()
     for version, staleness in ((1, (0, 2)), (2, (1,))):
         updates = tuple((worker, version) for worker in range(len(staleness)))
-        books.applied(Apply(updates=updates, weight=1.0, version=version, staleness=staleness))
-    assert books.result(status="finished").staleness.counts == (1, 1, 1)
+        records.applied(Apply(updates=updates, weight=1.0, version=version, staleness=staleness))
+    assert records.result(status="finished").staleness.counts == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -100,23 +100,23 @@ def test_staleness_is_that_of_the_applied_updates():
 def test_time_to_target_is_that_of_the_first_evaluation_that_reached_it(
     goal: str, target: float, reached_s: float | None
 ):
-    books = ledger(metric_goal=goal, target=target)
-    books.evaluations += [
+    records = ledger(metric_goal=goal, target=target)
+    records.evaluations += [
         Evaluation(samples=8, at_s=1.0, metric=0.5),
         Evaluation(samples=16, at_s=2.0, metric=0.9),
         Evaluation(samples=24, at_s=3.0, metric=0.7),
     ]
-    result = books.result(status="finished")
+    result = records.result(status="finished")
     assert result.time_to_target_s == reached_s
     assert result.final_metric == 0.7
 
 
 def test_many_losses_are_thinned_and_their_mean_kept():
-    books = ledger(workers=2)
+    records = ledger(workers=2)
     clocks = range(1, 4 * MAX_LOSS_POINTS + 2)
     for worker in (0, 1):
-        books.report(worker, Report(losses=[(clock, clock / 10, float(clock + worker)) for clock in clocks]))
-    points = books.result(status="finished").losses
+        records.report(worker, Report(losses=[(clock, clock / 10, float(clock + worker)) for clock in clocks]))
+    points = records.result(status="finished").losses
     assert len(points) <= MAX_LOSS_POINTS
     assert [point.clock for point in points] == sorted(point.clock for point in points)
     assert points[0].loss == pytest.approx(3.5, abs=1.0)
@@ -124,8 +124,8 @@ def test_many_losses_are_thinned_and_their_mean_kept():
 
 
 def test_fallback_that_several_workers_report_is_one_line():
-    books = ledger()
+    records = ledger()
     for worker in (0, 1):
-        books.report(worker, Report(fallbacks=["tracing stopped"]))
-        books.report(worker, Report(fallbacks=["tracing stopped"]))
-    assert books.result(status="finished").fallbacks == ("tracing stopped",)
+        records.report(worker, Report(fallbacks=["tracing stopped"]))
+        records.report(worker, Report(fallbacks=["tracing stopped"]))
+    assert records.result(status="finished").fallbacks == ("tracing stopped",)

@@ -11,7 +11,7 @@ from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.runtime.exchange.exchange import Progress
 from plesio.runtime.ledger import Meter
 from plesio.runtime.monitor import Sketch, StepMonitor
-from plesio.runtime.rounds import RoundBook
+from plesio.runtime.rounds import RoundRecords
 from plesio.runtime.timeline import Timeline
 
 
@@ -88,7 +88,7 @@ def make_timeline() -> Timeline:
 
 
 def monitor_of(guard: GuardConfig | None, timeline: Timeline | None = None) -> StepMonitor:
-    timeline, rounds = timeline or make_timeline(), RoundBook(0, 4)
+    timeline, rounds = timeline or make_timeline(), RoundRecords(0, 4)
     return StepMonitor(0, config=ReviewConfig(), guard=guard, timeline=timeline, rounds=rounds, total_samples=None)
 
 
@@ -220,7 +220,7 @@ def test_on_the_store_progress_is_what_it_would_be_if_all_trained_alike() -> Non
         config=ReviewConfig(),
         guard=None,
         timeline=make_timeline(),
-        rounds=RoundBook(0, 4),
+        rounds=RoundRecords(0, 4),
         total_samples=200,
     )
     monitor.step(Progress(1, 4, 40, None, 0.0))

@@ -5,7 +5,7 @@ from multiprocessing import forkserver
 
 import pytest
 
-from plesio.bench.gang import FOR_TRAINING
+from plesio.bench.process_pool import FOR_TRAINING
 
 
 @pytest.fixture(scope="session", autouse=True)

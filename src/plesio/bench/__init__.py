@@ -1,1 +1,1 @@
-"""Comparisons: recipes, the worker crew, and the runs of one task under several policies."""
+"""Comparisons: recipes, the worker pool, and the runs of one task under several policies."""

@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from plesio.bench.gang import FOR_TRAINING, Gang
 from plesio.bench.measurements import serve_measurements
+from plesio.bench.process_pool import FOR_TRAINING, ProcessPool
 from plesio.bench.recipe import TaskSection
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.cost.calibration import Calibration, Curve
@@ -39,8 +39,8 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
         ConfigError: The task cannot be trained, or has too few samples for its batch size.
         PlesioError: A measurement failed.
     """
-    with Gang(1, serve_measurements, task, preload=FOR_TRAINING) as gang:
-        (figures,) = gang.await_ready()
+    with ProcessPool(1, serve_measurements, task, preload=FOR_TRAINING) as processes:
+        (figures,) = processes.await_ready()
         batch_size = figures["batch_size"]
         batches = sorted({max(1, round(factor * batch_size)) for factor in BATCH_FACTORS})
         batches = [size for size in batches if size <= figures["num_samples"]]
@@ -51,25 +51,25 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
             )
         alone = {}
         for size in batches:
-            alone[size] = _first(gang, "gradients", batch_size=size, seconds=GRADIENT_S)
+            alone[size] = _first(processes, "gradients", batch_size=size, seconds=GRADIENT_S)
             on_measured(f"gradient of {size} samples")
         exchanges = []
         for scale in MODEL_SCALES:
-            exchanges.append(_first(gang, "exchange", scale=scale, repeats=REPEATS))
+            exchanges.append(_first(processes, "exchange", scale=scale, repeats=REPEATS))
             on_measured(f"exchange of {exchanges[-1]['num_bytes']:,} bytes")
-        spread = _first(gang, "exchange", scale=1, repeats=REPEATS, num_servers=NUM_SERVERS)
+        spread = _first(processes, "exchange", scale=1, repeats=REPEATS, num_servers=NUM_SERVERS)
         on_measured(f"exchange with {NUM_SERVERS} servers")
-        step_s = statistics.median(_first(gang, "steps", repeats=REPEATS)["step_s"])
+        step_s = statistics.median(_first(processes, "steps", repeats=REPEATS)["step_s"])
         on_measured("a step's end")
-    with Gang(num_workers, serve_measurements, task, preload=FOR_TRAINING) as gang:
-        gang.await_ready()
-        together = _ask(gang, "gradients", batch_size=batch_size, seconds=2 * GRADIENT_S)
+    with ProcessPool(num_workers, serve_measurements, task, preload=FOR_TRAINING) as processes:
+        processes.await_ready()
+        together = _ask(processes, "gradients", batch_size=batch_size, seconds=2 * GRADIENT_S)
         on_measured("gradients of all workers at once")
         # the first ones are slower than any later, and count for nothing
-        _ask(gang, "all_reduce", num_bytes=ALL_REDUCE_BYTES[0], repeats=REPEATS)
+        _ask(processes, "all_reduce", num_bytes=ALL_REDUCE_BYTES[0], repeats=REPEATS)
         all_reduces = {}
         for num_bytes in ALL_REDUCE_BYTES:
-            all_reduces[num_bytes] = _all_reduce_s(_ask(gang, "all_reduce", num_bytes=num_bytes, repeats=REPEATS))
+            all_reduces[num_bytes] = _all_reduce_s(_ask(processes, "all_reduce", num_bytes=num_bytes, repeats=REPEATS))
             on_measured(f"all-reduce of {num_bytes:,} bytes")
     worker = Curve.of({one["num_bytes"]: one["worker_s"] for one in exchanges})
     own = alone[batch_size]["gradient_s"]
@@ -95,24 +95,24 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
     )
 
 
-def _ask(gang: Gang, name: str, **arguments: Any) -> list[dict[str, Any]]:
+def _ask(processes: ProcessPool, name: str, **arguments: Any) -> list[dict[str, Any]]:
     """Have all processes do a measurement; what each says."""
-    for pipe in gang.pipes:
+    for pipe in processes.pipes:
         pipe.send((name, arguments))
     answers = []
-    for rank, pipe in enumerate(gang.pipes):
+    for rank, pipe in enumerate(processes.pipes):
         try:
             kind, value = pipe.recv()
         except EOFError:
-            kind, value = "failed", f"worker {rank} ended with {gang.status(rank)}"
+            kind, value = "failed", f"worker {rank} ended with {processes.status(rank)}"
         if kind != "done":
             raise PlesioError(f"cannot calibrate: {value}")
         answers.append(value)
     return answers
 
 
-def _first(gang: Gang, name: str, **arguments: Any) -> dict[str, Any]:
-    return _ask(gang, name, **arguments)[0]
+def _first(processes: ProcessPool, name: str, **arguments: Any) -> dict[str, Any]:
+    return _ask(processes, name, **arguments)[0]
 
 
 def _all_reduce_s(answers: Sequence[dict[str, Any]]) -> float:

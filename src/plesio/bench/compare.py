@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from plesio.bench.crew import Crew, CrewRun
 from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
 from plesio.bench.recipe import Recipe
 from plesio.bench.setting import keep_setting, timed_to
 from plesio.bench.trainer import Assignment, recipe_task
-from plesio.bench.virtual_crew import VirtualCrew
+from plesio.bench.virtual_pool import VirtualPool
+from plesio.bench.worker_pool import PoolRun, WorkerPool
 from plesio.core.results import RunResult, read_results, write_results
 from plesio.cost.calibration import Calibration
 from plesio.protocol.figures import RunFigures
@@ -33,7 +33,7 @@ class Workers(Protocol):
     samples_per_epoch: int
     usable: bool
 
-    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> CrewRun:
+    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> PoolRun:
         """Do one run."""
         ...
 
@@ -68,7 +68,7 @@ def run_comparison(
     """
 
     def hire() -> Workers:
-        return Crew(recipe) if world == "process" else VirtualCrew(recipe, calibration=calibration)
+        return WorkerPool(recipe) if world == "process" else VirtualPool(recipe, calibration=calibration)
 
     keep_setting(out, recipe, world=world, calibration=calibration, resume=resume)
     kept = _kept(recipe, out) if resume else {}
@@ -76,17 +76,17 @@ def run_comparison(
     if kept:  # with another target they come to it at another time
         write_results(out / "results.json", _ordered(recipe, results))
     labels = list(_labels(recipe))
-    crew: Workers | None = None
+    pool: Workers | None = None
     try:
         for label in labels:
             if (label.policy, label.seed) in kept:
                 progress.run_kept(label)
                 continue
-            if crew is None or not crew.usable:
-                if crew is not None:
-                    crew.close()
-                crew = hire()
-            result = _run(recipe, crew, label, out=out, world=world, progress=progress)
+            if pool is None or not pool.usable:
+                if pool is not None:
+                    pool.close()
+                pool = hire()
+            result = _run(recipe, pool, label, out=out, world=world, progress=progress)
             results[label.policy, label.seed] = result
             write_results(out / "results.json", _ordered(recipe, results))
             if result.status == "finished":
@@ -94,8 +94,8 @@ def run_comparison(
             else:
                 progress.run_failed(result)
     finally:
-        if crew is not None:
-            crew.close()
+        if pool is not None:
+            pool.close()
     return _ordered(recipe, results)
 
 
@@ -125,10 +125,10 @@ def _kept(recipe: Recipe, out: Path) -> dict[tuple[str, int], RunResult]:
 
 
 def _run(
-    recipe: Recipe, crew: Workers, label: RunLabel, *, out: Path, world: World, progress: ProgressSink
+    recipe: Recipe, pool: Workers, label: RunLabel, *, out: Path, world: World, progress: ProgressSink
 ) -> RunResult:
     folder = out / "runs" / f"{_slug(label.policy)}-seed{label.seed}"
-    budget = recipe.budget_samples(crew.samples_per_epoch)
+    budget = recipe.budget_samples(pool.samples_per_epoch)
     progress.run_started(label, num_samples=budget)
     recent: list[tuple[float, int]] = []
 
@@ -136,7 +136,7 @@ def _run(
         if figures.policy == label.policy:
             progress.run_advanced(_snapshot(figures, recent))
 
-    done = crew.run(Assignment(policy=label.policy, seed=label.seed, folder=folder), on_figures=on_figures)
+    done = pool.run(Assignment(policy=label.policy, seed=label.seed, folder=folder), on_figures=on_figures)
     return _result(done, recipe=recipe, label=label, world=world, folder=folder)
 
 
@@ -154,7 +154,7 @@ def _snapshot(figures: RunFigures, recent: list[tuple[float, int]]) -> Snapshot:
     )
 
 
-def _result(done: CrewRun, *, recipe: Recipe, label: RunLabel, world: World, folder: Path) -> RunResult:
+def _result(done: PoolRun, *, recipe: Recipe, label: RunLabel, world: World, folder: Path) -> RunResult:
     """The run's result: rank 0's, or what the server wrote when rank 0 could not give one."""
     problems = tuple(f"worker {rank}: {text}" for rank, text in sorted(done.problems.items()))
     if done.result is not None:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from plesio.bench.gang import enlisted
+from plesio.bench.process_pool import enlisted
 from plesio.bench.recipe import TaskSection
 from plesio.bench.trainer import section_task
 from plesio.core.errors import PlesioError
@@ -129,7 +129,7 @@ def steps(bench: Bench, *, repeats: int) -> dict[str, Any]:
     """Steps of the task in a synchronous session of this worker alone.
 
     Returns:
-        ``step_s``: the durations of `Session.step`: the optimizer, the check for what is not finite, the books.
+        ``step_s``: the durations of `Session.step`: the optimizer, the check for what is not finite, the records.
     """
     task = bench.task
     model, optimizer = task.build(0)

@@ -36,7 +36,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from plesio.bench.gang import Gang, enlisted
+from plesio.bench.process_pool import ProcessPool, enlisted
 from plesio.core.errors import ConfigError, PlesioError, TransportError
 from plesio.cost.probe import Probe
 from plesio.cost.topology import RACK_FACTOR, PairMatrix, Rows, Topology, racks_of, slower_between
@@ -98,20 +98,20 @@ def probe_locally(num_workers: int, *, on_step: OnStep = lambda what, done, tota
     """
     if num_workers < 2:
         raise ConfigError(f"--workers {num_workers}: write 2 or more; one alone has nobody to probe")
-    with Gang(num_workers, serve_probe) as gang:
-        gang.await_ready()
-        for pipe in gang.pipes:
+    with ProcessPool(num_workers, serve_probe) as processes:
+        processes.await_ready()
+        for pipe in processes.pipes:
             pipe.send("probe")
         probes: list[Probe] = []
-        waiting = list(gang.pipes)
+        waiting = list(processes.pipes)
         while waiting:
             ready = multiprocessing.connection.wait(waiting)
             for pipe in [one for one in waiting if one in ready]:
                 try:
                     kind, value = pipe.recv()
                 except EOFError:
-                    rank = gang.pipes.index(pipe)
-                    kind, value = "failed", f"worker {rank} ended with {gang.status(rank)}"
+                    rank = processes.pipes.index(pipe)
+                    kind, value = "failed", f"worker {rank} ended with {processes.status(rank)}"
                 if kind == "failed":
                     raise PlesioError(value)
                 if kind == "step":

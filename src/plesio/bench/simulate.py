@@ -10,7 +10,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from plesio.bench.recipe_workers import WorkersSection
-from plesio.bench.virtual_crew import machine_of, pacer_of_machine
+from plesio.bench.virtual_pool import machine_of, pacer_of_machine
 from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration

@@ -13,7 +13,7 @@ from plesio.bench.compare import run_comparison
 from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
 from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import recipe_task
-from plesio.bench.virtual_crew import VirtualCrew
+from plesio.bench.virtual_pool import VirtualPool
 from plesio.core.errors import ConfigError
 from plesio.core.results import RunResult
 from plesio.core.units import parse_bandwidth
@@ -95,7 +95,7 @@ def check_sweep(recipe: Recipe, *, calibration: Calibration | None = None) -> No
             f"task {task.name} has no target to time; add --target X, a value of {task.metric_name} ({better} is "
             "better), or write target = X under [run] of the recipe"
         )
-    VirtualCrew(recipe, calibration=calibration)
+    VirtualPool(recipe, calibration=calibration)
 
 
 def with_bandwidth(cluster: Cluster, *, bytes_per_s: float) -> Cluster:

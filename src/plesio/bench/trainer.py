@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from plesio.bench.gang import enlisted
+from plesio.bench.process_pool import enlisted
 from plesio.bench.recipe import Recipe, TaskSection
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError

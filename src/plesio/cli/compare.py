@@ -98,9 +98,9 @@ def compare(
 
     measured = None if calibration is None else Calibration.read(calibration)
     if world is WorldChoice.VIRTUAL:
-        from plesio.bench.virtual_crew import VirtualCrew
+        from plesio.bench.virtual_pool import VirtualPool
 
-        VirtualCrew(loaded, calibration=measured)  # whatever is wrong is said before anything is removed
+        VirtualPool(loaded, calibration=measured)  # whatever is wrong is said before anything is removed
     prepare_folder(out, resume=resume, overwrite=overwrite)
 
     from plesio.bench.compare import run_comparison

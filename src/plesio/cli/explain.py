@@ -12,7 +12,7 @@ from plesio.cli.output_files import check_output_file
 from plesio.core.files import write_whole
 
 if TYPE_CHECKING:
-    from plesio.report.story_runs import ChangingRuns
+    from plesio.report.explanation_runs import ChangingRuns
 
 __all__ = ["EXAMPLES", "explain"]
 
@@ -62,18 +62,18 @@ def explain(
 
     from rich.console import Console
 
-    from plesio.report.story_page import render_story, render_story_page
-    from plesio.report.story_runs import find_changing_runs
+    from plesio.report.explanation_page import render_explanation, render_explanation_page
+    from plesio.report.explanation_runs import find_changing_runs
 
     found = find_changing_runs(directory)
     place = found.choose(policy=policy, seed=seed)
-    story = found.story(place, bsp_directory=bsp)
+    explanation = found.explanation(place, bsp_directory=bsp)
     page = directory / PAGE_NAME if page is None else page
-    write_whole(page, render_story_page(story))
+    write_whole(page, render_explanation_page(explanation))
     if json_file is not None:
-        write_whole(json_file, json.dumps(story.to_json(), indent=1, allow_nan=False) + "\n")
+        write_whole(json_file, json.dumps(explanation.to_json(), indent=1, allow_nan=False) + "\n")
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False, markup=False)
-    console.print(render_story(story))
+    console.print(render_explanation(explanation))
     others = _others_text(found, place)
     if others:
         console.print(f"\n{others}")

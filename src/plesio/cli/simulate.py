@@ -184,12 +184,12 @@ def simulate(
 def _simulate_task(table: Table, *, calibration: "Calibrated | None", out: Path, overwrite: bool) -> "list[RunResult]":
     from plesio.bench.compare import run_comparison
     from plesio.bench.recipe import make_recipe
-    from plesio.bench.virtual_crew import VirtualCrew
+    from plesio.bench.virtual_pool import VirtualPool
     from plesio.cli.compare import prepare_folder
     from plesio.cli.progress_display import progress_display
 
     recipe = make_recipe(table, folder=Path.cwd(), where="plesio simulate", flags=FLAGS)
-    VirtualCrew(recipe, calibration=calibration)  # whatever is wrong is said before anything is removed
+    VirtualPool(recipe, calibration=calibration)  # whatever is wrong is said before anything is removed
     prepare_folder(out, resume=False, overwrite=overwrite)
     with progress_display() as progress:
         return run_comparison(

@@ -83,7 +83,7 @@ class Calibration:
         gradient: Seconds that a batch and its gradient take, by samples, alone on the machine.
         gradient_cv: Their standard deviation over their mean.
         memory: Peak bytes of a worker, by samples.
-        step_s: Seconds for what follows a gradient: the optimizer, the books.
+        step_s: Seconds for what follows a gradient: the optimizer, the records.
         all_reduce: Seconds among the workers, by bytes.
         worker: Processor seconds of a worker for an exchange with a server, by bytes of the parameters.
         server: The server's.

@@ -15,7 +15,7 @@ class HostCosts:
         message_s: Seconds that it takes for each further server that has a part of them.
         serve_s: Seconds that a server takes for any message.
         serve_bytes_per_s: Bytes per second that it applies or answers.
-        step_s: Seconds that a worker takes for what follows a step's gradient: the optimizer, the books.
+        step_s: Seconds that a worker takes for what follows a step's gradient: the optimizer, the records.
         gradient_s: Seconds that the gradient of a step really takes. A paced step lasts as long as was drawn, or as
             long as this takes on cores that are shared.
         memory_bytes: Peak memory of a worker; 0 is not known.

@@ -8,12 +8,12 @@ from typing import Any
 
 from plesio.core.results import RunResult
 from plesio.core.units import format_bytes, format_seconds
+from plesio.report.explanation_recorded import recorded_changes, recorded_review
+from plesio.report.explanation_sentences import change_text, unchanged_text, upheld_text
 from plesio.report.markup import prose
 from plesio.report.metric import Metric
 from plesio.report.model import Comparison
 from plesio.report.page_frame import table
-from plesio.report.story_recorded import recorded_changes, recorded_review
-from plesio.report.story_sentences import change_text, unchanged_text, upheld_text
 from plesio.report.summarise import training_s
 
 __all__ = ["TraceLink", "decision_list", "environment_list", "run_table", "trace_list"]

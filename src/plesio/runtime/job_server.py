@@ -131,10 +131,10 @@ class JobServer:
                 self._first.generation = self._endpoint.generation
 
     def end(self) -> None:
-        """The job is over: close the books of a run that is under way."""
+        """The job is over: close the records of a run that is under way."""
         self._end_run()
         if self._ending is not None:  # nobody is left to wait for the other servers
-            self._close_books(self._ending)
+            self._close_records(self._ending)
 
     def _refuse(self, error: PlesioError) -> None:
         """Say in one line what cannot be read, and count it; what its sender was promised is not touched."""
@@ -264,7 +264,7 @@ class JobServer:
         for peer in self._others:
             self._endpoint.send_control(peer, *encode(EndRun()))
         if not self._awaited:
-            self._close_books(self._ending)
+            self._close_records(self._ending)
 
     def _ended_at(self, peer: bytes, traffic: Ended) -> None:
         """Another server has ended the run, or is gone."""
@@ -272,9 +272,9 @@ class JobServer:
         self._refused_elsewhere.update(traffic.refused)
         self._awaited.discard(peer)
         if self._ending is not None and not self._awaited:
-            self._close_books(self._ending)
+            self._close_records(self._ending)
 
-    def _close_books(self, coordinator: Coordinator) -> None:
+    def _close_records(self, coordinator: Coordinator) -> None:
         """Write the run's figures, let its workers go, and be ready for the next run."""
         self._ending = None
         coordinator.trace.close()

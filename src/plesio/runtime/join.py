@@ -37,8 +37,8 @@ from plesio.runtime.job_handle import JobHandle, ambient_job
 from plesio.runtime.ledger import Meter
 from plesio.runtime.monitor import StepMonitor
 from plesio.runtime.pacing import Pacer
+from plesio.runtime.rack_batches import Rack
 from plesio.runtime.rack_choice import RackChoice, Racks, Wish, check_racks
-from plesio.runtime.rack_feed import Rack
 from plesio.runtime.session import Session
 from plesio.runtime.timeline import Timeline
 from plesio.runtime.worlds.alone import AloneWorld
@@ -385,7 +385,7 @@ class _Parts:
             limit=limit,
             rounds=self.world.rounds,
             timeline=self.timeline,
-            helm=self.world,
+            channel=self.world,
             on_transition=on_transition,
         )
         self.world.stages = steered

@@ -6,12 +6,12 @@ travel. Three ways to deal it out:
 *Synchronous* (`synchronous_batches`): for a collective exchange. No messages: a rank's batches are a function of the
 seed, the epoch and the rank, and all ranks have equally many.
 
-*Guided* (`LeaseBook`): for relaxed policies. Whoever asks is leased the next block, so fast workers take more. Towards
+*Guided* (`LeaseRecords`): for relaxed policies. Who asks is leased the next block, so fast workers take more. Towards
 the end blocks shrink, so that all finish at about the same time: each is half of what the worker's share of the rest
 would be if every batch went to whoever finished it first (weighted factoring: Flynn Hummel et al. 1996; at most
 `MAX_BLOCK_BATCHES` batches), and a worker whose share is nothing is refused. Paces are measured, in batches finished.
 
-*Fixed* (`LeaseBook`): for synchronous policies on the store. Rounds of one batch per live worker, in the order of their
+*Fixed* (`LeaseRecords`): for synchronous policies on the store. Rounds of one batch a live worker, in order of their
 numbers, laid out as `synchronous_batches` does. Who asks first changes nothing; only a loss or a join changes the
 rounds that nobody has begun.
 
@@ -20,7 +20,7 @@ has at least as many samples as there are workers, so no block or rest is smalle
 size go can samples be left that are too few for those that stay; these are left out, as on a collective.
 
 A lease ends in one of two ways: the worker *finishes* its samples, in order, or it is *released* (closed, lost) and
-what it had not finished is leased again before anything else. The invariant (`LeaseBook.validate`):
+what it had not finished is leased again before anything else. The invariant (`LeaseRecords.validate`):
 
     budget = finished + outstanding + dealt, not yet leased + returned + never dealt
 """
@@ -36,7 +36,7 @@ from plesio.core.errors import ConfigError, DataError
 from plesio.protocol.plans import Block, Remainder, Span
 from plesio.runtime.dealing import Dealer, Dealing, FixedDealer, GuidedDealer, Pool, next_round_sizes
 
-__all__ = ["LeaseBook", "epoch_order", "round_sizes", "synchronous_batches"]
+__all__ = ["LeaseRecords", "epoch_order", "round_sizes", "synchronous_batches"]
 
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -118,7 +118,7 @@ class _Lease:
     num_finished: int = 0
 
 
-class LeaseBook:
+class LeaseRecords:
     """Deals a budget of samples out to the workers of a store; exactly the budget is finished, none twice in an epoch.
 
     Pure state: the coordinator calls it, one call at a time. A worker may hold several blocks (ask for the next before
@@ -137,7 +137,7 @@ class LeaseBook:
         DataError: There are no samples.
         ConfigError: The batch size or the budget is below one.
 
-    >>> book = LeaseBook(10, batch_size=4, budget_samples=10, workers=[0, 1], dealing="guided")
+    >>> book = LeaseRecords(10, batch_size=4, budget_samples=10, workers=[0, 1], dealing="guided")
     >>> first, second, third = book.lease(0), book.lease(1), book.lease(0)
     >>> (third.start, third.stop), book.lease(1), book.done
     ((8, 10), None, False)

@@ -1,6 +1,6 @@
-"""The books of one run: what the workers report and what the policy decided, added up into a `RunResult`.
+"""The records of one run: what the workers report and what the policy decided, added up into a `RunResult`.
 
-Workers send `Report`s of what is new since their last one (`Meter.take`), so the books are complete up to a crash.
+Workers send `Report`s of what is new since their last one (`Meter.take`), so the records are complete up to a crash.
 """
 
 import time
@@ -23,7 +23,7 @@ World = Literal["process", "virtual"]
 
 
 class Meter:
-    """A worker's own books; the training thread writes, the heartbeat thread takes what is new.
+    """A worker's own records; the training thread writes, the heartbeat thread takes what is new.
 
     Lists are handed over by swapping them, which needs no lock.
     """

@@ -1,7 +1,7 @@
 """A user's DataLoader, dealt out to the workers: the same data set and settings, other indices.
 
-`Feed`s say which samples come next; `shard` turns their batches into the user's loader. A feed may run dry while others
-still hold samples that could come back (a worker may be lost); the loop then waits, and goes on if something does.
+A `BatchSource` says which samples come next; `shard` turns its batches into the user's loader. It may run dry while
+others still hold samples that could come back (a worker may be lost); the loop then waits, and goes on if some do.
 """
 
 from collections import deque
@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, IterableDataset
 from plesio.core.errors import DataError
 from plesio.protocol.plans import Block, PlanFigures, Remainder, Span
 from plesio.runtime.leases import epoch_order, round_sizes
-from plesio.runtime.rounds import RoundBook
+from plesio.runtime.rounds import RoundRecords
 
-__all__ = ["BlockSource", "Feed", "LeasedFeed", "SynchronousFeed", "plan_figures", "rounds_ahead", "shard"]
+__all__ = ["BatchSource", "BlockSource", "LeasedBatches", "SynchronousBatches", "plan_figures", "rounds_ahead", "shard"]
 
 
-class Feed(Protocol):
+class BatchSource(Protocol):
     """Where a worker's next samples come from."""
 
     @property
@@ -43,7 +43,7 @@ class Feed(Protocol):
         """A step on the next ``num_samples`` samples is done.
 
         Returns:
-            Samples of all workers up to this step, where the feed knows them; else None.
+            Samples of all workers up to this step, where the source knows them; else None.
         """
         ...
 
@@ -52,7 +52,7 @@ class Feed(Protocol):
         ...
 
 
-class SynchronousFeed:
+class SynchronousBatches:
     """Batches in a fixed order that every rank computes by itself; all ranks have equally many.
 
     Args:
@@ -66,7 +66,7 @@ class SynchronousFeed:
     turned = False
 
     def __init__(
-        self, remainder: Remainder, *, batch_size: int, first_epoch: int, seed: int, rounds: RoundBook
+        self, remainder: Remainder, *, batch_size: int, first_epoch: int, seed: int, rounds: RoundRecords
     ) -> None:
         self._remainder = remainder
         self._batch_size = batch_size
@@ -137,7 +137,7 @@ class BlockSource(Protocol):
         ...
 
 
-class LeasedFeed:
+class LeasedBatches:
     """Batches of leased blocks; the next block is asked for while the present one is trained on.
 
     Args:
@@ -248,37 +248,41 @@ def rounds_ahead(loader: DataLoader[Any]) -> int:
 
 
 class _Batches:
-    """A batch sampler over a feed that notes the size of every batch it hands out."""
+    """A batch sampler over a source that notes the size of every batch it hands out."""
 
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
+    def __init__(self, source: BatchSource) -> None:
+        self._batches = source
         self.sizes: deque[int] = deque()
 
     def __iter__(self) -> Iterator[Sequence[int]]:
-        for batch in self._feed.batches():
+        for batch in self._batches.batches():
             self.sizes.append(len(batch))
             yield batch
 
 
 def shard(
-    loader: DataLoader[Any], *, feed: Feed, now_s: Callable[[], float], on_waited: Callable[[float, float], None]
+    loader: DataLoader[Any],
+    *,
+    source: BatchSource,
+    now_s: Callable[[], float],
+    on_waited: Callable[[float, float], None],
 ) -> Iterator[tuple[Any, int]]:
     """This worker's batches, each with its number of samples, in the loader's own form."""
     more = True
     try:
         while more:
-            batches = _Batches(feed)
+            batches = _Batches(source)
             for batch in _like(loader, batches):
                 size = batches.sizes.popleft()
-                feed.taken(size)
+                source.taken(size)
                 yield batch, size
-                if feed.turned:
+                if source.turned:
                     break
             begun_s = now_s()
-            more = feed.wait()
+            more = source.wait()
             on_waited(begun_s, now_s())
     finally:
-        feed.close()
+        source.close()
 
 
 def _like(loader: DataLoader[Any], batches: Iterable[Sequence[int]]) -> DataLoader[Any]:

@@ -21,7 +21,7 @@ from plesio.policies import Reviewed
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.policies.adaptive.training.spike import SpikeDetector
 from plesio.runtime.exchange.exchange import Progress
-from plesio.runtime.rounds import RoundBook
+from plesio.runtime.rounds import RoundRecords
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["Sketch", "StepMonitor"]
@@ -120,7 +120,7 @@ class StepMonitor:
         config: ReviewConfig,
         guard: GuardConfig | None,
         timeline: Timeline,
-        rounds: RoundBook,
+        rounds: RoundRecords,
         total_samples: int | None,
         rack: int = 0,
         can_push: bool = False,

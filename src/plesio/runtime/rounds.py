@@ -2,10 +2,10 @@
 
 Every rank computes every round by itself, so nothing but the shares has to travel, and these must change at the same
 round everywhere. A loader with workers of its own draws rounds ahead of the training; so a change holds from the first
-round that no rank can have drawn yet (`RoundBook.ahead` rounds after the last one trained on).
+round that no rank can have drawn yet (`RoundRecords.ahead` rounds after the last one trained on).
 
 A step's gradient is the mean over a rank's own batch. Where batches are of unequal size, the mean over the whole round
-is ``sum(n_i g_i) / sum(n_i)``: `RoundBook.weight` is ``n_i N / sum(n_i)``, by which a rank's gradient is multiplied
+is ``sum(n_i g_i) / sum(n_i)``: `RoundRecords.weight` is ``n_i N / sum(n_i)``, by which a rank's gradient is multiplied
 before the mean over the N ranks is taken.
 """
 
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["RoundBook", "divide"]
+__all__ = ["RoundRecords", "divide"]
 
 
 def divide(total: int, shares: Sequence[float]) -> list[int]:
@@ -44,7 +44,7 @@ class _Round:
     in_shares: bool
 
 
-class RoundBook:
+class RoundRecords:
     """Of one rank, for all plans of a run.
 
     Args:

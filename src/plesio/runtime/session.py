@@ -9,9 +9,9 @@
         session.evaluate(lambda: accuracy(model, held_out))
     session.close()
 
-A session keeps the clock and the books and leaves the rest to its parts: an `Exchange` shares the updates, a `Feed`
-deals out samples, the `Meter` and the trace take down where the time went. Time is split at two marks in every step:
-the end of the last one (computing begins) and the moment the gradient is complete (exchanging begins).
+A session keeps the clock and the records and leaves the rest to its parts: an `Exchange` shares the updates, a
+`BatchSource` deals out samples, the `Meter` and the trace take down where the time went. Time is split at two marks in
+every step: the end of the last one (computing begins) and the moment the gradient is complete (exchanging begins).
 """
 
 import contextlib
@@ -31,9 +31,9 @@ from plesio.policies import Policy
 from plesio.protocol.plans import PlanFigures
 from plesio.runtime.exchange.exchange import Exchange, Progress, SharedState
 from plesio.runtime.exchange.replica import Replica, parameters_sha256
-from plesio.runtime.loading import Feed, plan_figures, rounds_ahead, shard
+from plesio.runtime.loading import BatchSource, plan_figures, rounds_ahead, shard
 from plesio.runtime.pacing import Pacer
-from plesio.runtime.rounds import RoundBook
+from plesio.runtime.rounds import RoundRecords
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["Session", "World"]
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class World(Protocol):
-    """Where a session runs: who else is there, and who keeps the run's books."""
+    """Where a session runs: who else is there, and who keeps the run's records."""
 
     @property
     def rank(self) -> int:
@@ -68,11 +68,11 @@ class World(Protocol):
     """Called with the clock when this worker is admitted again after a rest."""
 
     @property
-    def rounds(self) -> RoundBook:
+    def rounds(self) -> RoundRecords:
         """This rank's rounds, where samples are dealt in rounds."""
         ...
 
-    def feed(self, figures: PlanFigures, *, plan: int) -> Feed:
+    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
         """Where this worker's samples of the ``plan``-th loop come from."""
         ...
 
@@ -81,7 +81,7 @@ class World(Protocol):
         ...
 
     def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
-        """Enter evaluations in the books."""
+        """Enter evaluations in the records."""
         ...
 
     def share_metric(self, metric: float | None) -> float | None:
@@ -134,7 +134,7 @@ class Session:
         self._training = TrainingClock(timeline.clock, already_s=world.elapsed_s)
         self._clock = world.clock
         self._marked_s: float | None = None
-        self._feed: Feed | None = None
+        self._batches: BatchSource | None = None
         self._batch_samples = 0
         self._global_samples: int | None = 0
         self._num_plans = 0
@@ -175,10 +175,10 @@ class Session:
         self._ensure_open()
         figures = plan_figures(loader, samples=samples)
         self._world.rounds.ahead = rounds_ahead(loader)
-        feed = self._world.feed(figures, plan=self._num_plans)
+        source = self._world.batch_source(figures, plan=self._num_plans)
         self._num_plans += 1
-        self._feed = feed
-        batches = shard(loader, feed=feed, now_s=self._now_s, on_waited=self._waited_for_samples)
+        self._batches = source
+        batches = shard(loader, source=source, now_s=self._now_s, on_waited=self._waited_for_samples)
         try:
             while True:
                 self._mark()
@@ -190,10 +190,10 @@ class Session:
                 yield batch
         finally:
             batches.close()  # type: ignore[attr-defined]
-            self._feed = None
+            self._batches = None
 
     def _waited_for_samples(self, begun_s: float, ended_s: float) -> None:
-        """What the worker had done until then is in the books: what it still handed in, and its last step."""
+        """What the worker had done until then is in the records: what it still handed in, and its last step."""
         self._timeline.wait(max(begun_s, self._timeline.ended_s), ended_s, clock=self._clock)
         self._marked_s = ended_s
 
@@ -211,7 +211,7 @@ class Session:
         parameters, and is counted against this worker.
 
         Args:
-            loss: This step's loss, for the books.
+            loss: This step's loss, for the records.
 
         Raises:
             WorkerLostError: A worker is gone that the exchange cannot do without.
@@ -231,8 +231,8 @@ class Session:
             paced_s = self._now_s()
             timeline.compute(entered_s, paced_s, clock=clock)
         samples, self._batch_samples = self._batch_samples, 0
-        if self._feed is not None and samples:
-            self._global_samples = self._feed.trained(samples)
+        if self._batches is not None and samples:
+            self._global_samples = self._batches.trained(samples)
         value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
         at_s = self._training.elapsed_s()
         progress = Progress(clock, samples, self._global_samples, value, at_s)

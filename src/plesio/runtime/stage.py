@@ -3,7 +3,7 @@
     collective --all stand still--> store --halt, all stand still--> collective, or another stage on the store
 
 On the store a worker that stands still holds no samples, and nobody waits for it. The stage is over when all that are
-present stand still in one plan of which enough is left for a round; see `plesio.runtime.staged_feed` for why.
+present stand still in one plan of which enough is left for a round; see `plesio.runtime.staged_batches` for why.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from plesio.protocol.plans import PlanFigures
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.dealing import Dealing
-from plesio.runtime.leases import LeaseBook
+from plesio.runtime.leases import LeaseRecords
 
 __all__ = ["Stage"]
 
@@ -30,7 +30,7 @@ class Stage:
         """The static policy that was told last."""
         self.exchange: ExchangeKind = policy.exchange
         """What a lost worker is lost to: on the way to the store the collective until all are there."""
-        self.plans: dict[int, LeaseBook] = {}
+        self.plans: dict[int, LeaseRecords] = {}
         """What the store deals out, by number of the plan."""
         self.standing: dict[int, Standing] = {}
         """The workers that stand still."""
@@ -52,7 +52,7 @@ class Stage:
         """The workers have been told how to go on."""
         self.policy = parse_policy(steer.policy)
 
-    def book(self, plan: int, figures: PlanFigures, *, workers: Mapping[int, int]) -> LeaseBook:
+    def book(self, plan: int, figures: PlanFigures, *, workers: Mapping[int, int]) -> LeaseRecords:
         """Who has which samples of a plan; the first to ask for one begins it.
 
         Args:
@@ -61,7 +61,7 @@ class Stage:
             workers: Those that lease, and for how many workers each.
         """
         if plan not in self.plans:
-            self.plans[plan] = LeaseBook(
+            self.plans[plan] = LeaseRecords(
                 figures.num_samples,
                 batch_size=figures.batch_size,
                 budget_samples=figures.budget_samples,
@@ -100,7 +100,7 @@ class Stage:
             if largest > 1:
                 remainder = remainder.in_pieces_of(sum(workers.values()) if self._dealing == "fixed" else largest)
             left_out = len(first.remainder) - len(remainder)
-            self.plans[first.plan] = LeaseBook.of(
+            self.plans[first.plan] = LeaseRecords.of(
                 remainder,
                 batch_size=first.figures.batch_size,
                 workers=workers,

@@ -56,7 +56,7 @@ def test_ranks_that_are_still_referred_to_leave_no_sockets():
     before = set(os.listdir("/proc/self/fd"))
     ranks.__exit__(None, None, None)
     assert len(set(os.listdir("/proc/self/fd"))) < len(before)
-    assert ranks._gang.store is None
+    assert ranks._processes.store is None
 
 
 class Disturbed:

@@ -35,7 +35,7 @@ class Transformer:
         dropout: Activations are dropped while training, so masks are kept.
         tied_embeddings: The output matrix is the embedding's.
         head_size: d; None is ``h / a``.
-        num_experts: Feed-forward networks a layer.
+        num_experts: BatchSource-forward networks a layer.
         experts_per_token: Of which a token goes through so many.
 
     >>> gpt3 = Transformer(

@@ -1,6 +1,6 @@
 """Functions that all ranks of a process group on this machine run together: on its loopback, or on hosts of their own.
 
-The ranks are a `plesio.bench.gang.Gang`, so a Ctrl-C leaves none behind. A rank of a host in a network namespace
+The ranks are a `bench.process_pool.ProcessPool`, so Ctrl-C leaves none behind. A rank of a host in a network namespace
 (`plesio.bench.namespaces`) meets the others on this machine's loopback first and enters the namespace then: the socket
 that it has stays where it was opened, and Gloo opens its own over the host's interface.
 """
@@ -18,8 +18,8 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
-from plesio.bench.gang import Gang, enlisted
 from plesio.bench.namespaces import INTERFACE, NetworkHost, networked_racks, why_no_namespaces
+from plesio.bench.process_pool import ProcessPool, enlisted
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.cost.fit import AlphaBeta, alpha_beta_of_all_reduce, fit_line
 from plesio.runtime.environment import Place
@@ -47,11 +47,11 @@ class Ranks:
 
     def __init__(self, count: int, *, hosts: Sequence[NetworkHost] = ()) -> None:
         assert len(hosts) in (0, count), f"{len(hosts)} hosts for {count} ranks"
-        self._gang = Gang(count, serve_functions, tuple(host.namespace for host in hosts))
+        self._processes = ProcessPool(count, serve_functions, tuple(host.namespace for host in hosts))
         try:
-            self._gang.await_ready()
+            self._processes.await_ready()
         except BaseException:
-            self._gang.close()
+            self._processes.close()
             raise
 
     def run(self, function: Callable[..., Any], **arguments: Any) -> list[Any]:
@@ -64,14 +64,14 @@ class Ranks:
         Raises:
             PlesioError: It failed on some rank.
         """
-        for pipe in self._gang.pipes:
+        for pipe in self._processes.pipes:
             pipe.send((function, arguments))
         answers = []
-        for rank, pipe in enumerate(self._gang.pipes):
+        for rank, pipe in enumerate(self._processes.pipes):
             try:
                 kind, value = pipe.recv()
             except EOFError:
-                kind, value = "failed", f"rank {rank} ended with {self._gang.status(rank)}"
+                kind, value = "failed", f"rank {rank} ended with {self._processes.status(rank)}"
             if kind != "done":
                 raise PlesioError(f"cannot measure: {value}")
             answers.append(value)
@@ -83,7 +83,7 @@ class Ranks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._gang.close()
+        self._processes.close()
 
 
 @contextlib.contextmanager

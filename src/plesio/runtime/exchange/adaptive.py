@@ -10,8 +10,8 @@ alike:
 3. the next exchange is built, and `on_transition` is called. On the way to the store one worker first gives the servers
    its state, the optimizer's with it where they step it, and all say that they are there; then the store admits them.
 
-A stage on the store ends by a halt, which comes with the answer to a pull. The worker goes on to its feed, since others
-may be in the next loop over the data already (`plesio.runtime.staged_feed`), and stands still there:
+A stage on the store ends by a halt, which comes with the answer to a pull. The worker goes on to its batches, as others
+may be in the next loop over the data already (`plesio.runtime.staged_batches`), and stands still there:
 
 1. it hands in what it has, gives its samples back, and says that it stands still;
 2. when all do, everything that was pushed is applied, so the version that the servers hold is the last one, and all
@@ -49,11 +49,11 @@ from plesio.runtime.exchange.replica import Replica, State
 from plesio.runtime.exchange.state_copy import StateCopy, average_state
 from plesio.runtime.exchange.store_stage import StageExchange, StoreExchanges
 from plesio.runtime.monitor import StepMonitor
-from plesio.runtime.rack_feed import Rack
-from plesio.runtime.rounds import RoundBook
+from plesio.runtime.rack_batches import Rack
+from plesio.runtime.rounds import RoundRecords
 from plesio.runtime.timeline import Timeline
 
-__all__ = ["AdaptiveExchange", "Helm", "Transition"]
+__all__ = ["AdaptiveExchange", "SteeringChannel", "Transition"]
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Transition:
     restored: bool
 
 
-class Helm(Protocol):
+class SteeringChannel(Protocol):
     """Where a worker is steered from: server 0, by way of the worker's world."""
 
     on_admitted: Callable[[int], None]
@@ -116,7 +116,7 @@ class AdaptiveExchange:
         limit: Holds learning rates that leap; None lets them.
         rounds: This rank's; dealt in the shares that are asked for.
         timeline: Where waiting for an answer goes.
-        helm: Where answers come from.
+        channel: Where answers come from.
         on_transition: Called after every change, with the optimizer, on every worker.
     """
 
@@ -131,9 +131,9 @@ class AdaptiveExchange:
         first_review: tuple[int, int],
         monitor: StepMonitor | None,
         limit: RateLimit | None,
-        rounds: RoundBook,
+        rounds: RoundRecords,
         timeline: Timeline,
-        helm: Helm,
+        channel: SteeringChannel,
         on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None,
     ) -> None:
         self._replica = replica
@@ -144,7 +144,7 @@ class AdaptiveExchange:
         self._limit = limit
         self._rounds = rounds
         self._timeline = timeline
-        self._helm = helm
+        self._channel = channel
         self._on_transition = on_transition
         self._policy = first
         self._shares: tuple[float, ...] = ()
@@ -171,7 +171,7 @@ class AdaptiveExchange:
             policy,
             clock=self._clock,
             leads=self._group.rank == 0 if turn is None else self._group.rank == turn.leader,
-            enter=lambda: self._helm.enter_store(self._clock, turn=turn),
+            enter=lambda: self._channel.enter_store(self._clock, turn=turn),
         )
 
     def _rack_under(self, policy: Policy) -> Rack | None:
@@ -220,12 +220,12 @@ class AdaptiveExchange:
             self._monitor.step(progress, rate=share * self._rate)
         if progress.clock >= self._review:
             self._review, self._awaits_news = NEVER, True
-            self._helm.review(self._seen(progress.clock, rate=share * self._rate))
+            self._channel.review(self._seen(progress.clock, rate=share * self._rate))
         if self.on_store:
             self._hear_news()
         elif progress.clock == self._holds:
             begun_s = self._timeline.now_s()
-            steer = self._helm.steer()
+            steer = self._channel.steer()
             self._timeline.wait(begun_s, self._timeline.now_s(), clock=progress.clock)
             assert steer.clock == progress.clock, f"an answer for clock {steer.clock} at clock {progress.clock}"
             self._follow(steer)
@@ -262,7 +262,7 @@ class AdaptiveExchange:
 
     def _hear_news(self) -> None:
         """Go on on the store as the answer to the last review says, if it has come."""
-        if not self._awaits_news or (news := self._helm.news()) is None:
+        if not self._awaits_news or (news := self._channel.news()) is None:
             return
         self._review, self._awaits_news = news.next_review, False
         if news.keep:
@@ -296,7 +296,7 @@ class AdaptiveExchange:
         """
         self.flush()
         release()
-        turn = self._helm.leave_store(self._clock, plan=plan)
+        turn = self._channel.leave_store(self._clock, plan=plan)
         steer = turn.steer
         if steer is None:
             assert isinstance(self._current, StageExchange)
@@ -310,7 +310,7 @@ class AdaptiveExchange:
         self._change(steer, turn=turn)
         self._take_shares(steer)
         self._turning = True
-        self._helm.on_admitted(steer.clock)
+        self._channel.on_admitted(steer.clock)
         self._turning = False
         return turn
 

@@ -18,7 +18,7 @@ import torch
 
 from plesio.policies import Policy
 from plesio.runtime.compression import CompressedReducer
-from plesio.runtime.compression.books import CompressionBooks
+from plesio.runtime.compression.records import CompressionRecords
 from plesio.runtime.exchange.blame import takes_blame
 from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker
 from plesio.runtime.exchange.group import Group
@@ -85,7 +85,7 @@ class AveragingExchange:
         self._num_steps = 0
         """Since the last averaging was begun."""
         self._inner_rate = inner_rate
-        self._books: CompressionBooks | None = None
+        self._records: CompressionRecords | None = None
         self._means: list[ReplicaMean] = []
         if make_reducer is None and outer is None:
             self._average([(name, tensor) for name, tensor, _, _ in replica.tensors()])
@@ -112,7 +112,7 @@ class AveragingExchange:
                 )
             )
         if compressed:
-            self._books = CompressionBooks(compressed, timeline=self._timeline)
+            self._records = CompressionRecords(compressed, timeline=self._timeline)
 
     def step(self, progress: Progress) -> None:
         """Step locally, then merge and start the averagings that are due."""
@@ -167,8 +167,8 @@ class AveragingExchange:
         means = [mean.merge(stepped=stepped_since) for mean in self._means]
         if any(mean.refused for mean in self._means):
             self._blame(started.clock)
-        if self._books is not None:
-            self._books.look()
+        if self._records is not None:
+            self._records.look()
         self._averaged_clock = started.clock
         self._snapshots.offer(started.global_samples, at_s=started.at_s, state=lambda: self._state(means))
 
@@ -219,8 +219,8 @@ class AveragingExchange:
         if latest is not None and (latest.clock != self._averaged_clock or kept_back):
             self._start(latest, in_full=True)
             self._merge()
-            if self._books is not None and kept_back:
-                self._books.settled(latest.clock)
+            if self._records is not None and kept_back:
+                self._records.settled(latest.clock)
 
     def snapshots(self) -> list[SharedState]:
         """The snapshots taken since the last call (rank 0)."""
@@ -229,8 +229,8 @@ class AveragingExchange:
     def close(self) -> None:
         """Forget what is under way."""
         self._pending = None
-        if self._books is not None and self._latest is not None:
-            self._books.close(self._latest.clock)
+        if self._records is not None and self._latest is not None:
+            self._records.close(self._latest.clock)
 
 
 def _by_dtype(tensors: Sequence[Named]) -> list[list[Named]]:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from plesio.policies import BSP, Delayed
 from plesio.runtime.compression import CompressedReducer, PendingMean
-from plesio.runtime.compression.books import CompressionBooks
+from plesio.runtime.compression.records import CompressionRecords
 from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SnapshotTaker
 from plesio.runtime.exchange.flat_gradients import FlatGradients
 from plesio.runtime.exchange.group import Group
@@ -89,7 +89,7 @@ class GradientMeanExchange(SynchronousExchange):
             for _ in range(max(1, policy.delay))
         ]
         reducers = [reducer for turn in self._turns for reducer in turn]
-        self._books = CompressionBooks(reducers, timeline=timeline)
+        self._records = CompressionRecords(reducers, timeline=timeline)
         self._keeps_residual = policy.compression.keeps_residual
         self._kept_back = False
         """Whether something has been sent in part since everything was sent in full."""
@@ -134,7 +134,7 @@ class GradientMeanExchange(SynchronousExchange):
         """The oldest mean under way, when it is there."""
         first = self._under_way.popleft()
         means = [mean.wait() for mean in first.means]
-        self._books.look()
+        self._records.look()
         return first.started, means, [] if first.sparse is None else first.sparse.wait()
 
     def _await_first(self) -> _Due:
@@ -181,11 +181,11 @@ class GradientMeanExchange(SynchronousExchange):
             for turn in self._turns
         ]
         self._kept_back = False
-        self._books.settled(clock)
+        self._records.settled(clock)
         return [torch.stack(same).sum(0) for same in zip(*sent, strict=True)]
 
     def close(self) -> None:
         """Forget what is under way."""
         self._under_way.clear()
         if self._latest is not None:
-            self._books.close(self._latest.clock)
+            self._records.close(self._latest.clock)

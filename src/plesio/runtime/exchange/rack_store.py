@@ -94,11 +94,11 @@ class RackStoreExchange:
         self._replica.optimizer.zero_grad(set_to_none=True)
 
     def _follow(self) -> None:
-        """Be where the leader is after an exchange, and enter the time in the books."""
+        """Be where the leader is after an exchange, and enter the time in the records."""
         begun_s = self._timeline.now_s()
         waited_s = self._copy_leader()
         ended_s = self._timeline.now_s()
-        # the leader's own waiting is in its books; it comes last to the broadcast
+        # the leader's own waiting is in its records; it comes last to the broadcast
         resumed_s = begun_s if self._leads else min(begun_s + waited_s, ended_s)
         self._timeline.wait(begun_s, resumed_s, clock=self._clock)
         self._timeline.communicate(resumed_s, ended_s, clock=self._clock)

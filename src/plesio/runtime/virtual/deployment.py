@@ -62,7 +62,7 @@ class Deployment:
     fabric: Fabric = field(init=False)
     memory: Memory = field(default_factory=Memory)
     meters: dict[Turn, Meter] = field(default_factory=dict)
-    """Of each worker, its books of the run under way."""
+    """Of each worker, its records of the run under way."""
     _meetings: dict[tuple[tuple[int, ...], frozenset[tuple[int, ...]]], Meeting] = field(default_factory=dict)
     _servers: list[VirtualServer] = field(default_factory=list)
     _cores: dict[int, ProcessorSharing] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""One process on its own: an ordinary training run with Plesio's books."""
+"""One process on its own: an ordinary training run with Plesio's records."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +10,15 @@ from plesio.policies import Policy
 from plesio.protocol.figures import RunInfo
 from plesio.protocol.plans import PlanFigures
 from plesio.runtime.ledger import Ledger, Meter
-from plesio.runtime.loading import Feed, SynchronousFeed
+from plesio.runtime.loading import BatchSource, SynchronousBatches
 from plesio.runtime.machine import environment
-from plesio.runtime.rounds import RoundBook
+from plesio.runtime.rounds import RoundRecords
 
 __all__ = ["AloneWorld"]
 
 
 class AloneWorld:
-    """One process, no servers: the books are kept here.
+    """One process, no servers: the records are kept here.
 
     Args:
         policy: For the results; there is nobody to be consistent with.
@@ -39,12 +39,12 @@ class AloneWorld:
         self._ledger = Ledger(policy=policy.spec, info=info, num_workers=1)
         self._ledger.environment = environment()
         self._result: RunResult | None = None
-        self.rounds = RoundBook(0, 1)
+        self.rounds = RoundRecords(0, 1)
         self.on_admitted: Callable[[int], None] = lambda clock: None
 
-    def feed(self, figures: PlanFigures, *, plan: int) -> Feed:
+    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
         """All samples are this process's."""
-        return SynchronousFeed(
+        return SynchronousBatches(
             figures.whole(), batch_size=figures.batch_size, first_epoch=plan, seed=self._seed, rounds=self.rounds
         )
 
@@ -53,7 +53,7 @@ class AloneWorld:
         return None
 
     def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
-        """Enter evaluations in the books."""
+        """Enter evaluations in the records."""
         self._ledger.evaluations += evaluations
         self._ledger.parameters_sha256 = parameters_sha256 or self._ledger.parameters_sha256
 
@@ -72,7 +72,7 @@ class AloneWorld:
         return self._ledger.result(status="finished")
 
     def close(self, *, status: Literal["finished", "interrupted", "failed"], error: str | None) -> None:
-        """Close the books."""
+        """Close the records."""
         self._ledger.report(0, self._meter.take())
         self._result = self._ledger.result(status=status, error=error)
         if self._folder is not None:

@@ -19,11 +19,11 @@ from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.store_client import Leases, StoreClient
 from plesio.runtime.job_handle import JobHandle, Pulse
 from plesio.runtime.ledger import Meter
-from plesio.runtime.loading import Feed, LeasedFeed, SynchronousFeed
+from plesio.runtime.loading import BatchSource, LeasedBatches, SynchronousBatches
 from plesio.runtime.machine import environment
-from plesio.runtime.rack_feed import Rack, RackBlocks, RackFeed, figures_for_racks
-from plesio.runtime.rounds import RoundBook
-from plesio.runtime.staged_feed import StagedFeed, Stages
+from plesio.runtime.rack_batches import Rack, RackBatches, RackBlocks, figures_for_racks
+from plesio.runtime.rounds import RoundRecords
+from plesio.runtime.staged_batches import StagedBatches, Stages
 
 __all__ = ["DistributedWorld"]
 
@@ -67,7 +67,7 @@ class DistributedWorld:
         self.client: StoreClient | None = None
         self.stages: Stages | None = None
         """The exchanges of a policy that changes; set before the first loop."""
-        self.rounds = RoundBook(self.rank, self.num_workers)
+        self.rounds = RoundRecords(self.rank, self.num_workers)
         self.rack: Rack | None = None
         """Where racks share a store in the whole run, this worker's; set before the first loop."""
         self._job = job
@@ -79,7 +79,7 @@ class DistributedWorld:
         self._snapshot_every = snapshot_every
         self._heartbeat: Pulse | None = None
         self._group: Group | None = None
-        self._feed: StagedFeed | None = None
+        self._batches: StagedBatches | None = None
         self._result: RunResult | None = None
 
     def connect(self, num_servers: int, *, on_refused: Callable[[int, str], None]) -> StoreClient:
@@ -132,10 +132,10 @@ class DistributedWorld:
         if self._policy.exchange == "collective" or self._group is not None:
             self._job.abort_collectives()
 
-    def feed(self, figures: PlanFigures, *, plan: int) -> Feed:
+    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
         """Fixed batches for a collective, leased blocks for the store."""
         if not self._policy.pushes or (self.rack is not None and len(self.rack.sizes) == 1):
-            return SynchronousFeed(
+            return SynchronousBatches(
                 figures.whole(),
                 batch_size=figures.batch_size,
                 first_epoch=plan,
@@ -143,27 +143,27 @@ class DistributedWorld:
                 rounds=self.rounds,
             )
         if self.stages is None:
-            return self._leased_feed(figures, plan=plan)
-        self._feed = StagedFeed(
+            return self._leased_batches(figures, plan=plan)
+        self._batches = StagedBatches(
             figures,
             plan=plan,
             seed=self._info.seed,
             rounds=self.rounds,
-            lease=lambda: self._leased_feed(figures, plan=plan),
+            lease=lambda: self._leased_batches(figures, plan=plan),
             stages=self.stages,
         )
-        return self._feed
+        return self._batches
 
     @property
     def _rack_now(self) -> Rack | None:
         """This worker's rack, if racks share the store now."""
         return self.rack if self.stages is None else self.stages.rack
 
-    def _leased_feed(self, figures: PlanFigures, *, plan: int) -> LeasedFeed | RackFeed:
+    def _leased_batches(self, figures: PlanFigures, *, plan: int) -> LeasedBatches | RackBatches:
         if (rack := self._rack_now) is not None:
-            return self._rack_feed(figures, plan=plan, rack=rack)
+            return self._rack_batches(figures, plan=plan, rack=rack)
         leases = self._leases(figures, plan=plan, on_admitted=self._admitted, on_halt=lambda: self.on_halt())
-        return LeasedFeed(leases, num_samples=figures.num_samples, first_epoch=plan, seed=self._info.seed)
+        return LeasedBatches(leases, num_samples=figures.num_samples, first_epoch=plan, seed=self._info.seed)
 
     def _leases(
         self, figures: PlanFigures, *, plan: int, on_admitted: Callable[[int], None], on_halt: Callable[[], None]
@@ -178,7 +178,7 @@ class DistributedWorld:
             on_halt=on_halt,
         )
 
-    def _rack_feed(self, figures: PlanFigures, *, plan: int, rack: Rack) -> RackFeed:
+    def _rack_batches(self, figures: PlanFigures, *, plan: int, rack: Rack) -> RackBatches:
         figures = figures_for_racks(figures, sizes=rack.sizes, together=rack.together)
         blocks = RackBlocks(
             rack.group,
@@ -189,8 +189,8 @@ class DistributedWorld:
             on_admitted=self._admitted,
             on_halt=lambda: self.on_halt(),
         )
-        whole = LeasedFeed(blocks, num_samples=figures.num_samples, first_epoch=plan, seed=self._info.seed)
-        return RackFeed(whole, rack=rack.group)
+        whole = LeasedBatches(blocks, num_samples=figures.num_samples, first_epoch=plan, seed=self._info.seed)
+        return RackBatches(whole, rack=rack.group)
 
     def review(self, review: Reviewed) -> None:
         """Report what this worker saw."""
@@ -219,20 +219,22 @@ class DistributedWorld:
         Raises:
             ConfigError: The samples are not dealt by `Session.shard`, so there is nothing to lease.
         """
-        feed = self._feed
-        if feed is None and clock > 0:
+        source = self._batches
+        if source is None and clock > 0:
             raise ConfigError(
                 f"{self._policy.spec} trains on the store from step {clock} on, where each worker has as many samples "
                 "as it gets to; write session.shard(loader) around the loader, so that they can be dealt out"
             )
         standing = Standing(clock=clock)
-        if feed is not None:
+        if source is not None:
             samples = self.rounds.global_samples
             if turn is None:
-                remainder = feed.to_leases()
+                remainder = source.to_leases()
             else:
-                remainder = feed.figures.whole() if turn.remainder is None else turn.remainder
-            standing = Standing(clock=clock, plan=feed.plan, figures=feed.figures, remainder=remainder, samples=samples)
+                remainder = source.figures.whole() if turn.remainder is None else turn.remainder
+            standing = Standing(
+                clock=clock, plan=source.plan, figures=source.figures, remainder=remainder, samples=samples
+            )
         assert self.client is not None
         self.client.tell(standing)
         self.client.await_message(Entered)
@@ -269,7 +271,7 @@ class DistributedWorld:
         return self._failure()
 
     def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
-        """Enter evaluations in the books."""
+        """Enter evaluations in the records."""
         assert self.client is not None
         self.client.tell(Evaluations(evaluations=tuple(evaluations), parameters_sha256=parameters_sha256))
 
@@ -303,7 +305,7 @@ class DistributedWorld:
         return self._result
 
     def close(self, *, status: Literal["finished", "interrupted", "failed"], error: str | None) -> None:
-        """Say goodbye, wait until the books are closed, and let go of the run."""
+        """Say goodbye, wait until the records are closed, and let go of the run."""
         try:
             if self._heartbeat is not None and self.client is not None:
                 self._heartbeat.quiet()

@@ -1,6 +1,6 @@
-"""The story of a run that changed in plain sentences: how it began, one for each change, and what was predicted.
+"""The explanation of a run that changed in plain sentences: how it began, one for each change, and what was predicted.
 
-What it came to beside bsp is told by `plesio.report.story_verdict`, before all this. Seconds that stand against a
+What it came to beside bsp is told by `plesio.report.explanation_verdict`, before all this. Seconds that stand against a
 prediction are called step time, for nothing says that the steps taught as much.
 """
 
@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.policies import Hierarchical, parse_policy
+from plesio.report.explanation import Change, Chapter, Explanation, Review
+from plesio.report.explanation_verdict import ABOUT_EQUAL
 from plesio.report.sentences import listed, share_text
-from plesio.report.story import Change, Chapter, Review, Story
-from plesio.report.story_verdict import ABOUT_EQUAL
 
 __all__ = [
     "change_text",
     "closing_sentences",
+    "explanation_sentences",
     "heading_text",
     "percent",
-    "story_sentences",
     "unchanged_text",
     "upheld_text",
 ]
@@ -30,30 +30,34 @@ _NUMBERS = re.compile(r"\d[\d.,]*(e[+-]?\d+)?( (ns|µs|ms|s|%|steps?|points?)\b)
 _NO_FURTHER = re.compile(r": back to bsp( and to the last good state)?$")
 
 
-def heading_text(story: Story) -> str:
+def heading_text(explanation: Explanation) -> str:
     """The run, and how much happened in it."""
-    num_changes = counted(len(story.changes), "change")
-    where = "" if story.world == "process" else f" in the {story.world} world"
+    num_changes = counted(len(explanation.changes), "change")
+    where = "" if explanation.world == "process" else f" in the {explanation.world} world"
+    workers = counted(explanation.num_workers, "worker")
     return (
-        f"{story.task} under {story.policy}, seed {story.seed}, {counted(story.num_workers, 'worker')}{where}: "
-        f"{num_changes} in {counted(story.num_steps, 'step')}, {format_seconds(story.outcome.wall_s)}."
+        f"{explanation.task} under {explanation.policy}, seed {explanation.seed}, {workers}{where}: "
+        f"{num_changes} in {counted(explanation.num_steps, 'step')}, {format_seconds(explanation.outcome.wall_s)}."
     )
 
 
-def story_sentences(story: Story) -> list[str]:
+def explanation_sentences(explanation: Explanation) -> list[str]:
     """How the run began, and each change with what steps took then; a single sentence where nothing changed."""
-    if not story.chapters:
+    if not explanation.chapters:
         return ["No step was finished, so there is nothing to tell."]
-    first = story.chapters[0]
-    if not story.changes:
-        reason = first.latest.reason if first.latest else story.first_reason
+    first = explanation.chapters[0]
+    if not explanation.changes:
+        reason = first.latest.reason if first.latest else explanation.first_reason
         return [unchanged_text(num_steps=first.num_steps, policy=first.policy, reason=reason)]
-    return [_beginning(story, first), *(_chapter_sentence(story, chapter) for chapter in story.changes)]
+    return [
+        _beginning(explanation, first),
+        *(_chapter_sentence(explanation, chapter) for chapter in explanation.changes),
+    ]
 
 
-def closing_sentences(story: Story) -> list[str]:
+def closing_sentences(explanation: Explanation) -> list[str]:
     """What the steps took in all, beside what is predicted for bsp; nothing where all of them were bsp's."""
-    return [] if all(map(_is_plain_bsp, story.chapters)) else [_total_sentence(story)]
+    return [] if all(map(_is_plain_bsp, explanation.chapters)) else [_total_sentence(explanation)]
 
 
 def change_text(change: Change) -> str:
@@ -94,25 +98,25 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.2g} %"
 
 
-def _beginning(story: Story, chapter: Chapter) -> str:
+def _beginning(explanation: Explanation, chapter: Chapter) -> str:
     if _is_plain_bsp(chapter):
         steps = f"{counted(chapter.num_steps, 'step')} in {format_seconds(chapter.end_s)}"
         text = f"It began under bsp: {steps}, {format_seconds(chapter.step_s)} each"
     else:
-        text = f"It began under {chapter.policy}. A step took {_outcome(story, chapter)}"
+        text = f"It began under {chapter.policy}. A step took {_outcome(explanation, chapter)}"
     return f"{text}.{_limits_text(chapter)}{upheld_text(chapter.latest, reason='')}"
 
 
-def _chapter_sentence(story: Story, chapter: Chapter) -> str:
+def _chapter_sentence(explanation: Explanation, chapter: Chapter) -> str:
     assert chapter.change is not None, "all chapters but the first begin with a change"
-    outcome = f"A step then took {_outcome(story, chapter)}"
+    outcome = f"A step then took {_outcome(explanation, chapter)}"
     upheld = upheld_text(chapter.latest, reason=chapter.change.reason)
     return f"{change_text(chapter.change)}. {outcome}.{_limits_text(chapter)}{upheld}"
 
 
-def _outcome(story: Story, chapter: Chapter) -> str:
+def _outcome(explanation: Explanation, chapter: Chapter) -> str:
     """What a step took, what it would have taken under bsp by prediction, and who made how many."""
-    until = "until the end" if chapter.end == story.num_steps else f"until step {chapter.end}"
+    until = "until the end" if chapter.end == explanation.num_steps else f"until step {chapter.end}"
     return f"{_took_text(chapter, until=until)}{_steps_made_text(chapter)}"
 
 
@@ -196,42 +200,42 @@ def _limits_text(chapter: Chapter) -> str:
     return f" With any slack a step would have taken {free}; {who}."
 
 
-def _total_sentence(story: Story) -> str:
-    wall_s, bytes_sent = story.outcome.wall_s, story.outcome.bytes_sent
+def _total_sentence(explanation: Explanation) -> str:
+    wall_s, bytes_sent = explanation.outcome.wall_s, explanation.outcome.bytes_sent
     text = f"In all it took {format_seconds(wall_s)}"
-    if not story.predicts:
-        collective, to_servers = map(format_bytes, (bytes_sent - story.server_bytes, story.server_bytes))
+    if not explanation.predicts:
+        collective, to_servers = map(format_bytes, (bytes_sent - explanation.server_bytes, explanation.server_bytes))
         sent = f"{collective} in collectives and {to_servers} between workers and servers"
         return f"{text} and sent {format_bytes(bytes_sent)}: {sent}."
-    total_s, saved_s = story.predicted_bsp_s, story.saved_s
-    measured = "" if story.bsp is None else f" (it really took {format_seconds(story.bsp.wall_s)})"
+    total_s, saved_s = explanation.predicted_bsp_s, explanation.saved_s
+    measured = "" if explanation.bsp is None else f" (it really took {format_seconds(explanation.bsp.wall_s)})"
     if abs(saved_s) < ABOUT_EQUAL * total_s:
         text += f", about as long as predicted for bsp{measured}"
     else:
         share = share_text(abs(saved_s) / total_s)
         text += f"; for bsp {format_seconds(total_s)} are predicted{measured}: {_step_time_text(saved_s)} ({share})"
-    sent = _sent_text(story)
+    sent = _sent_text(explanation)
     return f"{text}. This is the time of steps, not what they taught.{f' {sent}.' if sent else ''}"
 
 
-def _sent_text(story: Story) -> str:
+def _sent_text(explanation: Explanation) -> str:
     """How less was sent than under bsp: by fewer exchanges, by smaller ones, or by both; empty where it was not."""
-    exchanges = sum(chapter.num_exchanges for chapter in story.chapters)
-    compressed = sum(chapter.num_compressed for chapter in story.chapters)
-    by_racks = any(isinstance(parse_policy(chapter.policy), Hierarchical) for chapter in story.chapters)
-    seldom = exchanges < story.num_steps
-    if not (seldom or compressed) or not (story.bytes_saved > 0 or by_racks):
+    exchanges = sum(chapter.num_exchanges for chapter in explanation.chapters)
+    compressed = sum(chapter.num_compressed for chapter in explanation.chapters)
+    by_racks = any(isinstance(parse_policy(chapter.policy), Hierarchical) for chapter in explanation.chapters)
+    seldom = exchanges < explanation.num_steps
+    if not (seldom or compressed) or not (explanation.bytes_saved > 0 or by_racks):
         return ""
     if seldom:
-        text = f"It exchanged{' among racks' if by_racks else ''} {exchanges} times in {story.num_steps} steps"
+        text = f"It exchanged{' among racks' if by_racks else ''} {exchanges} times in {explanation.num_steps} steps"
         text += f" and compressed {compressed} of these exchanges" if compressed else ""
     else:
         text = f"It compressed {compressed} of its {exchanges} exchanges"
-    part = story.bytes_saved / (story.outcome.bytes_sent + story.bytes_saved)
+    part = explanation.bytes_saved / (explanation.outcome.bytes_sent + explanation.bytes_saved)
     if part < ABOUT_EQUAL and by_racks:
         return text
     together = "together " if seldom and compressed else ""
-    return f"{text}, which {together}saved {format_bytes(story.bytes_saved)} ({share_text(part)})"
+    return f"{text}, which {together}saved {format_bytes(explanation.bytes_saved)} ({share_text(part)})"
 
 
 def _step_time_text(saved_s: float) -> str:

@@ -12,13 +12,13 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from plesio.core.units import counted, format_seconds
+from plesio.report.explanation import Chapter, Explanation
+from plesio.report.explanation_sentences import change_text, percent
 from plesio.report.figures.page_figure import PageFigure
 from plesio.report.figures.theme import lay_out, with_alpha
 from plesio.report.sentences import listed, share_text
-from plesio.report.story import Chapter, Story
-from plesio.report.story_sentences import change_text, percent
 
-__all__ = ["story_figures"]
+__all__ = ["explanation_figures"]
 
 _IN_FORCE = "#0072b2"
 _BSP = "#7d8590"
@@ -43,25 +43,31 @@ _SCHEDULED = "Training time between two changes, over the steps that a worker ma
 _DOTS = "A dot is a change: point at it to read why."
 
 
-def story_figures(story: Story) -> list[PageFigure]:
+def explanation_figures(explanation: Explanation) -> list[PageFigure]:
     """The figures that this run has data for, in the order of the page."""
-    made = (_slack_figure(story), _step_figure(story), _loss_figure(story), _noise_figure(story), _shares_figure(story))
+    made = (
+        _slack_figure(explanation),
+        _step_figure(explanation),
+        _loss_figure(explanation),
+        _noise_figure(explanation),
+        _shares_figure(explanation),
+    )
     return [figure for figure in made if figure is not None]
 
 
-def _slack_figure(story: Story) -> PageFigure | None:
-    if not story.spans:
+def _slack_figure(explanation: Explanation) -> PageFigure | None:
+    if not explanation.spans:
         return None
     figure = go.Figure()
-    known = [span.slack for span in story.spans]
-    known += [slack for span in story.spans for slack in span.allowed.values() if slack is not None]
+    known = [span.slack for span in explanation.spans]
+    known += [slack for span in explanation.spans for slack in span.allowed.values() if slack is not None]
     rungs = [0, *(size for size in _SIZES if size <= max(3, *known))]
     if max(known) > rungs[-1]:
         rungs.append(max(known))
     any_slack = _rung(rungs[-1]) + 1
-    tops = {"any": any_slack} if story.components else {}
-    asked = [span for span in story.spans if span.allowed]
-    for place, component in enumerate(story.components):
+    tops = {"any": any_slack} if explanation.components else {}
+    asked = [span for span in explanation.spans if span.allowed]
+    for place, component in enumerate(explanation.components):
         slacks = [span.allowed.get(component) for span in asked]
         shift = (place + 1) * _STRAND
         _add_steps(
@@ -76,42 +82,42 @@ def _slack_figure(story: Story) -> PageFigure | None:
         )
     _add_steps(
         figure,
-        [(span.begin, span.end) for span in story.spans],
-        [_rung(span.slack) for span in story.spans],
+        [(span.begin, span.end) for span in explanation.spans],
+        [_rung(span.slack) for span in explanation.spans],
         name="in force",
         colour=_IN_FORCE,
         width=3.5,
-        texts=[f"a slack of {span.slack} ({html.escape(span.policy)})" for span in story.spans],
+        texts=[f"a slack of {span.slack} ({html.escape(span.policy)})" for span in explanation.spans],
     )
-    _add_change_marks(figure, story)
+    _add_change_marks(figure, explanation)
     lay_out(figure, height_px=400, legend_gap_px=10)
     figure.update_yaxes(
         title_text="slack (steps)",
         tickvals=[*(_rung(rung) for rung in rungs), *tops.values()],
         ticktext=[*map(str, rungs), *tops],
-        range=[-0.3, max([_rung(rungs[-1]), *tops.values()]) + 0.25 + _STRAND * len(story.components)],
+        range=[-0.3, max([_rung(rungs[-1]), *tops.values()]) + 0.25 + _STRAND * len(explanation.components)],
     )
-    _finish_x(figure, story)
-    allowed = _ALLOWED if story.components else ""
+    _finish_x(figure, explanation)
+    allowed = _ALLOWED if explanation.components else ""
     return PageFigure(
         slug="slack",
-        title=_slack_finding(story),
+        title=_slack_finding(explanation),
         caption=f"How many steps a worker went on without hearing of the others'{allowed}. {_DOTS}",
         figure=figure,
         wide=True,
     )
 
 
-def _step_figure(story: Story) -> PageFigure | None:
-    if not story.spans:
+def _step_figure(explanation: Explanation) -> PageFigure | None:
+    if not explanation.spans:
         return None
     figure = go.Figure()
-    edges = [(span.begin, span.end) for span in story.spans]
-    bsp_ms = [1e3 * span.bsp_step_s for span in story.spans if span.bsp_step_s is not None]
-    step_ms = [1e3 * span.step_s for span in story.spans]
-    if story.predicts:
+    edges = [(span.begin, span.end) for span in explanation.spans]
+    bsp_ms = [1e3 * span.bsp_step_s for span in explanation.spans if span.bsp_step_s is not None]
+    step_ms = [1e3 * span.step_s for span in explanation.spans]
+    if explanation.predicts:
         _add_steps(figure, edges, bsp_ms, name="bsp, predicted", colour=_BSP, dash="dash", width=2, unit="ms")
-    if story.saved_s > 0:
+    if explanation.saved_s > 0:
         x, y = _corners(edges, [min(pair) for pair in zip(step_ms, bsp_ms, strict=True)])
         figure.add_scatter(
             x=x,
@@ -125,22 +131,22 @@ def _step_figure(story: Story) -> PageFigure | None:
         )
     _add_steps(figure, edges, step_ms, name="measured", colour=_IN_FORCE, width=3, unit="ms")
     lay_out(figure, height_px=340, legend_gap_px=10)
-    _add_change_lines(figure, story)
+    _add_change_lines(figure, explanation)
     figure.update_yaxes(title_text="a step (ms)", range=[0, 1.08 * max([*step_ms, *bsp_ms])])
-    _finish_x(figure, story)
+    _finish_x(figure, explanation)
     return PageFigure(
         slug="step-time",
-        title=_step_finding(story),
-        caption=_PREDICTED if story.predicts else _SCHEDULED,
+        title=_step_finding(explanation),
+        caption=_PREDICTED if explanation.predicts else _SCHEDULED,
         figure=figure,
         wide=True,
     )
 
 
-def _loss_figure(story: Story) -> PageFigure | None:
-    if len(story.losses) < 2:
+def _loss_figure(explanation: Explanation) -> PageFigure | None:
+    if len(explanation.losses) < 2:
         return None
-    clocks, losses = zip(*story.losses, strict=True)
+    clocks, losses = zip(*explanation.losses, strict=True)
     figure = go.Figure()
     figure.add_scatter(
         x=clocks,
@@ -150,10 +156,10 @@ def _loss_figure(story: Story) -> PageFigure | None:
         hovertemplate="%{y:.4g} after %{x} steps<extra></extra>",
     )
     lay_out(figure, height_px=320)
-    _add_change_lines(figure, story)
+    _add_change_lines(figure, explanation)
     logarithmic = min(losses) > 0
     figure.update_yaxes(title_text="training loss", type="log" if logarithmic else "linear", **_ticks(losses))
-    _finish_x(figure, story)
+    _finish_x(figure, explanation)
     return PageFigure(
         slug="loss",
         title=f"The loss went from {losses[0]:.2g} to {losses[-1]:.2g}",
@@ -162,12 +168,12 @@ def _loss_figure(story: Story) -> PageFigure | None:
     )
 
 
-def _noise_figure(story: Story) -> PageFigure | None:
-    if len(story.noises) < 2:
+def _noise_figure(explanation: Explanation) -> PageFigure | None:
+    if len(explanation.noises) < 2:
         return None
-    clocks = [noise.clock for noise in story.noises]
-    norms = [noise.norm for noise in story.noises]
-    scales = [noise.noise_scale for noise in story.noises]
+    clocks = [noise.clock for noise in explanation.noises]
+    norms = [noise.norm for noise in explanation.noises]
+    scales = [noise.noise_scale for noise in explanation.noises]
     known = [scale for scale in scales if scale is not None]
     with_scales = 2 * len(known) >= len(scales)
     rows = 2 if with_scales else 1
@@ -178,13 +184,13 @@ def _noise_figure(story: Story) -> PageFigure | None:
     if with_scales:
         figure.add_scatter(x=clocks, y=scales, hovertemplate=hover, **marks, row=2, col=1)
     lay_out(figure, height_px=320)
-    _add_change_lines(figure, story)
+    _add_change_lines(figure, explanation)
     figure.update_yaxes(
         title_text="norm" if with_scales else "gradient norm", rangemode="tozero", nticks=4, row=1, col=1
     )
     if with_scales:
         figure.update_yaxes(title_text="noise (samples)", type="log", **_ticks(known), row=2, col=1)
-    _finish_x(figure, story)
+    _finish_x(figure, explanation)
     below = (
         " Below: the noise scale, the batch beyond which noise matters less than the gradient." if with_scales else ""
     )
@@ -197,8 +203,8 @@ def _noise_figure(story: Story) -> PageFigure | None:
     )
 
 
-def _shares_figure(story: Story) -> PageFigure | None:
-    shared = [chapter for chapter in story.chapters if chapter.shares]
+def _shares_figure(explanation: Explanation) -> PageFigure | None:
+    shared = [chapter for chapter in explanation.chapters if chapter.shares]
     if not shared:
         return None
     num_workers = len(shared[0].shares)
@@ -206,13 +212,13 @@ def _shares_figure(story: Story) -> PageFigure | None:
     last = shared[-1].shares
     own = [rank for rank in range(num_workers) if any(_differs(chapter, rank) for chapter in shared)]
     figure = go.Figure()
-    edges = [(chapter.begin, chapter.end) for chapter in story.chapters]
+    edges = [(chapter.begin, chapter.end) for chapter in explanation.chapters]
     for rank in range(num_workers):
         stands_out = rank in own
         _add_steps(
             figure,
             edges,
-            [100 * (chapter.shares[rank] if chapter.shares else equal) for chapter in story.chapters],
+            [100 * (chapter.shares[rank] if chapter.shares else equal) for chapter in explanation.chapters],
             name=f"worker {rank}",
             colour=(_IN_FORCE, *_COMPONENTS)[own.index(rank) % 6] if stands_out else _BSP,
             dash=_WORKER_DASHES[own.index(rank) // 6 % 4] if stands_out else "solid",
@@ -223,10 +229,10 @@ def _shares_figure(story: Story) -> PageFigure | None:
     if len(own) < num_workers:
         figure.add_scatter(x=[None], y=[None], mode="lines", line={"color": _BSP, "width": 2}, name="the others")
     lay_out(figure, height_px=280, legend_gap_px=10)
-    _add_change_lines(figure, story)
+    _add_change_lines(figure, explanation)
     largest = max(max(chapter.shares) for chapter in shared)
     figure.update_yaxes(title_text="share of a round (%)", range=[0, 110 * max(largest, equal)])
-    _finish_x(figure, story)
+    _finish_x(figure, explanation)
     least = min(range(num_workers), key=lambda rank: last[rank])
     return PageFigure(
         slug="shares",
@@ -284,15 +290,15 @@ def _add_steps(
     )
 
 
-def _add_change_lines(figure: go.Figure, story: Story) -> None:
-    for chapter in story.changes:
+def _add_change_lines(figure: go.Figure, explanation: Explanation) -> None:
+    for chapter in explanation.changes:
         figure.add_vline(x=chapter.begin, line={"dash": "dot", "width": 1, "color": "#8b949e"}, layer="below")
 
 
-def _add_change_marks(figure: go.Figure, story: Story) -> None:
+def _add_change_marks(figure: go.Figure, explanation: Explanation) -> None:
     """A line and a dot at each change; a cross where the workers went back to an earlier state."""
-    _add_change_lines(figure, story)
-    changes = [(chapter, chapter.change) for chapter in story.changes if chapter.change is not None]
+    _add_change_lines(figure, explanation)
+    changes = [(chapter, chapter.change) for chapter in explanation.changes if chapter.change is not None]
     if not changes:
         return
     figure.add_scatter(
@@ -316,10 +322,10 @@ def _wrapped(text: str) -> str:
     return "<br>".join(html.escape(line) for line in textwrap.wrap(text, _HOVER_COLUMNS))
 
 
-def _finish_x(figure: go.Figure, story: Story) -> None:
+def _finish_x(figure: go.Figure, explanation: Explanation) -> None:
     """Steps, all to one scale; the title below the last panel."""
-    figure.update_xaxes(range=[0, story.num_steps])
-    who = "the furthest" if any(chapter.steps_made for chapter in story.chapters) else "each"
+    figure.update_xaxes(range=[0, explanation.num_steps])
+    who = "the furthest" if any(chapter.steps_made for chapter in explanation.chapters) else "each"
     lowest = max((axis.anchor or "y" for axis in figure.select_xaxes()), key=lambda anchor: (len(anchor), anchor))
     figure.update_xaxes(
         title_text=f"steps finished by {who} worker",
@@ -337,38 +343,38 @@ def _ticks(values: Sequence[float]) -> dict[str, object]:
     return {"tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}
 
 
-def _slack_finding(story: Story) -> str:
-    held = [name for name, steps in _held_steps(story).items() if 10 * steps >= story.num_steps]
+def _slack_finding(explanation: Explanation) -> str:
+    held = [name for name, steps in _held_steps(explanation).items() if 10 * steps >= explanation.num_steps]
     who = f"; {listed(held)} held it back" if held else ""
     steps: dict[int, int] = {}
-    for span in story.spans:
+    for span in explanation.spans:
         steps[span.slack] = steps.get(span.slack, 0) + span.num_steps
     usual = max(steps, key=lambda slack: steps[slack])
-    when = "throughout" if len(steps) == 1 else f"for {share_text(steps[usual] / story.num_steps)} of the run"
+    when = "throughout" if len(steps) == 1 else f"for {share_text(steps[usual] / explanation.num_steps)} of the run"
     return f"The slack was {counted(usual, 'step')} {when}{who}"
 
 
-def _held_steps(story: Story) -> dict[str, int]:
+def _held_steps(explanation: Explanation) -> dict[str, int]:
     steps: dict[str, int] = {}
-    for chapter in story.chapters:
+    for chapter in explanation.chapters:
         for limit in chapter.limits:
             steps[limit.component] = steps.get(limit.component, 0) + limit.num_steps
     return dict(sorted(steps.items(), key=lambda item: -item[1]))
 
 
-def _step_finding(story: Story) -> str:
-    if not story.predicts:
-        return f"A step took {listed(list(_steps_by_policy(story)))}"
-    step_s = sum(span.num_steps * span.step_s for span in story.spans) / story.num_steps
+def _step_finding(explanation: Explanation) -> str:
+    if not explanation.predicts:
+        return f"A step took {listed(list(_steps_by_policy(explanation)))}"
+    step_s = sum(span.num_steps * span.step_s for span in explanation.spans) / explanation.num_steps
     took = f"A step took {format_seconds(step_s)} on average"
-    if all(chapter.policy == "bsp" and not chapter.shares for chapter in story.chapters):
+    if all(chapter.policy == "bsp" and not chapter.shares for chapter in explanation.chapters):
         return f"{took}, all under bsp"
-    return f"{took}, {format_seconds(step_s + story.saved_s / story.num_steps)} under bsp by prediction"
+    return f"{took}, {format_seconds(step_s + explanation.saved_s / explanation.num_steps)} under bsp by prediction"
 
 
-def _steps_by_policy(story: Story) -> Iterator[str]:
+def _steps_by_policy(explanation: Explanation) -> Iterator[str]:
     """What a step took under each policy, in the order in which they came."""
-    for policy in dict.fromkeys(chapter.policy for chapter in story.chapters):
-        chapters = [chapter for chapter in story.chapters if chapter.policy == policy]
+    for policy in dict.fromkeys(chapter.policy for chapter in explanation.chapters):
+        chapters = [chapter for chapter in explanation.chapters if chapter.policy == policy]
         step_s = sum(one.num_steps * one.step_s for one in chapters) / sum(one.num_steps for one in chapters)
         yield f"{format_seconds(step_s)} under {policy}"

@@ -1,4 +1,4 @@
-"""The story of adaptive runs whose events are made up: every figure here can be worked out by hand."""
+"""The explanation of adaptive runs whose events are made up: every figure here can be worked out by hand."""
 
 import dataclasses
 import io
@@ -20,13 +20,13 @@ from plesio.policies.adaptive.config.gradient import GradientMonitorConfig
 from plesio.policies.adaptive.config.phase import PhaseConfig
 from plesio.policies.adaptive.config.system import SystemConfig
 from plesio.policies.replay import Entry
-from plesio.report.figures.story import story_figures
+from plesio.report.explanation import Explanation, explanation_of
+from plesio.report.explanation_page import render_explanation, render_explanation_page
+from plesio.report.explanation_recorded import recorded_changes
+from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
+from plesio.report.explanation_verdict import measured_rows, verdict_sentences
+from plesio.report.figures.explanation import explanation_figures
 from plesio.report.page import render_page
-from plesio.report.story import Story, story_of
-from plesio.report.story_page import render_story, render_story_page
-from plesio.report.story_recorded import recorded_changes
-from plesio.report.story_sentences import closing_sentences, heading_text, story_sentences
-from plesio.report.story_verdict import measured_rows, verdict_sentences
 from plesio.report.summarise import compare_runs
 from support.browser import check_figures, launched, load, opened
 
@@ -158,20 +158,20 @@ def adaptive_run(make_run: MakeRun) -> Callable[..., RunResult]:
     return make
 
 
-def printed(story: Story) -> str:
+def printed(explanation: Explanation) -> str:
     console = Console(file=io.StringIO(), width=500, force_terminal=False)
-    console.print(render_story(story))
+    console.print(render_explanation(explanation))
     file = console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()
 
 
 @pytest.fixture
-def network(adaptive_run: MakeRun) -> Story:
-    return story_of(NETWORK, adaptive_run(bytes_sent_total=31_000))
+def network(adaptive_run: MakeRun) -> Explanation:
+    return explanation_of(NETWORK, adaptive_run(bytes_sent_total=31_000))
 
 
-def test_chapters_lie_between_changes_and_cover_the_run(network: Story):
+def test_chapters_lie_between_changes_and_cover_the_run(network: Explanation):
     assert [(one.begin, one.end, one.policy, one.slack) for one in network.chapters] == [
         (0, 21, "bsp", 0),
         (21, 40, "local_sgd:2", 1),
@@ -180,7 +180,7 @@ def test_chapters_lie_between_changes_and_cover_the_run(network: Story):
     assert [one.end_s for one in network.chapters] == pytest.approx([0.84, 1.6])
 
 
-def test_what_a_step_took_is_measured_and_what_bsp_would_have_is_predicted(network: Story):
+def test_what_a_step_took_is_measured_and_what_bsp_would_have_is_predicted(network: Explanation):
     first, second = network.chapters
     assert first.step_s == first.bsp_step_s == pytest.approx(0.040)
     assert first.saved_s == 0
@@ -198,16 +198,16 @@ def test_a_prediction_that_knew_no_exchange_yet_is_not_used(adaptive_run: MakeRu
         (reviewed(3, EVEN, [0.0] * 3), steer(5, "local_sgd:4", before="local_sgd:4", inputs=unknown)),
         (reviewed(12, EVEN, [0.0] * 9), steer(14, "local_sgd:4", before="local_sgd:4", inputs=known)),
     )
-    spans = story_of(log, adaptive_run(steps=20)).spans
+    spans = explanation_of(log, adaptive_run(steps=20)).spans
     assert [span.bsp_step_s for span in spans] == [0.040, 0.040, 0.040]
 
 
-def test_bytes_are_counted_by_exchanges(network: Story):
+def test_bytes_are_counted_by_exchanges(network: Explanation):
     assert [one.num_exchanges for one in network.chapters] == [21, 10]
     assert [one.bytes_saved for one in network.chapters] == [0, 9_000]
 
 
-def test_who_held_the_slack_back_is_told_with_what_more_would_have_won(network: Story):
+def test_who_held_the_slack_back_is_told_with_what_more_would_have_won(network: Explanation):
     first, second = network.chapters
     assert [(one.component, one.num_steps, one.free_step_s) for one in first.limits] == [("phase", 16, 0.010)]
     # from step 39 on the setting is within the policy's own tolerance of the best
@@ -215,9 +215,9 @@ def test_who_held_the_slack_back_is_told_with_what_more_would_have_won(network: 
     assert network.spans[1].allowed == {"gradient": None, "noise": None, "phase": 0, "feedback": 0, "progress": None}
 
 
-def test_the_sentences(network: Story):
+def test_the_sentences(network: Explanation):
     assert heading_text(network) == "digits under adaptive, seed 0, 4 workers: 1 change in 40 steps, 1.6 s."
-    assert story_sentences(network) == [
+    assert explanation_sentences(network) == [
         "It began under bsp: 21 steps in 840 ms, 40 ms each. With any slack a step would have taken 10 ms; phase held "
         "it back for 16 of these steps. At the latest review, after 5 steps, it stayed with this because reasons.",
         "After 21 steps (840 ms) it went from bsp to local_sgd:2, because a step takes 20 ms and would take 40 ms "
@@ -256,8 +256,8 @@ def test_what_was_not_sent_is_told_by_its_cause(adaptive_run: MakeRun, first: st
     log = log_of((reviewed(3, EVEN, [0.030] * 3, low_rank_share=0.2), answer))
     known = {"local_sgd:8": 10, "bsp": 36.25, "bsp,compress=qsgd:8": 10, "bsp,compress=powersgd:4": 12}
     in_full = known.get(second, 6.25)
-    story = story_of(log, adaptive_run(bytes_sent_total=round(1_000 * in_full)))
-    assert words in closing_sentences(story)[0]
+    explanation = explanation_of(log, adaptive_run(bytes_sent_total=round(1_000 * in_full)))
+    assert words in closing_sentences(explanation)[0]
 
 
 def test_steps_by_racks_are_told_with_what_they_send(adaptive_run: MakeRun, make_run: MakeRun):
@@ -272,26 +272,28 @@ def test_steps_by_racks_are_told_with_what_they_send(adaptive_run: MakeRun, make
         (reviewed(19, EVEN, [0.01] * 14), steer(21, "hier:bsp/local_sgd:4", before=delayed, inputs=free)),
     )
     run = adaptive_run(bytes_sent_total=33_000, bytes_sent_cross_rack=2_000)
-    story = story_of(log, run, bsp=make_run("bsp", 0, bytes_sent_total=40_000, bytes_sent_cross_rack=20_000))
-    assert [(one.policy, one.slack, one.num_exchanges) for one in story.chapters] == [
+    explanation = explanation_of(
+        log, run, bsp=make_run("bsp", 0, bytes_sent_total=40_000, bytes_sent_cross_rack=20_000)
+    )
+    assert [(one.policy, one.slack, one.num_exchanges) for one in explanation.chapters] == [
         ("bsp", 0, 5),
         (delayed, 5, 4),
         ("hier:bsp/local_sgd:4", 3, 5),
     ]
     in_full = [5, 16 * 2 / 3 + 4 * 2 / 3, 19 * 2 / 3 + 5 * 2 / 3]
     expected = [(steps - sent) * 33_000 / sum(in_full) for steps, sent in zip((5, 16, 19), in_full, strict=True)]
-    assert [one.bytes_saved for one in story.chapters] == pytest.approx(expected)
+    assert [one.bytes_saved for one in explanation.chapters] == pytest.approx(expected)
     # up to 15 % slower than the best it is of the policy's own will; 3 steps of single workers are 6 between racks
-    assert [one.limits and one.limits[0].component for one in story.chapters] == [(), (), "feedback"]
-    assert story.spans[-1].allowed["feedback"] == 6
-    assert "It exchanged among racks 14 times in 40 steps, which saved" in closing_sentences(story)[0]
-    rows = {row.what: row.compared for row in measured_rows(story)}
+    assert [one.limits and one.limits[0].component for one in explanation.chapters] == [(), (), "feedback"]
+    assert explanation.spans[-1].allowed["feedback"] == 6
+    assert "It exchanged among racks 14 times in 40 steps, which saved" in closing_sentences(explanation)[0]
+    rows = {row.what: row.compared for row in measured_rows(explanation)}
     assert (rows["bytes sent"], rows["bytes between racks"]) == ("0.82x", "0.10x")
 
 
 def test_shares_save_what_equal_ones_would_have_cost(adaptive_run: MakeRun):
-    story = story_of(SLOW, adaptive_run(steps=37))
-    [chapter] = story.changes
+    explanation = explanation_of(SLOW, adaptive_run(steps=37))
+    [chapter] = explanation.changes
     assert chapter.change is not None
     assert chapter.step_s == pytest.approx((14 * 0.014 + 2 * 0.014) / 16)
     assert chapter.bsp_step_s == pytest.approx(0.032)  # the slow worker's 30 ms, and 2 ms to exchange
@@ -299,17 +301,17 @@ def test_shares_save_what_equal_ones_would_have_cost(adaptive_run: MakeRun):
     assert (
         "it gave the workers shares of 30 %, 30 %, 30 % and 10 % of each round, because a step with equal shares took "
         "30 ms on worker 3 and 10 ms on the others."
-    ) in story_sentences(story)[1]
-    assert [figure.slug for figure in story_figures(story)][-1] == "shares"
+    ) in explanation_sentences(explanation)[1]
+    assert [figure.slug for figure in explanation_figures(explanation)][-1] == "shares"
 
 
 def test_going_back_is_told_with_the_state_that_was_kept(adaptive_run: MakeRun):
-    story = story_of(DIVERGED, adaptive_run(steps=30))
-    last = story.chapters[-1]
+    explanation = explanation_of(DIVERGED, adaptive_run(steps=30))
+    last = explanation.chapters[-1]
     assert last.change is not None
     assert (last.change.restored, last.change.restored_to) == (True, 6)
-    assert story.spans[-1].limited_by == "guard"
-    assert story_sentences(story)[-1].startswith(
+    assert explanation.spans[-1].limited_by == "guard"
+    assert explanation_sentences(explanation)[-1].startswith(
         "After 22 steps (880 ms) it went from local_sgd:2 to bsp and it took the workers back to the state of step 6, "
         "because the loss is 9, 12 times its noise above 1. A step then took 40 ms, until the end."
     )
@@ -318,11 +320,11 @@ def test_going_back_is_told_with_the_state_that_was_kept(adaptive_run: MakeRun):
 def test_a_run_in_which_nothing_changed_gets_one_sentence(adaptive_run: MakeRun):
     reason = "no slack saves enough: bsp takes 40 ms a step"
     log = log_of((reviewed(3, EVEN, [0.0] * 3), steer(5, "bsp", before="bsp", reason=reason)))
-    story = story_of(log, adaptive_run(steps=12))
-    assert story_sentences(story) == [f"Nothing changed: all 12 steps ran under bsp, because {reason}."]
-    assert closing_sentences(story) == []
-    never_asked = story_of(log_of(), adaptive_run(steps=2))
-    assert story_sentences(never_asked) == [
+    explanation = explanation_of(log, adaptive_run(steps=12))
+    assert explanation_sentences(explanation) == [f"Nothing changed: all 12 steps ran under bsp, because {reason}."]
+    assert closing_sentences(explanation) == []
+    never_asked = explanation_of(log_of(), adaptive_run(steps=2))
+    assert explanation_sentences(never_asked) == [
         "Nothing changed: all 2 steps ran under bsp, for it ended before the first review."
     ]
 
@@ -334,16 +336,18 @@ def test_a_run_may_begin_with_slack(adaptive_run: MakeRun):
             steer(8, "local_sgd:4", before="local_sgd:4", inputs=system(0.050, step_s=0.02, least_s=0.02)),
         )
     )
-    story = story_of(log, adaptive_run(steps=8, bytes_sent_total=100))
-    assert story_sentences(story) == ["Nothing changed: all 8 steps ran under local_sgd:4, because reasons."]
-    assert closing_sentences(story) == [
+    explanation = explanation_of(log, adaptive_run(steps=8, bytes_sent_total=100))
+    assert explanation_sentences(explanation) == [
+        "Nothing changed: all 8 steps ran under local_sgd:4, because reasons."
+    ]
+    assert closing_sentences(explanation) == [
         "In all it took 320 ms; for bsp 560 ms are predicted: 240 ms less step time (43 %). This is the time of steps, "
         "not what they taught. It exchanged 2 times in 8 steps, which saved 300 B (75 %).",
     ]
     before_it_changed = log_of(
         (reviewed(4, EVEN, [0.0, 0.0, 0.0, 0.040]), steer(8, "bsp", before="local_sgd:4", inputs=FAST))
     )
-    assert story_sentences(story_of(before_it_changed, adaptive_run(steps=9)))[0] == (
+    assert explanation_sentences(explanation_of(before_it_changed, adaptive_run(steps=9)))[0] == (
         "It began under local_sgd:4. A step took 20 ms instead of the 15 ms predicted for bsp: 40 ms more step time "
         "until step 8."
     )
@@ -351,33 +355,33 @@ def test_a_run_may_begin_with_slack(adaptive_run: MakeRun):
 
 def test_a_run_that_crashed_is_told_as_far_as_it_went(adaptive_run: MakeRun):
     lost = adaptive_run(steps=0, wall_s=0.0, losses=(), status="failed", error="worker 2 was lost")
-    story = story_of(log_of(), lost)
-    assert story_sentences(story) == ["No step was finished, so there is nothing to tell."]
-    assert verdict_sentences(story) == ["The run failed: worker 2 was lost."]
-    assert closing_sentences(story) == []
-    assert story_figures(story) == []
-    render_story_page(story)
-    silent = story_of(NETWORK, lost)  # the events outlived the figures
+    explanation = explanation_of(log_of(), lost)
+    assert explanation_sentences(explanation) == ["No step was finished, so there is nothing to tell."]
+    assert verdict_sentences(explanation) == ["The run failed: worker 2 was lost."]
+    assert closing_sentences(explanation) == []
+    assert explanation_figures(explanation) == []
+    render_explanation_page(explanation)
+    silent = explanation_of(NETWORK, lost)  # the events outlived the figures
     assert silent.num_steps == 36
     assert [one.end for one in silent.chapters] == [21, 36]
 
 
 def test_a_change_that_no_step_followed_is_not_told(adaptive_run: MakeRun):
-    assert [one.end for one in story_of(NETWORK, adaptive_run(steps=36)).chapters] == [21, 36]
+    assert [one.end for one in explanation_of(NETWORK, adaptive_run(steps=36)).chapters] == [21, 36]
     at_the_end = log_of((reviewed(3, EVEN, [0.0] * 3), steer(5, "local_sgd:2", before="bsp")))
-    assert len(story_of(at_the_end, adaptive_run(steps=5)).chapters) == 1
+    assert len(explanation_of(at_the_end, adaptive_run(steps=5)).chapters) == 1
 
 
-def test_a_log_of_a_static_policy_has_no_story(adaptive_run: MakeRun):
+def test_a_log_of_a_static_policy_has_no_explanation(adaptive_run: MakeRun):
     with pytest.raises(DataError, match=r"the events are those of ssp:4, which changes nothing"):
-        story_of(EventLog(policy=parse_policy("ssp:4"), entries=()), adaptive_run())
+        explanation_of(EventLog(policy=parse_policy("ssp:4"), entries=()), adaptive_run())
 
 
 def test_gradients_are_told_as_the_policy_sees_them(adaptive_run: MakeRun):
     log = log_of(
         (reviewed(3, EVEN, [0.0] * 3, gradients=((1.0, 4.0, 2.0, 0.0), (2.0, 4.0, 2.0, 0.0))), None),
     )
-    [noise] = story_of(log, adaptive_run(steps=3)).noises
+    [noise] = explanation_of(log, adaptive_run(steps=3)).noises
     assert (noise.clock, noise.norm, noise.noise_scale) == (3, 2.0, 0.0)
 
 
@@ -387,7 +391,7 @@ def test_a_reason_that_reviews_keep_is_that_of_the_latest(adaptive_run: MakeRun)
         (reviewed(3, EVEN, [0.0] * 3), steer(5, "bsp", before="bsp", reason="the noise is not known yet")),
         (reviewed(19, EVEN, [0.0] * 16), steer(21, "bsp", before="bsp", reason="the noise allows no slack")),
     )
-    [text] = story_sentences(story_of(log, adaptive_run(steps=40)))
+    [text] = explanation_sentences(explanation_of(log, adaptive_run(steps=40)))
     assert text == "Nothing changed: all 40 steps ran under bsp, because the noise allows no slack."
 
 
@@ -398,21 +402,21 @@ def test_a_reason_that_differs_in_its_figures_alone_is_not_repeated(adaptive_run
         (reviewed(3, EVEN, [0.0] * 3), steer(5, "local_sgd:2", before="bsp", reason=slow, inputs=FAST)),
         (reviewed(19, EVEN, [0.0] * 14), steer(21, "local_sgd:2", before="local_sgd:2", reason=fast, inputs=FAST)),
     )
-    story = story_of(log, adaptive_run(steps=40))
-    assert "latest review" not in " ".join(story_sentences(story))
-    assert story.chapters[1].latest is not None
-    assert (story.chapters[1].latest.clock, story.chapters[1].latest.reason) == (21, fast)
+    explanation = explanation_of(log, adaptive_run(steps=40))
+    assert "latest review" not in " ".join(explanation_sentences(explanation))
+    assert explanation.chapters[1].latest is not None
+    assert (explanation.chapters[1].latest.clock, explanation.chapters[1].latest.reason) == (21, fast)
 
 
-def test_the_page_has_every_review_with_all_its_figures_known_or_not(network: Story):
-    text = re.sub(r"<script.*?</script>", "", render_story_page(network), flags=re.DOTALL)
+def test_the_page_has_every_review_with_all_its_figures_known_or_not(network: Explanation):
+    text = re.sub(r"<script.*?</script>", "", render_explanation_page(network), flags=re.DOTALL)
     assert [one.clock for one in network.reviews] == [5, 21, 38]
     assert "3 answers, each with its figures" in text
     assert "After 38 steps (1.52 s), local_sgd:2: the noise is known now." in text
     assert "progress: after 0.25" in text
 
 
-def test_a_story_is_json(network: Story):
+def test_a_explanation_is_json(network: Explanation):
     data = json.loads(json.dumps(network.to_json(), allow_nan=False))
     assert data["chapters"][1]["change"]["before"] == "bsp"
     assert data["spans"][1]["allowed"]["gradient"] is None
@@ -449,16 +453,16 @@ def test_a_comparisons_page_tells_decisions_in_sentences(adaptive_run: MakeRun, 
 
 
 def test_the_page_is_self_contained_and_escaped(adaptive_run: MakeRun):
-    story = story_of(NETWORK, adaptive_run(task=EVIL, policy=EVIL, status="failed", error=EVIL))
-    text = re.sub(r"<script.*?</script>", "", render_story_page(story), flags=re.DOTALL)
+    explanation = explanation_of(NETWORK, adaptive_run(task=EVIL, policy=EVIL, status="failed", error=EVIL))
+    text = re.sub(r"<script.*?</script>", "", render_explanation_page(explanation), flags=re.DOTALL)
     assert "&lt;img" in text
     assert "<img" not in text
     assert not re.search(r'(?:src|href)="', text)
-    assert EVIL in printed(story)
+    assert EVIL in printed(explanation)
 
 
-def test_the_slack_figure_draws_what_was_in_force_and_what_was_allowed(network: Story):
-    slack, step_time, *_ = story_figures(network)
+def test_the_slack_figure_draws_what_was_in_force_and_what_was_allowed(network: Explanation):
+    slack, step_time, *_ = explanation_figures(network)
     assert slack.title == "The slack was 0 steps for 52 % of the run; feedback and phase held it back"
     assert step_time.title == "A step took 31.5 ms on average, 41 ms under bsp by prediction"
     figure = slack.figure
@@ -474,7 +478,7 @@ def test_the_slack_figure_draws_what_was_in_force_and_what_was_allowed(network: 
 @pytest.mark.browser
 def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path, adaptive_run: MakeRun):
     path = tmp_path / "explain.html"
-    path.write_text(render_story_page(story_of(SLOW, adaptive_run(steps=37))), encoding="utf-8")
+    path.write_text(render_explanation_page(explanation_of(SLOW, adaptive_run(steps=37))), encoding="utf-8")
     with launched() as browser:
         for width in (400, 1280):
             with opened(browser, width=width) as page:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from plesio.bench.crew import CrewRun
 from plesio.bench.recipe import Recipe
 from plesio.bench.recipe_workers import WorkersSection
 from plesio.bench.trainer import Assignment, recipe_task, train
+from plesio.bench.worker_pool import PoolRun
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.cost.calibration import Calibration
 from plesio.cost.cluster import Cluster
@@ -18,7 +18,7 @@ from plesio.runtime.virtual import Progress, simulate
 from plesio.runtime.virtual.job import VirtualJob
 from plesio.tasks.check import check_task
 
-__all__ = ["VirtualCrew", "machine_of", "pacer_of_machine"]
+__all__ = ["VirtualPool", "machine_of", "pacer_of_machine"]
 
 
 def machine_of(
@@ -43,7 +43,7 @@ def pacer_of_machine(job: VirtualJob, costs: HostCosts) -> Pacer:
     return Pacer(step_time=Constant(mean_s=costs.gradient_s), seed=0, worker=job.place.rank, clock=job.clock)
 
 
-class VirtualCrew:
+class VirtualPool:
     """Does a comparison's runs in virtual time, in this process.
 
     Args:
@@ -76,7 +76,7 @@ class VirtualCrew:
                 "or give it a --calibration"
             )
 
-    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> CrewRun:
+    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> PoolRun:
         """Do one run with all workers; ``on_figures`` is called a few times a second.
 
         Raises:
@@ -117,7 +117,7 @@ class VirtualCrew:
                 problems[rank] = f"{type(outcome.error).__name__}: {outcome.error}"
             elif outcome.error is not None:
                 raise outcome.error
-        return CrewRun(simulation.outcomes[0].value, problems)
+        return PoolRun(simulation.outcomes[0].value, problems)
 
     def close(self) -> None:
         """Nothing is left of a run."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from plesio.core.results import RunResult
 from plesio.policies import Arrived, EventLog, LeaveReason, Left, Steer, Switch, parse_policy
-from plesio.report.story_spans import Segment, slack_of
+from plesio.report.explanation_spans import Segment, slack_of
 
 __all__ = ["Stage", "StoreSteps", "read_stages", "spans_of_stages"]
 

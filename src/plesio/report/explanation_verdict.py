@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from plesio.core.units import counted, format_bytes, format_seconds
+from plesio.report.explanation import Explanation
+from plesio.report.explanation_outcome import Outcome
 from plesio.report.metric import Metric
 from plesio.report.sentences import ratio_text
-from plesio.report.story import Story
-from plesio.report.story_outcome import Outcome
 
 __all__ = ["ABOUT_EQUAL", "MeasuredRow", "measured_rows", "metric_of", "verdict_sentences"]
 
@@ -35,23 +35,26 @@ class MeasuredRow:
     compared: str
 
 
-def metric_of(story: Story) -> Metric:
+def metric_of(explanation: Explanation) -> Metric:
     """What the run was evaluated by."""
-    return Metric(name=story.metric_name, goal=story.metric_goal)
+    return Metric(name=explanation.metric_name, goal=explanation.metric_goal)
 
 
-def verdict_sentences(story: Story) -> list[str]:
+def verdict_sentences(explanation: Explanation) -> list[str]:
     """Whether it did better or worse than bsp, or that this is not known and how to find out."""
-    if story.status != "finished":
-        error = f": {story.error.rstrip('.')}" if story.error else ""
-        return [f"The run {'was interrupted' if story.status == 'interrupted' else 'failed'}{error}."]
-    if story.bsp is None:
-        return _unknown(story)
-    time, time_text = _time(story, story.bsp)
-    quality, quality_text = _quality(story, story.bsp)
+    if explanation.status != "finished":
+        error = f": {explanation.error.rstrip('.')}" if explanation.error else ""
+        return [f"The run {'was interrupted' if explanation.status == 'interrupted' else 'failed'}{error}."]
+    if explanation.bsp is None:
+        return _unknown(explanation)
+    time, time_text = _time(explanation, explanation.bsp)
+    quality, quality_text = _quality(explanation, explanation.bsp)
     sides = (time, quality)
     but = "but" if any(map(_is_better, sides)) and any(map(_is_worse, sides)) else "and"
-    return [f"{_lead(time, quality)}: it {time_text}, {but} {quality_text}.", _reservations(story, story.bsp)]
+    return [
+        f"{_lead(time, quality)}: it {time_text}, {but} {quality_text}.",
+        _reservations(explanation, explanation.bsp),
+    ]
 
 
 def _is_better(side: _Side) -> bool:
@@ -76,14 +79,14 @@ def _lead(time: _Side, quality: _Side) -> str:
     return "No different from bsp" if sides == ("equal", "equal") else "Against bsp"
 
 
-def measured_rows(story: Story) -> list[MeasuredRow]:
+def measured_rows(explanation: Explanation) -> list[MeasuredRow]:
     """The measured figures beside those of bsp; none where bsp was not run, or this run did not finish."""
-    here, bsp, metric = story.outcome, story.bsp, metric_of(story)
-    if bsp is None or story.status != "finished":
+    here, bsp, metric = explanation.outcome, explanation.bsp, metric_of(explanation)
+    if bsp is None or explanation.status != "finished":
         return []
     rows = []
-    if story.target is not None and here.num_evaluations and bsp.num_evaluations:
-        to = f"to {metric.name} {metric.text(story.target)}"
+    if explanation.target is not None and here.num_evaluations and bsp.num_evaluations:
+        to = f"to {metric.name} {metric.text(explanation.target)}"
         rows.append(_seconds_row(f"{to}, as evaluated", here.to_target_s, bsp.to_target_s))
         if here.smooth_metrics.x and bsp.smooth_metrics.x:
             rows.append(_seconds_row(f"{to}, smoothed", here.smooth_to_target_s, bsp.smooth_to_target_s))
@@ -109,19 +112,19 @@ def measured_rows(story: Story) -> list[MeasuredRow]:
     return rows
 
 
-def _unknown(story: Story) -> list[str]:
+def _unknown(explanation: Explanation) -> list[str]:
     """There is no bsp to hold it against."""
     where = "no finished run of bsp with the same task, workers and seed is here"
     sentences = [f"Whether this run did better or worse than bsp is not known: {where}."]
-    if story.predicts:
+    if explanation.predicts:
         sentences[0] += " What is predicted for bsp below is the time of its steps, not what they would have learned."
-    if story.how_to_know:
-        sentences[0] += f" To find out, {story.how_to_know}."
-    here, metric = story.outcome, metric_of(story)
+    if explanation.how_to_know:
+        sentences[0] += f" To find out, {explanation.how_to_know}."
+    here, metric = explanation.outcome, metric_of(explanation)
     told = []
-    if story.target is not None and here.num_evaluations:
+    if explanation.target is not None and here.num_evaluations:
         when = "was not reached" if here.to_target_s is None else f"came after {format_seconds(here.to_target_s)}"
-        text = f"{metric.name} {metric.text(story.target)} {when}"
+        text = f"{metric.name} {metric.text(explanation.target)} {when}"
         if here.smooth_metrics.x:
             smooth_s = here.smooth_to_target_s
             text += f" (smoothed: {'not reached' if smooth_s is None else f'after {format_seconds(smooth_s)}'})"
@@ -131,11 +134,11 @@ def _unknown(story: Story) -> list[str]:
     return [*sentences, f"By itself: {'; '.join(told)}."] if told else sentences
 
 
-def _time(story: Story, bsp: Outcome) -> tuple[_Side, str]:
+def _time(explanation: Explanation, bsp: Outcome) -> tuple[_Side, str]:
     """Which was sooner at the target; where there is none, which took less time for the same samples."""
-    here = story.outcome
-    if story.target is None or not (here.num_evaluations and bsp.num_evaluations):
-        why = "no target was set" if story.target is None else "a run was not evaluated"
+    here = explanation.outcome
+    if explanation.target is None or not (here.num_evaluations and bsp.num_evaluations):
+        why = "no target was set" if explanation.target is None else "a run was not evaluated"
         took = f"took {_ratio_text(here.wall_s, bsp.wall_s)} bsp's time for its samples"
         return _sooner(here.wall_s, bsp.wall_s), f"{took} (the time to a target is not known: {why})"
     if here.to_target_s is None and bsp.to_target_s is None:
@@ -166,9 +169,9 @@ def _when_text(ours: float | None, theirs: float | None, *, how: str) -> str:
     )
 
 
-def _quality(story: Story, bsp: Outcome) -> tuple[_Side, str]:
+def _quality(explanation: Explanation, bsp: Outcome) -> tuple[_Side, str]:
     """Which was better in the end."""
-    here, metric = story.outcome, metric_of(story)
+    here, metric = explanation.outcome, metric_of(explanation)
     ours, theirs = here.end_metric, bsp.end_metric
     smooth = bool(here.last_metrics and bsp.last_metrics)
     if not smooth:
@@ -191,13 +194,13 @@ def _quality(story: Story, bsp: Outcome) -> tuple[_Side, str]:
     return side, f"ended {side}: {difference} ({how})"
 
 
-def _reservations(story: Story, bsp: Outcome) -> str:
+def _reservations(explanation: Explanation, bsp: Outcome) -> str:
     """What the verdict is of, and what it does not show."""
-    here = story.outcome
-    text = f"Measured, with the same task, {counted(story.num_workers, 'worker')} and seed {story.seed}"
+    here = explanation.outcome
+    text = f"Measured, with the same task, {counted(explanation.num_workers, 'worker')} and seed {explanation.seed}"
     if abs(here.samples - bsp.samples) > ABOUT_EQUAL * bsp.samples:
         text += f", but with {here.samples:,} samples where bsp had {bsp.samples:,}, so that the ends do not compare"
-    others = f"; plesio report tells all {story.num_seeds} seeds here" if story.num_seeds > 1 else ""
+    others = f"; plesio report tells all {explanation.num_seeds} seeds here" if explanation.num_seeds > 1 else ""
     return f"{text}. One seed cannot tell small differences from chance{others}."
 
 

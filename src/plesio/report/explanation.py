@@ -1,10 +1,10 @@
-"""The story of a run whose policy changes while it trains: what was in force when, why, and how that did against bsp.
+"""A run whose policy changes while it trains, explained: what was in force when, why, and how that did against bsp.
 
-Whether it learned sooner or better than bsp is known only from a run of bsp (`plesio.report.story_outcome`). What the
+Whether it learned sooner or better than bsp is known only from a run of bsp (`report.explanation_outcome`). What the
 policy predicts is the time of steps, and of nothing else.
 
-A *span* is a stretch between two answers of a policy that adapts (`plesio.report.story_spans`), or a stage of a
-schedule (`plesio.report.story_stages`); a *chapter* is made of the spans between two changes. A schedule predicts
+A *span* is a stretch between two answers of a policy that adapts (`plesio.report.explanation_spans`), or a stage of a
+schedule (`plesio.report.explanation_stages`); a *chapter* is made of the spans between two changes. A schedule predicts
 nothing. Seconds saved are seconds of stepping, against bsp with equal shares, by the policy's own prediction.
 
 What bsp would have sent is an exchange a step, each as large as the run's own were on average, or would have been in
@@ -23,12 +23,20 @@ from plesio.core.results import RunResult
 from plesio.policies import Adaptive, EventLog, Hierarchical, Steer, Switch, parse_policy
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK
 from plesio.policies.compression import NO_COMPRESSION
-from plesio.report.story_clock import TrainingClock
-from plesio.report.story_outcome import Outcome, outcome_of
-from plesio.report.story_spans import Noise, ReviewRound, Segment, components_of, noises_of, read_answers, read_spans
-from plesio.report.story_stages import StoreSteps, read_stages, spans_of_stages
+from plesio.report.explanation_clock import TrainingClock
+from plesio.report.explanation_outcome import Outcome, outcome_of
+from plesio.report.explanation_spans import (
+    Noise,
+    ReviewRound,
+    Segment,
+    components_of,
+    noises_of,
+    read_answers,
+    read_spans,
+)
+from plesio.report.explanation_stages import StoreSteps, read_stages, spans_of_stages
 
-__all__ = ["Change", "Chapter", "Limit", "Review", "Story", "story_of"]
+__all__ = ["Change", "Chapter", "Explanation", "Limit", "Review", "explanation_of"]
 
 _MANY = 2**20
 """Numbers in a tensor that is taken to compare compressions."""
@@ -150,7 +158,7 @@ class Chapter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class Explanation:
     """One run from its beginning to its end; times in seconds of training.
 
     Attributes:
@@ -216,10 +224,10 @@ class Story:
         return asdict(self)
 
 
-def story_of(
+def explanation_of(
     log: EventLog, run: RunResult, *, bsp: RunResult | None = None, num_seeds: int = 1, how_to_know: str = ""
-) -> Story:
-    """The story that the event log and the result of a run tell whose policy adapts or switches.
+) -> Explanation:
+    """The explanation that the event log and the result of a run tell whose policy adapts or switches.
 
     Args:
         log: What its policy heard and answered.
@@ -257,7 +265,7 @@ def story_of(
             raise DataError(f"the events are those of {policy.spec}, which changes nothing while it trains")
     reviews = tuple(_review(answer.steer, times=times) for answer in answers if answer.steer)
     chapters = tuple(_chapters(answers, reviews, spans, steps=steps, run=run, times=times))
-    return Story(
+    return Explanation(
         policy=run.policy,
         task=run.task,
         world=run.world,

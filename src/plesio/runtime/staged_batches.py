@@ -14,11 +14,11 @@ from typing import Protocol
 
 from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.protocol.to_worker import Turn
-from plesio.runtime.loading import LeasedFeed, SynchronousFeed
-from plesio.runtime.rack_feed import Rack, RackFeed
-from plesio.runtime.rounds import RoundBook
+from plesio.runtime.loading import LeasedBatches, SynchronousBatches
+from plesio.runtime.rack_batches import Rack, RackBatches
+from plesio.runtime.rounds import RoundRecords
 
-__all__ = ["StagedFeed", "Stages"]
+__all__ = ["StagedBatches", "Stages"]
 
 
 class Stages(Protocol):
@@ -49,7 +49,7 @@ class Stages(Protocol):
         ...
 
 
-class StagedFeed:
+class StagedBatches:
     """Deals in rounds or in leases, as the exchange in force asks.
 
     Args:
@@ -57,7 +57,7 @@ class StagedFeed:
         plan: Which loop of the session.
         seed: Seed of the order.
         rounds: The rank's; outlives the plan.
-        lease: Makes the feed of what is leased in the stage that begins.
+        lease: Makes the source of what is leased in the stage that begins.
         stages: Says which exchange is in force.
     """
 
@@ -67,8 +67,8 @@ class StagedFeed:
         *,
         plan: int,
         seed: int,
-        rounds: RoundBook,
-        lease: Callable[[], LeasedFeed | RackFeed],
+        rounds: RoundRecords,
+        lease: Callable[[], LeasedBatches | RackBatches],
         stages: Stages,
     ) -> None:
         self.figures = figures
@@ -81,10 +81,10 @@ class StagedFeed:
         self._moved = False
         self._current = self._begin(figures.whole())
 
-    def _begin(self, remainder: Remainder) -> SynchronousFeed | LeasedFeed | RackFeed:
+    def _begin(self, remainder: Remainder) -> SynchronousBatches | LeasedBatches | RackBatches:
         if self._stages.on_store:
             return self._lease()
-        return SynchronousFeed(
+        return SynchronousBatches(
             remainder,
             batch_size=self.figures.batch_size,
             first_epoch=self.plan,
@@ -127,7 +127,7 @@ class StagedFeed:
 
     def to_leases(self) -> Remainder:
         """From now on samples are leased; returns what is left for that."""
-        assert isinstance(self._current, SynchronousFeed)
+        assert isinstance(self._current, SynchronousBatches)
         remainder = self._current.remainder()
         self._current.close()
         self._current = self._lease()
@@ -139,7 +139,7 @@ class StagedFeed:
         self._current.taken(num_samples)
 
     def trained(self, num_samples: int) -> int | None:
-        """A step on the next ``num_samples`` samples is done; see `Feed`."""
+        """A step on the next ``num_samples`` samples is done; see `BatchSource`."""
         return self._current.trained(num_samples)
 
     def close(self) -> None:

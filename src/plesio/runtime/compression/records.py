@@ -8,10 +8,10 @@ from plesio.policies.compression import Compression
 from plesio.runtime.compression.reducer import CompressionFigures, Flush
 from plesio.runtime.timeline import Timeline
 
-__all__ = ["Booked", "CompressionBooks"]
+__all__ = ["CompressionRecords", "Recorded"]
 
 
-class Booked(Protocol):
+class Recorded(Protocol):
     """A reducer whose doings are taken down."""
 
     compression: Compression
@@ -31,7 +31,7 @@ class Booked(Protocol):
         ...
 
 
-class CompressionBooks:
+class CompressionRecords:
     """The trace's events ``flush`` and ``compression``, and a line among the fallbacks where a guard had to act.
 
     ``flush``: an exchange was sent in full, for the ``reason`` ``guard`` (with this rank's residual as a ``ratio`` to
@@ -43,7 +43,7 @@ class CompressionBooks:
         timeline: Where it goes.
     """
 
-    def __init__(self, reducers: Sequence[Booked], *, timeline: Timeline) -> None:
+    def __init__(self, reducers: Sequence[Recorded], *, timeline: Timeline) -> None:
         self._reducers = reducers
         self._timeline = timeline
         self._num_told = [0] * len(reducers)

@@ -20,7 +20,7 @@ from plesio.tasks.load import TASKS
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["FOR_TRAINING", "Gang", "enlisted"]
+__all__ = ["FOR_TRAINING", "ProcessPool", "enlisted"]
 
 FOR_TRAINING = ("torch._dynamo", *(origin.partition(":")[0] for origin in TASKS.values()))
 """To preload where tasks are trained. The first optimizer of a process imports ``torch._dynamo``, which takes almost as
@@ -29,7 +29,7 @@ STOP_S = 15.0
 """How long workers get to close their sessions before they are killed."""
 
 
-class Gang:
+class ProcessPool:
     """Starts ``count`` processes.
 
     Args:
@@ -116,7 +116,7 @@ class Gang:
             process.close()
         for pipe in self.pipes:
             pipe.close()
-        self.store = None  # its sockets go with it, whoever still refers to this gang (a traceback, say)
+        self.store = None  # its sockets go with it, whoever still refers to this processes (a traceback, say)
 
     def _idle(self) -> bool:
         """Whether all workers end by themselves soon, because they were waiting to be told what to do."""

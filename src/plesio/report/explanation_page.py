@@ -1,4 +1,4 @@
-"""The story of a run that changed in a terminal, and as a page with pictures."""
+"""The explanation of a run that changed in a terminal, and as a page with pictures."""
 
 from collections.abc import Mapping
 
@@ -7,59 +7,59 @@ from rich.table import Table
 from rich.text import Text
 
 from plesio.core.units import counted, format_bytes, format_seconds
-from plesio.report.figures.story import story_figures
-from plesio.report.figures.story_metric import metric_figure
+from plesio.report.explanation import Chapter, Explanation, Review
+from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
+from plesio.report.explanation_verdict import measured_rows, verdict_sentences
+from plesio.report.figures.explanation import explanation_figures
+from plesio.report.figures.explanation_metric import metric_figure
 from plesio.report.markup import prose
 from plesio.report.page_frame import page_of, section, section_of_figures, table
-from plesio.report.story import Chapter, Review, Story
-from plesio.report.story_sentences import closing_sentences, heading_text, story_sentences
-from plesio.report.story_verdict import measured_rows, verdict_sentences
 
-__all__ = ["render_story", "render_story_page"]
+__all__ = ["render_explanation", "render_explanation_page"]
 
 
-def render_story(story: Story) -> RenderableType:
+def render_explanation(explanation: Explanation) -> RenderableType:
     """How it did against bsp, with the figures as a table, and then the sentences as paragraphs."""
-    figures = _measured_table(story)
+    figures = _measured_table(explanation)
     parts: list[RenderableType] = [
-        *map(Text, (heading_text(story), *verdict_sentences(story))),
+        *map(Text, (heading_text(explanation), *verdict_sentences(explanation))),
         *([] if figures is None else [figures]),
-        *map(Text, (*story_sentences(story), *closing_sentences(story))),
+        *map(Text, (*explanation_sentences(explanation), *closing_sentences(explanation))),
     ]
     return Group(parts[0], *(line for part in parts[1:] for line in (Text(), part)))
 
 
-def render_story_page(story: Story) -> str:
+def render_explanation_page(explanation: Explanation) -> str:
     """The page as one HTML document."""
-    rows = [(row.what, row.here, row.bsp, row.compared) for row in measured_rows(story)]
-    verdict = "".join(f"<p>{prose(text)}</p>" for text in verdict_sentences(story))
+    rows = [(row.what, row.here, row.bsp, row.compared) for row in measured_rows(explanation)]
+    verdict = "".join(f"<p>{prose(text)}</p>" for text in verdict_sentences(explanation))
     verdict += table(["measured", "this run", "bsp", "compared"], rows) if rows else ""
     parts = [section(verdict, slug="verdict", title="Against bsp")]
-    metric = metric_figure(story)
+    metric = metric_figure(explanation)
     if metric is not None:
         parts.append(section_of_figures([metric], title="How good it was, when", slug="progress"))
-    sentences = "".join(f"<li>{prose(text)}</li>" for text in story_sentences(story))
-    closing = "".join(f"<p>{prose(text)}</p>" for text in closing_sentences(story))
+    sentences = "".join(f"<li>{prose(text)}</li>" for text in explanation_sentences(explanation))
+    closing = "".join(f"<p>{prose(text)}</p>" for text in closing_sentences(explanation))
     parts.append(section(f"<ol>{sentences}</ol>{closing}", slug="in-words", title="What it changed"))
-    figures = story_figures(story)
+    figures = explanation_figures(explanation)
     if figures:
         parts.append(section_of_figures(figures, title="In pictures"))
-    if story.chapters:
-        columns = [_row(chapter) for chapter in story.chapters]
+    if explanation.chapters:
+        columns = [_row(chapter) for chapter in explanation.chapters]
         chapters = table(list(columns[0]), [list(row.values()) for row in columns])
         parts.append(section(chapters, slug="chapters", title="Between the changes"))
-    if story.reviews:
-        parts.append(section(_reviews(story), slug="reviews", title="All that the policy answered"))
-    heading = f"{story.task}: what {story.policy} changed, and why"
+    if explanation.reviews:
+        parts.append(section(_reviews(explanation), slug="reviews", title="All that the policy answered"))
+    heading = f"{explanation.task}: what {explanation.policy} changed, and why"
     return page_of(
         parts,
-        title=f"Plesio: {story.task}, {story.policy}",
-        header=f"<h1>{prose(heading)}</h1>\n<p>{prose(heading_text(story))}</p>",
+        title=f"Plesio: {explanation.task}, {explanation.policy}",
+        header=f"<h1>{prose(heading)}</h1>\n<p>{prose(heading_text(explanation))}</p>",
     )
 
 
-def _measured_table(story: Story) -> Table | None:
-    rows = measured_rows(story)
+def _measured_table(explanation: Explanation) -> Table | None:
+    rows = measured_rows(explanation)
     if not rows:
         return None
     drawn = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True, padding=(0, 2, 0, 0))
@@ -70,14 +70,14 @@ def _measured_table(story: Story) -> Table | None:
     return drawn
 
 
-def _reviews(story: Story) -> str:
+def _reviews(explanation: Explanation) -> str:
     """Each answer with its reason, and below it all figures that it was decided from, whatever they are."""
     items = []
-    for review in story.reviews:
+    for review in explanation.reviews:
         when = f"After {counted(review.clock, 'step')} ({format_seconds(review.at_s)})"
         figures = f"<br><small>{prose(_inputs_text(review.inputs))}</small>" if review.inputs else ""
         items.append(f"<li>{prose(f'{when}, {review.policy}: {_sentence(review)}')}{figures}</li>")
-    summary = f"<summary>{counted(len(story.reviews), 'answer')}, each with its figures</summary>"
+    summary = f"<summary>{counted(len(explanation.reviews), 'answer')}, each with its figures</summary>"
     return f"<details>{summary}<ul>{''.join(items)}</ul></details>"
 
 

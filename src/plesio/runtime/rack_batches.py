@@ -18,9 +18,9 @@ from plesio.core.errors import DataError
 from plesio.protocol.message import Message, decode, encode, kind_of
 from plesio.protocol.plans import Block, PlanFigures
 from plesio.runtime.exchange.group import Group
-from plesio.runtime.loading import BlockSource, LeasedFeed
+from plesio.runtime.loading import BlockSource, LeasedBatches
 
-__all__ = ["Rack", "RackBlocks", "RackFeed", "figures_for_racks"]
+__all__ = ["Rack", "RackBatches", "RackBlocks", "figures_for_racks"]
 
 M = TypeVar("M", bound=Message)
 
@@ -160,7 +160,7 @@ class RackBlocks:
             self._source.release()
 
 
-class RackFeed:
+class RackBatches:
     """One worker's part of the batches that its rack leases.
 
     Args:
@@ -170,7 +170,7 @@ class RackFeed:
 
     turned = False
 
-    def __init__(self, whole: LeasedFeed, *, rack: Group) -> None:
+    def __init__(self, whole: LeasedBatches, *, rack: Group) -> None:
         self._whole = whole
         self._rack = rack
         self._dealt: deque[tuple[int, int]] = deque()

@@ -12,7 +12,7 @@ from pathlib import Path
 from plesio.core.errors import DataError, PolicySpecError
 from plesio.core.results import RunResult, read_results
 from plesio.policies import parse_policy, read_log
-from plesio.report.story import Story, story_of
+from plesio.report.explanation import Explanation, explanation_of
 
 __all__ = ["ChangingRuns", "find_changing_runs"]
 
@@ -51,8 +51,8 @@ class ChangingRuns:
         asked += [] if seed is None else [f"with seed {seed}"]
         raise DataError(f"{self.directory} has no run {' '.join(asked)}; it has {_listing(self.runs)}")
 
-    def story(self, place: int, *, bsp_directory: Path | None = None) -> Story:
-        """The story of one run, held against bsp on the same task with as many workers and the same seed.
+    def explanation(self, place: int, *, bsp_directory: Path | None = None) -> Explanation:
+        """The explanation of one run, held against bsp on the same task with as many workers and the same seed.
 
         Args:
             place: Which run.
@@ -74,7 +74,7 @@ class ChangingRuns:
                 f"--bsp {bsp_directory} has no finished run of bsp on {run.task} with {run.num_workers} workers and "
                 f"seed {run.seed} in the {run.world} world; it has {_listing(known)}"
             )
-        return story_of(
+        return explanation_of(
             read_log(folder / _EVENTS),
             run,
             bsp=bsp,

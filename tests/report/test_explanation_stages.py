@@ -1,4 +1,4 @@
-"""The story of runs that change by a schedule: of made-up events, every figure worked out by hand; and of real ones."""
+"""Runs that change by a schedule, explained: of made-up events, every figure worked out by hand; and of real ones."""
 
 import dataclasses
 import json
@@ -19,11 +19,11 @@ from plesio.policies import Arrived, EventLog, LeaveReason, Left, Reviewed, Stee
 from plesio.policies.events import Event
 from plesio.policies.replay import Entry
 from plesio.protocol.figures import RunInfo
-from plesio.report.figures.story import story_figures
-from plesio.report.story import Story, story_of
-from plesio.report.story_page import render_story_page
-from plesio.report.story_sentences import closing_sentences, heading_text, story_sentences
-from plesio.report.story_verdict import measured_rows
+from plesio.report.explanation import Explanation, explanation_of
+from plesio.report.explanation_page import render_explanation_page
+from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
+from plesio.report.explanation_verdict import measured_rows
+from plesio.report.figures.explanation import explanation_figures
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob
@@ -81,46 +81,46 @@ def switch_run(make_run: MakeRun) -> MakeRun:
 
 
 @pytest.fixture
-def story(switch_run: MakeRun) -> Story:
-    return story_of(THREE_STAGES, switch_run())
+def explanation(switch_run: MakeRun) -> Explanation:
+    return explanation_of(THREE_STAGES, switch_run())
 
 
-def test_a_stage_has_its_policy_its_steps_and_its_time(story: Story):
-    assert [(one.begin, one.end, one.policy, one.slack) for one in story.chapters] == [
+def test_a_stage_has_its_policy_its_steps_and_its_time(explanation: Explanation):
+    assert [(one.begin, one.end, one.policy, one.slack) for one in explanation.chapters] == [
         (0, 10, "bsp", 0),
         (10, 30, "asp", 1),
         (30, 40, "local_sgd:4", 3),
     ]
-    assert [one.begin_s for one in story.chapters] == pytest.approx([0, 0.4, 1.24])
+    assert [one.begin_s for one in explanation.chapters] == pytest.approx([0, 0.4, 1.24])
     # of 840 ms on the store a worker made 14 steps on average
-    assert [one.step_s for one in story.chapters] == pytest.approx([0.04, 0.06, 0.04])
-    assert [one.steps_made for one in story.chapters] == [(), (20, 8), ()]
-    assert [one.num_exchanges for one in story.chapters] == [10, 20, 3]
-    assert (story.server_bytes, story.outcome.bytes_sent) == (2_000, 5_000)
+    assert [one.step_s for one in explanation.chapters] == pytest.approx([0.04, 0.06, 0.04])
+    assert [one.steps_made for one in explanation.chapters] == [(), (20, 8), ()]
+    assert [one.num_exchanges for one in explanation.chapters] == [10, 20, 3]
+    assert (explanation.server_bytes, explanation.outcome.bytes_sent) == (2_000, 5_000)
 
 
-def test_the_sentences(story: Story):
-    assert heading_text(story) == f"digits under {POLICY}, seed 0, 2 workers: 2 changes in 40 steps, 1.64 s."
-    assert story_sentences(story) == [
+def test_the_sentences(explanation: Explanation):
+    assert heading_text(explanation) == f"digits under {POLICY}, seed 0, 2 workers: 2 changes in 40 steps, 1.64 s."
+    assert explanation_sentences(explanation) == [
         "It began under bsp: 10 steps in 400 ms, 40 ms each.",
         "After 10 steps (400 ms) it went from bsp to asp, because the schedule changes at step 10. A step then took "
         "60 ms, until step 30; the workers made between 8 and 20 steps.",
         "After 30 steps (1.24 s) it went from asp to local_sgd:4, because the schedule changes at step 30. A step then "
         "took 40 ms, until the end.",
     ]
-    assert closing_sentences(story) == [
+    assert closing_sentences(explanation) == [
         "In all it took 1.64 s and sent 5 kB: 3 kB in collectives and 2 kB between workers and servers."
     ]
 
 
 def test_it_is_held_against_a_measured_bsp_and_called_by_no_other_name(switch_run: MakeRun, make_run: MakeRun):
     bsp = make_run("bsp", 0, wall_s=3.28, bytes_sent_total=10_000)
-    story = story_of(THREE_STAGES, switch_run(), bsp=bsp)
-    assert [(row.what, row.here, row.bsp, row.compared) for row in measured_rows(story)][-2:] == [
+    explanation = explanation_of(THREE_STAGES, switch_run(), bsp=bsp)
+    assert [(row.what, row.here, row.bsp, row.compared) for row in measured_rows(explanation)][-2:] == [
         ("the whole run", "1.64 s", "3.28 s", "0.50x"),
         ("bytes sent", "5 kB", "10 kB", "0.50x"),
     ]
-    assert "adaptive" not in render_story_page(story)
+    assert "adaptive" not in render_explanation_page(explanation)
 
 
 def test_a_lost_worker_slows_no_step(switch_run: MakeRun):
@@ -131,33 +131,33 @@ def test_a_lost_worker_slows_no_step(switch_run: MakeRun):
         Left(worker=1, reason=LeaveReason.LOST),
         policy="switch:bsp/asp@10",
     )
-    last = story_of(log, switch_run(policy="switch:bsp/asp@10", steps=44, times_s=(0.0, 0.4, 1.2))).chapters[-1]
+    last = explanation_of(log, switch_run(policy="switch:bsp/asp@10", steps=44, times_s=(0.0, 0.4, 1.2))).chapters[-1]
     assert (last.end, last.steps_made) == (30, (20, 4))
     assert last.step_s == pytest.approx(0.04)
 
 
 @pytest.mark.parametrize("log", [log_of(), log_of(*BEGUN)], ids=["never asked", "asked ahead"])
 def test_a_run_that_ended_before_its_first_change_says_when_that_would_have_been(log: EventLog, switch_run: MakeRun):
-    story = story_of(log, switch_run(steps=18))
-    assert story_sentences(story) == [
+    explanation = explanation_of(log, switch_run(steps=18))
+    assert explanation_sentences(explanation) == [
         "Nothing changed: all 9 steps ran under bsp, because the schedule first changes at step 10."
     ]
 
 
 def test_a_run_without_a_step_has_nothing_to_tell(switch_run: MakeRun):
-    story = story_of(log_of(), switch_run(steps=0, losses=(), status="failed", error="worker 1 was lost"))
-    assert story_sentences(story) == ["No step was finished, so there is nothing to tell."]
-    assert story_figures(story) == []
-    render_story_page(story)
+    explanation = explanation_of(log_of(), switch_run(steps=0, losses=(), status="failed", error="worker 1 was lost"))
+    assert explanation_sentences(explanation) == ["No step was finished, so there is nothing to tell."]
+    assert explanation_figures(explanation) == []
+    render_explanation_page(explanation)
 
 
 def test_without_losses_nobody_knows_when_a_stage_ended(switch_run: MakeRun):
     with pytest.raises(DataError, match=r"seed 0, recorded no losses, and with them .* give session\.step the loss"):
-        story_of(THREE_STAGES, switch_run(losses=()))
+        explanation_of(THREE_STAGES, switch_run(losses=()))
 
 
-def test_the_figures_draw_the_stages(story: Story):
-    slack, step_time, loss = story_figures(story)
+def test_the_figures_draw_the_stages(explanation: Explanation):
+    slack, step_time, loss = explanation_figures(explanation)
     assert [figure.slug for figure in (slack, step_time, loss)] == ["slack", "step-time", "loss"]
     assert slack.title == "The slack was 1 step for 50 % of the run"
     assert step_time.title == "A step took 40 ms under bsp, 60 ms under asp and 40 ms under local_sgd:4"
@@ -170,16 +170,16 @@ def test_the_figures_draw_the_stages(story: Story):
     assert measured.name == "measured"
 
 
-def test_a_story_is_json(story: Story):
-    data = json.loads(json.dumps(story.to_json(), allow_nan=False))
+def test_a_explanation_is_json(explanation: Explanation):
+    data = json.loads(json.dumps(explanation.to_json(), allow_nan=False))
     assert [chapter["bsp_step_s"] for chapter in data["chapters"]] == [None] * 3
     assert data["chapters"][1]["steps_made"] == [20, 8]
 
 
 @pytest.mark.browser
-def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path, story: Story):
+def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path, explanation: Explanation):
     path = tmp_path / "explain.html"
-    path.write_text(render_story_page(story), encoding="utf-8")
+    path.write_text(render_explanation_page(explanation), encoding="utf-8")
     with launched() as browser:
         for width in (400, 1280):
             with opened(browser, width=width) as page:
@@ -212,9 +212,9 @@ def test_of_a_virtual_run_every_step_is_told_and_takes_what_it_takes(tmp_path: P
     """On a collective all wait for the slowest; on the store two of three make a step in a third of that time."""
     train("switch:local_sgd:4,delay=2/asp@8/bsp@20", tmp_path)
     [run] = read_results(tmp_path / "results.json")
-    story = story_of(read_log(tmp_path / "events.jsonl"), run)
-    averaged, free, together = story.chapters
-    assert [one.policy for one in story.chapters] == ["local_sgd:4,delay=2", "asp", "bsp"]
+    explanation = explanation_of(read_log(tmp_path / "events.jsonl"), run)
+    averaged, free, together = explanation.chapters
+    assert [one.policy for one in explanation.chapters] == ["local_sgd:4,delay=2", "asp", "bsp"]
     assert averaged.end == 8
     assert 20 <= free.end <= 21
     assert sum(free.steps_made) + 3 * (averaged.num_steps + together.num_steps) == run.steps
@@ -222,8 +222,8 @@ def test_of_a_virtual_run_every_step_is_told_and_takes_what_it_takes(tmp_path: P
     assert together.step_s == pytest.approx(0.06, rel=0.1)
     per_s = sum(1 / step_s for step_s in STEP_S)
     assert free.step_s == pytest.approx(len(STEP_S) / per_s, rel=0.15)
-    assert [one.end_s for one in story.chapters][-1] == pytest.approx(run.wall_s)
-    assert 0 < story.server_bytes < story.outcome.bytes_sent
+    assert [one.end_s for one in explanation.chapters][-1] == pytest.approx(run.wall_s)
+    assert 0 < explanation.server_bytes < explanation.outcome.bytes_sent
 
 
 def test_the_command_explains_the_folder_of_such_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

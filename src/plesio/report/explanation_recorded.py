@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from plesio.core.results import RunResult
-from plesio.report.story import Change, Review
-from plesio.report.story_clock import TrainingClock
+from plesio.report.explanation import Change, Review
+from plesio.report.explanation_clock import TrainingClock
 
 __all__ = ["recorded_changes", "recorded_review"]
 

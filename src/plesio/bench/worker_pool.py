@@ -9,27 +9,27 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Self
 
-from plesio.bench.gang import FOR_TRAINING, Gang
+from plesio.bench.process_pool import FOR_TRAINING, ProcessPool
 from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import Assignment, serve_runs
 from plesio.protocol.figures import RunFigures
 from plesio.runtime.observer import Observer
 
-__all__ = ["Crew", "CrewRun"]
+__all__ = ["PoolRun", "WorkerPool"]
 
 LOOK_S = 0.25
 """How often the run's figures are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class CrewRun:
+class PoolRun:
     """How a run ended: rank 0's result if it gave one, and what went wrong, by rank."""
 
     result: dict[str, Any] | None
     problems: dict[int, str]
 
 
-class Crew:
+class WorkerPool:
     """Starts the recipe's workers and waits until they are ready.
 
     Args:
@@ -40,23 +40,23 @@ class Crew:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        self._gang = Gang(recipe.workers.count, serve_runs, recipe, preload=FOR_TRAINING)
-        assert self._gang.store is not None, "just started"
-        self._observer = Observer(self._gang.store)
+        self._processes = ProcessPool(recipe.workers.count, serve_runs, recipe, preload=FOR_TRAINING)
+        assert self._processes.store is not None, "just started"
+        self._observer = Observer(self._processes.store)
         self.usable = True
-        """False when a worker was lost or failed; a new crew is needed then."""
+        """False when a worker was lost or failed; a new pool is needed then."""
         try:
-            self.samples_per_epoch = int(self._gang.await_ready()[0])
+            self.samples_per_epoch = int(self._processes.await_ready()[0])
             """Samples of the task's training set."""
         except BaseException:
             self.close()
             raise
 
-    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> CrewRun:
+    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> PoolRun:
         """Do one run with all workers; ``on_figures`` is called a few times a second."""
-        for pipe in self._gang.pipes:
+        for pipe in self._processes.pipes:
             pipe.send(assignment)
-        open_pipes = dict(enumerate(self._gang.pipes))
+        open_pipes = dict(enumerate(self._processes.pipes))
         result: dict[str, Any] | None = None
         problems: dict[int, str] = {}
         while open_pipes:
@@ -68,7 +68,7 @@ class Crew:
                 try:
                     kind, value = ready.recv()
                 except EOFError:
-                    kind, value = "failed", f"the process ended with {self._gang.status(rank)}"
+                    kind, value = "failed", f"the process ended with {self._processes.status(rank)}"
                 if kind == "failed":
                     problems[rank] = value
                 elif value is not None:
@@ -79,12 +79,12 @@ class Crew:
                     on_figures(figures)
         self._observer.next_run()
         self.usable = not problems
-        return CrewRun(result, problems)
+        return PoolRun(result, problems)
 
     def close(self) -> None:
         """Stop the workers."""
         self._observer.close()
-        self._gang.close()
+        self._processes.close()
 
     def __enter__(self) -> Self:
         return self

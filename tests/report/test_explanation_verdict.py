@@ -7,11 +7,11 @@ import pytest
 
 from plesio.core.results import Evaluation, LossPoint, RunResult
 from plesio.policies import EventLog, parse_policy
-from plesio.report.figures.story_metric import metric_figure
-from plesio.report.story import Story, story_of
-from plesio.report.story_outcome import FEWEST_TO_SMOOTH, outcome_of
-from plesio.report.story_page import render_story_page
-from plesio.report.story_verdict import measured_rows, verdict_sentences
+from plesio.report.explanation import Explanation, explanation_of
+from plesio.report.explanation_outcome import FEWEST_TO_SMOOTH, outcome_of
+from plesio.report.explanation_page import render_explanation_page
+from plesio.report.explanation_verdict import measured_rows, verdict_sentences
+from plesio.report.figures.explanation_metric import metric_figure
 
 MakeRun = Callable[..., RunResult]
 NAN = float("nan")
@@ -42,19 +42,19 @@ def run_of(make_run: MakeRun) -> Callable[..., RunResult]:
 
 
 @pytest.fixture
-def against(run_of: MakeRun) -> Callable[..., Story]:
-    """The story of an adaptive run, and a bsp run with other evaluations."""
+def against(run_of: MakeRun) -> Callable[..., Explanation]:
+    """The explanation of an adaptive run, and a bsp run with other evaluations."""
 
-    def make(ours: Sequence[float], theirs: Sequence[float], *, each_s: float = 1.0, **others: object) -> Story:
+    def make(ours: Sequence[float], theirs: Sequence[float], *, each_s: float = 1.0, **others: object) -> Explanation:
         run = run_of(ours, policy="adaptive", each_s=each_s, **others)
         log = EventLog(policy=parse_policy("adaptive"), entries=())
-        return story_of(log, run, bsp=run_of(theirs, **others))
+        return explanation_of(log, run, bsp=run_of(theirs, **others))
 
     return make
 
 
-def rows(story: Story) -> dict[str, tuple[str, str, str]]:
-    return {row.what: (row.here, row.bsp, row.compared) for row in measured_rows(story)}
+def rows(explanation: Explanation) -> dict[str, tuple[str, str, str]]:
+    return {row.what: (row.here, row.bsp, row.compared) for row in measured_rows(explanation)}
 
 
 def test_the_time_to_target_is_read_twice(run_of: MakeRun):
@@ -94,13 +94,13 @@ def test_a_target_is_not_met_through_an_evaluation_that_is_not_finite(run_of: Ma
     assert outcome_of(run_of((0.5, 0.6, 0.7, NAN, NAN, NAN)), target=0.65).smooth_to_target_s is None
 
 
-def test_better(against: Callable[..., Story]):
-    story = against(GOOD, BAD, each_s=0.5)
-    assert verdict_sentences(story)[0] == (
+def test_better(against: Callable[..., Explanation]):
+    explanation = against(GOOD, BAD, each_s=0.5)
+    assert verdict_sentences(explanation)[0] == (
         "Better than bsp: it was at the target sooner, in 0.37x bsp's time (smoothed), and ended better: accuracy "
         "+4.7 points (mean of the last 3 evaluations)."
     )
-    assert rows(story) == {
+    assert rows(explanation) == {
         "to accuracy 90.0 %, as evaluated": ("2 s", "6 s", "0.33x"),
         "to accuracy 90.0 %, smoothed": ("2.11 s", "5.71 s", "0.37x"),
         "accuracy in the end": ("98.0 %", "94.0 %", "+4.0 points"),
@@ -109,14 +109,14 @@ def test_better(against: Callable[..., Story]):
     }
 
 
-def test_worse_is_said_first_and_so_is_it_where_steps_were_shorter(against: Callable[..., Story]):
+def test_worse_is_said_first_and_so_is_it_where_steps_were_shorter(against: Callable[..., Explanation]):
     """It took less time for all its samples, and came later to the target and worse to the end."""
-    story = against(BAD, GOOD, each_s=0.9)
-    assert verdict_sentences(story)[0] == (
+    explanation = against(BAD, GOOD, each_s=0.9)
+    assert verdict_sentences(explanation)[0] == (
         "Worse than bsp: it was at the target later, in 1.22x bsp's time (smoothed), and ended worse: accuracy "
         "-4.7 points (mean of the last 3 evaluations)."
     )
-    assert rows(story)["the whole run"] == ("7.2 s", "8 s", "0.90x")
+    assert rows(explanation)["the whole run"] == ("7.2 s", "8 s", "0.90x")
 
 
 @pytest.mark.parametrize(
@@ -136,22 +136,22 @@ def test_worse_is_said_first_and_so_is_it_where_steps_were_shorter(against: Call
     ],
 )  # fmt: skip
 def test_every_way_that_it_may_come_out(
-    against: Callable[..., Story],
+    against: Callable[..., Explanation],
     ours: Sequence[float],
     theirs: Sequence[float],
     each_s: float,
     lead: str,
     words: str,
 ):
-    story = against(ours, theirs, each_s=each_s)
-    [verdict, reservation] = verdict_sentences(story)
+    explanation = against(ours, theirs, each_s=each_s)
+    [verdict, reservation] = verdict_sentences(explanation)
     assert verdict.startswith(f"{lead}: it ")
     assert words in verdict
     assert reservation.startswith("Measured, with the same task, 4 workers and seed 0.")
-    render_story_page(story)
+    render_explanation_page(explanation)
 
 
-def test_readings_that_contradict_each_other_decide_nothing(against: Callable[..., Story]):
+def test_readings_that_contradict_each_other_decide_nothing(against: Callable[..., Explanation]):
     lucky = (0.5, 0.95, 0.6, 0.7, 0.8, 0.9, 0.98, 0.98, 0.98)
     [verdict, _] = verdict_sentences(against(lucky, GOOD))
     assert verdict.startswith(
@@ -159,51 +159,51 @@ def test_readings_that_contradict_each_other_decide_nothing(against: Callable[..
     )
 
 
-def test_without_a_target_the_time_is_that_of_all_samples_and_so_it_says(against: Callable[..., Story]):
-    story = against(GOOD, GOOD, each_s=0.5, target=None)
-    assert verdict_sentences(story)[0] == (
+def test_without_a_target_the_time_is_that_of_all_samples_and_so_it_says(against: Callable[..., Explanation]):
+    explanation = against(GOOD, GOOD, each_s=0.5, target=None)
+    assert verdict_sentences(explanation)[0] == (
         "Better than bsp: it took 0.50x bsp's time for its samples (the time to a target is not known: no target was "
         "set), and ended as good (mean of the last 3 evaluations)."
     )
-    assert not any("to accuracy" in what for what in rows(story))
+    assert not any("to accuracy" in what for what in rows(explanation))
 
 
-def test_without_evaluations_it_is_not_known_whether_it_learned(against: Callable[..., Story]):
-    story = against((), (), each_s=0.5, wall_s=2.0)
-    assert verdict_sentences(story)[0].startswith("Whether it learned as well as bsp is not known: it took 1.00x")
-    assert list(rows(story)) == ["the whole run"]
-    assert metric_figure(story) is None
+def test_without_evaluations_it_is_not_known_whether_it_learned(against: Callable[..., Explanation]):
+    explanation = against((), (), each_s=0.5, wall_s=2.0)
+    assert verdict_sentences(explanation)[0].startswith("Whether it learned as well as bsp is not known: it took 1.00x")
+    assert list(rows(explanation)) == ["the whole run"]
+    assert metric_figure(explanation) is None
 
 
 def test_without_bsp_nobody_knows_and_what_to_type_is_told(run_of: MakeRun):
     log = EventLog(policy=parse_policy("adaptive"), entries=())
-    story = story_of(log, run_of(GOOD, policy="adaptive"), how_to_know="write plesio compare X")
-    assert verdict_sentences(story) == [
+    explanation = explanation_of(log, run_of(GOOD, policy="adaptive"), how_to_know="write plesio compare X")
+    assert verdict_sentences(explanation) == [
         "Whether this run did better or worse than bsp is not known: no finished run of bsp with the same task, "
         "workers and seed is here. What is predicted for bsp below is the time of its steps, not what they would have "
         "learned. To find out, write plesio compare X.",
         "By itself: accuracy 90.0 % came after 4 s (smoothed: after 4.22 s); it ended at accuracy 98.0 %.",
     ]
-    assert measured_rows(story) == []
+    assert measured_rows(explanation) == []
 
 
-def test_a_run_that_did_not_finish_is_held_against_nothing(against: Callable[..., Story]):
-    story = against(GOOD, GOOD, status="interrupted", error=None)
-    assert verdict_sentences(story) == ["The run was interrupted."]
-    assert measured_rows(story) == []
+def test_a_run_that_did_not_finish_is_held_against_nothing(against: Callable[..., Explanation]):
+    explanation = against(GOOD, GOOD, status="interrupted", error=None)
+    assert verdict_sentences(explanation) == ["The run was interrupted."]
+    assert measured_rows(explanation) == []
 
 
-def test_other_samples_and_other_seeds_are_told(against: Callable[..., Story]):
-    story = against(GOOD, GOOD)
-    assert story.bsp is not None
-    story = dataclasses.replace(story, num_seeds=3, bsp=dataclasses.replace(story.bsp, samples=100))
-    assert verdict_sentences(story)[1] == (
+def test_other_samples_and_other_seeds_are_told(against: Callable[..., Explanation]):
+    explanation = against(GOOD, GOOD)
+    assert explanation.bsp is not None
+    explanation = dataclasses.replace(explanation, num_seeds=3, bsp=dataclasses.replace(explanation.bsp, samples=100))
+    assert verdict_sentences(explanation)[1] == (
         "Measured, with the same task, 4 workers and seed 0, but with 51,200 samples where bsp had 100, so that the "
         "ends do not compare. One seed cannot tell small differences from chance; plesio report tells all 3 seeds here."
     )
 
 
-def test_the_figure_draws_both_runs_raw_and_smoothed(against: Callable[..., Story]):
+def test_the_figure_draws_both_runs_raw_and_smoothed(against: Callable[..., Explanation]):
     drawn = metric_figure(against(GOOD, (*BAD, NAN)))
     assert drawn is not None
     assert drawn.title == "It ended at accuracy 98.0 %"  # where bsp ended is not known
