@@ -17,7 +17,7 @@ from contextvars import ContextVar
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["LOG_VARIABLE", "at_clock", "set_up_logging", "speak_as"]
+__all__ = ["at_clock", "set_up_logging", "speak_as"]
 
 LOG_VARIABLE = "PLESIO_LOG"
 LEVELS = ("debug", "info", "warning", "error")
