@@ -90,6 +90,8 @@ def _command(study: "Study") -> Any:
     from plesio.planning.measured import MEASURED
 
     def ask(inputs: dict[str, Any], out: Path | None, measure: bool = False) -> None:
+        if out is not None:
+            make_folder(out)  # before anything is measured
         _show(study.ask(**inputs), measured=_measure(study) if measure else None, out=out)
 
     more: dict[str, tuple[Any, Any]] = {"out": (Out, None)}
@@ -110,8 +112,6 @@ def _show(asked: "Asked", *, measured: "Measured | None", out: Path | None) -> N
     from plesio.cli.compare import PLAIN_WIDTH
     from plesio.report.study import render_answer, render_measured, write_study
 
-    if out is not None:
-        make_folder(out)
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     console.print(render_answer(asked))
     if measured is not None:

@@ -234,6 +234,8 @@ def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Tran
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no model file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the model {path}: {error}") from None
     except json.JSONDecodeError as error:
