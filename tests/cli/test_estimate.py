@@ -149,7 +149,7 @@ def test_bandwidths_and_conditions_count(monkeypatch: pytest.MonkeyPatch):
         ("estimate --model llama-70b --cluster 8xh10 --tokens 1T", 'unknown accelerator "h10"'),
         ("estimate --model llama-70b --cluster 12xh100 --tokens 1T", "do not fill hosts of 8; write 8 or 16"),
         ("estimate --model llama-70b --cluster 8xh100 --tokens 1TB", 'as in "2T"'),
-        ("estimate --model none/config.json --cluster 8xh100 --tokens 1T", "cannot read the model none/config.json"),
+        ("estimate --model none/config.json --cluster 8xh100 --tokens 1T", "there is no model file none/config.json"),
         (
             "estimate --model llama-70b --cluster 8xh100 --search --tokens 1T",
             "llama-2-70b fits into the memory of 8xh100",

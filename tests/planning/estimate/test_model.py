@@ -171,7 +171,7 @@ def test_a_residual_network_is_known_by_its_sums():
     ("text", "message"),
     [
         ("lama-3-8b", 'did you mean "llama-3-8b"?'),
-        ("none.json", "cannot read the model none.json"),
+        ("none.json", "there is no model file none.json"),
     ],
 )
 def test_an_unknown_model_is_one_clear_line(text: str, message: str):
