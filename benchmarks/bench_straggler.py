@@ -1,4 +1,4 @@
-"""Throughput with one worker of four that is three times slower: `asp` against `bsp`, with `ssp:4` and `local_sgd:8`.
+"""Throughput with one worker of four that is three times slower: `asp` against `bsp`, and two others beside them.
 
 Four processes train the `digits` task; each computes the real gradient and paces the step to 20 ms (60 ms on the slow
 worker). All policies run in turn in the same processes, on the same number of samples, in an order that rotates from
@@ -35,7 +35,7 @@ from record import Spread, print_table, print_verdict, save
 GOAL = 2.3
 NUM_WORKERS = 4
 SLOW_WORKER, SLOW_SPEED = 3, 1 / 3
-POLICIES = ("bsp", "asp", "ssp:4", "local_sgd:8")
+POLICIES = ("bsp", "asp", "ssp:4,period=3", "local_sgd:8")
 
 
 def run_once(policy: str, *, num_samples: int, step_s: float, job: plesio.Job) -> dict[str, float]:

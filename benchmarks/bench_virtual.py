@@ -35,7 +35,7 @@ NUM_WORKERS = 16
 LIMIT_TURN_S, LIMIT_RUN_S = 100e-6, 60.0
 POLICIES = ("bsp", "local_sgd:8", "asp")
 LIMIT_RATIOS = {"asp": 2.0, "adaptive": 1.15}
-RATIO_POLICIES = ("bsp", "ssp:4", "asp", "adaptive")
+RATIO_POLICIES = ("bsp", "ssp:4,period=3", "asp", "adaptive")
 RATIO_SETTINGS = ((8, 1), (16, 1), (8, None), (16, None))
 """Workers, each with a host of its own, and servers (None: the default)."""
 RATIO_STEPS, RATIO_ROUNDS = 40, 5

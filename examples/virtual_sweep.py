@@ -1,4 +1,4 @@
-"""Which bound should `ssp` have, and does the network decide it? The same training at two bandwidths.
+"""Which bound and period should `ssp` have, and does the network decide it? The same training at two bandwidths.
 
     python examples/virtual_sweep.py
 
@@ -20,7 +20,7 @@ from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob
 from plesio.tasks import load_task
 
-POLICIES = ("ssp:0", "ssp:4", "ssp:16")
+POLICIES = ("ssp:0", "ssp:4", "ssp:4,period=4")
 BANDWIDTHS = ("50 Mbit/s", "1 Gbit/s")
 NUM_EPOCHS = 2
 

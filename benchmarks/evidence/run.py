@@ -56,9 +56,9 @@ RATES = {"stdlib_lm": (5.7e-3, 8e-3, 1.13e-2), "digits": (0.28, 0.4, 0.57)}
 CHANGES = (
     "bsp",
     "switch:local_sgd:4,delay=2/bsp@5",
-    "ssp:15,period=1",
-    "switch:ssp:15,period=1/bsp@120",
-    "switch:bsp/ssp:15,period=1@37",
+    "ssp:15",
+    "switch:ssp:15/bsp@120",
+    "switch:bsp/ssp:15@37",
 )
 """At a fiftieth, a half and a seventh of the run."""
 Runs = Mapping[str, Sequence[RunResult]]

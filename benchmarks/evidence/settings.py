@@ -51,8 +51,8 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
 STATICS = (
     "bsp",
     "bsp,compress=qsgd:8",
-    "ssp:4",
-    "ssp:15,period=1",
+    "ssp:4,period=3",
+    "ssp:15",
     "asp",
     "local_sgd:4",
     "local_sgd:8",

@@ -35,10 +35,10 @@ LM_RATES = (4e-3, 8e-3, 1.2e-2, 1.6e-2)
 """Tried on the seeds 100 and 101, where one worker trains on the batches of all."""
 LM_WORKERS = 8
 MBIT_PER_S = 160
-LM_RUNS = {1.2e-2: ("bsp", "ssp:1", "ssp:5", "asp", "adaptive"), 4e-3: ("bsp", "ssp:5", "asp")}
+LM_RUNS = {1.2e-2: ("bsp", "ssp:1", "ssp:5,period=3", "asp", "adaptive"), 4e-3: ("bsp", "ssp:5,period=3", "asp")}
 """Policies by rate: at the best one of synchronous training, and at a third of it."""
-SPREAD_POLICIES = ("bsp", "ssp:5", "asp", "adaptive")
-STALE = ("ssp:4", "asp", "local_sgd:8,delay=4")
+SPREAD_POLICIES = ("bsp", "ssp:5,period=3", "asp", "adaptive")
+STALE = ("ssp:4,period=3", "asp", "local_sgd:8,delay=4")
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "none": {},
     "dropout": {"dropout": 0.5},

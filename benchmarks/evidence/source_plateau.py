@@ -82,7 +82,7 @@ CURVES: Mapping[str, Curves] = {
         num_workers=8,
         rounds=240,
         change=48,
-        loose=("bsp,compress=qsgd:8", "local_sgd:8", "ssp:5", "asp"),
+        loose=("bsp,compress=qsgd:8", "local_sgd:8", "ssp:5,period=3", "asp"),
         harm=5.0,
         healthy=2.5,
     ),

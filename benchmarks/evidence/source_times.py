@@ -13,9 +13,9 @@ from plesio.core.results import RunResult
 __all__ = ["busy", "nodes"]
 
 NODES = (4, 8, 16, 32, 64)
-ROUNDS = {"bsp": 12, "ssp:5": 12, "asp": 12, "adaptive": 64}
+ROUNDS = {"bsp": 12, "ssp:5,period=3": 12, "asp": 12, "adaptive": 64}
 """Steps of each worker; adaptive needs some to get to where it stays."""
-EVERY_HOST_ROUNDS = {"ssp:5": 12, "asp": 4}
+EVERY_HOST_ROUNDS = {"ssp:5,period=3": 12, "asp": 4}
 """The same with the default, a server on every host: many messages to model."""
 MOST_SERVERS = 8
 BATCH = 16

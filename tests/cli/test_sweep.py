@@ -96,7 +96,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Stub:
             ["--bounds", "0,04", "--policies", "bsp,ssp:4,asp,weight=inverse"],
             ["ssp:0", "ssp:4", "bsp", "asp,weight=inverse"],
         ),
-        (["--bounds", "0,4,inf", "--period", "1"], ["ssp:0", "ssp:4,period=1", "ssp:inf"]),
+        (["--bounds", "2,4,inf", "--period", "3"], ["ssp:2,period=3", "ssp:4,period=3", "ssp:inf,period=3"]),
         (["--policies", "bsp"], ["bsp"]),
     ],
 )

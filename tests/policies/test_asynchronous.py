@@ -183,9 +183,10 @@ def test_cached_parameters_hold_all_updates_up_to_clock_minus_bound_minus_period
         in_cache[worker], cached_version[worker] = list(heard), version
 
 
-@pytest.mark.parametrize(("bound", "period"), [(0, 1), (1, 1), (2, 2), (4, 3), (7, 4), (math.inf, 1)])
-def test_default_period_sends_less_under_a_larger_bound(bound: float, period: int):
-    assert SSP(bound=bound).period == period
+@pytest.mark.parametrize("bound", [0, 1, 4, math.inf])
+def test_every_step_is_sent_unless_told_otherwise(bound: float):
+    policy = SSP(bound=bound)
+    assert all(policy.exchanges_at(clock) for clock in range(1, 10))
 
 
 @pytest.mark.parametrize("bound", [-1, 2.5, math.nan, -math.inf, True, "4"])

@@ -85,7 +85,7 @@ def test_spec_is_the_shortest_text(policy: Policy):
     [
         ("bsp", BSP()),
         ("bsp,exchange=store", BSP(exchange="store")),
-        ("ssp:4", SSP(bound=4, period=3)),
+        ("ssp:4", SSP(bound=4, period=1)),
         ("ssp:inf", SSP(bound=math.inf)),
         ("ssp:4,period=2,weight=inverse", SSP(bound=4, period=2, weighting=Inverse())),
         ("ssp:4,update=delta", SSP(bound=4, update="delta")),

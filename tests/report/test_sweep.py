@@ -22,9 +22,9 @@ from support.browser import check_figures, launched, load, opened
 
 NARROW, MIDDLE, WIDE = "100 Mbit/s", "1 Gbit/s", "10 Gbit/s"
 TIMES_S: dict[str, dict[str, list[float | None]]] = {
-    NARROW: {"ssp:0": [12.0, 14.0, 13.0], "ssp:4": [5.0, 6.0, 7.0], "ssp:inf": [None, None, None]},
-    MIDDLE: {"ssp:0": [4.0, 4.2, 4.4], "ssp:4": [2.0, None, 2.2], "ssp:inf": [1.6, 1.5, 1.4]},
-    WIDE: {"ssp:0": [4.0, 4.1, 4.4], "ssp:4": [2.0, 2.1, 2.2], "ssp:inf": [1.5, 1.4, 1.45]},
+    NARROW: {"ssp:0": [12.0, 14.0, 13.0], "ssp:4,period=3": [5.0, 6.0, 7.0], "ssp:inf": [None, None, None]},
+    MIDDLE: {"ssp:0": [4.0, 4.2, 4.4], "ssp:4,period=3": [2.0, None, 2.2], "ssp:inf": [1.6, 1.5, 1.4]},
+    WIDE: {"ssp:0": [4.0, 4.1, 4.4], "ssp:4,period=3": [2.0, 2.1, 2.2], "ssp:inf": [1.5, 1.4, 1.45]},
 }
 """Time to the target of seeds 0, 1, 2."""
 
@@ -67,15 +67,17 @@ def printed(sweep: Sweep) -> str:
 
 def test_the_sentences_say_which_policy_is_best_where_and_from_where_on_it_does_not_matter():
     assert sweep_sentences(a_sweep()) == [
-        "At 100 Mbit/s ssp:4 is first at accuracy 95.0 %, in 6 s: 2.17x as fast as ssp:0, the last. "
+        "At 100 Mbit/s ssp:4,period=3 is first at accuracy 95.0 %, in 6 s: 2.17x as fast as ssp:0, the last. "
         "Not on every seed: ssp:inf.",
         "At 1 Gbit/s ssp:inf is first at accuracy 95.0 %, in 1.5 s: 2.80x as fast as ssp:0, the last. "
-        "Not on every seed: ssp:4.",
+        "Not on every seed: ssp:4,period=3.",
         "At 10 Gbit/s ssp:inf is first at accuracy 95.0 %, in 1.45 s: 2.83x as fast as ssp:0, the last.",
-        "Bandwidth matters up to 10 Gbit/s: the last step, from 1 Gbit/s, still makes ssp:4 reach the target; "
+        "Bandwidth matters up to 10 Gbit/s: the last step, from 1 Gbit/s, still makes ssp:4,period=3 reach the target; "
         "ssp:inf and ssp:0 no longer gain.",
-        "The smallest bound within 10 % of the best one: ssp:4 at 100 Mbit/s; ssp:inf at 1 Gbit/s and 10 Gbit/s.",
-        "The times of a policy's seeds are up to 1.40x apart (ssp:4 at 100 Mbit/s): smaller differences may be chance.",
+        "The smallest bound within 10 % of the best one: ssp:4,period=3 at 100 Mbit/s; ssp:inf at 1 Gbit/s and 10 "
+        "Gbit/s.",
+        "The times of a policy's seeds are up to 1.40x apart (ssp:4,period=3 at 100 Mbit/s): smaller differences may "
+        "be chance.",
     ]
 
 
@@ -98,7 +100,7 @@ def test_what_is_said_of_a_sweep(times_s: dict[str, dict[str, list[float | None]
 def test_the_table_has_a_cell_for_every_policy_and_bandwidth():
     text = printed(a_sweep())
     assert re.search(r"policy +100 Mbit/s +1 Gbit/s +10 Gbit/s", text)
-    assert re.search(r"ssp:4 +6\.00 s \(3 of 3\) +2\.10 s \(2 of 3\) +2\.10 s \(3 of 3\)", text)
+    assert re.search(r"ssp:4,period=3 +6\.00 s \(3 of 3\) +2\.10 s \(2 of 3\) +2\.10 s \(3 of 3\)", text)
     assert re.search(r"ssp:inf +never \(0 of 3\) +1\.50 s \(3 of 3\)", text)
     assert re.search(r"ssp:0 +48 +48 +48", text)
     assert "cluster <4x1gbe>" in text
@@ -177,7 +179,7 @@ def test_bandwidths_are_on_a_logarithmic_axis_with_a_line_for_each_policy():
     sweep = a_sweep()
     figure = bandwidth_figure(sweep.comparisons, THROUGHPUT, slug="a", title="b").figure
     lines = lines_of(figure)
-    assert list(lines) == ["ssp:0", "ssp:4", "ssp:inf"]
+    assert list(lines) == ["ssp:0", "ssp:4,period=3", "ssp:inf"]
     assert list(lines["ssp:0"].x) == [1e8, 1e9, 1e10]
     assert lines["ssp:0"].y[0] == pytest.approx(1000 / 21)
     assert list(figure.layout.xaxis.ticktext) == ["100<br>Mbit/s", "1<br>Gbit/s", "10<br>Gbit/s"]

@@ -44,7 +44,7 @@ def sweep(
     ] = None,
     period: Annotated[
         int | None,
-        typer.Option("--period", metavar="STEPS", help="Between exchanges, under all --bounds; else it grows with B."),
+        typer.Option("--period", metavar="STEPS", help="Between exchanges, under all --bounds (1)."),
     ] = None,
     policies: Annotated[
         str | None,

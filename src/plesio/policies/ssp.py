@@ -10,9 +10,11 @@ When it begins a step at clock c, its parameters hold every update of every live
 (refused ones apart). Proof: they were pulled at an exchange at clock e > c - p, and it began step e only when everyone
 had been heard at clock e - 1 - s or later. With p = 1 that is the guarantee of Ho et al.: all up to clock c - s - 1.
 
-What is sent. Ho et al. flush a worker's cache at every clock; here it sends one update for p steps, so a larger bound
-sends less: p is 1 + s // 2 unless told otherwise. A worker that has stopped at the bound needs news from one that sends
-every p steps, hence p <= s + 1: beyond, all could stop with unsent steps and nobody would ever be heard of again.
+What is sent. A worker flushes its cache at every clock, as in Ho et al., or sends one update for p steps (the
+period), so a slow link carries less. That has a price under momentum: the gradients of p steps are applied as one
+step of p times the length, which stands less of a learning rate (docs/log.md, section 43). A worker that has stopped
+at the bound needs news from one that sends every p steps, hence p <= s + 1: beyond, all could stop with unsent steps
+and nobody would ever be heard of again.
 
 A bound of 0 is BSP on the store, by the same machine; an infinite one is ASP.
 """
@@ -32,18 +34,13 @@ from plesio.policies.weighting import UNWEIGHTED, Weighting
 __all__ = ["SSP"]
 
 
-def _default_period(bound: float) -> int:
-    return 1 if math.isinf(bound) else 1 + int(bound) // 2
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SSP(PeriodicSchedule):
     """No step begins at a lead above ``bound``; updates are applied as they arrive.
 
     Args:
         bound: s, the largest lead in steps; ``math.inf`` for none.
-        period: p, steps between two exchanges of a worker, at most ``bound + 1``; by default ``1 + bound // 2``, and 1
-            without a bound.
+        period: p, steps between two exchanges of a worker, at most ``bound + 1``.
         update: ``gradient`` (the store's optimizer steps) or ``delta`` (the worker's does, and the store adds).
         weighting: Weight of an update by its staleness.
 
@@ -51,7 +48,7 @@ class SSP(PeriodicSchedule):
         PolicySpecError: A value that is out of range, or a period that would let every worker wait for the others.
 
     >>> SSP(bound=4).period, SSP(bound=4).spec, SSP(bound=math.inf).spec
-    (3, 'ssp:4', 'ssp:inf')
+    (1, 'ssp:4', 'ssp:inf')
     """
 
     name: ClassVar[str] = "ssp"
@@ -59,7 +56,7 @@ class SSP(PeriodicSchedule):
     delay: ClassVar[int] = 0
 
     bound: float = 4
-    period: int = None  # type: ignore[assignment]  # None asks for the default, which depends on the bound
+    period: int = 1
     update: UpdateKind = "gradient"
     weighting: Weighting = UNWEIGHTED
 
@@ -69,8 +66,6 @@ class SSP(PeriodicSchedule):
             raise PolicySpecError(
                 f"ssp: bound is {self.bound!r}; write a whole number of steps, 0 or more, or inf for no bound"
             )
-        if self.period is None:
-            object.__setattr__(self, "period", _default_period(self.bound))
         require_whole("ssp", "period", self.period, minimum=1)
         if self.period > self.bound + 1:
             raise PolicySpecError(
@@ -88,7 +83,7 @@ class SSP(PeriodicSchedule):
     def spec(self) -> str:
         """``ssp:BOUND`` and what differs from the defaults."""
         options = {
-            "period": None if self.period == _default_period(self.bound) else str(self.period),
+            "period": None if self.period == 1 else str(self.period),
             "update": None if self.update == "gradient" else self.update,
             "weight": None if self.weighting == UNWEIGHTED else self.weighting.spec,
         }

@@ -335,7 +335,7 @@ def test_a_good_state_is_kept_on_the_store_too(monkeypatch: pytest.MonkeyPatch) 
     script(monkeypatch, on_store, replace(on_store, keep=True), on_store, to(1, restore=True, alarm=True))
     simulation = run("adaptive")
     workers, [result] = workers_of(simulation), simulation.runs
-    assert [one["policy"] for one in result.decisions][-2:] == ["ssp:7,period=1", "bsp"]
+    assert [one["policy"] for one in result.decisions][-2:] == ["ssp:7", "bsp"]
     assert all(worker.transitions[-1].restored for worker in workers)  # nothing was kept before the store
     for worker in workers[1:]:
         torch.testing.assert_close(worker.parameters, workers[0].parameters, rtol=0, atol=0)

@@ -167,7 +167,7 @@ def after_synchronous_steps(batches: Sequence[list[list[int]]], sizes: Sequence[
 
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL, (2, 2, 1)], ids=str)
 def test_a_rack_steps_as_one_and_racks_never_drift_beyond_the_bound(sizes: Sequence[int]) -> None:
-    simulation = run("hier:bsp/ssp:2", sizes=sizes, slow=0, samples=2000)
+    simulation = run("hier:bsp/ssp:2,period=2", sizes=sizes, slow=0, samples=2000)
     workers, racks = workers_of(simulation), racks_of(sizes)
     for rack in racks:
         steps = list(zip(*(workers[rank].states for rank in rack), strict=True))
@@ -262,7 +262,7 @@ def test_metrics_are_known_in_the_rack_that_evaluates_and_snapshots_are_by_all_s
 
 
 def test_a_gradient_that_is_not_finite_costs_its_rack_the_step_and_no_other() -> None:
-    clean, poisoned = (run("hier:bsp/ssp:4", poison=rank) for rank in (-1, 1))
+    clean, poisoned = (run("hier:bsp/ssp:4,period=3", poison=rank) for rank in (-1, 1))
     assert poisoned.runs[0].refused_updates == {"1": {"not_finite": 1}}
     states = [[worker.states[4] for worker in workers_of(simulation)] for simulation in (clean, poisoned)]
     assert states[0][2:] == states[1][2:]
@@ -306,8 +306,8 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
 
 
 def test_racks_whose_steps_vary_hold_each_other_up_less_than_under_bsp_or_local_sgd() -> None:
-    """Averaging every 3 steps, as often as ssp:4 exchanges, waits for whoever is slow then; a bound lets that pass."""
-    policies = ("bsp", "hier:bsp/local_sgd:3", "hier:bsp/ssp:4")
+    """Averaging as often as the bounded policy exchanges waits for whoever is slow then; a bound lets that pass."""
+    policies = ("bsp", "hier:bsp/local_sgd:3", "hier:bsp/ssp:4,period=3")
     bsp, local_sgd, ssp = (run(policy, cv=1.0, step_s=0.1, samples=3200).runs[0].samples_per_s for policy in policies)
     assert bsp < local_sgd < ssp
     assert ssp > 1.08 * local_sgd

@@ -125,8 +125,8 @@ def test_an_adaptive_run_goes_to_racks_that_share_the_store_and_back(monkeypatch
     simulation = run("adaptive", samples=20 * NUM_SAMPLES, loops=1)
     workers, [result] = workers_of(simulation), simulation.runs
     changes = [one["policy"] for one in result.decisions if one["policy"] != one["before"]]
-    shared = "hier:bsp/ssp:3,period=1"
-    assert changes == [shared, "hier:bsp/local_sgd:4,delay=2", shared, "ssp:3,period=1", shared, "bsp", shared, "bsp"]
+    shared = "hier:bsp/ssp:3"
+    assert changes == [shared, "hier:bsp/local_sgd:4,delay=2", shared, "ssp:3", shared, "bsp", shared, "bsp"]
     seen = seen_in(workers, 0)
     assert len(seen) == 20 * NUM_SAMPLES - _num_left_out(result.fallbacks)
     assert {seen.count(index) for index in range(NUM_SAMPLES)} <= {19, 20}
