@@ -4,20 +4,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio.core.exhibits import Chart, Table
 from plesio.core.inputs import Written, checked
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.activations import Recomputation
-from plesio.planning.estimate.exhibits import training_charts, training_finding, training_tables
 from plesio.planning.estimate.frontier import Frontier, find_frontier
 from plesio.planning.estimate.hardware import Machine, find_accelerator, parse_machine
 from plesio.planning.estimate.layout import SOFTWARE, Layout, SoftwareName
 from plesio.planning.estimate.model import Convolutional, Model
 from plesio.planning.estimate.named_models import find_model
-from plesio.planning.estimate.search_exhibits import search_charts, search_finding, search_tables
+from plesio.planning.estimate.search_charts import search_charts, search_finding, search_tables
 from plesio.planning.estimate.sensitivity import Sensitivity, tornado
 from plesio.planning.estimate.training import DEVICE_MTBF_S, STEP_ERROR, Conditions, Training, estimate_training
+from plesio.planning.estimate.training_charts import training_charts, training_finding, training_tables
 
 __all__ = ["Estimate", "estimate"]
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.planning.measured.real_gradients import training_gradients
 from plesio.planning.studies.measured import Measured

@@ -21,7 +21,7 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from plesio.bench.namespaces import why_no_namespaces
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_seconds
 from plesio.cost.collectives import all_gather_s, bytes_sent_per_rank, ring_all_reduce_s

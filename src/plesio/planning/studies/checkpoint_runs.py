@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import chain, count
 
-from plesio.core.exhibits import TimelineBar
+from plesio.core.charts import TimelineBar
 from plesio.cost.faults import Failures
 from plesio.planning.theory.reliability import expected_slowdown
 from plesio.sim.checkpoints import Runs, simulate_runs, trace_run

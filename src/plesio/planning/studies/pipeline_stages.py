@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from plesio.core.exhibits import TimelineBar
+from plesio.core.charts import TimelineBar
 from plesio.cost.activations import Recomputation
 from plesio.sim.pipeline_schedules import (
     SCHEDULES,

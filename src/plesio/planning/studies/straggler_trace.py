@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.exhibits import Table
+from plesio.core.charts import Table
 from plesio.planning.studies.interval import Interval, interval_of
 
 __all__ = ["PERIODS", "ComposedTrace", "compose_trace", "slowest_sum"]

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from plesio.core.charts import Axis, BarChart, Chart, HeatMap, LineChart, Series
 from plesio.core.errors import ConfigError
-from plesio.core.exhibits import Axis, BarChart, Chart, HeatMap, LineChart, Series
 from plesio.core.units import format_seconds
 from plesio.planning.theory.bound import Bound
 from plesio.planning.theory.catalogue import Theorem

@@ -28,8 +28,8 @@ from typing import Annotated, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.planning.studies.noisy_descent import Bowl, descend_greedily, estimate_noise_scale, steps_to_target

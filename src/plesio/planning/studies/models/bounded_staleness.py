@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.planning.studies.delayed_descent import (

@@ -24,8 +24,8 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 
+from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE_OR_0, Within
 from plesio.cost.collectives import (

@@ -28,8 +28,8 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
 from plesio.cost.collectives import (

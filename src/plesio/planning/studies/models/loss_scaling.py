@@ -26,7 +26,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_percent, format_seconds
 from plesio.core.within import DURATION_OR_0, Within
 from plesio.planning.studies.half_precision_descent import (

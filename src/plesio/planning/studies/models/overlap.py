@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal, get_args
 
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table, Timeline, TimelineBar
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.collectives import ALL_REDUCES

@@ -26,8 +26,8 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
 from plesio.cost.step_time import EmpiricalTrace

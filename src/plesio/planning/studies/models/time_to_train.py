@@ -16,11 +16,17 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ConfigError
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, Within
-from plesio.planning.estimate.exhibits import (
+from plesio.planning.estimate.goodput import Goodput
+from plesio.planning.estimate.hardware import Machine, parse_machine
+from plesio.planning.estimate.layout import Layout
+from plesio.planning.estimate.named_models import find_model
+from plesio.planning.estimate.sensitivity import CHANGE, Sensitivity, best_upgrade, tornado
+from plesio.planning.estimate.training import CHECKPOINT_BYTES, DEVICE_MTBF_S, Conditions, Training, estimate_training
+from plesio.planning.estimate.training_charts import (
     format_amount,
     format_days,
     format_dollars,
@@ -29,12 +35,6 @@ from plesio.planning.estimate.exhibits import (
     tornado_chart,
     tornado_table,
 )
-from plesio.planning.estimate.goodput import Goodput
-from plesio.planning.estimate.hardware import Machine, parse_machine
-from plesio.planning.estimate.layout import Layout
-from plesio.planning.estimate.named_models import find_model
-from plesio.planning.estimate.sensitivity import CHANGE, Sensitivity, best_upgrade, tornado
-from plesio.planning.estimate.training import CHECKPOINT_BYTES, DEVICE_MTBF_S, Conditions, Training, estimate_training
 from plesio.planning.studies.study import Answer
 from plesio.sim.checkpoints import Runs, simulate_runs
 

@@ -1,14 +1,14 @@
-"""A search in words, tables and charts (`plesio.core.exhibits`)."""
+"""A search in words, tables and charts (`plesio.core.charts`)."""
 
 import math
 from collections.abc import Sequence
 
-from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_seconds
-from plesio.planning.estimate.exhibits import format_days, format_dollars, format_gib, format_layout
 from plesio.planning.estimate.frontier import Frontier
 from plesio.planning.estimate.search import Search
 from plesio.planning.estimate.training import Training
+from plesio.planning.estimate.training_charts import format_days, format_dollars, format_gib, format_layout
 
 __all__ = ["search_charts", "search_finding", "search_tables"]
 
