@@ -59,7 +59,7 @@ class FailuresSection(Section):
 
     Attributes:
         mtbf: Mean time until a worker fails.
-        shape: Of the Weibull distribution of that time; 1 is the exponential distribution.
+        shape: Shape of the Weibull distribution of that time; 1 is the exponential distribution.
         rejoin_after: When a new worker joins in place of one that failed; None for never.
     """
 

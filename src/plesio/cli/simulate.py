@@ -46,7 +46,7 @@ STEP_TIME = "20 ms"
 """What a step takes on a machine that was not measured."""
 
 STEP_TIMES = {"constant": "mean", "lognormal": "mean", "gamma": "mean", "pareto": "min", "trace": "path"}
-"""For each kind of step time, the key whose name need not be written."""
+"""The key whose name need not be written, for each kind of step time."""
 
 EXAMPLE_TABLES = {
     "stalls": "probability=0.01,factor=10",

@@ -151,7 +151,7 @@ class BarChart(Chart):
 
     Attributes:
         rows: Names, from top to bottom.
-        parts: For each part a value a row.
+        parts: A value a row for each part.
         colours: Colours of parts, where they mean something on the whole page.
         ends: What stands at the end of each bar; without, its length.
     """
@@ -220,8 +220,8 @@ class TimelineBar:
 
     Attributes:
         row: Where it is drawn, a place in `Timeline.rows`.
-        start: On the timeline's axis.
-        end: The same.
+        start: Its start on the timeline's axis.
+        end: Its end, likewise.
         kind: What goes on; spans of a kind have a colour.
         label: What stands in it; may be empty.
         hint: What a reader learns by pointing at it, besides its time; may be empty.
@@ -241,7 +241,7 @@ class Timeline(Chart):
 
     Attributes:
         rows: Names, from top to bottom.
-        spans: In any order. Kinds come in the legend in the order of ``spans``.
+        spans: Bars in any order. Kinds come in the legend in the order of ``spans``.
         colours: Colours of kinds, where they mean something on the whole page.
     """
 
@@ -257,7 +257,7 @@ class Panels(Chart):
     """Charts of one kind beside each other, each below its own title.
 
     Attributes:
-        charts: From left to right and from top to bottom. In one column they share the horizontal axis.
+        charts: Charts from left to right and from top to bottom; in one column they share the horizontal axis.
         columns: Charts in a row.
     """
 

@@ -350,5 +350,5 @@ def _example(
         num_workers: Workers.
         gradient_bytes: What each
             has.
-        nic_bytes_per_s: Of each.
+        nic_bytes_per_s: Bandwidth of each.
     """

@@ -32,7 +32,7 @@ Recomputation = Literal["none", "selective", "full"]
 """What the backward pass computes again instead of keeping it."""
 
 _BYTES = 2
-"""Of an activation."""
+"""Bytes of an activation."""
 
 
 def layer_activation_bytes(
@@ -103,7 +103,7 @@ def first_stage_activation_bytes(
     66.9
 
     Args:
-        layer_bytes: From `layer_activation_bytes`.
+        layer_bytes: Bytes of a layer, from `layer_activation_bytes`.
         num_layers: L, of the whole model.
         hidden: h.
         sequence: s.

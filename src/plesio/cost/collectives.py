@@ -131,7 +131,7 @@ def unequal_all_to_all_s(
     0.003
 
     Args:
-        sent_bytes: From each rank (rows) to each; what a rank has for itself counts for nothing.
+        sent_bytes: Bytes from each rank (rows) to each; what a rank has for itself counts for nothing.
         link: α and B.
         duplex: Share of the smaller of what a port sends and receives that the other hides; 1 is full duplex.
 

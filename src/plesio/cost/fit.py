@@ -1,4 +1,4 @@
-"""From measured times to the Hockney model: a straight line through (size, seconds), and its latency and bandwidth.
+"""Measured times made a Hockney model: a straight line through (size, seconds), and its latency and bandwidth.
 
 Sizes range over decades and a timer's errors grow with what it times, so the line makes the *relative* errors small:
 the squares of ``(y - a - b x) / y`` are summed, that is weights ``1/y²``, with y as it was measured. Neither latency
@@ -32,8 +32,8 @@ class LineFit:
     """``y = intercept + slope x``, neither of them negative.
 
     Attributes:
-        intercept: In units of y: seconds, for times.
-        slope: In units of y over units of x: seconds per byte, for times by sizes.
+        intercept: Intercept in units of y: seconds, for times.
+        slope: Slope in units of y over units of x: seconds per byte, for times by sizes.
         intercept_ci95: Ends of the 95 % confidence interval, 0 or more.
         slope_ci95: Likewise.
         residuals: ``measured / predicted - 1`` of each point, in the order given.

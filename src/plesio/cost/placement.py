@@ -30,7 +30,7 @@ class _Round:
 
     Attributes:
         pairs: Sender and receiver of each, as positions among the ranks that take part.
-        num_bytes: Of one message.
+        num_bytes: Bytes of one message.
         times: How often this round happens.
     """
 

@@ -18,10 +18,10 @@ __all__ = ["comparison_charts", "policy_looks", "timeline_chart"]
 _ACTIVITY_COLOURS = {"compute": "#86a8c4", "communicate": "#3f6384", "wait": "#d1604d"}
 """Waiting is what a policy is chosen against, so it is the one that stands out."""
 _LINK_COLOURS = ("#3f6384", "#86a8c4", "#c9b458", "#9a7fb0")
-"""By order of appearance."""
+"""Colours of link classes, by order of appearance."""
 _BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _BEYOND = 0.6
-"""Before and after the bars of the least and the greatest staleness."""
+"""Room before and after the bars of the least and the greatest staleness."""
 
 Looks = Mapping[str, Look]
 """One for each policy, in all charts of a page."""

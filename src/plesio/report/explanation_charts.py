@@ -18,7 +18,7 @@ __all__ = ["explanation_charts"]
 
 _IN_FORCE, _BSP, _RESTORED = Look(COLOURS[0]), Look(QUIET, 1), Look(COLOURS[4], NUM_SHAPES - 1)
 _STRAND = 0.075
-"""Between two components' lines at one slack, in rungs of the ladder."""
+"""Distance between two components' lines at one slack, in rungs of the ladder."""
 _SIZES = (1, 3, 7, 15, 31, 63, 127, 255)
 _ALLOWED = (
     ", and how many each part of the policy that looks at training allowed; the lines of parts lie a little above what "

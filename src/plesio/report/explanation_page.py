@@ -101,7 +101,7 @@ def _inputs_text(inputs: Mapping[str, float]) -> str:
 
 
 def _row(chapter: Chapter) -> dict[str, str]:
-    """By column; the same columns for all chapters of a run."""
+    """A chapter's cells by column; all chapters of a run have the same columns."""
     row = {
         "steps": f"{chapter.begin + 1} to {chapter.end}",
         "from": format_seconds(chapter.begin_s),

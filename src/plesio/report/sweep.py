@@ -100,7 +100,7 @@ def _best(bandwidth: str, sweep: Sweep) -> str:
 
 
 def _where_bandwidth_matters(sweep: Sweep) -> str | None:
-    """From which bandwidth on more of it shortens no policy's time by more than 10 %."""
+    """The bandwidth from which on more of it shortens no policy's time by more than 10 %."""
     times = {bandwidth: _times_s(comparison) for bandwidth, comparison in sweep.comparisons.items()}
     *narrower, widest = times
     last = times[widest]

@@ -45,7 +45,7 @@ class SweepPoint:
 
     Attributes:
         by_seed: (seed, value) of the seeds that have one.
-        median: Of them; None if there are none.
+        median: Median of them; None if there are none.
         num_runs: Runs that were to have one, unfinished ones included.
         at_least: What the value is above where no run has one; None where nobody knows.
     """
@@ -66,8 +66,8 @@ class Quantity:
     """What is drawn.
 
     Attributes:
-        title: Of the axis.
-        unit: Of a value.
+        title: Title of the axis.
+        unit: Unit of a value.
         seeds: Those that have one.
         caption: What it is, where the title leaves that open.
         point_of: Finds a policy's point.

@@ -16,7 +16,7 @@ __all__ = ["MOST_WORKERS", "Window", "read_window"]
 MOST_WORKERS = 16
 """More rows than that nobody reads."""
 STEPS = 10
-"""Of the slowest worker, in the window."""
+"""Steps of the slowest worker in the window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Window:
         spans: Those that overlap the window, of the workers that are shown.
         begins_s: Where the window begins, in seconds since the traces do.
         ends_s: Where it ends.
-        num_workers: In the run; of more than `MOST_WORKERS` the first are shown, and the slowest.
+        num_workers: Workers in the run; of more than `MOST_WORKERS` the first are shown, and the slowest.
     """
 
     policy: str

@@ -100,7 +100,7 @@ def _summary(predictions: Sequence[Prediction]) -> list[list[str]]:
 
 
 def _number(value: float) -> str:
-    """Without powers of ten.
+    """A number as text, without powers of ten.
 
     >>> _number(59_612_345.0), _number(0.47634), _number(2.8e-17)
     ('59,612,345', '0.4763', '0')

@@ -36,7 +36,7 @@ class Transformer:
         tied_embeddings: The output matrix is the embedding's.
         head_size: d; None is ``h / a``.
         num_experts: BatchSource-forward networks a layer.
-        experts_per_token: Of which a token goes through so many.
+        experts_per_token: How many of them a token goes through.
 
     >>> gpt3 = Transformer(
     ...     name="GPT-3", num_layers=96, hidden_size=12288, num_heads=96, num_kv_heads=96, ffn_size=49152,
@@ -176,7 +176,7 @@ class Transformer:
 
     @property
     def tokens_per_sample(self) -> int:
-        """Of a sequence."""
+        """Tokens of a sequence."""
         return self.sequence_length
 
 
@@ -200,7 +200,7 @@ class Convolutional:
     Attributes:
         name: What people call it.
         num_parameters: Trained.
-        forward_flops: Of an image; twice its multiplications.
+        forward_flops: FLOPs of an image; twice its multiplications.
         activation_values: Numbers of an image that the backward pass needs.
         num_layers: Layers with parameters, in which gradients become ready one after the other.
     """

@@ -35,7 +35,7 @@ class PublishedStep:
         source: ``A``, ``C``, ``D`` or ``E``.
         model: What was trained.
         layout: How.
-        machine: On what.
+        machine: What it runs on.
         global_batch: Sequences of a step.
         step_s: Seconds, reported or from the reported FLOP/s.
     """
@@ -55,8 +55,8 @@ class PublishedMemory:
     Attributes:
         step: The step of source C with full recomputation, whose model and layout it is.
         state_gib: Parameters, gradients and optimizer, without those of the embedding.
-        activations_gib: Without recomputation and without sequence parallelism.
-        selective_gib: With selective recomputation and sequence parallelism.
+        activations_gib: GiB without recomputation and without sequence parallelism.
+        selective_gib: GiB with selective recomputation and sequence parallelism.
     """
 
     step: PublishedStep

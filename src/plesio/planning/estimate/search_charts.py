@@ -55,7 +55,7 @@ def _fastest(training: Training, found: Search, *, top: int) -> Table:
 
 
 def _run_s(training: Training, step_s: float) -> float:
-    """Of a run on the same machine with another step: failures and states stretch all alike."""
+    """Seconds of a run on the same machine with another step: failures and states stretch all alike."""
     return training.total_s * step_s / training.step.total_s
 
 

@@ -47,7 +47,7 @@ def measure_compression(
     Args:
         on_step: Is told what is being measured.
         specs: Compressions.
-        steps: Of the training, whose gradients are compressed.
+        steps: Steps of the training, whose gradients are compressed.
     """
     on_step(f"gradients of digits up to step {max(steps)}")
     gradients = training_gradients(steps)
@@ -101,7 +101,7 @@ def measure_compression(
 
 
 def measured_share(gradient: Tensor, share: float) -> float:
-    """Of ``‖g‖²``, what the largest ``share`` of the numbers has."""
+    """The part of ``‖g‖²`` that the largest ``share`` of the numbers has."""
     squares = gradient.double().square().sort(descending=True).values
     return float(squares[: math.ceil(share * len(squares))].sum() / squares.sum())
 
@@ -137,7 +137,7 @@ def _compressed(stage: Compression, gradient: Tensor) -> tuple[int, float]:
 
 
 def _bytes_of_numbers(stage: Compression, number: int) -> float:
-    """Without places and scales."""
+    """Bytes of the numbers, without places and scales."""
     if isinstance(stage, (TopK, RandomK)):
         return 4 * stage.num_kept(number)
     return stage.bits * number / 8 if isinstance(stage, Qsgd) else 2 * number

@@ -42,7 +42,7 @@ def measure_local_sgd(
     Args:
         on_step: Is told what is being measured.
         periods: K, three or more, from the smallest on; powers of two.
-        num_steps: Of each worker; a multiple of twice the largest K.
+        num_steps: Steps of each worker; a multiple of twice the largest K.
         seeds: One run for each K and seed.
     """
     runs = run_quadratics(

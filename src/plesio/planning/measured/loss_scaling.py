@@ -47,8 +47,8 @@ def measure_loss_scaling(
 
     Args:
         on_step: Is told what is being measured.
-        steps: Of the training, 1 or later, whose casts are predicted.
-        run_steps: Of the training with a dynamic scale.
+        steps: Steps of the training, 1 or later, whose casts are predicted.
+        run_steps: Steps of the training with a dynamic scale.
     """
     on_step(f"gradients of digits up to step {max(steps)}")
     before = [step - 1 for step in steps]

@@ -33,9 +33,9 @@ NUM_RANKS = 4
 BYTES_PER_S = 25e6
 TOKEN_BYTES = 1024
 FITTED_TOKENS = (64, 512, 2048)
-"""Of a message."""
+"""Tokens of a message."""
 TOKENS = (512, 1024)
-"""Of a rank, when routed."""
+"""Tokens of a rank, when routed."""
 SKEWS = (0.0, 0.5, 1.0, 1.5)
 CAPACITY = 1.25
 REPEATS = 7
@@ -58,10 +58,10 @@ def measure_routings(
 
     Args:
         on_step: Is told what is being measured.
-        fitted_tokens: Of messages that latency and bandwidth are fitted to; three or more.
-        tokens: Of a rank, in all-to-alls.
-        skews: Of the routing.
-        repeats: Of each.
+        fitted_tokens: Tokens of messages that latency and bandwidth are fitted to; three or more.
+        tokens: Tokens of a rank, in all-to-alls.
+        skews: Skews of the routing.
+        repeats: Repetitions of each.
     """
     on_hosts = why_no_namespaces() is None
     spreads: list[float] = []
@@ -121,7 +121,7 @@ def _ranks(*, on_hosts: bool) -> Iterator[Ranks]:
 
 
 def all_to_all_times(group: TorchGroup, *, tokens: list[list[int]], repeats: int) -> list[tuple[float, float]]:
-    """On a rank: send so many tokens from each rank to each."""
+    """Send so many tokens from each rank to each."""
     given, taken = tokens[group.rank], [row[group.rank] for row in tokens]
     width = TOKEN_BYTES // 4
     sent, received = torch.ones(sum(given), width), torch.empty(sum(taken), width)

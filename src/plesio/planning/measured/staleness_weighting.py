@@ -53,7 +53,7 @@ def measure_weightings(
     Args:
         on_step: Is told what is being measured.
         weightings: The first is the one whose run's staleness the others are modelled with.
-        num_steps: Of each worker, on average.
+        num_steps: Steps of each worker, on average.
         seeds: One run for each weighting and seed.
     """
     options: dict[str, Any] = {"hessian_spread": 0.0, "heterogeneity": 0.0, "noise": 0.0}

@@ -20,7 +20,7 @@ class Answer(ABC):
     """What a study found; subclasses are frozen dataclasses, whose fields are its numbers.
 
     Attributes:
-        unit: Of ``total`` and ``parts``: ``s``, ``B``, ``iterations`` ...
+        unit: Unit of ``total`` and ``parts``: ``s``, ``B``, ``iterations`` ...
     """
 
     __slots__ = ()

@@ -26,10 +26,10 @@ AMOUNTS = ("#011959", "#103f60", "#1c5a62", "#3c6d56", "#687b3e", "#9d892b", "#d
 """*batlow*, from little to much, which anybody orders the same way (Crameri, Shephard & Heron 2020)."""
 
 NUM_SHAPES = 7
-"""Of markers: one more than there are colours, so that a colour that comes again has another shape."""
+"""Shapes of markers: one more than there are colours, so that a colour that comes again has another shape."""
 
 MARK_INK = "#656d76"
-"""Of words in a chart that are no data: 5 to 1 against white, 3.6 to 1 against a page's dark ground."""
+"""The colour of words in a chart that are no data: 5 to 1 against white, 3.6 to 1 against a page's dark ground."""
 
 _AS_FAR_FROM_BOTH = 0.179
 """The luminance that black and white have the same contrast with (WCAG 2)."""

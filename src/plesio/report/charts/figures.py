@@ -44,19 +44,19 @@ _PANEL_ROW_PX, _LOW_PANEL_ROW_PX, _MANY_PANEL_ROWS = 20, 9, 12
 _AXIS_PX, _LEGEND_PX, _LEGEND_GAP_PX, _PANEL_TITLE_PX = 70, 30, 10, 30
 _MARK_PX, _MARK_GAP_PX = 16, 22
 _NAME_PX, _NAMES_WITHOUT = 14, 4
-"""For each name after so many: they may be below one another."""
+"""Room for each name after so many: they may be below one another."""
 _CELL_PX, _SMALLEST_PX, _CELL_LETTERS = 11, 7, 33
-"""Of words in cells: in a row there is room for so many letters of the first size."""
+"""Sizes of words in cells: a row has room for so many letters of the first size."""
 _SCALE_PX = 70
-"""For colours above a heat map, with their values and a title."""
+"""Room for the colours above a heat map, with their values and a title."""
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "2px 6px")
 _WIDTHS = {"thin": 1.0, "normal": 2.0, "thick": 3.5}
 _SIZES = {"thin": 5, "normal": 9, "thick": 11}
 _TITLE_LETTERS, _HINT_LETTERS = 40, 64
-"""In a line of an axis title on a narrow screen, and of what is told where a reader points."""
+"""Letters in a line of an axis title on a narrow screen, and of what is told where a reader points."""
 _MARK_LETTERS, _ROW_LETTERS = 38, 46
-"""Above lines, and below a heat map with the longest name of a row, on the same."""
+"""Letters above lines, and below a heat map with the longest name of a row, on a narrow screen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,11 @@ __all__ = ["draw_picture"]
 _WIDTH_IN = 8.0
 _DPI = 130
 _LEGEND_LETTERS = 118
-"""Of names, and of the signs before them, side by side."""
+"""Letters of names, and of the signs before them, side by side."""
 _SIGN_LETTERS = 7
 _LINE_PT = 11
 _ROW_LETTERS, _MOST_ROWS = 95, 24
-"""Below a heat map with the longest name of a row, and beside it."""
+"""Letters below a heat map with the longest name of a row, and rows beside it."""
 _MARK_LETTERS = 100
 _SHAPES = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES = ("-", "--", ":", "-.", (0, (8, 3)), (0, (8, 2, 1, 2)), (0, (1, 4)))

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 MOST_MARKERS = 8
-"""Of a line: its shape tells it from the others where colours do not."""
+"""Markers of a line: its shape tells it from the others where colours do not."""
 
 BAR_ROOM = 1.18
 """An axis of bars over the longest of them, for what stands at its end."""
@@ -56,11 +56,11 @@ def goes_right(chart: LineChart, x: float) -> bool:
 
 
 def mark_rows(chart: LineChart, *, letters: int) -> dict[str, int]:
-    """In which row above the chart the words of each mark are, from 0: the lowest in which they touch no others.
+    """The row above the chart for the words of each mark, from 0: the lowest in which they touch no others.
 
     Args:
-        chart: With marks.
-        letters: That there is room for in a row.
+        chart: A chart with marks.
+        letters: Letters that a row has room for.
 
     >>> from plesio.core.charts import Axis, Series
     >>> time, line = Axis(title="time (s)"), Series(name="a", x=[0, 10], y=[1, 2])
@@ -83,7 +83,7 @@ def mark_rows(chart: LineChart, *, letters: int) -> dict[str, int]:
 
 
 def thinned(labels: Sequence[str], *, most: int) -> dict[int, str]:
-    """At most so many of the labels, as far apart from each other, by their place; the last too where that is possible.
+    """The labels by their place, thinned to at most so many at equal distances; the last is kept where possible.
 
     >>> thinned(["1", "2", "5", "10", "20"], most=3)
     {0: '1', 2: '5', 4: '20'}
@@ -99,8 +99,8 @@ def column_labels(labels: Sequence[str], *, letters: int) -> tuple[dict[int, str
     """The labels below columns by their place, and whether they are tilted.
 
     Args:
-        labels: From left to right.
-        letters: That there is room for. A few labels that need more are tilted, for they may be names;
+        labels: The labels from left to right.
+        letters: Letters that there is room for. A few labels that need more are tilted, for they may be names;
             many are sizes, of which some do.
 
     >>> column_labels(["ring", "tree"], letters=20)

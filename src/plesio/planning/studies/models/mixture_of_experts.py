@@ -54,13 +54,13 @@ class MixtureOfExperts(Answer):
     """What routing costs.
 
     Attributes:
-        at: With the skew that was asked for.
-        by_skew: With others.
+        at: Routing with the skew that was asked for.
+        by_skew: Routing with other skews.
         num_experts: E.
         capacity_factor: c.
         balanced_s: Seconds of one way of the all-to-all, were all experts liked alike and tokens without number.
         drops: Share of tokens that is dropped by skew, at some capacities, with very many tokens.
-        sent_bytes: From each device to each, with the capacity.
+        sent_bytes: Bytes from each device to each, with the capacity.
         balancing: The router after descent with a balancing loss of some weights.
         published: Three constants against a published table.
     """
@@ -97,11 +97,11 @@ class MixtureOfExperts(Answer):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """To the experts, and back."""
+        """The way to the experts, and back."""
         return {"dispatch": self.at.capped_s, "combine": self.at.capped_s}
 
     def tables(self) -> Sequence[Table]:
-        """By skew; balancing; the published table."""
+        """Tables by skew, of balancing, and the published one."""
         return [self._skews(), self._balancing(), self._published()]
 
     def _skews(self) -> Table:
@@ -272,19 +272,19 @@ def mixture_of_experts(
     (13.5, 0.42)
 
     Args:
-        num_experts: Of a layer.
-        num_devices: Among which they are divided; each also has tokens.
-        tokens_per_device: In a batch.
+        num_experts: Experts of a layer.
+        num_devices: Devices among which they are divided; each also has tokens.
+        tokens_per_device: Tokens of a device in a batch.
         top_k: Experts of a token.
         skew: Exponent of Zipf's law; 0 is uniform.
         capacity_factor: Tokens that an expert takes, by the mean.
         placement: Experts in order of their popularity, or popular ones on different devices.
         hidden: Numbers of a token.
-        element_bytes: Of a number.
-        bytes_per_s: Of one direction of a device's link.
-        latency_s: Of each message.
-        num_draws: Of the routing.
-        seed: Of chance.
+        element_bytes: Bytes of a number.
+        bytes_per_s: Bandwidth of one direction of a device's link.
+        latency_s: Latency of each message.
+        num_draws: Draws of the routing.
+        seed: Seed of what is drawn.
 
     Raises:
         ConfigError: An input that is out of range.
