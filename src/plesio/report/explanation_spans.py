@@ -9,7 +9,7 @@ Three figures are told of each span, as means over workers and steps:
 The prediction is the policy's own (``system.bsp_step_s``), of the answer at the span's end, which has seen its steps;
 at the end of a run, of the last answer; where no exchange had been measured by then, of the first that knew of one.
 
-It is for the shares of that answer. Under bsp a step ends with its slowest worker, so from one set of shares to another
+It is for the shares of that answer. Under bsp a step ends with its slowest worker. So from one set of shares to another
 a step's time differs by the mean, over steps, of the longest computing with these shares less that with those; this
 much is added to bring it to equal shares. Where bsp with equal shares is what was in force nothing need be predicted:
 it took what it took.

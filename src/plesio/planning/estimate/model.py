@@ -1,7 +1,7 @@
 """What is trained, by the numbers that decide its cost: parameters and FLOPs.
 
 A multiplication and an addition are 2 FLOPs. Forward, a weight of a matrix costs 2 FLOPs a token, and attention
-``4 s² a d`` a sequence and layer (scores and their sum over values, a heads of size d); a causal mask saves nothing in
+``4 s² a d`` a sequence and layer (scores and their sum over values, a heads of size d). A causal mask saves nothing in
 these counts, as nobody's published FLOPs subtract it. The backward pass costs twice the forward one. *Model* FLOPs are
 these three, *hardware* FLOPs add what is computed anew, so with full recomputation they are nearly 4/3 of the model's
 (Korthikanti et al. 2022, appendix A). For a GPT with full recomputation they come to

@@ -3,10 +3,10 @@
 The space: tensor parallelism inside a host (beyond it the slow network would carry every layer's exchanges; Narayanan
 et al. 2021, section 3.2), context parallelism down to 1,024 tokens a device, every number of stages and of their parts,
 experts over replicas, replicas from what devices remain, micro-batches of powers of two up to 16 sequences, every stage
-of ZeRO, every recomputation (but for the selective one where attention is fused, which does the same); sequence
-parallelism wherever there is tensor parallelism, as it costs nothing. Each is checked and fitted into memory, of which
-a part is kept free for what an allocator cannot use, and what remains is timed; failures and states add to all of them
-alike, so the fastest step is the fastest run.
+of ZeRO, every recomputation (but for the selective one where attention is fused, which does the same). Sequence
+parallelism is used wherever there is tensor parallelism, as it costs nothing. Each is checked and fitted into memory,
+of which a part is kept free for what an allocator cannot use, and what remains is timed; failures and states add to all
+of them alike, so the fastest step is the fastest run.
 """
 
 from collections.abc import Callable, Iterator, Mapping

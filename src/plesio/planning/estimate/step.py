@@ -8,8 +8,8 @@ v parts of an interleaved pipeline (Narayanan et al. 2021, section 2.2):
 
 A stage's time is computing (`plesio.planning.estimate.kernels`) and those exchanges that nothing hides
 (`planning.estimate.communication`). What is hidden follows from what depends on what: a tensor-parallel gradient is
-reduced beside the product for the weights' gradient; a layer's data-parallel gradient is ready when its backward pass
-ends, the link takes one after the other, and what is left when the last layer has ended is exposed.
+reduced beside the product for the weights' gradient. A layer's data-parallel gradient is ready when its backward pass
+ends; the link takes one after the other, and what is left when the last layer has ended is exposed.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Each rank is on a host of its own with a link of a set bandwidth where this machine has network namespaces for us, and
 on its loopback otherwise. Latency and bandwidth are fitted to messages of a few sizes from one rank to another, and how
-far a rank sends while it receives to all pairs at once; these three predict all-to-alls of tokens that are routed with
+far a rank sends while it receives to all pairs at once. These three predict all-to-alls of tokens that are routed with
 a skew, with and without a capacity.
 """
 

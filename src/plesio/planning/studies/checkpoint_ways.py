@@ -3,7 +3,7 @@
 Four ways to write. *Full*: one writer, C. *Sharded* over n writers: C/n, and no less than the storage takes. *Partial*:
 only what has changed, a share c of the state, and all of it every k-th time; a restart also reads the parts since. And
 *asynchronous* (with shards): the run stands still for a copy to the host's memory, and the state counts when it is
-written, w later; a failure costs w more, so R + w stands for R, exactly, as long as w is no more than an interval.
+written, w later. A failure costs w more, so R + w stands for R, exactly, as long as w is no more than an interval.
 """
 
 import math

@@ -2,9 +2,9 @@
 
 Three things are shown. Sums of floating-point numbers depend on their order: of 64 ranks' gradients in 32 bits, added
 up forward and backward, most elements differ in their last bits (`planning.studies.reduction_order`). A training whose
-gradients are added up in another order begins to differ at the first step, and each step multiplies the difference by
-what the step does to nearby parameters: little where training is calm, a factor where it is at the edge of stability.
-And sources compare very differently: a seed changes everything at once, an order only the last bits.
+gradients are added up in another order begins to differ at the first step. Each step multiplies the difference by what
+it does to nearby parameters: little where training is calm, a factor where it is at the edge of stability. And sources
+compare very differently: a seed changes everything at once, an order only the last bits.
 
 `plesio.planning.studies.trajectories` finds the first step and tensor of two recorded runs that differ, in
 two tiers: strict (all bits) and relaxed (a difference of at most ``tolerance`` of a tensor's length). With ``first``

@@ -2,12 +2,12 @@
 
 Tokens like expert i with a popularity of ``1/i^s`` (Zipf; s = 0 is uniform), each k different ones. An expert takes at
 most c times the mean of tokens, and drops the rest (Lepikhin et al. 2020; Fedus et al. 2021). With many tokens the
-fullest expert has ``E/Σ 1/i^s`` times the mean and the dropped are ``Σ max(0, p_i - c/E)``; with few, chance adds to
-that, so routing is drawn, and what is said of it is a mean over draws with its 95 % confidence interval.
+fullest expert has ``E/Σ 1/i^s`` times the mean and the dropped are ``Σ max(0, p_i - c/E)``. With few, chance adds to
+that: so routing is drawn, and what is said of it is a mean over draws with its 95 % confidence interval.
 
 Experts are placed on devices, and a token's vector goes to its experts' devices and comes back, in an all-to-all with
-unequal parts. Every device sends its parts one after another and receives others' meanwhile; such a set of messages can
-be put into rounds in which no device waits but the busiest (König 1916), so it takes ``(D-1) α`` and the largest of all
+unequal parts. Every device sends its parts one after another and receives others' meanwhile. Such a set of messages can
+be put into rounds in which no device waits but the busiest (König 1916). So it takes ``(D-1) α`` and the largest of all
 sums of what a device sends and of what it receives, over its bandwidth.
 
 Where it stops being true: links that are shared, messages so small that their number counts (`published_all_to_all`
