@@ -313,6 +313,13 @@ def test_rows_and_steps_go_on_two_axes_as_they_say():
     assert list(changes.layout.xaxis.range) == [0, 20]
 
 
+def test_rows_of_which_none_has_a_point_are_drawn():
+    rows = Axis(title="", ticks={0: "bsp (0/1)"}, down=True)
+    nobody = LineChart(slug="target", **WORDS, x=Axis(title="time (s)", from_zero=True), y=rows, series=[])
+    assert draw_figure(nobody).layout.yaxis.ticktext == ("bsp (0/1)",)
+    assert draw_picture(nobody).startswith(b"\x89PNG")
+
+
 def test_a_bar_says_its_value_on_a_page():
     chart = next(chart for chart in CHARTS if isinstance(chart, BarChart))
     *_, texts = draw_figure(chart).data

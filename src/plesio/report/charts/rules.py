@@ -68,6 +68,8 @@ def mark_rows(chart: LineChart, *, letters: int) -> dict[str, int]:
     >>> mark_rows(LineChart(title="", x=time, y=time, series=[line], marks=marks), letters=40)
     {'ideal': 0, 'expected': 1, 'late': 0}
     """
+    if not chart.marks:
+        return {}
     place = math.log if chart.x.log else float
     places = [place(value) for value in values_along(chart, "x")]
     letter = (max(places) - min(places)) / letters
