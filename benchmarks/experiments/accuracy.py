@@ -14,7 +14,8 @@ from scipy import stats
 from seeds import Spread, markdown, over_seeds, policies_of
 
 from plesio.core.results import RunResult
-from plesio.report.figures.theme import lay_out, policy_styles, with_alpha
+from plesio.report.charts.colours import looks_of
+from plesio.report.charts.theme import lay_out, with_alpha
 
 __all__ = ["RECIPES", "draw", "tables"]
 
@@ -121,9 +122,9 @@ def draw(runs: Runs) -> go.Figure:
 
 
 def _add_dots(figure: go.Figure, group: Sequence[RunResult], policies: Sequence[str], *, column: int) -> None:
-    styles = policy_styles(policies, baseline=BASELINE)
+    looks = looks_of(policies, quiet=BASELINE)
     for place, policy in enumerate(policies):
-        accuracy, colour = over_seeds(group, policy, accuracy_of), styles[policy].colour
+        accuracy, colour = over_seeds(group, policy, accuracy_of), looks[policy].colour
         middle = (len(accuracy.values) - 1) / 2
         figure.add_scatter(
             x=list(accuracy.values),

@@ -7,7 +7,8 @@ from plotly.subplots import make_subplots
 from seeds import Spread, markdown, over_seeds
 
 from plesio.core.results import RunResult
-from plesio.report.figures.theme import lay_out, policy_styles
+from plesio.report.charts.colours import looks_of
+from plesio.report.charts.theme import lay_out
 
 __all__ = ["draw", "tables"]
 
@@ -105,12 +106,12 @@ def draw(runs: Runs) -> go.Figure:
         vertical_spacing=0.09,
         column_titles=[f"{text}<br>" for text in KINDS.values()],
     )
-    styles = policy_styles(POLICIES, baseline="bsp")
+    looks = looks_of(POLICIES, quiet="bsp")
     for column, kind in enumerate(KINDS, start=1):
         for row, quantity in enumerate((overhead_share, gigabytes), start=1):
             for place, policy in enumerate(POLICIES):
+                dash = "solid" if "period" not in policy else "dot"
                 spreads = [over_seeds(runs[f"{kind}-{count}"], policy, quantity) for count in COUNTS]
-                style = styles[policy]
                 figure.add_scatter(
                     # beside each other, for two of them have the same values
                     x=[step + 0.04 * (place - 2) for step in range(len(COUNTS))],
@@ -118,7 +119,11 @@ def draw(runs: Runs) -> go.Figure:
                     error_y={"array": [spread.std for spread in spreads], "thickness": 1.5, "width": 3},
                     mode="lines+markers",
                     marker={"size": 8},
-                    line={"color": style.colour, "width": 2, "dash": "solid" if "period" not in policy else "dot"},
+                    line={
+                        "color": looks[policy].colour,
+                        "width": 2,
+                        "dash": dash,
+                    },
                     name=policy,
                     legendgroup=policy,
                     showlegend=row == column == 1,

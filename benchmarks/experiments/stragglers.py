@@ -8,7 +8,7 @@ from seeds import Spread, markdown, over_seeds, policies_of
 
 from plesio.core.results import RunResult
 from plesio.policies import parse_policy
-from plesio.report.figures.theme import lay_out
+from plesio.report.charts.theme import lay_out
 
 __all__ = ["draw", "tables"]
 

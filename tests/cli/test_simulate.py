@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from plesio.bench.recipe import TaskSection
+from plesio.bench.recipe_workers import WorkersSection
 from plesio.cli.main import invoke
+from plesio.core.inputs import input_of
 from plesio.core.results import read_results
 
 SCRIPT = """
@@ -136,6 +139,8 @@ def test_a_collective_that_loses_a_worker_is_a_failed_run(what: str, tmp_path: P
         ("--cluster 4x1gb", '--cluster: unknown cluster "4x1gb"; did you mean "4x1gbe"?'),
         ("--workers 5 --cluster 4x1gbe", "--cluster: cluster 4x1gbe has room for 4 workers"),
         ("--batch-size 0", "--batch-size is 0; write 1 or more"),
+        ("--batch-size many", '--batch-size: "many" is no whole number'),
+        ("--epochs 0", "--epochs is 0.0; write more than 0"),
         ("--target nan", "--target is nan; write a finite number"),
         ("--option 0.1", '--option "0.1": write a key and its value, as in learning_rate=0.1'),
         ("--option dimension=4 --option dimension=8", "--option dimension is there twice"),
@@ -251,3 +256,14 @@ def test_ctrl_c_keeps_the_finished_runs_and_the_figures_of_the_other(tmp_path: P
     [result] = read_results(out / "runs" / "bsp-seed0" / "results.json")
     assert result.status == "interrupted"
     assert 0 < result.samples < 400_000
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare", "sweep", "calibrate"])
+def test_options_for_keys_of_a_recipe_have_the_recipes_explanations(command: str, capsys: pytest.CaptureFixture[str]):
+    assert invoke([command, "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    cluster, batch_size = input_of(WorkersSection, "cluster"), input_of(TaskSection, "batch_size")
+    assert (cluster.help in told) == (command != "calibrate")
+    assert (batch_size.help in told) == (command in ("simulate", "calibrate"))
+    assert ("Keys: probability, factor." in told) == (command == "simulate")
+    assert "Examples:" in told

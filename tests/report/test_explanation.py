@@ -20,12 +20,13 @@ from plesio.policies.adaptive.config.gradient import GradientMonitorConfig
 from plesio.policies.adaptive.config.phase import PhaseConfig
 from plesio.policies.adaptive.config.system import SystemConfig
 from plesio.policies.replay import Entry
+from plesio.report.charts import draw_figure
 from plesio.report.explanation import Explanation, explanation_of
+from plesio.report.explanation_charts import explanation_charts
 from plesio.report.explanation_page import render_explanation, render_explanation_page
 from plesio.report.explanation_recorded import recorded_changes
 from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
 from plesio.report.explanation_verdict import measured_rows, verdict_sentences
-from plesio.report.figures.explanation import explanation_figures
 from plesio.report.page import render_page
 from plesio.report.summarise import compare_runs
 from support.browser import check_figures, launched, load, opened
@@ -302,7 +303,7 @@ def test_shares_save_what_equal_ones_would_have_cost(adaptive_run: MakeRun):
         "it gave the workers shares of 30 %, 30 %, 30 % and 10 % of each round, because a step with equal shares took "
         "30 ms on worker 3 and 10 ms on the others."
     ) in explanation_sentences(explanation)[1]
-    assert [figure.slug for figure in explanation_figures(explanation)][-1] == "shares"
+    assert [figure.slug for figure in explanation_charts(explanation)][-1] == "shares"
 
 
 def test_going_back_is_told_with_the_state_that_was_kept(adaptive_run: MakeRun):
@@ -359,7 +360,7 @@ def test_a_run_that_crashed_is_told_as_far_as_it_went(adaptive_run: MakeRun):
     assert explanation_sentences(explanation) == ["No step was finished, so there is nothing to tell."]
     assert verdict_sentences(explanation) == ["The run failed: worker 2 was lost."]
     assert closing_sentences(explanation) == []
-    assert explanation_figures(explanation) == []
+    assert explanation_charts(explanation) == []
     render_explanation_page(explanation)
     silent = explanation_of(NETWORK, lost)  # the events outlived the figures
     assert silent.num_steps == 36
@@ -462,17 +463,17 @@ def test_the_page_is_self_contained_and_escaped(adaptive_run: MakeRun):
 
 
 def test_the_slack_figure_draws_what_was_in_force_and_what_was_allowed(network: Explanation):
-    slack, step_time, *_ = explanation_figures(network)
+    slack, step_time, *_ = explanation_charts(network)
     assert slack.title == "The slack was 0 steps for 52 % of the run; feedback and phase held it back"
     assert step_time.title == "A step took 31.5 ms on average, 41 ms under bsp by prediction"
-    figure = slack.figure
+    figure = draw_figure(slack)
     lines = {trace.name: trace for trace in figure.data}
     allowed = {f"allowed by {component}" for component in ("gradient", "noise", "phase", "feedback", "progress")}
-    assert set(lines) == allowed | {"in force", "change"}
+    assert set(lines) == allowed | {"in force", ""}
     assert list(lines["in force"].x) == [0, 5, 5, 21, 21, 38, 38, 40]
     assert list(lines["in force"].y) == [0, 0, 0, 0, 1, 1, 1, 1]
     assert list(figure.layout.yaxis.ticktext) == ["0", "1", "3", "any"]
-    assert "so feedback allows" in lines["change"].customdata[0].replace("<br>", " ")
+    assert "so feedback allows" in lines[""].customdata[0].replace("<br>", " ")
 
 
 @pytest.mark.browser

@@ -19,11 +19,12 @@ from plesio.policies import Arrived, EventLog, LeaveReason, Left, Reviewed, Stee
 from plesio.policies.events import Event
 from plesio.policies.replay import Entry
 from plesio.protocol.figures import RunInfo
+from plesio.report.charts import draw_figure
 from plesio.report.explanation import Explanation, explanation_of
+from plesio.report.explanation_charts import explanation_charts
 from plesio.report.explanation_page import render_explanation_page
 from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
 from plesio.report.explanation_verdict import measured_rows
-from plesio.report.figures.explanation import explanation_figures
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.virtual import simulate
 from plesio.runtime.virtual.job import VirtualJob
@@ -147,7 +148,7 @@ def test_a_run_that_ended_before_its_first_change_says_when_that_would_have_been
 def test_a_run_without_a_step_has_nothing_to_tell(switch_run: MakeRun):
     explanation = explanation_of(log_of(), switch_run(steps=0, losses=(), status="failed", error="worker 1 was lost"))
     assert explanation_sentences(explanation) == ["No step was finished, so there is nothing to tell."]
-    assert explanation_figures(explanation) == []
+    assert explanation_charts(explanation) == []
     render_explanation_page(explanation)
 
 
@@ -157,15 +158,16 @@ def test_without_losses_nobody_knows_when_a_stage_ended(switch_run: MakeRun):
 
 
 def test_the_figures_draw_the_stages(explanation: Explanation):
-    slack, step_time, loss = explanation_figures(explanation)
+    slack, step_time, loss = explanation_charts(explanation)
     assert [figure.slug for figure in (slack, step_time, loss)] == ["slack", "step-time", "loss"]
     assert slack.title == "The slack was 1 step for 50 % of the run"
     assert step_time.title == "A step took 40 ms under bsp, 60 ms under asp and 40 ms under local_sgd:4"
-    [in_force, changes] = slack.figure.data
+    drawn = draw_figure(slack)
+    [in_force, *changes] = drawn.data
     assert list(in_force.x) == [0, 10, 10, 30, 30, 40]
-    assert list(changes.x) == [10, 30]
-    assert list(slack.figure.layout.yaxis.ticktext) == ["0", "1", "3"]
-    [measured] = step_time.figure.data
+    assert [list(change.x) for change in changes] == [[10], [30]]
+    assert list(drawn.layout.yaxis.ticktext) == ["0", "1", "3"]
+    [measured] = draw_figure(step_time).data
     assert list(measured.y) == pytest.approx([40, 40, 60, 60, 40, 40])
     assert measured.name == "measured"
 

@@ -7,11 +7,12 @@ import pytest
 
 from plesio.core.results import Evaluation, LossPoint, RunResult
 from plesio.policies import EventLog, parse_policy
+from plesio.report.charts import draw_figure
 from plesio.report.explanation import Explanation, explanation_of
+from plesio.report.explanation_metric import metric_chart
 from plesio.report.explanation_outcome import FEWEST_TO_SMOOTH, outcome_of
 from plesio.report.explanation_page import render_explanation_page
 from plesio.report.explanation_verdict import measured_rows, verdict_sentences
-from plesio.report.figures.explanation_metric import metric_figure
 
 MakeRun = Callable[..., RunResult]
 NAN = float("nan")
@@ -172,7 +173,7 @@ def test_without_evaluations_it_is_not_known_whether_it_learned(against: Callabl
     explanation = against((), (), each_s=0.5, wall_s=2.0)
     assert verdict_sentences(explanation)[0].startswith("Whether it learned as well as bsp is not known: it took 1.00x")
     assert list(rows(explanation)) == ["the whole run"]
-    assert metric_figure(explanation) is None
+    assert metric_chart(explanation) is None
 
 
 def test_without_bsp_nobody_knows_and_what_to_type_is_told(run_of: MakeRun):
@@ -204,15 +205,15 @@ def test_other_samples_and_other_seeds_are_told(against: Callable[..., Explanati
 
 
 def test_the_figure_draws_both_runs_raw_and_smoothed(against: Callable[..., Explanation]):
-    drawn = metric_figure(against(GOOD, (*BAD, NAN)))
+    drawn = metric_chart(against(GOOD, (*BAD, NAN)))
     assert drawn is not None
     assert drawn.title == "It ended at accuracy 98.0 %"  # where bsp ended is not known
-    lines = [(trace.name, trace.mode, len(trace.x)) for trace in drawn.figure.data]
+    lines = [(trace.name, trace.mode, len(trace.x)) for trace in draw_figure(drawn).data]
     # of nine evaluations one has no value, and two no smoothed one
     assert lines == [
         ("bsp", "markers", 8), ("bsp", "lines", 7), ("this run", "markers", 8), ("this run", "lines", 8)
     ]  # fmt: skip
-    assert drawn.figure.layout.shapes[0].y0 == pytest.approx(90)
-    few = metric_figure(against(GOOD[:4], GOOD[:4]))
+    assert draw_figure(drawn).layout.shapes[0].y0 == pytest.approx(90)
+    few = metric_chart(against(GOOD[:4], GOOD[:4]))
     assert few is not None
-    assert [trace.mode for trace in few.figure.data] == ["lines+markers"] * 2
+    assert [trace.mode for trace in draw_figure(few).data] == ["markers", "lines"] * 2

@@ -1,6 +1,7 @@
 """A sweep's figures, sentences and tables, of made-up runs; and the page in a real browser."""
 
 import io
+import math
 import re
 from pathlib import Path
 
@@ -9,15 +10,16 @@ import pytest
 from rich.console import Console
 
 from plesio.core.results import Evaluation, RunResult
-from plesio.report.figures.sweep import THROUGHPUT, TIME, bandwidth_figure, bound_figure, bound_policies, point_at
+from plesio.report.charts import draw_figure
 from plesio.report.sweep import (
     Sweep,
     render_sweep,
     render_sweep_page,
     summarise_sweep,
-    sweep_figures,
+    sweep_charts_of,
     sweep_sentences,
 )
+from plesio.report.sweep_charts import THROUGHPUT, TIME, bandwidth_chart, bound_chart, bound_policies, point_at
 from support.browser import check_figures, launched, load, opened
 
 NARROW, MIDDLE, WIDE = "100 Mbit/s", "1 Gbit/s", "10 Gbit/s"
@@ -116,20 +118,20 @@ def test_an_unfinished_run_counts_as_one_that_did_not_reach_the_target_and_is_na
 
 
 def lines_of(figure: go.Figure) -> dict[str, go.Scatter]:
-    return {trace.name: trace for trace in figure.data if trace.mode == "lines+markers" and trace.x[0] is not None}
+    return {trace.name: trace for trace in figure.data if trace.mode == "lines"}
 
 
 def test_a_caption_speaks_of_the_marks_that_are_there():
     times_s: dict[str, dict[str, list[float | None]]] = {MIDDLE: {"bsp": [2.0]}, WIDE: {"bsp": [1.0]}}
-    time, rate = sweep_figures(a_sweep(times_s))
+    time, rate = sweep_charts_of(a_sweep(times_s))
     assert time.caption == ""
     assert rate.caption == "Samples of all workers per second of virtual time."
 
 
 def test_a_logarithmic_axis_within_a_decade_has_more_ticks():
     times_s: dict[str, dict[str, list[float | None]]] = {MIDDLE: {"bsp": [8.0]}, WIDE: {"bsp": [1.5]}}
-    figure = bandwidth_figure(a_sweep(times_s).comparisons, TIME, slug="a", title="b").figure
-    assert [tick for tick in figure.layout.yaxis.tickvals if 1.5 <= tick <= 8] == [1.5, 2, 3, 4, 5, 6, 8]
+    figure = bandwidth_chart(a_sweep(times_s).comparisons, TIME, slug="a", title="b")
+    assert draw_figure(figure).layout.yaxis.tickvals == (2, 4, 6, 8)
 
 
 @pytest.mark.parametrize(
@@ -146,38 +148,42 @@ def test_the_throughput_figure_is_titled_with_who_has_most(rates: dict[str, tupl
         ]
         for bandwidth, pair in rates.items()
     }
-    *_, figure = sweep_figures(summarise_sweep(runs, network="cluster x"))
+    *_, figure = sweep_charts_of(summarise_sweep(runs, network="cluster x"))
     assert figure.title == f"Most samples per second, within 10 %: {title}"
 
 
 def test_a_point_is_filled_hollow_or_a_triangle_by_how_many_seeds_reached_the_target():
-    page_figure = bound_figure(a_sweep().comparisons, TIME, slug="a", title="b")
-    figure = page_figure.figure
+    chart = bound_chart(a_sweep().comparisons, TIME, slug="a", title="b")
+    figure = draw_figure(chart)
     lines = lines_of(figure)
     assert list(lines) == [NARROW, MIDDLE, WIDE]
     assert list(lines[MIDDLE].x) == [0, 1, 2]
     assert list(figure.layout.xaxis.ticktext) == ["0<br>p = 1", "4<br>p = 3", "inf<br>p = 1"]
     assert list(lines[MIDDLE].y) == [4.2, 2.1, 1.5]
-    assert [symbol.endswith("-open") for symbol in lines[MIDDLE].marker.symbol] == [False, True, False]
-    assert list(lines[NARROW].y) == [13.0, 6.0, None]
+    marks = {
+        trace.marker.symbol: list(trace.x) for trace in figure.data if trace.name == MIDDLE and trace.marker.size == 9
+    }
+    assert (marks["square"], marks["square-open"]) == ([0, 2], [1])
+    assert list(lines[NARROW].y[:2]) == [13.0, 6.0]
+    assert math.isnan(lines[NARROW].y[2])
     never = [trace for trace in figure.data if trace.marker.symbol == "triangle-up-open" and trace.x[0] is not None]
     assert [(list(trace.x), list(trace.y)) for trace in never] == [([2], [22.0])]
     assert {"not every seed", "no seed"} <= {trace.name for trace in figure.data}
-    dots = [trace for trace in figure.data if trace.mode == "markers" and trace.customdata is not None]
+    dots = [trace for trace in figure.data if trace.mode == "markers" and trace.marker.size == 5]
     assert sum(len(trace.x) for trace in dots) == 6 + 8 + 9
     assert len({x for trace in dots for x in trace.x}) == 2 + 3 + 3, "dots of two lines are on each other"
-    legend = [trace for trace in figure.data if trace.showlegend is not False]
+    legend = [trace for trace in figure.data if trace.showlegend]
     assert [trace.name for trace in legend] == [NARROW, MIDDLE, WIDE, "not every seed", "no seed"]
     assert [trace.marker.symbol for trace in legend[:3]] == ["circle", "square", "diamond"]
     for words in ("Small dots", "A hollow mark", "A hollow triangle", "its period p"):
-        assert words in page_figure.caption
+        assert words in chart.caption
     assert figure.layout.yaxis.type == "log"
-    assert figure.layout.yaxis.ticktext[:3] == ("1", "2", "5")
+    assert figure.layout.yaxis.ticktext == ("2", "5", "10", "20")
 
 
 def test_bandwidths_are_on_a_logarithmic_axis_with_a_line_for_each_policy():
     sweep = a_sweep()
-    figure = bandwidth_figure(sweep.comparisons, THROUGHPUT, slug="a", title="b").figure
+    figure = draw_figure(bandwidth_chart(sweep.comparisons, THROUGHPUT, slug="a", title="b"))
     lines = lines_of(figure)
     assert list(lines) == ["ssp:0", "ssp:4,period=3", "ssp:inf"]
     assert list(lines["ssp:0"].x) == [1e8, 1e9, 1e10]
@@ -187,7 +193,7 @@ def test_bandwidths_are_on_a_logarithmic_axis_with_a_line_for_each_policy():
 
 def test_bandwidths_that_are_close_have_one_label():
     times_s = {name: {"bsp": [1.0]} for name in (NARROW, "105 Mbit/s", MIDDLE)}
-    figure = bandwidth_figure(a_sweep(times_s).comparisons, TIME, slug="a", title="b").figure
+    figure = draw_figure(bandwidth_chart(a_sweep(times_s).comparisons, TIME, slug="a", title="b"))
     assert list(figure.layout.xaxis.ticktext) == ["100<br>Mbit/s", "1<br>Gbit/s"]
 
 
@@ -197,7 +203,7 @@ def test_bounds_are_in_order_and_told_apart_also_where_other_options_differ():
     }
     comparisons = a_sweep({MIDDLE: of_it}).comparisons
     assert bound_policies(comparisons) == ["ssp:2", "ssp:8", "ssp:8,weight=inverse", "ssp:inf"]
-    figure = bound_figure(comparisons, TIME, slug="a", title="b").figure
+    figure = draw_figure(bound_chart(comparisons, TIME, slug="a", title="b"))
     assert figure.layout.xaxis.ticktext == ("2", "8", "8,<br>weight=inverse", "inf")
     assert point_at(comparisons[MIDDLE], "asp", TIME) is None
 
@@ -212,7 +218,7 @@ def test_bounds_are_in_order_and_told_apart_also_where_other_options_differ():
     ],
 )
 def test_only_figures_that_there_is_data_for(times_s: dict[str, dict[str, list[float | None]]], slugs: list[str]):
-    assert [figure.slug for figure in sweep_figures(a_sweep(times_s))] == slugs
+    assert [figure.slug for figure in sweep_charts_of(a_sweep(times_s))] == slugs
 
 
 def test_the_page_is_escaped_and_asks_for_nothing():

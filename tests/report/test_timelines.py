@@ -6,9 +6,10 @@ import pytest
 
 from plesio.core.results import RunResult, write_results
 from plesio.report.build import build_report
-from plesio.report.figures.gantt import gantt_figure
+from plesio.report.charts import draw_figure
+from plesio.report.comparison_charts import timeline_chart
 from plesio.report.spans import Span
-from plesio.report.timelines import MOST_WORKERS, STEPS, Timeline, read_timeline
+from plesio.report.timelines import MOST_WORKERS, STEPS, Window, read_window
 
 
 def write_trace(folder: Path, worker: int, *, step_s: float, num_steps: int, origin_s: float = 100.0) -> None:
@@ -25,52 +26,50 @@ def write_trace(folder: Path, worker: int, *, step_s: float, num_steps: int, ori
 def test_the_window_is_a_few_steps_of_the_slowest_in_the_middle(tmp_path: Path):
     write_trace(tmp_path, 0, step_s=0.1, num_steps=300)
     write_trace(tmp_path, 1, step_s=0.3, num_steps=100)
-    timeline = read_timeline(tmp_path)
-    assert timeline is not None
-    assert timeline.ends_s - timeline.begins_s == pytest.approx(STEPS * 0.33)
-    assert (timeline.begins_s + timeline.ends_s) / 2 == pytest.approx(16.5)
-    assert {span.worker for span in timeline.spans} == {0, 1}
-    assert all(
-        span.at_s < timeline.ends_s and span.at_s + span.duration_s > timeline.begins_s for span in timeline.spans
-    )
-    computed_s = sum(span.duration_s for span in timeline.spans if span.worker == 1 and span.kind == "compute")
+    window = read_window(tmp_path)
+    assert window is not None
+    assert window.ends_s - window.begins_s == pytest.approx(STEPS * 0.33)
+    assert (window.begins_s + window.ends_s) / 2 == pytest.approx(16.5)
+    assert {span.worker for span in window.spans} == {0, 1}
+    assert all(span.at_s < window.ends_s and span.at_s + span.duration_s > window.begins_s for span in window.spans)
+    computed_s = sum(span.duration_s for span in window.spans if span.worker == 1 and span.kind == "compute")
     assert computed_s == pytest.approx(STEPS * 0.3, abs=0.31)
 
 
 def test_what_all_were_blocked_on_is_waiting_for_the_last_and_then_communication(tmp_path: Path):
     write_trace(tmp_path, 0, step_s=0.1, num_steps=3)
     write_trace(tmp_path, 1, step_s=0.1, num_steps=3)
-    timeline = read_timeline(tmp_path)
-    assert timeline is not None
-    assert {span.kind for span in timeline.spans} == {"compute", "wait", "communicate"}
+    window = read_window(tmp_path)
+    assert window is not None
+    assert {span.kind for span in window.spans} == {"compute", "wait", "communicate"}
 
 
 def test_a_run_without_traces_has_no_timeline(tmp_path: Path):
-    assert read_timeline(tmp_path) is None
+    assert read_window(tmp_path) is None
 
 
 def test_bars_are_cut_to_the_window_and_workers_are_rows():
     spans = (Span(0, "compute", 0.9, 0.3, 7), Span(1, "wait", 1.05, 0.5, 7), Span(1, "evaluate", 1.0, 0.01, 7))
-    timeline = Timeline(policy="ssp:4", spans=spans, begins_s=1.0, ends_s=1.5, num_workers=2)
-    figure = gantt_figure([timeline])
-    assert figure is not None
-    bars = {trace.name: trace for trace in figure.figure.data}
+    window = Window(policy="ssp:4", spans=spans, begins_s=1.0, ends_s=1.5, num_workers=2)
+    chart = timeline_chart([window])
+    assert chart is not None
+    bars = {trace.name: trace for trace in draw_figure(chart).data}
     assert (bars["compute"].base[0], bars["compute"].x[0]) == (0.0, pytest.approx(200))
     assert bars["wait"].x[0] == pytest.approx(450)
-    assert (bars["wait"].y[0], bars["wait"].customdata[0]) == ("1", 7)
-    assert gantt_figure([]) is None
+    assert (bars["wait"].y[0], bars["wait"].customdata[0][2]) == (1, "worker 1, step 7: ")
+    assert timeline_chart([]) is None
 
 
 def test_of_many_workers_the_first_are_shown_and_the_caption_says_so(tmp_path: Path):
     for worker in range(MOST_WORKERS + 3):
         write_trace(tmp_path, worker, step_s=0.1, num_steps=20)
     write_trace(tmp_path, MOST_WORKERS + 3, step_s=0.2, num_steps=10)
-    timeline = read_timeline(tmp_path)
-    assert timeline is not None
-    assert {span.worker for span in timeline.spans} == {*range(MOST_WORKERS - 1), MOST_WORKERS + 3}
-    figure = gantt_figure([timeline])
-    assert figure is not None
-    assert f"Of {MOST_WORKERS + 4} workers the first are shown, and the slowest" in figure.caption
+    window = read_window(tmp_path)
+    assert window is not None
+    assert {span.worker for span in window.spans} == {*range(MOST_WORKERS - 1), MOST_WORKERS + 3}
+    chart = timeline_chart([window])
+    assert chart is not None
+    assert f"Of {MOST_WORKERS + 4} workers the first are shown, and the slowest" in chart.caption
 
 
 def test_a_trace_that_cannot_be_read_leaves_its_policy_out_of_the_picture(

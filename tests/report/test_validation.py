@@ -4,8 +4,9 @@ import re
 from rich.console import Console
 
 from plesio.core.predictions import Prediction
-from plesio.report.figures.scatter import scatter_figure
+from plesio.report.charts import draw_figure
 from plesio.report.validation import render_validation, render_validation_page
+from plesio.report.validation_charts import predictions_chart
 
 
 def predictions() -> list[Prediction]:
@@ -52,11 +53,11 @@ def test_the_page_is_self_contained_and_escaped():
 
 
 def test_points_of_predictions_and_baseline_are_drawn_beside_the_band():
-    figure = scatter_figure(predictions())
+    figure = draw_figure(predictions_chart(predictions()))
     marks = [trace for trace in figure.data if trace.mode == "markers" and trace.x[0] is not None]
     hollow = [trace for trace in marks if str(trace.marker.symbol).endswith("-open")]
     assert len(marks) == 16
     assert len(hollow) == 8
     bands = [trace for trace in figure.data if trace.fill == "toself"]
-    low, high = bands[0].y[0] / bands[0].x[0], bands[0].y[3] / bands[0].x[3]
+    high, low = bands[0].y[0] / bands[0].x[0], bands[0].y[3] / bands[0].x[3]
     assert (round(low, 6), round(high, 6)) == (0.9, 1.1)

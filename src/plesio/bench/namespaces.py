@@ -80,7 +80,7 @@ def networked_racks(
     Args:
         sizes: Hosts of each rack.
         nic_bytes_per_s: Bandwidth of each direction of a host's interface: of all, or host by host.
-        uplink_bytes_per_s: Of each direction of a rack's link to the others.
+        uplink_bytes_per_s: Bandwidth of each direction of a rack's link to the others.
 
     Yields:
         The hosts, rack by rack.

@@ -49,7 +49,7 @@ __all__ = ["OnStep", "probe_here", "probe_locally"]
 
 SHARED_SEEDS = (0, 1)
 SHARED_S = 0.03
-"""Of the tournaments in which all send both ways at once; and how long a message would take alone."""
+"""Length of the tournaments in which all send both ways at once; and how long a message would take alone."""
 SUSPICION = 1.2
 """How much slower ways must be among others for racks to be suspected, which the third step then shows or refutes."""
 AT_ONCE_S = 0.1
@@ -276,7 +276,7 @@ class _Prober:
         torch.maximum(rates, measured, out=rates)
 
     def _uplinks(self, racks: Sequence[int], rates: torch.Tensor) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Of each rack, how many pairs with others it was measured with at once, and the bandwidth of all together."""
+        """How many pairs with others each rack was measured with at once, and the bandwidth of all together."""
         numbers, uplinks = [], []
         self._total += max(racks) + 1
         for rack in range(max(racks) + 1):

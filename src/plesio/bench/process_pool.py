@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["FOR_TRAINING", "ProcessPool", "enlisted"]
 
 FOR_TRAINING = ("torch._dynamo", *(origin.partition(":")[0] for origin in TASKS.values()))
-"""To preload where tasks are trained. The first optimizer of a process imports ``torch._dynamo``, which takes almost as
-long as torch itself."""
+"""Modules to preload where tasks are trained. The first optimizer of a process imports ``torch._dynamo``, which takes
+almost as long as torch itself."""
 STOP_S = 15.0
 """How long workers get to close their sessions before they are killed."""
 
@@ -37,11 +37,11 @@ class ProcessPool:
         main: Called in each as ``main(*arguments, environment, commands)`` with torchrun's variables and a pipe. It
             says ``("ready", value)`` when it can be told what to do, or ``("unusable", sentence)``, and ends when it is
             sent None.
-        arguments: Of ``main``; pickled.
+        arguments: Arguments of ``main``; pickled.
         preload: Modules that all will need beside that of ``main``.
 
     Attributes:
-        pipes: To the processes, by rank.
+        pipes: Pipes to the processes, by rank.
         store: The job's key-value store; None once closed.
     """
 
@@ -135,7 +135,7 @@ class ProcessPool:
 
 @contextmanager
 def _ctrl_c_held_back() -> Iterator[None]:
-    """Within, Ctrl-C waits, and what is started never hears of it: it would print where it was interrupted."""
+    """Make Ctrl-C wait; what is started meanwhile never hears of it, or it would print where it was interrupted."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -145,7 +145,7 @@ def _ctrl_c_held_back() -> Iterator[None]:
 
 @contextmanager
 def enlisted(environment: Mapping[str, str]) -> Iterator[None]:
-    """Within, this process has its variables and leaves Ctrl-C to its starter, whose SIGTERM interrupts it."""
+    """Give this process its variables; it leaves Ctrl-C to its starter, whose SIGTERM interrupts it."""
     os.environ.update(environment)
     # as in any other process: a child of a fork server would use that for its own children (data loaders) too
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)

@@ -55,8 +55,8 @@ class TaskSection(Section):
 
     Attributes:
         name: A name of the catalogue, ``module:attribute`` or ``file.py:attribute``.
-        batch_size: Samples in a worker's step; None leaves the task's own.
-        options: Arguments of the task, ``[task.options]``.
+        batch_size: Samples in a worker's step; without it, the task's own number.
+        options: Arguments of the task.
     """
 
     name: str
@@ -77,12 +77,12 @@ class RunSection(Section):
     """``[run]``: which runs, and how long each is.
 
     Attributes:
-        policies: Specs of the policies, in their shortest form; each is a run per seed.
+        policies: Policies, as `plesio policies` lists them; each is run with every seed.
         seeds: Seeds of the runs.
-        epochs: Length of a run in passes over the data, all workers together. Either this or ``samples``.
-        samples: Length of a run in samples, over all workers.
+        epochs: Length of a run in passes over the data, all workers together.
+        samples: Length of a run in samples, over all workers; a run has either this or ``epochs``.
         evaluate_every: Samples between two evaluations; None is one epoch.
-        target: Metric whose first reaching is timed; None is the task's own.
+        target: Metric whose first reaching is timed; without it, the task's own.
         servers: Servers of the store exchange; None is one per host.
     """
 

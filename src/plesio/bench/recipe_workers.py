@@ -59,7 +59,7 @@ class FailuresSection(Section):
 
     Attributes:
         mtbf: Mean time until a worker fails.
-        shape: Of the Weibull distribution of that time; 1 is the exponential distribution.
+        shape: Shape of the Weibull distribution of that time; 1 is the exponential distribution.
         rejoin_after: When a new worker joins in place of one that failed; None for never.
     """
 
@@ -92,12 +92,12 @@ class WorkersSection(Section):
 
     Attributes:
         count: Workers at the start.
-        cluster: Hosts and links of the virtual world, with room for them; None is one host.
-        step_time: What each step takes; None is as fast as the machine goes.
+        cluster: Hosts and links of the virtual world; without it, one host with enough cores.
+        step_time: What a step takes a worker of speed 1; without it, as long as the machine needs.
         stalls: Steps that take longer now and then, on all workers.
-        slowdowns: Whiles in which a whole rack is slow.
+        slowdowns: Stretches of time in which a whole rack is slow.
         unequal: Workers that differ.
-        faults: Who is lost or joins, and when; in the virtual world only.
+        faults: Workers that are lost or join, and when; in the virtual world only.
         failures: Workers that are lost by chance; in the virtual world only.
     """
 

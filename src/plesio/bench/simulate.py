@@ -41,7 +41,7 @@ def simulate_script(
         arguments: Its ``sys.argv``, less the first.
         workers: How many, how fast, where, and what befalls them.
         policy: Their consistency policy.
-        seed: Of the workers' random streams, their step times and what befalls them.
+        seed: Seed of the workers' random streams, their step times and what befalls them.
         trace: Folder for traces and results.
         calibration: What was measured with batches like the script's; None is a typical machine.
         on_progress: Hears how it goes.

@@ -36,7 +36,7 @@ def run_sweep(
 
     Args:
         recipe: What to compare; its cluster's interfaces are given each bandwidth.
-        bandwidths: With units, all different.
+        bandwidths: Bandwidths with units, all different.
         out: Folder; the comparison at "1 Gbit/s" is in ``out/1-Gbit-s``.
         resume: Keep the finished runs. They are timed to the recipe's target from their evaluations, so a sweep can be
             resumed with another target.

@@ -78,7 +78,7 @@ def matrix(
         policies: Specs.
         seeds: A row of the result is a median over them: one run that something else disturbed does not decide it.
         workloads: Tasks.
-        step_times: Of a worker of speed 1, with units.
+        step_times: Step times of a worker of speed 1, with units.
         num_rounds: Steps of each worker.
 
     Raises:

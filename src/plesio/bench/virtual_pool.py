@@ -27,7 +27,7 @@ def machine_of(
     """Where virtual workers are, and what training costs the processors there.
 
     Args:
-        workers: Without a cluster they are on the calibrated machine, or on one host with a core for each.
+        workers: Workers; without a cluster they are on the calibrated machine, or on one host with a core for each.
         calibration: What was measured; None is a typical machine.
         batch_size: Samples in a worker's step.
     """

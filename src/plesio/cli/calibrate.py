@@ -1,13 +1,14 @@
 """`plesio calibrate`: measure this machine, or read what others have measured."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from plesio.cli.compare import PLAIN_WIDTH
-from plesio.cli.options import BatchSize
+from plesio.cli.function_options import command_of
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
@@ -33,35 +34,58 @@ Examples:
 Measuring takes about a minute; let nothing else run meanwhile."""
 
 
-def calibrate(
-    task: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TASK|RECIPE",
-            help="A task's name, module:attribute or file.py:attribute; or a recipe, for its task and workers.",
-            show_default=False,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", "-n", metavar="N", help="Workers that exchange; else the recipe's, or 4.")
-    ] = None,
-    batch_size: BatchSize = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Where the calibration goes; of a trace, its step times."),
-    ] = None,
-    nccl_tests: Annotated[
-        Path | None, typer.Option("--nccl-tests", metavar="FILE", help="Fit the output of all_reduce_perf instead.")
-    ] = None,
-    kineto: Annotated[
-        Path | None, typer.Option("--kineto", metavar="FILE", help="Read a PyTorch profiler trace instead.")
-    ] = None,
-) -> int:
-    """Measure what predictions need to know of a machine.
+Task = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TASK|RECIPE",
+        help="A task's name, module:attribute or file.py:attribute; or a recipe, for its task and workers.",
+        show_default=False,
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", "-n", metavar="N", help="Workers that exchange; else the recipe's, or 4.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="Where the calibration goes; of a trace, its step times."),
+]
+NcclTests = Annotated[
+    Path | None, typer.Option("--nccl-tests", metavar="FILE", help="Fit the output of all_reduce_perf instead.")
+]
+Kineto = Annotated[Path | None, typer.Option("--kineto", metavar="FILE", help="Read a PyTorch profiler trace instead.")]
+SUMMARY = """Measure what predictions need to know of a machine.
 
-    Step time and memory by batch size, times of all-reduce and store by message size, with fitted lines, their
-    confidence intervals and residuals. Or fit links to what nccl-tests printed, or take step times from a trace.
-    """
+Step time and memory by batch size, times of all-reduce and store by message size, with fitted lines, their confidence
+intervals and residuals. Or fit links to what nccl-tests printed, or take step times from a trace.
+"""
+
+
+def calibrate() -> Any:
+    """Measure what predictions need to know of a machine."""
+    from plesio.bench.recipe import TaskSection
+    from plesio.cli.recipe_options import key_option
+
+    more = {
+        "task": (Task, None),
+        "workers": (Workers, None),
+        "out": (Out, None),
+        "nccl_tests": (NcclTests, None),
+        "kineto": (Kineto, None),
+    }
+    inputs = (key_option(TaskSection, "batch_size"),)
+    return command_of("plesio calibrate", inputs, _calibrate, summary=SUMMARY, more=more, examples=EXAMPLES)
+
+
+def _calibrate(
+    given: Mapping[str, int],
+    *,
+    task: str | None,
+    workers: int | None,
+    out: Path | None,
+    nccl_tests: Path | None,
+    kineto: Path | None,
+) -> int:
+    batch_size = given.get("batch_size")
     if sum(source is not None for source in (task, nccl_tests, kineto)) != 1:
         raise ConfigError("say what to measure or read, one of them: a task, --nccl-tests FILE, --kineto FILE")
     if task is None and batch_size is not None:

@@ -1,24 +1,30 @@
 """`plesio compare`: one task under several policies and seeds, and what each cost and won."""
 
+import inspect
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.cli.options import Resume, Seeds
+from plesio.cli.function_options import command_of
+from plesio.cli.options import Calibration, Overwrite, RecipeFile, Resume, RunFolder
 from plesio.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from plesio.bench.recipe import Recipe
 
 __all__ = [
     "EXAMPLES",
     "OUTPUT_NAMES",
     "PLAIN_WIDTH",
     "compare",
+    "load",
     "prepare_folder",
     "print_results",
     "split_policies",
@@ -39,6 +45,10 @@ OUTPUT_NAMES = ("results.json", "setting.json", "report.html", "runs")
 """What a comparison writes into its folder, and all that ``--overwrite`` removes from it."""
 
 
+PLAIN_WIDTH = 140
+"""Columns of the table where there is no terminal to ask: in files and logs nothing need be folded."""
+
+
 class WorldChoice(StrEnum):
     """Where the workers are."""
 
@@ -46,47 +56,50 @@ class WorldChoice(StrEnum):
     VIRTUAL = "virtual"
 
 
-PLAIN_WIDTH = 140
-"""Columns of the table where there is no terminal to ask: in files and logs nothing need be folded."""
+World = Annotated[
+    WorldChoice, typer.Option("--world", help="process: real workers. virtual: in virtual time, in one process.")
+]
+SUMMARY = """Train under several policies and seeds; show what each costs.
+
+The recipe says what is trained, by how many workers, under which policies. Prints a table with a sentence for each
+policy, and writes results.json, the traces and report.html.
+"""
 
 
-def compare(
-    recipe: Annotated[Path, typer.Argument(help="The TOML file.", show_default=False)],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for results.json and report.html.", show_default=False)
-    ],
-    policies: Annotated[
-        str | None, typer.Option("--policies", metavar="LIST", help="Policies instead of the recipe's: bsp,ssp:4,asp")
-    ] = None,
-    seeds: Seeds = None,
-    resume: Resume = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier comparison from DIR.")] = False,
-    world: Annotated[
-        WorldChoice, typer.Option("--world", help="process: real workers. virtual: in virtual time, in one process.")
-    ] = WorldChoice.PROCESS,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME|FILE", help="Hosts and links of the virtual world.")
-    ] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option("--calibration", metavar="FILE", help="What plesio calibrate measured, for the virtual world."),
-    ] = None,
-) -> int:
-    """Train under several policies and seeds; show what each costs.
+def compare() -> Any:
+    """Train under several policies and seeds; show what each costs."""
+    from plesio.bench.recipe import RunSection
+    from plesio.bench.recipe_workers import WorkersSection
+    from plesio.cli.recipe_options import RECIPES, key_option
 
-    The recipe says what is trained, by how many workers, under which policies. Prints a table with a sentence for each
-    policy, and writes results.json, the traces and report.html.
-    """
-    from plesio.bench.recipe import load_recipe
-    from plesio.cost.cluster import parse_cluster
-
-    loaded = load_recipe(
-        recipe,
-        policies=None if policies is None else split_policies(policies),
-        seeds=None if seeds is None else split_seeds(seeds),
-        cluster=None if cluster is None else parse_cluster(cluster),
+    inputs = (
+        key_option(RunSection, "policies", metavar="POLICY,...", instead=RECIPES),
+        key_option(RunSection, "seeds", metavar="SEED,...", instead=RECIPES),
+        key_option(WorkersSection, "cluster", metavar="NAME|FILE", instead=RECIPES),
     )
-    for option, value in (("--cluster", cluster), ("--calibration", calibration)):
+    more = {
+        "recipe": (RecipeFile, inspect.Parameter.empty),
+        "out": (RunFolder, inspect.Parameter.empty),
+        "resume": (Resume, False),
+        "overwrite": (Overwrite, False),
+        "world": (World, WorldChoice.PROCESS),
+        "calibration": (Calibration, None),
+    }
+    return command_of("plesio compare", inputs, _compare, summary=SUMMARY, more=more, examples=EXAMPLES)
+
+
+def _compare(
+    given: Mapping[str, str],
+    *,
+    recipe: Path,
+    out: Path,
+    resume: bool,
+    overwrite: bool,
+    world: WorldChoice,
+    calibration: Path | None,
+) -> int:
+    loaded = load(recipe, given)
+    for option, value in (("--cluster", given.get("cluster")), ("--calibration", calibration)):
         if value is not None and world is WorldChoice.PROCESS:
             raise ConfigError(f"{option} {value} describes the virtual world; add --world virtual")
     if world is WorldChoice.PROCESS and loaded.workers.any_faults:
@@ -94,9 +107,9 @@ def compare(
             f"{recipe} loses workers or has them join, which only the virtual world does: --world virtual"
         )
 
-    from plesio.cost.calibration import Calibration
+    from plesio.cost import calibration as calibrations
 
-    measured = None if calibration is None else Calibration.read(calibration)
+    measured = None if calibration is None else calibrations.Calibration.read(calibration)
     if world is WorldChoice.VIRTUAL:
         from plesio.bench.virtual_pool import VirtualPool
 
@@ -120,6 +133,25 @@ def compare(
     if failed:
         print(f"plesio: {failed} of {len(runs)} runs did not finish; the report says why", file=sys.stderr)
     return 1 if failed else 0
+
+
+def load(recipe: Path, given: Mapping[str, str], *, policies: Sequence[str] | None = None) -> "Recipe":
+    """The recipe, with what the options for its keys say instead, and with other ``policies``.
+
+    Raises:
+        ConfigError: The file or an option cannot be used.
+    """
+    from plesio.bench.recipe import load_recipe
+    from plesio.cost.cluster import parse_cluster
+
+    if policies is None and "policies" in given:
+        policies = split_policies(given["policies"])
+    return load_recipe(
+        recipe,
+        policies=policies,
+        seeds=split_seeds(given["seeds"]) if "seeds" in given else None,
+        cluster=parse_cluster(given["cluster"]) if "cluster" in given else None,
+    )
 
 
 def print_results(out: Path) -> None:

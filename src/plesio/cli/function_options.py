@@ -1,4 +1,4 @@
-"""Commands whose options are read off a function (`plesio.core.inputs`)."""
+"""Commands whose options are read off a function, or off the fields of a class (`plesio.core.inputs`)."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ __all__ = ["DerivedCommand", "command_of", "make_folder"]
 def command_of(
     words: str,
     inputs: "tuple[Input, ...]",
-    act: Callable[..., None],
+    act: Callable[..., int | None],
     *,
     summary: str,
     more: Mapping[str, tuple[Any, Any]],
@@ -29,16 +29,16 @@ def command_of(
     Args:
         words: The command as it is typed, without its options: ``plesio study pipeline``.
         inputs: What it can be asked with; those that are left out are not passed on.
-        act: Called with the inputs that were given, and with all of ``more``.
+        act: Called with the inputs that were given, and with all of ``more``; returns the exit status, None for 0.
         summary: Its help.
         more: Other options, by name: annotation and default.
         examples: What the help ends with; else one that asks for the first input's default.
     """
 
-    def run(**options: Any) -> None:
+    def run(**options: Any) -> int | None:
         given = {one.name: options.pop(one.name) for one in inputs}
         try:
-            act({name: value for name, value in given.items() if value is not None}, **options)
+            return act({name: value for name, value in given.items() if value is not None}, **options)
         except ArgumentError as error:
             raise ConfigError(error.worded({one.name: one.option for one in inputs})) from None
 
@@ -73,9 +73,14 @@ def _parameter(one: "Input") -> inspect.Parameter:
         switch = f"{one.option}/--no-{one.option[2:]}" if one.default else one.option
         annotation: Any = Annotated[bool, typer.Option(switch, help=one.help)]
         return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
-    shown = "" if one.required or one.default is None else f" [default: {one.format(one.default)}]"
+    instead = one.written.instead or ("" if one.required or one.default is None else one.format(one.default))
     option = typer.Option(
-        one.option, metavar=one.metavar, help=f"{one.help}{shown}", parser=_parser(one), show_default=False
+        one.option,
+        *([f"-{one.written.short}"] if one.written.short else []),
+        metavar=one.metavar,
+        help=f"{one.help} [default: {instead}]" if instead else one.help,
+        parser=_parser(one),
+        show_default=False,
     )
     return inspect.Parameter(
         one.name,

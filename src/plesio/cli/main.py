@@ -42,12 +42,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+app.command("compare", cls=DerivedCommand)(compare.compare)
 app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.run)
-app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
-app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
+app.command("simulate", cls=DerivedCommand)(simulate.simulate)
+app.command("calibrate", cls=DerivedCommand)(calibrate.calibrate)
 app.command("probe", epilog=probe.EXAMPLES)(probe.probe)
-app.command("sweep", epilog=sweep.EXAMPLES)(sweep.sweep)
+app.command("sweep", cls=DerivedCommand)(sweep.sweep)
 app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
 app.command("estimate", cls=DerivedCommand)(estimate.estimate)
 app.command("report", epilog=report.EXAMPLES)(report.report)

@@ -1,21 +1,23 @@
-"""Options that several commands have, each written once."""
+"""Options that are the command line's own and that several commands have, each written once."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["BatchSize", "Calibration", "Out", "Resume", "Seeds"]
+__all__ = ["Calibration", "Out", "Overwrite", "RecipeFile", "Resume", "RunFolder"]
 
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Folder for the page, pictures and JSON.", show_default=False),
 ]
+RunFolder = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html.", show_default=False)
+]
+RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="The TOML file.", show_default=False)]
 Calibration = Annotated[
-    Path | None, typer.Option("--calibration", metavar="FILE", help="What plesio calibrate measured of a machine.")
+    Path | None,
+    typer.Option("--calibration", metavar="FILE", help="What plesio calibrate measured, for the virtual world."),
 ]
-BatchSize = Annotated[
-    int | None, typer.Option("--batch-size", metavar="N", help="Samples in a worker's step; else the task's.")
-]
-Seeds = Annotated[str | None, typer.Option("--seeds", metavar="LIST", help="Seeds instead of the recipe's: 0,1,2")]
 Resume = Annotated[bool, typer.Option("--resume", help="Keep the finished runs in DIR, do the others.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove what an earlier command left in --out DIR.")]

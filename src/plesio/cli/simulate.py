@@ -1,5 +1,6 @@
 """`plesio simulate`: training code on workers that are not there, in virtual time."""
 
+import inspect
 import math
 import re
 import tomllib
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.cli.options import BatchSize, Calibration
+from plesio.cli.function_options import command_of
+from plesio.cli.options import Calibration, Overwrite
 from plesio.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from plesio.bench.progress import ProgressSink
+    from plesio.core.inputs import Input
     from plesio.core.results import RunResult
     from plesio.cost.calibration import Calibration as Calibrated
     from plesio.runtime.virtual import Progress
@@ -39,8 +42,11 @@ docs/recipes.md explains the keys: those of [workers] in a recipe."""
 Table = dict[str, object]
 """A table of a recipe."""
 
+STEP_TIME = "20 ms"
+"""What a step takes on a machine that was not measured."""
+
 STEP_TIMES = {"constant": "mean", "lognormal": "mean", "gamma": "mean", "pareto": "min", "trace": "path"}
-"""For each kind of step time, the key whose name need not be written."""
+"""The key whose name need not be written, for each kind of step time."""
 
 EXAMPLE_TABLES = {
     "stalls": "probability=0.01,factor=10",
@@ -53,32 +59,16 @@ FLAGS: Mapping[tuple[str, ...], str] = {
     ("workers", "cluster"): "--cluster",
     ("task", "batch_size"): "--batch-size",
     ("run", "target"): "--target",
+    ("run", "epochs"): "--epochs",
 }
 """Options whose values stand in a recipe as they are."""
 
 
 What = Annotated[str, typer.Argument(metavar="TASK|SCRIPT", help="A task's name, or a .py file.", show_default=False)]
 Arguments = Annotated[list[str] | None, typer.Argument(help="A script's arguments.")]
-NumWorkers = Annotated[int, typer.Option("--workers", "-n", metavar="N", help="Virtual workers.")]
-Policy = Annotated[str, typer.Option("--policy", metavar="POLICY", help="See `plesio policies`.")]
-StepTime = Annotated[
-    str | None,
-    typer.Option(
-        "--step-time",
-        metavar="TIME|KIND:TIME,...",
-        help="What a step takes a worker of speed 1: lognormal:20ms,cv=1; else as calibrated, or 20 ms.",
-        show_default=False,
-    ),
-]
-Stalls = Annotated[
-    str | None,
-    typer.Option("--stalls", metavar="KEY=VALUE,...", help="Steps that stall now and then: probability, factor."),
-]
-Slowdowns = Annotated[
-    str | None,
-    typer.Option(
-        "--slowdowns", metavar="KEY=VALUE,...", help="Racks that are slow for a while: factor, every, lasting."
-    ),
+Policy = Annotated[str, typer.Option("--policy", metavar="POLICY", help="A policy, as `plesio policies` lists them.")]
+Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", help="Seed of the parameters, the order of samples and the step times.")
 ]
 Slow = Annotated[
     list[str] | None,
@@ -88,80 +78,96 @@ Lose = Annotated[
     list[str] | None, typer.Option("--lose", metavar="RANK@TIME", help="A worker that is lost; may be repeated.")
 ]
 Join = Annotated[list[str] | None, typer.Option("--join", metavar="TIME", help="A worker that joins; may be repeated.")]
-Failures = Annotated[
-    str | None,
-    typer.Option(
-        "--failures", metavar="KEY=VALUE,...", help="Workers lost by chance: mtbf, perhaps rejoin_after, shape."
-    ),
-]
-Cluster = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="NAME|FILE", help="Hosts and links; else one host with enough cores."),
-]
 TaskOption = Annotated[
     list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An argument of a task; may be repeated.")
 ]
-Target = Annotated[float | None, typer.Option("--target", metavar="X", help="Metric to reach, instead of the task's.")]
-Epochs = Annotated[int, typer.Option("--epochs", metavar="N", help="Passes over a task's data, all workers together.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Of parameters, order and random streams.")]
 Folder = Annotated[
     Path | None,
     typer.Option(
         "--out", metavar="DIR", help="Folder for results.json, traces and report.html; else runs/simulation, anew."
     ),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove an earlier run from --out DIR.")]
+SUMMARY = """Train on virtual workers, in virtual time, in this process.
+
+Shows accuracy, throughput, waiting, bytes and staleness on a cluster that you do not have. Equal arguments give equal
+results, to the bit.
+"""
 
 
-def simulate(
-    what: What,
-    args: Arguments = None,
-    workers: NumWorkers = 4,
-    policy: Policy = "adaptive",
-    step_time: StepTime = None,
-    stalls: Stalls = None,
-    slowdowns: Slowdowns = None,
-    slow: Slow = None,
-    lose: Lose = None,
-    join: Join = None,
-    failures: Failures = None,
-    cluster: Cluster = None,
-    calibration: Calibration = None,
-    batch_size: BatchSize = None,
-    option: TaskOption = None,
-    target: Target = None,
-    epochs: Epochs = 4,
-    seed: Seed = 0,
-    out: Folder = None,
-    overwrite: Overwrite = False,
+def simulate() -> Any:
+    """Train on virtual workers, in virtual time, in this process."""
+    more = {
+        "what": (What, inspect.Parameter.empty),
+        "args": (Arguments, None),
+        "policy": (Policy, "adaptive"),
+        "seed": (Seed, 0),
+        "slow": (Slow, None),
+        "lose": (Lose, None),
+        "join": (Join, None),
+        "option": (TaskOption, None),
+        "calibration": (Calibration, None),
+        "out": (Folder, None),
+        "overwrite": (Overwrite, False),
+    }
+    return command_of("plesio simulate", _inputs(), _simulate, summary=SUMMARY, more=more, examples=EXAMPLES)
+
+
+def _inputs() -> "tuple[Input, ...]":
+    """The options that are keys of a recipe."""
+    from plesio.bench.recipe import RunSection, TaskSection
+    from plesio.bench.recipe_step_time import SlowdownsSection, StallsSection
+    from plesio.bench.recipe_workers import FailuresSection, WorkersSection
+    from plesio.cli.recipe_options import key_option, table_option
+
+    times, usual = "TIME|KIND:TIME,...", f"as calibrated, or {STEP_TIME}"
+    return (
+        key_option(WorkersSection, "count", default=4, option="workers", short="n"),
+        key_option(WorkersSection, "cluster", metavar="NAME|FILE"),
+        key_option(WorkersSection, "step_time", metavar=times, instead=usual),
+        table_option(WorkersSection, "stalls", table=StallsSection),
+        table_option(WorkersSection, "slowdowns", table=SlowdownsSection),
+        table_option(WorkersSection, "failures", table=FailuresSection),
+        key_option(TaskSection, "batch_size"),
+        key_option(RunSection, "epochs", default=4.0),
+        key_option(RunSection, "target"),
+    )
+
+
+def _simulate(
+    given: Mapping[str, Any],
+    *,
+    what: str,
+    args: list[str] | None,
+    policy: str,
+    seed: int,
+    slow: list[str] | None,
+    lose: list[str] | None,
+    join: list[str] | None,
+    option: list[str] | None,
+    calibration: Path | None,
+    out: Path | None,
+    overwrite: bool,
 ) -> int:
-    """Train on virtual workers, in virtual time, in this process.
-
-    Shows accuracy, throughput, waiting, bytes and staleness on a cluster that you do not have. Equal arguments give
-    equal results, to the bit.
-    """
     from plesio.cli.compare import print_results
     from plesio.cost import calibration as calibrations
     from plesio.policies import parse_policy
 
-    spec = parse_policy(policy).spec
-    if workers < 2:
-        raise ConfigError(f"--workers {workers}: write 2 or more; one alone has nobody to be consistent with")
-    if epochs < 1:
-        raise ConfigError(f"--epochs {epochs}: write 1 or more")
+    spec, count = parse_policy(policy).spec, given.get("count", 4)
+    if count < 2:
+        raise ConfigError(f"--workers {count}: write 2 or more; one alone has nobody to be consistent with")
     measured = None if calibration is None else calibrations.Calibration.read(calibration)
-    if step_time is None and measured is None:
-        step_time = "20 ms"
+    step_time = given.get("step_time", STEP_TIME if measured is None else None)
     table: Table = {
-        "count": workers,
+        "count": count,
         **({} if step_time is None else {"step_time": _step_time(step_time)}),
-        "unequal": [_slow(text, num_workers=workers) for text in slow or ()],
+        "unequal": [_slow(text, num_workers=count) for text in slow or ()],
         "faults": [*map(_loss, lose or ()), *map(_join, join or ())],
-        **({} if cluster is None else {"cluster": cluster}),
-        **_tables(stalls=stalls, slowdowns=slowdowns, failures=failures),
+        **({"cluster": given["cluster"]} if "cluster" in given else {}),
+        **{key: _pairs(f"--{key}", given[key], example=EXAMPLE_TABLES[key]) for key in EXAMPLE_TABLES if key in given},
     }
     overwrite = overwrite or out is None
     out = out or Path("runs/simulation")
+    batch_size, target = given.get("batch_size"), given.get("target")
     if what.endswith(".py") and ":" not in what:
         _refuse_for_script(what, {"--batch-size": batch_size, "--option": option, "--target": target})
         run: Any = {"policy": spec, "seed": seed, "calibration": measured, "out": out}
@@ -169,6 +175,7 @@ def simulate(
     else:
         if args:
             raise ConfigError(f"{' '.join(args)}: only a script has arguments of its own; {what} is a task")
+        epochs = given.get("epochs", 4.0)
         recipe: Table = {
             "task": {"name": what, "batch_size": batch_size, "options": _options(option or ())},
             "run": {"policies": [spec], "seeds": [seed], "epochs": epochs, "target": target},
@@ -297,12 +304,6 @@ def _refuse_for_script(script: str, given: Mapping[str, object]) -> None:
     for flag, value in given.items():
         if value is not None:
             raise ConfigError(f"{flag} is for a task; {script} is a script, whose own arguments follow --")
-
-
-def _tables(**texts: str | None) -> Table:
-    return {
-        key: _pairs(f"--{key}", text, example=EXAMPLE_TABLES[key]) for key, text in texts.items() if text is not None
-    }
 
 
 def _pairs(flag: str, text: str, *, example: str) -> Table:

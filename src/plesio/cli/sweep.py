@@ -1,21 +1,22 @@
 """`plesio sweep`: how the time to a target depends on the bound and on the bandwidth, in the virtual world."""
 
+import inspect
 import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.cli.compare import PLAIN_WIDTH, prepare_folder, split_policies, split_seeds
-from plesio.cli.options import Calibration, Resume, Seeds
+from plesio.cli.compare import PLAIN_WIDTH, load, prepare_folder, split_policies
+from plesio.cli.function_options import command_of
+from plesio.cli.options import Calibration, Overwrite, RecipeFile, Resume, RunFolder
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
 
 if TYPE_CHECKING:
-    from plesio.bench.recipe import Recipe
     from plesio.core.results import RunResult
 
 __all__ = ["EXAMPLES", "split_bandwidths", "split_bounds", "sweep"]
@@ -33,48 +34,71 @@ DEFAULT_BANDWIDTHS = "100 Mbit/s,1 Gbit/s,10 Gbit/s"
 _UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 
-def sweep(
-    recipe: Annotated[Path, typer.Argument(help="The TOML file.", show_default=False)],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html.", show_default=False)
-    ],
-    bounds: Annotated[
-        str | None,
-        typer.Option("--bounds", metavar="LIST", help="Policies ssp:B instead of the recipe's: 0,1,2,4,8,16,inf"),
-    ] = None,
-    period: Annotated[
-        int | None,
-        typer.Option("--period", metavar="STEPS", help="Between exchanges, under all --bounds (1)."),
-    ] = None,
-    policies: Annotated[
-        str | None,
-        typer.Option("--policies", metavar="LIST", help="Policies instead of the recipe's, besides --bounds: bsp,asp"),
-    ] = None,
-    bandwidths: Annotated[
-        str, typer.Option("--bandwidths", metavar="LIST", help="Of the hosts' network interfaces, with units.")
-    ] = DEFAULT_BANDWIDTHS,
-    seeds: Seeds = None,
-    target: Annotated[
-        float | None, typer.Option("--target", metavar="X", help="Metric to reach, instead of the recipe's.")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME|FILE", help="Hosts and links, instead of the recipe's.")
-    ] = None,
-    calibration: Calibration = None,
-    resume: Resume = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier sweep from DIR.")] = False,
-) -> int:
-    """Show how time to target depends on bound and bandwidth.
+Bounds = Annotated[
+    str | None,
+    typer.Option("--bounds", metavar="LIST", help="Policies ssp:B instead of the recipe's: 0,1,2,4,8,16,inf"),
+]
+Period = Annotated[
+    int | None,
+    typer.Option(
+        "--period", metavar="STEPS", help="Steps between exchanges, under all --bounds; else each ssp:B's own."
+    ),
+]
+Bandwidths = Annotated[
+    str, typer.Option("--bandwidths", metavar="LIST", help="Bandwidths of the hosts' network interfaces, with units.")
+]
+SUMMARY = """Show how time to target depends on bound and bandwidth.
 
-    Runs the recipe in the virtual world once for each bandwidth, policy and seed. Prints the median time to the target
-    and the throughput, says which policy is best where, and writes report.html and a comparison per bandwidth.
-    """
+Runs the recipe in the virtual world once for each bandwidth, policy and seed. Prints the median time to the target and
+the throughput, says which policy is best where, and writes report.html and a comparison per bandwidth.
+"""
+
+
+def sweep() -> Any:
+    """Show how time to target depends on bound and bandwidth."""
+    from plesio.bench.recipe import RunSection
+    from plesio.bench.recipe_workers import WorkersSection
+    from plesio.cli.recipe_options import RECIPES, key_option
+
+    inputs = (
+        key_option(RunSection, "policies", metavar="POLICY,...", instead=f"{RECIPES}, or those of --bounds alone"),
+        key_option(RunSection, "seeds", metavar="SEED,...", instead=RECIPES),
+        key_option(RunSection, "target", instead=RECIPES),
+        key_option(WorkersSection, "cluster", metavar="NAME|FILE", instead=RECIPES),
+    )
+    more = {
+        "recipe": (RecipeFile, inspect.Parameter.empty),
+        "out": (RunFolder, inspect.Parameter.empty),
+        "bounds": (Bounds, None),
+        "period": (Period, None),
+        "bandwidths": (Bandwidths, DEFAULT_BANDWIDTHS),
+        "calibration": (Calibration, None),
+        "resume": (Resume, False),
+        "overwrite": (Overwrite, False),
+    }
+    return command_of("plesio sweep", inputs, _sweep, summary=SUMMARY, more=more, examples=EXAMPLES)
+
+
+def _sweep(
+    given: Mapping[str, Any],
+    *,
+    recipe: Path,
+    out: Path,
+    bounds: str | None,
+    period: int | None,
+    bandwidths: str,
+    calibration: Path | None,
+    resume: bool,
+    overwrite: bool,
+) -> int:
     chosen_bandwidths = split_bandwidths(bandwidths)
 
     from plesio.cost import calibration as calibrations
 
-    wanted = _policies(bounds, period=period, policies=policies)
-    loaded = _load(recipe, policies=wanted, seeds=seeds, target=target, cluster=cluster)
+    wanted = _policies(bounds, period=period, policies=given.get("policies"))
+    loaded = load(recipe, given, policies=wanted)
+    if "target" in given:
+        loaded = loaded.model_copy(update={"run": loaded.run.model_copy(update={"target": given["target"]})})
     measured = None if calibration is None else calibrations.Calibration.read(calibration)
 
     from plesio.bench.sweep import check_sweep, describe_network, run_sweep
@@ -96,11 +120,9 @@ def sweep(
         options = {
             "--bounds": bounds,
             "--period": period,
-            "--policies": policies,
+            "--policies": given.get("policies"),
             "--bandwidths": None if bandwidths == DEFAULT_BANDWIDTHS else bandwidths,
-            "--seeds": seeds,
-            "--target": target,
-            "--cluster": cluster,
+            **{f"--{name}": given.get(name) for name in ("seeds", "target", "cluster")},
             "--calibration": calibration,
         }
         again = _again(recipe, out, options)
@@ -114,24 +136,6 @@ def sweep(
     if failed:
         print(f"plesio: {failed} of {len(runs)} runs did not finish; the report says why", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _load(
-    recipe: Path, *, policies: list[str] | None, seeds: str | None, target: float | None, cluster: str | None
-) -> "Recipe":
-    """The recipe, with what the options say instead."""
-    from plesio.bench.recipe import load_recipe
-    from plesio.cost.cluster import parse_cluster
-
-    loaded = load_recipe(
-        recipe,
-        policies=policies,
-        seeds=None if seeds is None else split_seeds(seeds),
-        cluster=None if cluster is None else parse_cluster(cluster),
-    )
-    if target is None:
-        return loaded
-    return loaded.model_copy(update={"run": loaded.run.model_copy(update={"target": target})})
 
 
 def _again(recipe: Path, out: Path, options: Mapping[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""What a function can be asked with, read off it: names, units, defaults, explanations.
+"""What a function can be asked with, read off it: names, units, defaults, explanations; and what a class's fields are.
 
 A parameter's name ends in its unit, and that is how its text is read: ``gradient_bytes`` is ``--gradient "700 MB"``,
 ``latency_s`` is ``--latency "10 us"``, ``bytes_per_s`` is ``--bandwidth "25 GB/s"``, and ``num_workers`` is ``--workers
@@ -16,7 +16,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from plesio.core.errors import ArgumentError, ConfigError, nearest
@@ -33,7 +33,7 @@ from plesio.core.units import (
 )
 from plesio.core.within import ANY, AT_LEAST_0, Within
 
-__all__ = ["Input", "Written", "checked", "inputs_of"]
+__all__ = ["Input", "Written", "checked", "input_of", "inputs_of"]
 
 Kind = Literal["bandwidth", "size", "duration", "count", "number", "whole number", "text", "switch"]
 
@@ -78,11 +78,15 @@ class Written:
 
     Attributes:
         option: The words of its option, without dashes: ``mtbf``.
+        short: A single letter for it.
         metavar: What stands for its value in the help.
+        instead: What holds where the option is not given, if that is no value: ``the recipe's``.
     """
 
     option: str = ""
+    short: str = ""
     metavar: str = ""
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +262,7 @@ def inputs_of(function: Callable[..., Any]) -> tuple[Input, ...]:
     >>> [(one.name, one.kind, one.default) for one in inputs_of(_example)][1]
     ('gradient_bytes', 'size', 700000000.0)
     """
-    hints, explained = typing.get_type_hints(function, include_extras=True), _explanations(function)
+    hints, explained = typing.get_type_hints(function, include_extras=True), _explanations(function, "Args")
     found = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
@@ -268,6 +272,27 @@ def inputs_of(function: Callable[..., Any]) -> tuple[Input, ...]:
             _input(parameter.name, hints[parameter.name], default=parameter.default, help=explained[parameter.name])
         )
     return tuple(found)
+
+
+def input_of(owner: type, name: str, *, default: Any = None, written: Written = Written()) -> Input:
+    """The input that stands for a field of a class, such as a key of a recipe's table; whoever has it checks the value.
+
+    Its explanation is in the ``Attributes:`` of the class. A field that is neither a number nor a switch is a text.
+
+    >>> input_of(Written, "metavar").help
+    'What stands for its value in the help.'
+    """
+    hint = _plain(typing.get_type_hints(owner)[name])
+    explained = _explanations(owner, "Attributes")[name]
+    found = _input(name, hint if hint in (int, float, bool) else str, default=default, help=explained)
+    return replace(found, written=written, optional=True)
+
+
+def _plain(hint: Any) -> Any:
+    """A type without None."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        hint = next(each for each in typing.get_args(hint) if each is not type(None))
+    return hint
 
 
 def _input(name: str, hint: Any, *, default: Any, help: str) -> Input:
@@ -305,9 +330,9 @@ def _input(name: str, hint: Any, *, default: Any, help: str) -> Input:
     )
 
 
-def _explanations(function: Callable[..., Any]) -> dict[str, str]:
-    """What the docstring says of each parameter, on one line."""
-    text = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:\n")[2]
+def _explanations(thing: Any, heading: str) -> dict[str, str]:
+    """What a docstring says of each name under a heading, on one line."""
+    text = inspect.cleandoc(thing.__doc__ or "").partition(f"\n{heading}:\n")[2]
     block = re.split(r"\n(?=\S)", text, maxsplit=1)[0]
     items = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", block, flags=re.MULTILINE)
     return {name: re.sub(r"\s+", " ", explanation).strip() for name, explanation in items}
@@ -325,5 +350,5 @@ def _example(
         num_workers: Workers.
         gradient_bytes: What each
             has.
-        nic_bytes_per_s: Of each.
+        nic_bytes_per_s: Bandwidth of each.
     """

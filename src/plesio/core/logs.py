@@ -28,7 +28,7 @@ _clock: ContextVar[int | None] = ContextVar("clock", default=None)
 
 
 def speak_as(who: str) -> None:
-    """From now on this thread's lines are those of ``who``, such as ``worker 3``."""
+    """Make this thread's lines those of ``who``, such as ``worker 3``, from now on."""
     _who.set(who)
 
 

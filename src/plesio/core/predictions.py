@@ -19,9 +19,9 @@ class Prediction:
         setting: Which run: its policy, its task and what else distinguishes it, by name.
         quantity: What was predicted.
         scale: How its error is counted.
-        predicted: By the model.
-        measured: In reality.
-        baseline: By the simplest model that one would otherwise use.
+        predicted: What the model says.
+        measured: What was measured.
+        baseline: What the simplest model says that one would otherwise use.
 
     >>> share = Prediction(
     ...     setting={"policy": "bsp"}, quantity="wait share", scale="points", predicted=0.5, measured=0.25, baseline=1.0

@@ -131,7 +131,7 @@ class RunResult:
         refused_updates: Updates that never reached the parameters, by worker and reason.
         refused_peers: Connections and messages turned away (strangers, other jobs), by reason.
         fallbacks: What was given up and why, one line each.
-        parameters_sha256: Of the final shared parameters, in name order.
+        parameters_sha256: SHA-256 of the final shared parameters, in name order.
     """
 
     policy: str

@@ -47,7 +47,7 @@ _BITS_ALONE = re.compile(r"([kKMGT]?)(?:b|bit|bits)")
 _QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*")
 _IN_PARTS = re.compile(r"\s*(?:(\d+) d )?(?:(\d+) h ?)?(?:(\d+) min ?)?(?:(\d+) s)?\s*")
 _NEXT_UNIT = 0.9995
-"""From here on three digits of the smaller unit would be rounded to 1000 of it."""
+"""The share of the next unit from which on three digits of the smaller one would be rounded to 1000 of it."""
 
 
 def _parse(text: str, units: dict[str, float] | dict[str, int], *, what: str, example: str) -> float:

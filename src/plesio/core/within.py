@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 _LARGEST = 1e30
-"""Above it squares and cubes are no longer sure to be finite."""
+"""The largest number whose squares and cubes are sure to be finite."""
 _LARGEST_WHOLE = 10**15
 """Up to here a float is exact."""
 _SMALLEST = 1e-30

@@ -3,7 +3,7 @@
 Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer Models") count what one layer of
 Megatron keeps: s positions, b sequences, h hidden dimensions, a attention heads, 2 bytes an activation and 1 byte an
 element of a dropout mask. Without any parallelism that is ``sbh (34 + 5as/h)`` (equation 1): 11 of the 34 in the
-attention block, 19 in the MLP of width 4h, 4 in the two layer norms; ``5as/h`` are the softmax, its dropout and the
+attention block, 19 in the MLP of width 4h, 4 in the two layer norms. ``5as/h`` are the softmax, its dropout and the
 dropout's mask, which have an element for each pair of positions and head.
 
 Tensor parallelism over t devices divides all but 10 of them (inputs of the two blocks, their dropout masks, layer
@@ -32,7 +32,7 @@ Recomputation = Literal["none", "selective", "full"]
 """What the backward pass computes again instead of keeping it."""
 
 _BYTES = 2
-"""Of an activation."""
+"""Bytes of an activation."""
 
 
 def layer_activation_bytes(
@@ -103,7 +103,7 @@ def first_stage_activation_bytes(
     66.9
 
     Args:
-        layer_bytes: From `layer_activation_bytes`.
+        layer_bytes: Bytes of a layer, from `layer_activation_bytes`.
         num_layers: L, of the whole model.
         hidden: h.
         sequence: s.

@@ -12,8 +12,8 @@ Threads that send overlap with others that compute, so at the task's own size th
 measured time: where the processors' times are more than it, both count by the same share less. The worker's contains a
 step's end, which is charged by itself and therefore taken off. The way is as long for all sizes.
 
-What the processors take was measured as their own time, so it is right also where workers and servers are more than
-cores: then they share them (`plesio.sim.sharing`), and how many cores' worth of work the machine does for so many at
+What the processors take was measured as their own time, so it is right also where there are more workers and servers
+than cores. Then they share them (`plesio.sim.sharing`); how many cores' worth of work the machine does for so many at
 once was measured too.
 """
 
@@ -35,7 +35,7 @@ __all__ = ["CALIBRATION_SCHEMA_VERSION", "Calibration", "Curve"]
 
 CALIBRATION_SCHEMA_VERSION = 1
 _MOST_BYTES_PER_S = 1e12
-"""Of a way whose time does not depend on the size."""
+"""Bandwidth of a way whose time does not depend on the size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +75,8 @@ class Calibration:
 
     Attributes:
         task: The task.
-        batch_size: Of one worker.
-        num_parameters: Of the task's model.
+        batch_size: Batch size of one worker.
+        num_parameters: Parameters of the task's model.
         num_workers: Workers that exchanged, on this machine.
         num_cores: Its cores.
         cores: Cores' worth of work that it does when all workers compute at once.
@@ -175,7 +175,7 @@ class Calibration:
         )
 
     def _on_path(self, fit: LineFit) -> tuple[float, float]:
-        """Of a processor's time, what the exchange waits for: threads that send while others compute overlap."""
+        """What the exchange waits for of a processor's time: threads that send while others compute overlap."""
         work_s, took_s = self._work_s(), self._took_s()
         share = min(1.0, took_s / work_s)
         return share * fit.intercept, share * fit.slope

@@ -56,9 +56,9 @@ class Cluster:
         cores_per_host: Its cores, or its accelerators if its workers compute on those: so many workers compute at full
             speed at the same time; more share them.
         racks: Racks, with equally many hosts (the last may have fewer).
-        local: Between workers and servers of one host.
+        local: Link between workers and servers of one host.
         nic: A host's network interface; several count as one, as transfers are striped over them.
-        uplink: From a rack to the others; needed if there is more than one.
+        uplink: Link from a rack to the others; needed if there is more than one.
         device: Name of the core or accelerator.
         memory_bytes: Memory that a worker has when there is one per core or accelerator; None is not known.
         changes: What becomes of links while a run goes on, in the order of time.

@@ -48,7 +48,7 @@ def _text(value: object) -> str:
 
 
 Keys = Mapping[str, tuple[str, Callable[[object], Any]]]
-"""For each key the field that it sets, and how its value is read."""
+"""The field that each key sets, and how its value is read."""
 
 _CLUSTER: Keys = {
     "name": ("name", _text),

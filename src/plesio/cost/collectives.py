@@ -131,7 +131,7 @@ def unequal_all_to_all_s(
     0.003
 
     Args:
-        sent_bytes: From each rank (rows) to each; what a rank has for itself counts for nothing.
+        sent_bytes: Bytes from each rank (rows) to each; what a rank has for itself counts for nothing.
         link: α and B.
         duplex: Share of the smaller of what a port sends and receives that the other hides; 1 is full duplex.
 
@@ -178,7 +178,7 @@ def parameter_server_one_way_s(num_bytes: float, *, num_workers: int, num_server
     """Seconds until n workers have all pushed to, or all pulled from, a parameter server of k equal shards.
 
     ``max(n, k) (α + S/(kB))``: each worker sends to each server ``S/k`` bytes, a server receives from one worker at a
-    time, and n x k messages can be scheduled in ``max(n, k)`` rounds, since a bipartite graph's edges can be coloured
+    time. The n x k messages can be scheduled in ``max(n, k)`` rounds, since a bipartite graph's edges can be coloured
     with as many colours as its largest degree (König 1916). Of that ``max(n/k, 1) S/B`` is bandwidth: one server is a
     hub, and n servers (one on every host) carry what a ring carries (Li et al. 2014). Servers have links of their own.
 

@@ -1,4 +1,4 @@
-"""From a topology to a plan: in which order hosts exchange, who stands for a rack, and how long it takes.
+"""A topology made a plan: in which order hosts exchange, who stands for a rack, and how long it takes.
 
 A synchronisation goes by a ring of all hosts, by two levels in which a leader stands for each rack, or by two levels in
 which every host of a rack does a part of the exchange between racks. Times are those of `plesio.cost.placement`: rounds
@@ -37,17 +37,17 @@ class Plan:
 
     Attributes:
         topology: What the plan is for.
-        num_bytes: Of the tensor that is all-reduced, or of the parameters that servers hold.
+        num_bytes: Bytes of the tensor that is all-reduced, or of the parameters that servers hold.
         rank_order: The host of each rank. Racks follow each other, so a ring enters and leaves each once.
-        leaders: Of each rack the host that stands for it where one does, with the best ways to other racks.
-        shard_shares: Of each host's server, the share of the parameters; they add up to 1.
+        leaders: The host that stands for each rack where one does, with the best ways to other racks.
+        shard_shares: Share of the parameters on each host's server; they add up to 1.
         given_ring_s: Seconds of a ring all-reduce in the order in which the hosts were given.
-        planned_ring_s: In the planned order.
-        leaders_s: Of two levels: a sum in each rack, an all-reduce among leaders, a broadcast in each rack.
-        sharded_s: Of two levels where every host of a rack does a part of the exchange between racks; None if racks are
-            not equally large.
-        even_store_s: Of a push and a pull by all hosts, with as much of the parameters on each.
-        planned_store_s: With the planned shares.
+        planned_ring_s: Seconds in the planned order.
+        leaders_s: Seconds of two levels: a sum in each rack, an all-reduce among leaders, a broadcast in each rack.
+        sharded_s: Seconds of two levels where every host of a rack does a part of the exchange between racks; None if
+            racks are not equally large.
+        even_store_s: Seconds of a push and a pull by all hosts, with as much of the parameters on each.
+        planned_store_s: Seconds with the planned shares.
     """
 
     topology: Topology
@@ -91,7 +91,7 @@ def plan(found: Topology | PairMatrix, *, num_bytes: float) -> Plan:
 
     Args:
         found: The topology, or the pairs that it follows from (`Topology.of`).
-        num_bytes: Of the tensor that is all-reduced.
+        num_bytes: Bytes of the tensor that is all-reduced.
 
     Raises:
         ConfigError: The size is negative.
@@ -134,7 +134,7 @@ def plan(found: Topology | PairMatrix, *, num_bytes: float) -> Plan:
 
 
 def _leaders(topology: Topology) -> tuple[int, ...]:
-    """Of each rack the host whose ways to and from all other racks take the least time in all."""
+    """The host of each rack whose ways to and from all other racks take the least time in all."""
     rates = topology.matrix.bytes_per_s
 
     def way_s_per_byte(host: int) -> float:
@@ -201,7 +201,7 @@ def _store_s(topology: Topology, shares: Sequence[float], num_bytes: float) -> f
 
 
 def _store_loads(topology: Topology) -> "tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]":
-    """Of each host's interface, then of each uplink: bytes by host's share, bytes besides, both over S; bandwidth."""
+    """Bytes by host's share, bytes besides, both over S, and bandwidth: each interface's, then each uplink's."""
     count = topology.matrix.num_hosts
     slopes, loads = [(count - 2) * np.eye(count)], [1.0] * count
     rates = list(topology.matrix.best_bytes_per_s())

@@ -92,7 +92,7 @@ def faults_in_order(
         num_workers: Workers at the start.
         given: What happens in any case.
         failures: What happens by chance; None for nothing.
-        seed: Of the run.
+        seed: Seed of the run.
 
     >>> from itertools import islice
     >>> failures = Failures(mtbf_s=100.0, rejoin_after_s=10.0)

@@ -1,9 +1,9 @@
-"""From measured times to the Hockney model: a straight line through (size, seconds), and its latency and bandwidth.
+"""Measured times made a Hockney model: a straight line through (size, seconds), and its latency and bandwidth.
 
 Sizes range over decades and a timer's errors grow with what it times, so the line makes the *relative* errors small:
 the squares of ``(y - a - b x) / y`` are summed, that is weights ``1/y²``, with y as it was measured. Neither latency
-nor seconds per byte can be negative: where the best line has a negative one, that one is 0 and the other is fitted
-again, which is the non-negative least-squares solution (Lawson & Hanson 1974, chapter 23), as x and y are not negative.
+nor seconds per byte can be negative. Where the best line has a negative one, that one is 0 and the other is fitted
+again. This is the non-negative least-squares solution (Lawson & Hanson 1974, chapter 23), as x and y are not negative.
 
 Confidence intervals are those of the line without that constraint (Student's t, n-2 degrees of freedom), cut off at 0
 and, where a 0 moved the other coefficient out of its interval, widened up to it. So they hold the true value as often
@@ -32,8 +32,8 @@ class LineFit:
     """``y = intercept + slope x``, neither of them negative.
 
     Attributes:
-        intercept: In units of y: seconds, for times.
-        slope: In units of y over units of x: seconds per byte, for times by sizes.
+        intercept: Intercept in units of y: seconds, for times.
+        slope: Slope in units of y over units of x: seconds per byte, for times by sizes.
         intercept_ci95: Ends of the 95 % confidence interval, 0 or more.
         slope_ci95: Likewise.
         residuals: ``measured / predicted - 1`` of each point, in the order given.

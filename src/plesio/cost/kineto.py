@@ -37,7 +37,7 @@ _OPERATIONS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "send",
     "recv", "barrier",
 )  # fmt: skip
-"""Of two that a name begins with, the first is meant."""
+"""Names in their order: where a name begins with two of them, the first is meant."""
 _PER_RANK_INPUT = ("all_gather", "gather")
 _ELEMENT_BYTES = {
     **dict.fromkeys(("bool", "byte", "char", "unsignedchar", "signedchar", "float8_e4m3fn", "float8_e5m2"), 1),
@@ -46,7 +46,7 @@ _ELEMENT_BYTES = {
     **dict.fromkeys(("double", "long", "longint", "complexfloat"), 8),
     "complexdouble": 16,
 }  # fmt: skip
-"""By an element's type, as it is called with NCCL (``BFloat16``) and with shapes (``c10::BFloat16``, ``long int``)."""
+"""Bytes by an element's type, as NCCL calls it (``BFloat16``) and as shapes do (``c10::BFloat16``, ``long int``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,8 @@ class TracedCollective:
 
     Attributes:
         operation: ``all_reduce``, ``all_gather``, ``broadcast``, ``send`` ...; if not known, the name in the trace.
-        num_bytes: Of the whole tensor; None if the trace does not tell.
-        num_ranks: In its process group; None if the trace does not tell.
+        num_bytes: Bytes of the whole tensor; None if the trace does not tell.
+        num_ranks: Ranks in its process group; None if the trace does not tell.
         duration_s: Seconds, with waiting for the other ranks.
     """
 
@@ -72,7 +72,7 @@ class KinetoTrace:
 
     Attributes:
         durations_s: Seconds of each step, in order. One or more.
-        collectives: In the order in which they began. With NCCL those on the GPU only.
+        collectives: Collectives in the order in which they began; with NCCL those on the GPU only.
         num_untimed: Collectives that were launched, but whose communication the trace does not hold (NCCL without
             ``ProfilerActivity.CUDA``).
         overlap: Share of the time with a kernel of NCCL in which the GPU has another kernel as well (as in Holistic

@@ -19,12 +19,12 @@ LINK_NAMES: tuple[LinkName, ...] = ("local", "nic", "uplink")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkChange:
-    """From a moment on, links of a kind have another latency or bandwidth, in both directions.
+    """Links of a kind have another latency or bandwidth from a moment on, in both directions.
 
     Attributes:
         at_s: Seconds since the run's beginning.
         link: Which kind: a host's inside, its interface, or a rack's uplink.
-        number: Of the host, or of the rack for an uplink, that this befalls; None is all.
+        number: Number of the host, or of the rack for an uplink, that this befalls; None is all.
         latency_s: None leaves it as it is.
         bytes_per_s: None leaves it as it is.
     """

@@ -33,8 +33,8 @@ class NcclRow:
     """One size.
 
     Attributes:
-        num_bytes: Of the whole tensor.
-        type: Of an element, as printed: ``float``, ``half``, ``bfloat16`` ...
+        num_bytes: Bytes of the whole tensor.
+        type: Type of an element, as printed: ``float``, ``half``, ``bfloat16`` ...
         time_s: Seconds out of place, the mean of the test's iterations.
         algorithm_bytes_per_s: ``num_bytes / time_s``, as printed (multiples of 1e7).
         bus_bytes_per_s: As printed; as in `plesio.cost.collectives.bus_bytes_per_s`.
@@ -59,8 +59,8 @@ class NcclTests:
 
     Attributes:
         rows: One or more, in the order printed.
-        num_ranks: Of one collective: the ranks that are listed, of one group if they are split into groups; if none is
-            listed, threads times GPUs, as of a single process.
+        num_ranks: Ranks of one collective: the ranks that are listed, of one group if they are split into groups; if
+            none is listed, threads times GPUs, as of a single process.
         operation: ``all_reduce``, ``all_gather`` ...; None if the version does not print it.
         complete: Whether the run came to its end. If not, the rows that it did print are still right.
     """

@@ -1,10 +1,10 @@
 """An all-reduce on a cluster: every algorithm's rounds laid over the cluster's links, and which is the fastest there.
 
 The formulas of `plesio.cost.all_reduce` need one latency and one bandwidth. A cluster has several, and ranks that share
-them. So each algorithm is written as *rounds*, sets of equal messages sent at the same time, and a round takes as long
-as its slowest message: the latencies on its path, and its bytes over the least bandwidth it gets on it, where the
-messages of a round that meet on a shared link share it equally. On a cluster of equal links that nobody shares it is
-the formula, exactly.
+them. So each algorithm is written as *rounds*, sets of equal messages sent at the same time. A round takes as long as
+its slowest message: the latencies on its path, and its bytes over the least bandwidth it gets on it, where the messages
+of a round that meet on a shared link share it equally. On a cluster of equal links that nobody shares it is the
+formula, exactly.
 
 A round ends for all ranks at once: one slow link in a ring is waited for in every round. Real ranks overlap a little,
 so this is an upper bound. The double tree is missing, as it is no sequence of rounds of equal messages.
@@ -30,7 +30,7 @@ class _Round:
 
     Attributes:
         pairs: Sender and receiver of each, as positions among the ranks that take part.
-        num_bytes: Of one message.
+        num_bytes: Bytes of one message.
         times: How often this round happens.
     """
 

@@ -18,7 +18,8 @@ class Probe:
 
     Attributes:
         topology: Every pair alone, the racks, and what they have between them with all pairs at once.
-        contended_bytes_per_s: Of every pair, while it and all others sent both ways: the geometric mean of two times.
+        contended_bytes_per_s: Bandwidth of every pair, while it and all others sent both ways: the geometric mean of
+            two times.
         num_at_once: Pairs of each rack that were measured at the same time.
         num_alone: Pairs that were measured alone.
         wall_s: How long it took.

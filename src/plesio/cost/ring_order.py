@@ -36,7 +36,7 @@ def ring_s(topology: Topology, order: Sequence[int], num_bytes: float) -> float:
 
 
 def ring_messages(order: Sequence[int]) -> list[tuple[int, int]]:
-    """From whom to whom each host sends in a ring of this order."""
+    """Who sends to whom in a ring of this order."""
     return [*pairwise(order), (order[-1], order[0])]
 
 

@@ -1,4 +1,4 @@
-"""From measured pairs of hosts to racks: which hosts are near one another, and what the racks have between them.
+"""Measured pairs of hosts made racks: which hosts are near one another, and what the racks have between them.
 
 Theory. Pairs of hosts were measured one beside the other: a latency and a bandwidth in each direction. How near two
 hosts are is how little slower the pair is than either of its hosts at its best,
@@ -39,7 +39,7 @@ RACK_FACTOR = 1.5
 """How much slower the ways between racks are than those within, at least."""
 
 Rows = tuple[tuple[float, ...], ...]
-"""From the host of the row to the host of the column."""
+"""Values from the host of the row to the host of the column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,15 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from plesio.core.exhibits import Chart, Table
+from plesio.core.charts import Chart, Table
 from plesio.core.files import write_whole
 from plesio.core.json_values import to_json
 from plesio.core.units import format_seconds
 from plesio.planning.theory import Bound, Theorem
 from plesio.planning.theory.pictures import pictures_of
-from plesio.report.exhibits import draw_picture, page_figure, terminal_table
+from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_figures, table
+from plesio.report.page_frame import page_of, section, section_of_charts, table
 
 __all__ = ["render_bound", "render_bound_page", "write_bound"]
 
@@ -36,7 +36,7 @@ def render_bound_page(theorem: Theorem, inputs: Mapping[str, Any], bound: Bound,
     return page_of(
         [
             section(words, slug="in-words", title="In words"),
-            section_of_figures(map(page_figure, charts), title="In pictures"),
+            section_of_charts(charts, title="In pictures"),
             *(
                 section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title.removesuffix(":"))
                 for place, one in enumerate(_tables(bound))

@@ -17,7 +17,7 @@ from plesio.report.page import render_page
 from plesio.report.page_details import TraceLink
 from plesio.report.perfetto import PERFETTO_NAME, trace_paths, write_perfetto
 from plesio.report.summarise import compare_runs
-from plesio.report.timelines import Timeline, read_timeline
+from plesio.report.timelines import Window, read_window
 
 __all__ = ["REPORT_NAME", "RESULTS_NAME", "build_report", "read_comparison"]
 
@@ -51,7 +51,7 @@ def build_report(directory: Path) -> Path:
         DataError: The results are missing, empty or garbled, or cannot be compared; or the page cannot be written.
     """
     comparison = read_comparison(directory)
-    page = render_page(comparison, traces=_trace_links(directory), timelines=_timelines(directory, comparison))
+    page = render_page(comparison, traces=_trace_links(directory), windows=_windows(directory, comparison))
     path = directory / REPORT_NAME
     write_whole(path, page)
     return path
@@ -62,14 +62,14 @@ def _trace_links(directory: Path) -> list[TraceLink]:
     return [_trace_link(folder, directory=directory) for folder in folders]
 
 
-def _timelines(directory: Path, comparison: Comparison) -> list[Timeline]:
-    """Of the policies that are compared, in their order; where a trace cannot be read, its link says so."""
-    found: dict[str, Timeline] = {}
+def _windows(directory: Path, comparison: Comparison) -> list[Window]:
+    """One for each policy that is compared, in their order; where a trace cannot be read, its link says so."""
+    found: dict[str, Window] = {}
     for folder in sorted((directory / "runs").glob("*")):
         with contextlib.suppress(DataError):
-            timeline = read_timeline(folder)
-            if timeline is not None:
-                found.setdefault(timeline.policy, timeline)
+            window = read_window(folder)
+            if window is not None:
+                found.setdefault(window.policy, window)
     return [found[summary.policy] for summary in comparison.policies if summary.policy in found]
 
 

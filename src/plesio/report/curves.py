@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Curve", "mean_by_index", "mean_on_shared_range"]
+__all__ = ["Curve", "late_range", "mean_by_index", "mean_on_shared_range"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +68,12 @@ def mean_on_shared_range(curves: Sequence[Curve], *, num_points: int, window: in
     reach = window // 2
     smooth = [float(mean[max(0, place - reach) : place + reach + 1].mean()) for place in range(num_points)]
     return Curve(x=tuple(grid.tolist()), y=tuple(smooth))
+
+
+def late_range(curves: Sequence[Curve], *, goal: str) -> tuple[float, float]:
+    """The range of a metric's values that leaves out the steep start: from the values a fifth of the way on."""
+    late = [curve.at(curve.x[0] + 0.2 * (curve.x[-1] - curve.x[0])) for curve in curves]
+    everything = [y for curve in curves for y in curve.y]
+    low, high = (min(late), max(everything)) if goal == "max" else (min(everything), max(late))
+    margin = 0.08 * (high - low) or 0.01 * abs(high) or 1.0
+    return low - margin, high + margin

@@ -9,9 +9,9 @@ from rich.text import Text
 from plesio.core.files import write_whole
 from plesio.core.json_values import to_json
 from plesio.planning.estimate.estimate import Estimate
-from plesio.report.exhibits import draw_picture, page_figure, terminal_table
+from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_figures, table
+from plesio.report.page_frame import page_of, section, section_of_charts, table
 
 __all__ = ["render_estimate", "render_estimate_page", "write_estimate"]
 
@@ -31,7 +31,7 @@ def render_estimate_page(estimate: Estimate) -> str:
     return page_of(
         [
             section(words, slug="in-words", title="In words"),
-            section_of_figures(map(page_figure, estimate.charts), title="In pictures"),
+            section_of_charts(estimate.charts, title="In pictures"),
             *(
                 section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title.removesuffix(":"))
                 for place, one in enumerate(estimate.tables)

@@ -8,8 +8,8 @@ schedule (`plesio.report.explanation_stages`); a *chapter* is made of the spans 
 nothing. Seconds saved are seconds of stepping, against bsp with equal shares, by the policy's own prediction.
 
 What bsp would have sent is an exchange a step, each as large as the run's own were on average, or would have been in
-full. Where the n workers of R racks stepped by racks, counted in such exchanges as rings send them, a step within the
-racks is (n - R)/(n - 1), and an exchange between racks (R - 1)/(n - 1), and half of a step to spread the mean
+full. Where the n workers of R racks stepped by racks, exchanges are counted as rings send them: a step within the racks
+is (n - R)/(n - 1), and an exchange between racks (R - 1)/(n - 1), and half of a step to spread the mean
 (`plesio.runtime.exchange.racks`).
 """
 
@@ -47,17 +47,17 @@ class Change:
     """What the workers did otherwise from one step to the next.
 
     Attributes:
-        clock: Of the last step before it.
+        clock: Clock of the last step before it.
         at_s: Training time then.
         before: Spec of the policy that was in force.
         policy: Spec of the policy that came into force.
-        shares: By rank, the share of each round; empty is equal shares.
+        shares: Share of each round by rank; empty is equal shares.
         reshared: Whether they changed.
         restored: Whether the workers went back to a state that they had kept.
         restored_to: Its clock; None where it is not known.
         reason: Why, in the policy's words.
         inputs: The figures that it was decided from, by name.
-        pace_s: By rank, the seconds that a step with an equal share took just before; empty where not known.
+        pace_s: Seconds that a step with an equal share took just before, by rank; empty where not known.
     """
 
     clock: int
@@ -78,7 +78,7 @@ class Review:
     """What the policy answered to the reports of all workers, also where it left everything as it was.
 
     Attributes:
-        clock: Of the last step before the answer held.
+        clock: Clock of the last step before the answer held.
         at_s: Training time then.
         policy: Spec of the policy under which the workers went on.
         reason: Why, in the policy's words.
@@ -98,7 +98,7 @@ class Limit:
 
     Attributes:
         component: Which.
-        num_steps: For so many steps of the chapter.
+        num_steps: Steps of the chapter for which it did.
         free_step_s: What a step would have taken with any slack, as last predicted.
     """
 
@@ -118,14 +118,14 @@ class Chapter:
         end_s: Training time at its end.
         policy: Spec of what was in force.
         slack: Steps that a worker goes on without hearing of the others'.
-        shares: By rank; empty is equal shares.
+        shares: Shares by rank; empty is equal shares.
         change: What began it; None of the first.
         latest: The latest review that left it in force; None where there was none.
         step_s: Mean seconds of a step, measured.
         bsp_step_s: The same under bsp with equal shares, predicted; None under a policy that predicts nothing.
         saved_s: Seconds that its steps took less than that; below 0 where they took more.
         saved_so_far_s: The same from the beginning of the run.
-        steps_made: On the store, the steps of each worker that made any, in the order of ranks; else empty.
+        steps_made: Steps of each worker that made any, in the order of ranks, on the store; else empty.
         num_exchanges: Exchanges among all workers that began; on the store, of the furthest worker.
         num_compressed: Those of them that were sent compressed.
         bytes_saved: Bytes that bsp would have sent beyond the chapter's.
@@ -163,10 +163,10 @@ class Explanation:
 
     Attributes:
         target: Metric to reach; None for none.
-        num_steps: Of each worker.
+        num_steps: Steps of each worker.
         outcome: What it came to, measured.
         bsp: What the same training came to under bsp; None where that was not run.
-        num_seeds: With how many seeds both were run, where that is known.
+        num_seeds: Seeds that both were run with, where that is known.
         how_to_know: What to type to have bsp beside it; empty where that is there.
         server_bytes: The part of all bytes that is messages between workers and servers, not collectives.
         saved_s: Seconds that its steps took less than bsp's by prediction, which is of step time and not of progress.
@@ -233,7 +233,7 @@ def explanation_of(
         log: What its policy heard and answered.
         run: Its result.
         bsp: The run under bsp to hold it against.
-        num_seeds: With how many seeds both were run.
+        num_seeds: Seeds that both were run with.
         how_to_know: What to type to have bsp beside it, where it is not.
 
     Raises:

@@ -34,9 +34,10 @@ class Outcome:
     Attributes:
         samples: That it trained on.
         num_evaluations: Also those that had no finite metric.
-        final_metric: Of the last evaluation; None where it is not known or not finite.
-        last_metrics: Of the last three evaluations; empty where there are too few to smooth, or one is not finite.
-        to_target_s: At the first evaluation that reached the target; None if none did, or there is no target.
+        final_metric: Metric of the last evaluation; None where it is not known or not finite.
+        last_metrics: Metrics of the last three evaluations; empty where there are too few to smooth, or one is not
+            finite.
+        to_target_s: Moment of the first evaluation that reached the target; None if none did, or there is no target.
         smooth_to_target_s: The same by the smoothed curve; None also where there is none.
         metrics: The finite evaluations over seconds of training.
         smooth_metrics: The smoothed curve; empty where there are too few to smooth.

@@ -8,12 +8,12 @@ from rich.text import Text
 
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.explanation import Chapter, Explanation, Review
+from plesio.report.explanation_charts import explanation_charts
+from plesio.report.explanation_metric import metric_chart
 from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
 from plesio.report.explanation_verdict import measured_rows, verdict_sentences
-from plesio.report.figures.explanation import explanation_figures
-from plesio.report.figures.explanation_metric import metric_figure
 from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_figures, table
+from plesio.report.page_frame import page_of, section, section_of_charts, table
 
 __all__ = ["render_explanation", "render_explanation_page"]
 
@@ -35,15 +35,15 @@ def render_explanation_page(explanation: Explanation) -> str:
     verdict = "".join(f"<p>{prose(text)}</p>" for text in verdict_sentences(explanation))
     verdict += table(["measured", "this run", "bsp", "compared"], rows) if rows else ""
     parts = [section(verdict, slug="verdict", title="Against bsp")]
-    metric = metric_figure(explanation)
+    metric = metric_chart(explanation)
     if metric is not None:
-        parts.append(section_of_figures([metric], title="How good it was, when", slug="progress"))
+        parts.append(section_of_charts([metric], title="How good it was, when", slug="progress"))
     sentences = "".join(f"<li>{prose(text)}</li>" for text in explanation_sentences(explanation))
     closing = "".join(f"<p>{prose(text)}</p>" for text in closing_sentences(explanation))
     parts.append(section(f"<ol>{sentences}</ol>{closing}", slug="in-words", title="What it changed"))
-    figures = explanation_figures(explanation)
-    if figures:
-        parts.append(section_of_figures(figures, title="In pictures"))
+    charts = explanation_charts(explanation)
+    if charts:
+        parts.append(section_of_charts(charts, title="In pictures"))
     if explanation.chapters:
         columns = [_row(chapter) for chapter in explanation.chapters]
         chapters = table(list(columns[0]), [list(row.values()) for row in columns])
@@ -101,7 +101,7 @@ def _inputs_text(inputs: Mapping[str, float]) -> str:
 
 
 def _row(chapter: Chapter) -> dict[str, str]:
-    """By column; the same columns for all chapters of a run."""
+    """A chapter's cells by column; all chapters of a run have the same columns."""
     row = {
         "steps": f"{chapter.begin + 1} to {chapter.end}",
         "from": format_seconds(chapter.begin_s),

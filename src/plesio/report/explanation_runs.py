@@ -24,7 +24,7 @@ class ChangingRuns:
     """The runs of a folder whose policy adapts or switches.
 
     Attributes:
-        runs: In the order of the results.
+        runs: Runs in the order of the results.
         folders: Where each one's events are; None where none were recorded.
         known: All runs that stand beside them, they themselves included.
         comparison: Folder of the comparison that they are of; None where they are of none.
@@ -83,7 +83,7 @@ class ChangingRuns:
         )
 
     def _num_seeds(self, run: RunResult) -> int:
-        """With how many seeds both this policy and bsp were run to the end."""
+        """How many seeds both this policy and bsp were run to the end with."""
         ours = {one.seed for one in self.known if one.policy == run.policy and one.status == "finished"}
         return len(ours & {one.seed for one in self.known if _is_bsp_of(one, run)})
 
@@ -135,7 +135,7 @@ def _comparison_of(directory: Path) -> Path | None:
 
 
 def _event_folders(directory: Path) -> dict[tuple[str, int], Path]:
-    """By policy and seed, where events were recorded; each folder has the result of its run beside them."""
+    """Folders with recorded events, by policy and seed; each has the result of its run beside them."""
     folders: dict[tuple[str, int], Path] = {}
     for events in sorted((directory / _RUNS).glob(f"*/{_EVENTS}")):
         for run in read_results(events.with_name(_RESULTS))[:1]:

@@ -70,9 +70,9 @@ def unchanged_text(*, num_steps: int, policy: str, reason: str) -> str:
     """That a run went through under one policy, and why.
 
     Args:
-        num_steps: Of each worker.
+        num_steps: Steps of each worker.
         policy: Its spec.
-        reason: Of the latest review; empty where the policy was never asked.
+        reason: Reason of the latest review; empty where the policy was never asked.
     """
     asked = f"because {_clause(reason)}" if reason else "for it ended before the first review"
     return f"Nothing changed: all {counted(num_steps, 'step')} ran under {policy}, {asked}."

@@ -9,7 +9,7 @@ Three figures are told of each span, as means over workers and steps:
 The prediction is the policy's own (``system.bsp_step_s``), of the answer at the span's end, which has seen its steps;
 at the end of a run, of the last answer; where no exchange had been measured by then, of the first that knew of one.
 
-It is for the shares of that answer. Under bsp a step ends with its slowest worker, so from one set of shares to another
+It is for the shares of that answer. Under bsp a step ends with its slowest worker. So from one set of shares to another
 a step's time differs by the mean, over steps, of the longest computing with these shares less that with those; this
 much is added to bring it to equal shares. Where bsp with equal shares is what was in force nothing need be predicted:
 it took what it took.
@@ -35,7 +35,7 @@ class ReviewRound:
     """A review of all workers, and the policy's answer; None where the run ended before.
 
     Attributes:
-        reviews: In the order of workers.
+        reviews: Reviews in the order of workers.
     """
 
     reviews: tuple[Reviewed, ...]
@@ -43,7 +43,7 @@ class ReviewRound:
 
     @property
     def pace_s(self) -> tuple[float, ...]:
-        """By rank, mean seconds that a step with an equal share took."""
+        """Mean seconds that a step with an equal share took, by rank."""
         return tuple(statistics.fmean(pace) for pace in zip(*_paces(self.reviews).values(), strict=True))
 
 
@@ -56,7 +56,7 @@ class Segment:
         end: Clock of its last step.
         policy: Spec of what was in force.
         slack: Steps that a worker goes on without hearing of the others', H + d - 1.
-        shares: By rank; empty is equal shares.
+        shares: Shares by rank; empty is equal shares.
         allowed: Slack that each component allowed, between racks where these are what steps; None is any.
         limited_by: The component that held the slack back; None if no more was wanted.
         step_s: Measured.
@@ -103,8 +103,8 @@ class Noise:
     """The gradients of a pair of sampled steps.
 
     Attributes:
-        clock: Of the review that told of them.
-        norm: Of one worker's gradient, root mean square over workers and both steps.
+        clock: Clock of the review that told of them.
+        norm: Norm of one worker's gradient, root mean square over workers and both steps.
         noise_scale: Variance of one sample's gradient over the squared norm of the mean one, in samples (McCandlish et
             al. 2018); None where noise hides the mean.
     """
@@ -148,7 +148,7 @@ def read_spans(
     Args:
         answers: As `read_answers` gives them.
         policy: The run's.
-        num_steps: Of each worker.
+        num_steps: Steps of each worker.
         at_s: Training time at a clock, for spans of which no review tells.
     """
     steers = [answer.steer for answer in answers if answer.steer is not None]
@@ -250,7 +250,7 @@ def _measured(reviews: Sequence[Reviewed]) -> dict[int, float]:
 
 
 def _paces(reviews: Sequence[Reviewed]) -> dict[int, tuple[float, ...]]:
-    """Of each step, each worker's seconds of computing, brought to an equal share of the step's samples."""
+    """Each worker's seconds of computing in each step, brought to an equal share of the step's samples."""
     clocks = _clocks(reviews)
     paces = {}
     for place, clock in zip(range(-len(clocks), 0), clocks, strict=True):

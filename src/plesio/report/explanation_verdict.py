@@ -205,7 +205,7 @@ def _reservations(explanation: Explanation, bsp: Outcome) -> str:
 
 
 def _sooner(ours: float | None, theirs: float | None) -> _Side:
-    """Of two times, None being never; None where both are."""
+    """Which of two times is sooner, None being never; None where both are."""
     if ours is None or theirs is None:
         return None if ours is theirs else "worse" if ours is None else "better"
     if abs(ours - theirs) <= ABOUT_EQUAL * theirs:

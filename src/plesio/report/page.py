@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 from plesio.report import page_details as details
 from plesio.report import page_overview as overview
-from plesio.report.figures import make_figures
+from plesio.report.comparison_charts import comparison_charts
 from plesio.report.model import Comparison
 from plesio.report.page_details import TraceLink
-from plesio.report.page_frame import page_of, section, section_of_figures
-from plesio.report.timelines import Timeline
+from plesio.report.page_frame import page_of, section, section_of_charts
+from plesio.report.timelines import Window
 
 __all__ = ["render_page"]
 
 
-def render_page(comparison: Comparison, *, traces: Sequence[TraceLink] = (), timelines: Sequence[Timeline] = ()) -> str:
-    """The page as one HTML document, with links to the runs' ``traces`` and a picture of ``timelines``."""
+def render_page(comparison: Comparison, *, traces: Sequence[TraceLink] = (), windows: Sequence[Window] = ()) -> str:
+    """The page as one HTML document, with links to the runs' ``traces`` and a picture of ``windows``."""
     runs = [
         details.run_table(comparison),
         details.decision_list(comparison),
@@ -26,7 +26,7 @@ def render_page(comparison: Comparison, *, traces: Sequence[TraceLink] = (), tim
             overview.alerts(comparison),
             section(overview.comparison_table(comparison), slug="comparison", title="The comparison"),
             section(overview.sentence_list(comparison), slug="in-words", title="In words"),
-            section_of_figures(make_figures(comparison, timelines=timelines), title="In pictures"),
+            section_of_charts(comparison_charts(comparison, windows=windows), title="In pictures"),
             section("\n".join(runs), slug="details", title="The runs"),
         ],
         title=f"Plesio: {comparison.task}",

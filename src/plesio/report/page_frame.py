@@ -12,11 +12,12 @@ from string import Template
 import plotly.io
 from plotly.offline import get_plotlyjs
 
-from plesio.report.figures.page_figure import PageFigure
+from plesio.core.charts import Chart
+from plesio.report.charts import draw_figure
 from plesio.report.markup import prose
 from plesio.report.page_style import STYLE
 
-__all__ = ["page_of", "section", "section_of_figures", "table"]
+__all__ = ["page_of", "section", "section_of_charts", "table"]
 
 _CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
 
@@ -64,9 +65,9 @@ def section(content: str, *, slug: str, title: str) -> str:
     return f'<section id="{slug}"><h2>{prose(title)}</h2>\n{content}\n</section>'
 
 
-def section_of_figures(figures: Iterable[PageFigure], *, title: str, slug: str = "figures") -> str:
-    """The figures in the page's grid: two narrow ones in a row, one with no other beside it over the whole width."""
-    pictures = "\n".join(_figure(figure, wide=wide) for figure, wide in _spread(list(figures)))
+def section_of_charts(charts: Iterable[Chart], *, title: str, slug: str = "figures") -> str:
+    """The charts in the page's grid: two narrow ones in a row, one with no other beside it over the whole width."""
+    pictures = "\n".join(_figure(chart, wide=wide) for chart, wide in _spread(list(charts)))
     return section(f'<div class="figures">\n{pictures}\n</div>', slug=slug, title=title)
 
 
@@ -78,21 +79,21 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, even: bool =
     return f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _spread(figures: Sequence[PageFigure]) -> Iterator[tuple[PageFigure, bool]]:
-    """Each figure, and whether it takes the whole width: before plotly draws, which looks at the width once."""
+def _spread(charts: Sequence[Chart]) -> Iterator[tuple[Chart, bool]]:
+    """Each chart, and whether it takes the whole width: before plotly draws, which looks at the width once."""
     has_left = False
-    for figure, following in zip_longest(figures, figures[1:]):
+    for chart, following in zip_longest(charts, charts[1:]):
         is_alone = not has_left and (following is None or following.wide)
-        yield figure, figure.wide or is_alone
-        has_left = not (figure.wide or is_alone or has_left)
+        yield chart, chart.wide or is_alone
+        has_left = not (chart.wide or is_alone or has_left)
 
 
-def _figure(figure: PageFigure, *, wide: bool) -> str:
+def _figure(chart: Chart, *, wide: bool) -> str:
     picture = plotly.io.to_html(
-        figure.figure, config=_CONFIG, include_plotlyjs=False, full_html=False, div_id=f"plot-{figure.slug}"
+        draw_figure(chart), config=_CONFIG, include_plotlyjs=False, full_html=False, div_id=f"plot-{chart.slug}"
     )
-    title = f"<h3>{prose(figure.title)}</h3>" if figure.title else ""
+    title = f"<h3>{prose(chart.title)}</h3>" if chart.title else ""
     return (
-        f'<figure id="{figure.slug}" class="{"wide" if wide else "narrow"}">'
-        f"{title}{picture}<figcaption>{prose(figure.caption)}</figcaption></figure>"
+        f'<figure id="{chart.slug}" class="{"wide" if wide else "narrow"}">'
+        f"{title}{picture}<figcaption>{prose(chart.caption)}</figcaption></figure>"
     )

@@ -3,7 +3,7 @@
 import html
 
 from plesio.core.units import format_bytes
-from plesio.report.figures.theme import policy_styles
+from plesio.report.comparison_charts import policy_looks
 from plesio.report.markup import prose
 from plesio.report.metric import Metric
 from plesio.report.model import Comparison, PolicySummary
@@ -59,8 +59,7 @@ def _breakable(policy: str) -> str:
 
 
 def _chip(comparison: Comparison, policy: str) -> str:
-    styles = policy_styles([summary.policy for summary in comparison.policies], baseline=comparison.baseline)
-    return f'<span class="chip" style="background:{styles[policy].colour}"></span>'
+    return f'<span class="chip" style="background:{policy_looks(comparison)[policy].colour}"></span>'
 
 
 def comparison_table(comparison: Comparison) -> str:

@@ -5,19 +5,17 @@ import statistics
 from collections.abc import Sequence
 from itertools import permutations
 
-import plotly.graph_objects as go
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
+from plesio.core.charts import Axis, HeatMap
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.exchange_plan import Plan
 from plesio.cost.probe import Probe
 from plesio.cost.topology import Rows
-from plesio.report.figures.page_figure import PageFigure
-from plesio.report.figures.theme import lay_out
 from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_figures, table
+from plesio.report.page_frame import page_of, section, section_of_charts, table
 
 __all__ = ["probe_sentences", "render_probe", "render_probe_page"]
 
@@ -28,8 +26,6 @@ _WAYS = {
     "leaders": "two levels, by a leader of each rack",
     "sharded": "two levels, a part by each host",
 }
-_COLOURS = [[0.0, "#e9eff5"], [1.0, "#7fa5c6"]]
-"""Light enough for the numbers on it."""
 _TIME_HEADERS = ("an all-reduce of {size}", "predicted", "of the ring in the given order")
 _RANK_HEADERS = ("rank", "host", "rack", "leads", "share of the store")
 
@@ -54,13 +50,8 @@ def render_probe_page(probe: Probe, plan: Plan) -> str:
     pictures = [("alone", "Bandwidth of each pair alone", matrix.bytes_per_s, 1e6, "MB/s")]
     pictures += [("together", "While all hosts sent both ways at once", probe.contended_bytes_per_s, 1e6, "MB/s")]
     pictures += [("latency", "Latency", matrix.latency_s, 1e-6, "µs")]
-    figures = [
-        PageFigure(
-            slug=slug,
-            title=title,
-            caption=f"{unit}, from the host of the row to that of the column, in the planned order of ranks.",
-            figure=_heat_map(plan, rows, unit_size=unit_size, unit=unit),
-        )
+    charts = [
+        _heat_map(plan, rows, slug=slug, title=title, unit_size=unit_size, unit=unit)
         for slug, title, rows, unit_size, unit in pictures
     ]
     sentences = "".join(f"<li>{prose(sentence)}</li>" for sentence in probe_sentences(probe, plan))
@@ -68,7 +59,7 @@ def render_probe_page(probe: Probe, plan: Plan) -> str:
         [
             section(f"<ul>{sentences}</ul>", slug="in-words", title="In words"),
             section(table(_time_headers(plan), _time_rows(plan)), slug="times", title="Predicted times"),
-            section_of_figures(figures, title="Pairs"),
+            section_of_charts(charts, title="Pairs"),
             section(table(_RANK_HEADERS, _rank_rows(plan)), slug="ranks", title="The plan, rank by rank"),
         ],
         title="Plesio: probe",
@@ -160,29 +151,22 @@ def _matrix_cells(hosts: Sequence[str], rows: Rows) -> list[list[str]]:
     ]
 
 
-def _heat_map(plan: Plan, rows: Rows, *, unit_size: float, unit: str) -> go.Figure:
+def _heat_map(plan: Plan, rows: Rows, *, slug: str, title: str, unit_size: float, unit: str) -> HeatMap:
     order, hosts = plan.rank_order, plan.topology.matrix.hosts
     values = [[math.nan if one == other else rows[one][other] / unit_size for other in order] for one in order]
-    names = [f"{rank} {hosts[host]}" for rank, host in enumerate(order)]
-    # colours by the logarithm: ways differ by factors
-    logarithms = [[math.log10(value) if value > 0 else math.nan for value in row] for row in values]
-    picture = go.Heatmap(
-        z=logarithms,
-        x=[str(rank) for rank in range(len(order))],
-        y=names,
-        customdata=values,
-        text=[["" if math.isnan(value) else f"{value:.3g}" for value in row] for row in values],
-        texttemplate="%{text}" if len(order) <= MOST_COLUMNS else None,
-        hovertemplate=f"%{{y}} to rank %{{x}}: %{{customdata:.4g}} {unit}<extra></extra>",
-        colorscale=_COLOURS,
-        textfont={"color": "#14212e"},
-        showscale=False,
+    texts = [["" if math.isnan(value) else f"{value:.3g}" for value in row] for row in values]
+    return HeatMap(
+        slug=slug,
+        title=title,
+        caption=f"{unit}, from the host of the row to that of the column, in the planned order of ranks.",
+        x=Axis(title="to rank"),
+        y=Axis(title=""),
+        columns=[str(rank) for rank in range(len(order))],
+        rows=[f"{rank} {hosts[host]}" for rank, host in enumerate(order)],
+        values=values,
+        scale=Axis(title=unit, log=True),  # ways differ by factors
+        texts=texts if len(order) <= MOST_COLUMNS else (),
     )
-    figure = go.Figure(picture)
-    lay_out(figure, height_px=180 + 28 * len(order))
-    figure.update_yaxes(autorange="reversed", type="category")
-    figure.update_xaxes(type="category")
-    return figure
 
 
 def _plain(headers: Sequence[str], rows: Sequence[Sequence[str]], *, num_texts: int) -> Table:

@@ -78,7 +78,7 @@ def _blocked(records: Sequence[Record]) -> Iterator[tuple[_BlockedKey, float]]:
 
 
 def _waited_s(traces: Mapping[int, Trace]) -> dict[int, list[float]]:
-    """For each worker, how long each of its blocked spans was waiting, in the order of the spans."""
+    """How long each blocked span was waiting, by worker and in the order of the spans."""
     blocked_s: dict[_BlockedKey, dict[int, float]] = defaultdict(dict)
     for worker, trace in traces.items():
         for key, duration_s in _blocked(trace.records):

@@ -46,6 +46,16 @@ class Spread:
         std = float(values.std(ddof=1)) if len(values) > 1 else None
         return cls(mean=float(values.mean()), std=std, by_seed=tuple(sorted(by_seed.items())))
 
+    def scaled(self, scale: float) -> "Spread":
+        """The same figure in another unit.
+
+        >>> Spread.of({0: 0.5}).scaled(100).by_seed
+        ((0, 50.0),)
+        """
+        std = None if self.std is None else abs(scale) * self.std
+        by_seed = tuple((seed, scale * value) for seed, value in self.by_seed)
+        return Spread(mean=scale * self.mean, std=std, by_seed=by_seed)
+
     @property
     def num_seeds(self) -> int:
         """How many seeds have a value."""

@@ -9,15 +9,15 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from plesio.core.exhibits import Chart, Table
+from plesio.core.charts import Chart, Table
 from plesio.core.files import write_whole
 from plesio.core.predictions import Scale
 from plesio.core.units import format_percent, format_seconds
 from plesio.planning.studies import Asked, find_study
 from plesio.planning.studies.measured import Measured
-from plesio.report.exhibits import draw_picture, page_figure, terminal_table
+from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_figures, table
+from plesio.report.page_frame import page_of, section, section_of_charts, table
 
 __all__ = [
     "measured_table",
@@ -93,7 +93,7 @@ def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
     return page_of(
         [
             section(f"<p>{prose(asked.answer.finding)}</p>", slug="in-words", title="In words"),
-            section_of_figures(map(page_figure, asked.answer.charts()), title="In pictures"),
+            section_of_charts(asked.answer.charts(), title="In pictures"),
             "" if measured is None else _measured_section(measured),
             *(
                 section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title.removesuffix(":"))
@@ -108,7 +108,7 @@ def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
 
 def _measured_section(measured: Measured) -> str:
     shown = measured_table(measured)
-    pictures = section_of_figures(map(page_figure, measured.charts), title="Measured", slug="measured")
+    pictures = section_of_charts(measured.charts, title="Measured", slug="measured")
     words = f"<p>{prose(measured.finding)} {prose(measured.setting)}</p>"
     return pictures + section(words + table(shown.headers, shown.rows), slug="errors", title="How far the model is off")
 

@@ -1,4 +1,4 @@
-"""From runs to a comparison: every number of `plesio.report.model` is computed here, once."""
+"""Runs made a comparison: every number of `plesio.report.model` is computed here, once."""
 
 import dataclasses
 import math

@@ -11,17 +11,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from plesio.core.charts import LineChart
 from plesio.core.results import RunResult
 from plesio.core.units import format_seconds
-from plesio.report.figures import sweep as figures
-from plesio.report.figures.page_figure import PageFigure
+from plesio.report import sweep_charts as charts
 from plesio.report.markup import prose
 from plesio.report.model import Comparison
-from plesio.report.page_frame import page_of, section, section_of_figures, table
+from plesio.report.page_frame import page_of, section, section_of_charts, table
 from plesio.report.sentences import listed, ratio_text, seeds_text
 from plesio.report.summarise import compare_runs
 
-__all__ = ["Sweep", "render_sweep", "render_sweep_page", "summarise_sweep", "sweep_figures", "sweep_sentences"]
+__all__ = ["Sweep", "render_sweep", "render_sweep_page", "summarise_sweep", "sweep_charts_of", "sweep_sentences"]
 
 CLOSE = 1.1
 """Times within this factor of each other are told as equal."""
@@ -76,7 +76,7 @@ def sweep_sentences(sweep: Sweep) -> list[str]:
 
 def _times_s(comparison: Comparison) -> dict[str, float]:
     """Median times of the policies of which every seed reached the target, the shortest first."""
-    points = {summary.policy: figures.TIME.point_of(summary) for summary in comparison.policies}
+    points = {summary.policy: charts.TIME.point_of(summary) for summary in comparison.policies}
     found = {policy: point.median for policy, point in points.items() if point.median is not None and point.complete}
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
@@ -100,7 +100,7 @@ def _best(bandwidth: str, sweep: Sweep) -> str:
 
 
 def _where_bandwidth_matters(sweep: Sweep) -> str | None:
-    """From which bandwidth on more of it shortens no policy's time by more than 10 %."""
+    """The bandwidth from which on more of it shortens no policy's time by more than 10 %."""
     times = {bandwidth: _times_s(comparison) for bandwidth, comparison in sweep.comparisons.items()}
     *narrower, widest = times
     last = times[widest]
@@ -123,7 +123,7 @@ def _how_far_seeds_are_apart(sweep: Sweep) -> str | None:
     spreads = {}
     for bandwidth, comparison in sweep.comparisons.items():
         for summary in comparison.policies:
-            times_s = [time_s for _, time_s in figures.TIME.point_of(summary).by_seed if time_s > 0]
+            times_s = [time_s for _, time_s in charts.TIME.point_of(summary).by_seed if time_s > 0]
             if times_s:
                 spreads[f"{summary.policy} at {bandwidth}"] = max(times_s) / min(times_s)
     most = max(spreads, key=lambda where: spreads[where], default=None)
@@ -137,7 +137,7 @@ def _highest_throughput(sweep: Sweep) -> str | None:
     """Who is within 10 % of the most samples per second, where."""
     leaders: dict[str, list[str]] = {}
     for bandwidth, comparison in sweep.comparisons.items():
-        points = {summary.policy: figures.THROUGHPUT.point_of(summary) for summary in comparison.policies}
+        points = {summary.policy: charts.THROUGHPUT.point_of(summary) for summary in comparison.policies}
         rates = {policy: point.median for policy, point in points.items() if point.median is not None}
         first = [policy for policy, rate in rates.items() if rate * CLOSE >= max(rates.values())]
         if len(rates) > 1:
@@ -150,7 +150,7 @@ def _smallest_bounds(sweep: Sweep) -> str | None:
     enough: dict[str, list[str]] = {}
     for bandwidth, comparison in sweep.comparisons.items():
         times_s = _times_s(comparison)
-        found = [policy for policy in figures.bound_policies(sweep.comparisons) if policy in times_s]
+        found = [policy for policy in charts.bound_policies(sweep.comparisons) if policy in times_s]
         if len(found) > 1:
             best_s = min(times_s[policy] for policy in found)
             least = next(policy for policy in found if times_s[policy] <= CLOSE * best_s)
@@ -172,18 +172,18 @@ def _tables(sweep: Sweep) -> Iterator[_SweepTable]:
     there = sweep.comparisons.values()
     policies = dict.fromkeys(summary.policy for comparison in there for summary in comparison.policies)
     for slug, title, quantity in (
-        ("times", f"Median time to {sweep.goal} (seeds that reached it)", figures.TIME),
-        ("rates", "Median samples per second", figures.THROUGHPUT),
+        ("times", f"Median time to {sweep.goal} (seeds that reached it)", charts.TIME),
+        ("rates", "Median samples per second", charts.THROUGHPUT),
     ):
-        points = {policy: [figures.point_at(one, policy, quantity) for one in there] for policy in policies}
+        points = {policy: [charts.point_at(one, policy, quantity) for one in there] for policy in policies}
         rows = [[policy, *(_cell(point, quantity) for point in found)] for policy, found in points.items()]
         yield _SweepTable(slug=slug, title=title, rows=rows)
 
 
-def _cell(point: figures.SweepPoint | None, quantity: figures.Quantity) -> str:
+def _cell(point: charts.SweepPoint | None, quantity: charts.Quantity) -> str:
     if point is None:
         return _NONE
-    if quantity is figures.THROUGHPUT:
+    if quantity is charts.THROUGHPUT:
         return _NONE if point.median is None else f"{point.median:,.0f}"
     time = "never" if point.median is None else _time_text(point.median)
     return f"{time} ({len(point.by_seed)} of {point.num_runs})"
@@ -218,20 +218,20 @@ def render_sweep(sweep: Sweep) -> RenderableType:
     return Group(*parts)
 
 
-def sweep_figures(sweep: Sweep) -> list[PageFigure]:
-    """The figures that there are bounds and bandwidths enough for."""
+def sweep_charts_of(sweep: Sweep) -> list[LineChart]:
+    """The charts that there are bounds and bandwidths enough for."""
     swept, goal = sweep.comparisons, sweep.goal
-    made, over_bandwidth, over_bound = [], len(swept) > 1, len(figures.bound_policies(swept)) > 1
+    made, over_bandwidth, over_bound = [], len(swept) > 1, len(charts.bound_policies(swept)) > 1
     if over_bound:
         title = _smallest_bounds(sweep) or f"Time to {goal} over the bound"
-        made.append(figures.bound_figure(swept, figures.TIME, slug="time-bound", title=title))
+        made.append(charts.bound_chart(swept, charts.TIME, slug="time-bound", title=title))
     if over_bandwidth:
         title = _where_bandwidth_matters(sweep) or f"Time to {goal} over the bandwidth"
-        made.append(figures.bandwidth_figure(swept, figures.TIME, slug="time-bandwidth", title=title))
+        made.append(charts.bandwidth_chart(swept, charts.TIME, slug="time-bandwidth", title=title))
     if over_bandwidth or over_bound:
-        draw = figures.bandwidth_figure if over_bandwidth else figures.bound_figure
+        draw = charts.bandwidth_chart if over_bandwidth else charts.bound_chart
         title = _highest_throughput(sweep) or f"Throughput over the {'bandwidth' if over_bandwidth else 'bound'}"
-        made.append(draw(swept, figures.THROUGHPUT, slug="throughput", title=title))
+        made.append(draw(swept, charts.THROUGHPUT, slug="throughput", title=title))
     return made
 
 
@@ -247,7 +247,7 @@ def render_sweep_page(sweep: Sweep) -> str:
         [
             f'<div class="alerts" role="alert">{troubles}</div>' if troubles else "",
             section(sentences, slug="in-words", title="In words"),
-            section_of_figures(sweep_figures(sweep), title="In pictures"),
+            section_of_charts(sweep_charts_of(sweep), title="In pictures"),
             *(section(table(headers, one.rows, even=True), slug=one.slug, title=one.title) for one in _tables(sweep)),
         ],
         title="Plesio: bound and bandwidth",

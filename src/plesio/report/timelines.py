@@ -11,24 +11,24 @@ from plesio.core.trace import read_trace
 from plesio.report.perfetto import trace_paths
 from plesio.report.spans import Span, by_worker, spans_of
 
-__all__ = ["MOST_WORKERS", "Timeline", "read_timeline"]
+__all__ = ["MOST_WORKERS", "Window", "read_window"]
 
 MOST_WORKERS = 16
 """More rows than that nobody reads."""
 STEPS = 10
-"""Of the slowest worker, in the window."""
+"""Steps of the slowest worker in the window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """Spans of one run.
+class Window:
+    """Spans of one run that overlap a stretch of its time.
 
     Attributes:
         policy: The run's.
         spans: Those that overlap the window, of the workers that are shown.
         begins_s: Where the window begins, in seconds since the traces do.
         ends_s: Where it ends.
-        num_workers: In the run; of more than `MOST_WORKERS` the first are shown, and the slowest.
+        num_workers: Workers in the run; of more than `MOST_WORKERS` the first are shown, and the slowest.
     """
 
     policy: str
@@ -38,7 +38,7 @@ class Timeline:
     num_workers: int
 
 
-def read_timeline(run_folder: Path) -> Timeline | None:
+def read_window(run_folder: Path) -> Window | None:
     """The middle of a run; None if it has no spans.
 
     Raises:
@@ -48,11 +48,11 @@ def read_timeline(run_folder: Path) -> Timeline | None:
     spans = [span for span in spans_of(traces) if span.kind != "evaluate"]
     if not spans:
         return None
-    begins_s, ends_s = _window(spans)
+    begins_s, ends_s = _middle(spans)
     steps = Counter(span.worker for span in spans if span.kind == "compute")
     slowest = min(traces, key=lambda worker: steps[worker])
     shown = {*list(traces)[: MOST_WORKERS - 1], slowest} if len(traces) > MOST_WORKERS else set(traces)
-    return Timeline(
+    return Window(
         policy=str(next(iter(traces.values())).header.get("policy", run_folder.name)),
         spans=tuple(
             span
@@ -65,7 +65,7 @@ def read_timeline(run_folder: Path) -> Timeline | None:
     )
 
 
-def _window(spans: Sequence[Span]) -> tuple[float, float]:
+def _middle(spans: Sequence[Span]) -> tuple[float, float]:
     """`STEPS` steps of the slowest worker around the middle of the run."""
     first_s, last_s = min(span.at_s for span in spans), max(span.at_s + span.duration_s for span in spans)
     began: dict[int, dict[int, float]] = {}

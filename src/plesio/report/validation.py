@@ -7,10 +7,9 @@ from rich.padding import Padding
 from rich.table import Table
 
 from plesio.core.predictions import Prediction, Scale, summarise_predictions
-from plesio.report.figures.page_figure import PageFigure
-from plesio.report.figures.scatter import BAND, scatter_figure
 from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_figures, table
+from plesio.report.page_frame import page_of, section, section_of_charts, table
+from plesio.report.validation_charts import predictions_chart
 
 __all__ = ["render_validation", "render_validation_page"]
 
@@ -49,17 +48,10 @@ def render_validation_page(predictions: Sequence[Prediction]) -> str:
         "only. The baseline is a trivial model: steps take their time, exchanging takes none, and every policy ends "
         "where bsp was measured to end."
     )
-    scatter = PageFigure(
-        slug="scatter",
-        title="",
-        caption=f"A point a run, a median over its seeds. The band is ±{100 * BAND:.0f} %, or ±3 percentage points.",
-        figure=scatter_figure(predictions),
-        wide=True,
-    )
     return page_of(
         [
             section(table(_SUMMARY_HEADERS, _summary(predictions)), slug="summary", title="Errors by quantity"),
-            section_of_figures([scatter], title="Every run"),
+            section_of_charts([predictions_chart(predictions)], title="Every run"),
             section(table(_row_headers(predictions), _rows(predictions)), slug="rows", title="Row by row"),
         ],
         title="Plesio: predicted and measured",
@@ -108,7 +100,7 @@ def _summary(predictions: Sequence[Prediction]) -> list[list[str]]:
 
 
 def _number(value: float) -> str:
-    """Without powers of ten.
+    """A number as text, without powers of ten.
 
     >>> _number(59_612_345.0), _number(0.47634), _number(2.8e-17)
     ('59,612,345', '0.4763', '0')

@@ -75,7 +75,7 @@ def simulate_runs(
         lag_s: w, seconds from then on until the state can be gone back to.
         shape: Weibull's; 1 is the exponential distribution.
         num_runs: How many, two or more.
-        seed: Of chance.
+        seed: Seed of what is drawn.
     """
     random = np.random.default_rng(seed)
     scale_s = mtbf_s / math.gamma(1 + 1 / shape)

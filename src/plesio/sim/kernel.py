@@ -108,7 +108,7 @@ class Kernel:
         self._heap: list[tuple[float, int, int, Action]] = []
         self._num_scheduled = 0
         self._num_cancelled = 0
-        """Of those that have left the heap."""
+        """Cancelled events among those that have left the heap."""
 
     @property
     def num_events(self) -> int:
@@ -121,7 +121,7 @@ class Kernel:
         Args:
             time_s: Virtual seconds since the beginning.
             action: What to call; a `Cancellable` if that may have to be prevented.
-            priority: Among the events of one moment, smaller ones happen first.
+            priority: Smaller ones happen first among the events of one moment.
 
         Raises:
             ValueError: The moment is past, infinite or not a number.

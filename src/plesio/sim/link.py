@@ -34,9 +34,9 @@ class SharedLink:
     latency_s: float
     bytes_per_s: float
     transfers: dict["_Transfer", None] = field(default_factory=dict)
-    """In the order in which they began."""
+    """Transfers in the order in which they began."""
     offer_bytes_per_s: float = 0.0
-    """To each of them."""
+    """Bandwidth offered to each of them."""
 
 
 Route = tuple[SharedLink, ...]

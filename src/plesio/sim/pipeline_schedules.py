@@ -213,7 +213,7 @@ def execute(
     (33.0, 0.2727, (4, 3, 2, 1))
 
     Args:
-        orders: Of each device, from `operations`.
+        orders: Orders of each device, from `operations`.
         forward_s: Seconds of each stage's forward pass of a micro-batch.
         backward_s: Seconds of its backward pass; where the gradients of weights are done apart, without them.
         weights_s: Seconds of the gradients of its weights, where they are.

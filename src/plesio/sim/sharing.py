@@ -7,7 +7,7 @@ of a job which was there since the host was last idle:
 
     d service / dt = r(n)          a job that finds service v and brings work x ends when service is v + x
 
-This end does not change when others come and go (the virtual time of Demers, Keshav & Shenker 1989), so a heap of ends
+This end does not change when others come and go (the virtual time of Demers, Keshav & Shenker 1989). So a heap of ends
 is all there is to keep: one event is planned, for the smallest of them, and an arrival or an end takes O(log n). There
 are no time slices, so the result is exact, to the rounding of the sums.
 """

@@ -32,7 +32,7 @@ def digits(*, batch_size: int = 32, learning_rate: float = 0.15, num_epochs: int
 
     Args:
         batch_size: Samples in one step of one worker.
-        learning_rate: Of plain SGD.
+        learning_rate: Learning rate of plain SGD.
         num_epochs: Passes over the 1,437 training digits, all workers together.
 
     Raises:

@@ -35,7 +35,7 @@ def images(
         folder: Holds the files, or the folder that their archive unpacks to.
         format: ``cifar10-python``, ``cifar10-binary``, ``mnist``, or ``auto`` for the one that is there.
         batch_size: Samples in one step of one worker.
-        learning_rate: Of plain SGD.
+        learning_rate: Learning rate of plain SGD.
         num_epochs: Passes over the training images, all workers together.
 
     Raises:
@@ -61,7 +61,7 @@ class ImageCNN(nn.Module):
     """Three 3 x 3 convolutions, normalised per sample, then one fully connected layer on 4 x 4 averages.
 
     Args:
-        channels: Of the images, whose height and width may be any from 4 on.
+        channels: Channels of the images, whose height and width may be any from 4 on.
     """
 
     def __init__(self, *, channels: int) -> None:

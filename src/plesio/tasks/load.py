@@ -1,4 +1,4 @@
-"""From a text to a `Task`: a name of the catalogue, ``module:attribute`` or ``path/file.py:attribute``.
+"""A text made a `Task`: a name of the catalogue, ``module:attribute`` or ``path/file.py:attribute``.
 
 The catalogue holds texts, not functions, so that listing the names imports neither torch nor scikit-learn.
 """

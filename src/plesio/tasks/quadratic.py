@@ -86,13 +86,13 @@ def quadratic(
     The problem is the same for every seed; the seed draws the starting point, at distance 10 from the optimum.
 
     Args:
-        dimension: Of the unknown x.
+        dimension: Dimension of the unknown x.
         condition_number: Largest over smallest eigenvalue of the Hessian; the largest is 1.
         heterogeneity: Root mean square distance of the workers' own optima from the common one.
         noise: Root mean square of the residuals at the optimum.
         num_samples: Rows of A, more than ``dimension``.
         batch_size: Samples in one step of one worker.
-        learning_rate: Of plain SGD.
+        learning_rate: Learning rate of plain SGD.
         num_epochs: Passes over the samples, all workers together.
 
     Raises:

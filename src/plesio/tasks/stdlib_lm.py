@@ -54,7 +54,7 @@ def stdlib_lm(
     Args:
         context: Bytes the model sees; a sample is a window of ``context + 1`` bytes.
         corpus_bytes: Size at which reading stops, the last file being read to its end; more than there is reads all.
-        width: Of the embeddings; a multiple of ``num_heads``.
+        width: Width of the embeddings; a multiple of ``num_heads``.
         depth: Transformer blocks.
         num_heads: Attention heads in a block.
         batch_size: Windows in one step of one worker.
@@ -90,7 +90,7 @@ class ByteTransformer(nn.Module):
 
     Args:
         context: Longest sequence.
-        width: Of the embeddings; a multiple of ``num_heads``.
+        width: Width of the embeddings; a multiple of ``num_heads``.
         depth: Blocks.
         num_heads: Attention heads in a block.
     """
@@ -152,7 +152,7 @@ def _build(
 
 
 def _warm_up_then_cosine(optimizer: torch.optim.Optimizer, num_steps: int) -> LambdaLR:
-    """From 0 to 1 over the first 5 % of the steps, then half a cosine down to a tenth (times the peak rate)."""
+    """A factor of the peak rate: from 0 to 1 over the first 5 % of the steps, then half a cosine down to a tenth."""
     warm_up = max(1, round(WARM_UP_SHARE * num_steps))
 
     def factor(step: int) -> float:

@@ -119,7 +119,7 @@ class _GuardedMetric:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Within, torch's random numbers start from ``seed``; afterwards they go on as if nothing had been drawn.
+    """Start torch's random numbers from ``seed``; afterwards they go on as if nothing had been drawn.
 
     A GPU that has not been used yet stays untouched: asking for its random state would start it.
     """
@@ -134,7 +134,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Within, ``model`` is in evaluation mode and no gradient is recorded; afterwards each module's mode is back.
+    """Put ``model`` into evaluation mode and record no gradient; afterwards each module's mode is back.
 
     Modules that the user froze by ``module.eval()`` inside a training model are still frozen afterwards.
     """

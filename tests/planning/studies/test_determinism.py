@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from plesio.cli.main import invoke
+from plesio.core.charts import LineChart
 from plesio.core.errors import ConfigError, DataError
-from plesio.core.exhibits import LineChart
 from plesio.core.results import LossPoint, RunResult, write_results
 from plesio.planning.studies import determinism
 from plesio.planning.studies.models.determinism import Determinism

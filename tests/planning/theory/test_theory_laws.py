@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from plesio.cli.main import invoke
+from plesio.core.charts import LineChart
 from plesio.core.errors import ConfigError
-from plesio.core.exhibits import LineChart
 from plesio.planning.theory import THEOREMS, Theorem, find_theorem
 from plesio.planning.theory.pictures import pictures_of
 from plesio.report.bound import write_bound

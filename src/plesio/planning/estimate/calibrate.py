@@ -34,7 +34,7 @@ def fit_constants(steps: Sequence[PublishedStep], *, begin: Constants = CONSTANT
     """The constants of `FITTED` with which these steps are predicted best; all others are those of ``begin``.
 
     Args:
-        steps: At least three, on accelerators of one architecture.
+        steps: Steps on accelerators of one architecture, at least three.
         begin: The constants that are not fitted.
 
     Raises:

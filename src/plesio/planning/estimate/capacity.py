@@ -57,7 +57,7 @@ def or_shorter_sequences(model: Model) -> str:
 
 
 def _changes(model: Model, layout: Layout, machine: Machine) -> Iterator[dict[str, Any]]:
-    """From the one that costs least time to the one that costs most; none that changes nothing."""
+    """Changes from the one that costs least time to the one that costs most; none that changes nothing."""
     singles = _single_changes(model, layout)
     yield from singles
     everything: dict[str, Any] = {}

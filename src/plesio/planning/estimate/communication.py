@@ -22,9 +22,9 @@ class Group:
     Attributes:
         size: How many.
         num_hosts: Hosts that they are on.
-        per_host: Of them on one host.
+        per_host: How many of them are on one host.
         local_latency_s: Seconds of a message inside.
-        link: Between hosts; its bandwidth is what each of them sends and receives in a ring.
+        link: Link between hosts; its bandwidth is what each of them sends and receives in a ring.
     """
 
     size: int

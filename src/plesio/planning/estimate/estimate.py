@@ -4,27 +4,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio.core.exhibits import Chart, Table
 from plesio.core.inputs import Written, checked
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.activations import Recomputation
-from plesio.planning.estimate.exhibits import training_charts, training_finding, training_tables
 from plesio.planning.estimate.frontier import Frontier, find_frontier
 from plesio.planning.estimate.hardware import Machine, find_accelerator, parse_machine
 from plesio.planning.estimate.layout import SOFTWARE, Layout, SoftwareName
 from plesio.planning.estimate.model import Convolutional, Model
 from plesio.planning.estimate.named_models import find_model
-from plesio.planning.estimate.search_exhibits import search_charts, search_finding, search_tables
+from plesio.planning.estimate.search_charts import search_charts, search_finding, search_tables
 from plesio.planning.estimate.sensitivity import Sensitivity, tornado
 from plesio.planning.estimate.training import DEVICE_MTBF_S, STEP_ERROR, Conditions, Training, estimate_training
+from plesio.planning.estimate.training_charts import training_charts, training_finding, training_tables
 
 __all__ = ["Estimate", "estimate"]
 
 _BATCH_TOKENS = 2**22
-"""Of a step, if nobody says: about the 4M of Llama 2 (Touvron et al. 2023b)."""
+"""Tokens of a step, if nobody says: about the 4M of Llama 2 (Touvron et al. 2023b)."""
 _BATCH_IMAGES = 32
-"""Of a device (Goyal et al. 2017)."""
+"""Images of a device (Goyal et al. 2017)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def estimate(
         on_progress: Called now and then in a search: a machine's name, the layouts tried on it, and all of them.
         model: llama-70b, or a config.json.
         cluster: 2048xh100, or 16x4a100: hosts of 4.
-        tokens: To train with: 2T, 300B; images of a CNN.
+        tokens: Tokens to train with: 2T, 300B; images of a CNN.
         global_batch: Sequences (images) of a step; else about 4M tokens, 32 images a device.
         sequence_length: Tokens of a sequence; else the model's.
         tp: Tensor parallelism: devices that share a layer. [1]
@@ -123,18 +123,18 @@ def estimate(
         zero: 0 to 3: replicas share optimizer, gradients, parameters. [1]
         micro_batch: Sequences of a replica at a time. [1]
         recomputation: What the backward pass computes again instead of keeping it. [none]
-        precision: Of matrix products: fp32, tf32, fp16, bf16, fp8.
+        precision: Precision of matrix products: fp32, tf32, fp16, bf16, fp8.
         software: current, megatron-core, megatron-2022, megatron-2021.
-        local_bytes_per_s: In a host: "450 GB/s"; else the accelerator's.
-        network_bytes_per_s: Of a host to others: "3200 Gbit/s"; else the accelerator's.
-        storage_bytes_per_s: For states: "2 TB/s"; else BLOOM's a device.
-        device_mtbf_s: Between failures of one device: "50000 h".
-        restart_s: From a failure until states are read.
-        price_per_h: For a device and hour; else the accelerator's.
+        local_bytes_per_s: Bandwidth in a host: "450 GB/s"; else the accelerator's.
+        network_bytes_per_s: Bandwidth of a host to others: "3200 Gbit/s"; else the accelerator's.
+        storage_bytes_per_s: Bandwidth for states: "2 TB/s"; else BLOOM's a device.
+        device_mtbf_s: Time between failures of one device: "50000 h".
+        restart_s: Time from a failure until states are read.
+        price_per_h: Price of a device and hour; else the accelerator's.
         pue: The building's energy over the devices'.
         carbon_kg_per_kwh: CO2e of a kWh.
         step_error: Standard deviation of a step's estimate.
-        confidence: Of the interval.
+        confidence: Confidence of the interval.
         search: Find the fastest layout; keep the degrees given.
         top: Layouts that a search shows.
         num_devices: Machines that a search compares; else half and twice.

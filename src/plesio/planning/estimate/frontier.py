@@ -41,7 +41,7 @@ class Frontier:
 
 
 def pareto_front(trainings: Sequence[Training]) -> tuple[Training, ...]:
-    """Of runs those than which no other is at least as fast and at least as cheap, and better in one; fastest first."""
+    """The runs that no other beats: none is as fast and as cheap, and better in one of them. Fastest first."""
     front: list[Training] = []
     for training in sorted(trainings, key=lambda one: (one.total_s, one.cost)):
         if not front or training.cost < front[-1].cost:
@@ -66,9 +66,9 @@ def find_frontier(
 
     Args:
         model: What is trained.
-        machines: On what; the first is the one that must do.
+        machines: What it runs on; the first is the one that must do.
         global_batch: Sequences (or images) of a step, the same everywhere.
-        tokens: Of all steps (or images).
+        tokens: Tokens of all steps (or images).
         precision: Everywhere.
         software: Everywhere.
         fixed: Attributes of `plesio.planning.estimate.layout.Layout` that are not searched, with their values.

@@ -49,7 +49,7 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """Of the time that is work which counts: the goodput."""
+        """Share of the time that is work which counts: the goodput."""
         return self.work_s / self.total_s
 
     @property

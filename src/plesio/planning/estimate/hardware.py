@@ -31,8 +31,8 @@ class Accelerator:
         memory_bytes_per_s: That memory's bandwidth.
         power_w: Most that it draws, watts.
         price_per_h: US dollars an hour.
-        local: Between the devices of a host, each to one other.
-        nic: Of a host to the others, all adapters together.
+        local: Link between the devices of a host, each to one other.
+        nic: Link of a host to the others, all adapters together.
     """
 
     name: str
@@ -136,7 +136,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
         ),
     )
 }
-"""By name."""
+"""Accelerators by name."""
 
 _SYNONYMS = {"a100-80gb": "a100", "a100-80g": "a100", "a100-40g": "a100-40gb", "h100-sxm": "h100"}
 
@@ -148,9 +148,9 @@ class Machine:
     Attributes:
         accelerator: Each of them.
         num_devices: All of them.
-        devices_per_host: Of one host.
-        local: Between the devices of a host.
-        nic: Of a host to the others, all adapters together, which its devices share.
+        devices_per_host: Devices of one host.
+        local: Link between the devices of a host.
+        nic: Link of a host to the others, all adapters together, which its devices share.
     """
 
     accelerator: Accelerator

@@ -1,8 +1,8 @@
 """Seconds that a device computes for a layer, from its operations' sizes.
 
 A matrix product of M x K by K x N is ``2MNK`` FLOPs at the efficiency of large products, plus the share of its traffic
-(``MK + KN + MN`` elements, each once) that arithmetic does not hide; and never less than its traffic alone, which is
-the roofline (Williams et al. 2009). So efficiency falls as a device's part of a matrix gets thin:
+(``MK + KN + MN`` elements, each once) that arithmetic does not hide. It takes no less time than its traffic
+alone, which is the roofline (Williams et al. 2009). So efficiency falls as a device's part of a matrix gets thin:
 ``1 / (1 + c (1/M + 1/N + 1/K))``. Operations on single elements (norms, GeLU, dropout, residuals, softmax) are their
 traffic over the memory's bandwidth.
 """

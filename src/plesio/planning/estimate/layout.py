@@ -30,7 +30,7 @@ class Software:
         splits_tensor: Tensor-parallel exchanges go on, in as many parts as there are devices, beside their products.
         overlaps_gradients: Data-parallel exchanges go on during the last micro-batch's backward pass.
         overlaps_pipeline: Stages exchange while they compute.
-        gradient_bytes: Of a gradient that is kept and exchanged.
+        gradient_bytes: Bytes of a gradient that is kept and exchanged.
     """
 
     fused_attention: bool = True

@@ -21,7 +21,7 @@ from plesio.planning.estimate.model import Convolutional, Model, Transformer
 __all__ = ["Memory", "estimate_memory", "layers_of_stage"]
 
 CONTEXT_BYTES = 2**30
-"""Of a device, for the CUDA context and the libraries' buffers: an assumption."""
+"""Bytes of a device for the CUDA context and the libraries' buffers: an assumption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def estimate_memory(model: Model, layout: Layout, machine: Machine, *, global_ba
     Args:
         model: What is trained.
         layout: How.
-        machine: On what.
+        machine: What it runs on.
         global_batch: Sequences (or images) of a step.
 
     Raises:

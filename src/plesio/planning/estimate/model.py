@@ -1,7 +1,7 @@
 """What is trained, by the numbers that decide its cost: parameters and FLOPs.
 
 A multiplication and an addition are 2 FLOPs. Forward, a weight of a matrix costs 2 FLOPs a token, and attention
-``4 s² a d`` a sequence and layer (scores and their sum over values, a heads of size d); a causal mask saves nothing in
+``4 s² a d`` a sequence and layer (scores and their sum over values, a heads of size d). A causal mask saves nothing in
 these counts, as nobody's published FLOPs subtract it. The backward pass costs twice the forward one. *Model* FLOPs are
 these three, *hardware* FLOPs add what is computed anew, so with full recomputation they are nearly 4/3 of the model's
 (Korthikanti et al. 2022, appendix A). For a GPT with full recomputation they come to
@@ -36,7 +36,7 @@ class Transformer:
         tied_embeddings: The output matrix is the embedding's.
         head_size: d; None is ``h / a``.
         num_experts: BatchSource-forward networks a layer.
-        experts_per_token: Of which a token goes through so many.
+        experts_per_token: How many of them a token goes through.
 
     >>> gpt3 = Transformer(
     ...     name="GPT-3", num_layers=96, hidden_size=12288, num_heads=96, num_kv_heads=96, ffn_size=49152,
@@ -176,7 +176,7 @@ class Transformer:
 
     @property
     def tokens_per_sample(self) -> int:
-        """Of a sequence."""
+        """Tokens of a sequence."""
         return self.sequence_length
 
 
@@ -200,7 +200,7 @@ class Convolutional:
     Attributes:
         name: What people call it.
         num_parameters: Trained.
-        forward_flops: Of an image; twice its multiplications.
+        forward_flops: FLOPs of an image; twice its multiplications.
         activation_values: Numbers of an image that the backward pass needs.
         num_layers: Layers with parameters, in which gradients become ready one after the other.
     """

@@ -133,7 +133,7 @@ MODELS: Mapping[str, Model] = {
         ),
     )
 }
-"""By name."""
+"""Models by name."""
 
 _SYNONYMS = {
     "gpt3": "gpt3-175b",
@@ -219,14 +219,14 @@ _FAMILIES: Mapping[str, _Family] = {
     "bloom": _Family(tied=True),
     "falcon": _Family(tied=True, multi_query=True),
 }
-"""By ``model_type``."""
+"""Readers by ``model_type``."""
 
 
 def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Transformer:
     """The transformer of a ``config.json`` as Hugging Face's transformers writes it.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         sequence_length: Instead of the longest that the file allows, which need not be there then.
 
     Raises:

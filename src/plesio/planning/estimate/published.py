@@ -8,7 +8,7 @@ Sources:
   with selective recomputation and sequence parallelism. Memory: its figure 1, GiB a GPU.
 - ``D``: Megatron-Core, weak scaling on H100: sequences of 4096, 131072 words, 48 replicas, model TFLOP/s a GPU. It says
   that all communication is overlapped, and nothing of micro-batches (1 is assumed), recomputation (that of fused
-  attention) and interleaving: one layer a part is assumed, as Megatron overlaps a pipeline's sends only when it is
+  attention) and interleaving. One layer a part is assumed, as Megatron overlaps a pipeline's sends only when it is
   interleaved, and as without it 314B, with 18 % of bubble, could not reach the utilisation of 7.1B, which has none.
 - ``E``: Grattafiori et al. 2024, table 4: Llama 3 405B on H100 with sequences of 8192, TFLOP/s a GPU; optimizer and
   gradients are sharded over the replicas (section 3.3.2). It says that the pipeline is interleaved, and not into how
@@ -35,7 +35,7 @@ class PublishedStep:
         source: ``A``, ``C``, ``D`` or ``E``.
         model: What was trained.
         layout: How.
-        machine: On what.
+        machine: What it runs on.
         global_batch: Sequences of a step.
         step_s: Seconds, reported or from the reported FLOP/s.
     """
@@ -55,8 +55,8 @@ class PublishedMemory:
     Attributes:
         step: The step of source C with full recomputation, whose model and layout it is.
         state_gib: Parameters, gradients and optimizer, without those of the embedding.
-        activations_gib: Without recomputation and without sequence parallelism.
-        selective_gib: With selective recomputation and sequence parallelism.
+        activations_gib: GiB without recomputation and without sequence parallelism.
+        selective_gib: GiB with selective recomputation and sequence parallelism.
     """
 
     step: PublishedStep

@@ -3,10 +3,10 @@
 The space: tensor parallelism inside a host (beyond it the slow network would carry every layer's exchanges; Narayanan
 et al. 2021, section 3.2), context parallelism down to 1,024 tokens a device, every number of stages and of their parts,
 experts over replicas, replicas from what devices remain, micro-batches of powers of two up to 16 sequences, every stage
-of ZeRO, every recomputation (but for the selective one where attention is fused, which does the same); sequence
-parallelism wherever there is tensor parallelism, as it costs nothing. Each is checked and fitted into memory, of which
-a part is kept free for what an allocator cannot use, and what remains is timed; failures and states add to all of them
-alike, so the fastest step is the fastest run.
+of ZeRO, every recomputation (but for the selective one where attention is fused, which does the same). Sequence
+parallelism is used wherever there is tensor parallelism, as it costs nothing. Each is checked and fitted into memory,
+of which a part is kept free for what an allocator cannot use, and what remains is timed; failures and states add to all
+of them alike, so the fastest step is the fastest run.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ from plesio.planning.estimate.step import Step, estimate_step
 __all__ = ["RESERVE", "Candidate", "Search", "layouts_of", "search_layouts"]
 
 RESERVE = 0.05
-"""Of the memory, that a search leaves free: an assumption."""
+"""Share of the memory that a search leaves free: an assumption."""
 
 _LARGEST_MICRO_BATCH = 16
 _SHORTEST_CONTEXT = 1024
@@ -51,7 +51,7 @@ class Search:
     Attributes:
         candidates: Those that work, the fastest first; at least one.
         num_tried: All of them.
-        num_not_divisible: Of those, the ones whose degrees do not divide what they share, or that no program offers.
+        num_not_divisible: Those of them whose degrees do not divide what they share, or that no program offers.
         num_too_large: The ones that a device's memory cannot hold.
     """
 
@@ -86,10 +86,10 @@ def layouts_of(
 
     Args:
         model: What is trained.
-        machine: On what.
+        machine: What it runs on.
         global_batch: Sequences (or images) of a step.
-        precision: Of all of them.
-        software: Of all of them.
+        precision: Precision of all of them.
+        software: Software of all of them.
         fixed: Attributes of `Layout` that are not searched, with their values.
     """
     fixed = fixed or {}
@@ -181,10 +181,10 @@ def search_layouts(
 
     Args:
         model: What is trained.
-        machine: On what.
+        machine: What it runs on.
         global_batch: Sequences (or images) of a step, the same for all.
-        precision: Of all of them.
-        software: Of all of them.
+        precision: Precision of all of them.
+        software: Software of all of them.
         fixed: Attributes of `Layout` that are not searched, with their values.
         constants: How close devices come to their data sheets.
         on_progress: Called now and then with the layouts tried, and all of them.

@@ -10,7 +10,7 @@ from plesio.planning.estimate.training import Conditions, Training, estimate_tra
 __all__ = ["CHANGE", "Sensitivity", "best_upgrade", "bottleneck", "tornado"]
 
 CHANGE = 0.2
-"""Of an input, down and up."""
+"""Share by which an input is changed, down and up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def bottleneck(training: Training) -> tuple[str, float]:
 
 
 def best_upgrade(rows: Sequence[Sensitivity]) -> Sensitivity:
-    """Of a tornado's inputs the one whose better end shortens the run the most."""
+    """The input of a tornado whose better end shortens the run the most."""
     return min(rows, key=lambda row: row.best_s)
 
 

@@ -8,8 +8,8 @@ v parts of an interleaved pipeline (Narayanan et al. 2021, section 2.2):
 
 A stage's time is computing (`plesio.planning.estimate.kernels`) and those exchanges that nothing hides
 (`planning.estimate.communication`). What is hidden follows from what depends on what: a tensor-parallel gradient is
-reduced beside the product for the weights' gradient; a layer's data-parallel gradient is ready when its backward pass
-ends, the link takes one after the other, and what is left when the last layer has ended is exposed.
+reduced beside the product for the weights' gradient. A layer's data-parallel gradient is ready when its backward pass
+ends; the link takes one after the other, and what is left when the last layer has ended is exposed.
 """
 
 from collections.abc import Mapping
@@ -48,8 +48,8 @@ class Step:
         gradient_s: Data-parallel exchanges that nothing hides.
         optimizer_s: The optimizer.
         model_flops: FLOPs of the step, of all devices.
-        hardware_flops: With those computed anew.
-        peak_flops_per_s: Of all devices together.
+        hardware_flops: FLOPs with those computed anew.
+        peak_flops_per_s: Peak of all devices together.
         num_samples: Sequences (or images).
         num_tokens: Tokens of them.
     """
@@ -132,7 +132,7 @@ def estimate_step(
     Args:
         model: What is trained.
         layout: How.
-        machine: On what.
+        machine: What it runs on.
         global_batch: Sequences (or images) of a step.
         constants: How close devices come to their data sheets.
 

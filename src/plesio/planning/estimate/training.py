@@ -42,7 +42,7 @@ STEP_ERROR = 0.033
 (`plesio validate estimator`): of Megatron, on machines that are well run."""
 
 CHECKPOINT_BYTES = 14.0
-"""Of a parameter: its weight in half precision, master weight and two moments."""
+"""Bytes of a parameter's state: its weight in half precision, master weight and two moments."""
 
 
 _MOST_TOKENS = 1e18
@@ -53,18 +53,18 @@ _MOST_PRICE_PER_H = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Under which a machine is used.
+    """Conditions under which a machine is used.
 
     Attributes:
         device_mtbf_s: Mean time between failures of a device, with its share of host and network.
-        restart_s: From a failure until the run begins to read its last state: noticing it, replacing the host, starting
-            all processes. An assumption.
+        restart_s: Time from a failure until the run begins to read its last state: noticing it, replacing the host,
+            starting all processes. An assumption.
         storage_bytes_per_s: What all devices together write and read states at; None is BLOOM's a device.
         price_per_h: US dollars for a device and hour; None is the accelerator's.
         pue: The building's energy over the devices' (Touvron et al. 2023a).
-        carbon_kg_per_kwh: Of the grid (Touvron et al. 2023a: the mean of the United States).
+        carbon_kg_per_kwh: Emissions of the grid (Touvron et al. 2023a: the mean of the United States).
         step_error: Relative standard deviation of an estimated step's time.
-        confidence: Of the interval.
+        confidence: Confidence of the interval.
     """
 
     device_mtbf_s: float = DEVICE_MTBF_S
@@ -119,12 +119,12 @@ class Training:
     Attributes:
         model: What is trained.
         layout: How.
-        machine: On what.
-        conditions: Under which.
+        machine: What it runs on.
+        conditions: Conditions under which it is used.
         constants: How close devices come to their data sheets.
-        tokens: To be trained with; images, of a convolutional network.
+        tokens: Tokens to be trained with; images of a convolutional network.
         step: One step.
-        memory: Of the device that needs the most.
+        memory: Memory of the device that needs the most.
         goodput: The run with its failures.
         num_steps: All steps.
         checkpoint_bytes: A state.
@@ -176,7 +176,7 @@ class Training:
 
     @property
     def energy_kwh(self) -> float:
-        """Of the devices and the building."""
+        """Energy of the devices and the building."""
         return self.device_hours * self.machine.accelerator.power_w / 1000 * self.conditions.pue
 
     @property
@@ -241,9 +241,9 @@ def estimate_training(
     Args:
         model: What is trained.
         layout: How.
-        machine: On what.
+        machine: What it runs on.
         global_batch: Sequences (or images) of a step.
-        tokens: Of all steps (or images).
+        tokens: Tokens of all steps (or images).
         conditions: Failures, storage, prices; None is the defaults.
         constants: How close devices come to their data sheets.
 

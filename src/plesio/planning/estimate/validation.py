@@ -45,7 +45,7 @@ def validate_estimator(constants: Constants = CONSTANTS) -> list[Prediction]:
     held out), memory (parameters with their state, activations, activations with selective recomputation).
 
     Args:
-        constants: Of all rows but those of a model that is left out.
+        constants: Constants of all rows but those of a model that is left out.
     """
     a100 = [step for step in PUBLISHED_STEPS if step.source in ("A", "C")]
     h100 = [step for step in PUBLISHED_STEPS if step.source in ("D", "E")]

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.fit import LineFit, fit_line
@@ -33,7 +33,7 @@ FITTED_BYTES = (1_200_000, 12_000_000, 120_000_000)
 OTHER_BYTES = (4_800_000, 36_000_000, 72_000_000)
 REPEATS = 5
 MTBF_S = 3600.0
-"""Of the run whose best interval is compared."""
+"""Mean time between failures of the run whose best interval is compared."""
 
 Times = list[tuple[float, float]]
 
@@ -56,7 +56,7 @@ def measure_states(
         on_step: Is told what is being measured.
         fitted_bytes: Sizes of the full state that the model is fitted to; three or more.
         other_bytes: Sizes that are predicted.
-        repeats: Of each.
+        repeats: Repetitions of each.
     """
     found: dict[str, dict[int, float]] = {}
     spreads = []
@@ -149,7 +149,7 @@ def _bandwidth_text(s_per_byte: float) -> str:
 
 
 def state_times(group: TorchGroup, *, folder: str, num_bytes: int, sharded: bool, repeats: int) -> tuple[Times, Times]:
-    """On a rank: when each writing and each reading began and ended; without shards only rank 0 has something to do."""
+    """When each writing and each reading began and ended on a rank; without shards only rank 0 has something to do."""
     path = Path(folder) / f"state-{group.rank}"
     share = num_bytes // group.size if sharded else num_bytes
     state = {name: torch.randn(share // 12) for name in ("parameters", "first moment", "second moment")}

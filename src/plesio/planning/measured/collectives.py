@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from plesio.bench.namespaces import why_no_namespaces
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.collectives import ALL_REDUCES
@@ -28,7 +28,7 @@ __all__ = ["all_reduce_times", "measure", "measure_collectives"]
 NUM_RANKS = 4
 BYTES_PER_S = 25e6
 FITTED_BYTES = (128_000, 500_000, 2_000_000)
-"""Below them links are idle between messages, and a message waits for its rank to wake up instead of for the link."""
+"""Sizes that are fitted. Smaller messages wait for their rank to wake up instead of for the link, which is idle."""
 OTHER_BYTES = (1_000, 16_000, 256_000, 1_000_000, 4_000_000)
 LOOPBACK_FITTED_BYTES = (1_000_000, 4_000_000, 16_000_000)
 """A hundred times as fast, it takes that much for the size to decide."""
@@ -55,7 +55,7 @@ def measure_collectives(
         fitted_bytes: Sizes of the ring that latency and bandwidth are fitted to, three or more; None are those that
             suit the links.
         other_bytes: Sizes that are predicted; likewise.
-        repeats: Of each size.
+        repeats: Repetitions of each size.
     """
     on_hosts = why_no_namespaces() is None
     fitted_bytes = fitted_bytes or (FITTED_BYTES if on_hosts else LOOPBACK_FITTED_BYTES)
@@ -115,7 +115,7 @@ def _ranks(*, on_hosts: bool) -> Iterator[Ranks]:
 
 
 def all_reduce_times(group: TorchGroup, *, algorithm: str, num_bytes: int, repeats: int) -> list[tuple[float, float]]:
-    """On a rank: all-reduce so many bytes, by Gloo's ring or by a reduce and a broadcast."""
+    """All-reduce so many bytes on a rank, by Gloo's ring or by a reduce and a broadcast."""
     tensor = torch.ones(max(1, num_bytes // 4))
 
     def ring() -> None:

@@ -1,7 +1,7 @@
 """The library's own codecs on gradients of the task ``digits``, beside `plesio.planning.studies.compression`.
 
 Bytes are predicted in closed form, places and scales counted; the baseline counts the numbers alone. What a codec
-loses, ``‖C(g) - g‖²/‖g‖²``, follows from how the gradient's magnitudes are distributed: they are taken to be a Weibull
+loses, ``‖C(g) - g‖²/‖g‖²``, follows from how the gradient's magnitudes are distributed. They are taken to be a Weibull
 distribution, whose shape is fitted to the share of ``‖g‖²`` that the largest twentieth has at the first of the steps,
 and to nothing else. Normal numbers are the baseline. Then
 
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.planning.measured.real_gradients import training_gradients
 from plesio.planning.studies.measured import Measured
@@ -47,7 +47,7 @@ def measure_compression(
     Args:
         on_step: Is told what is being measured.
         specs: Compressions.
-        steps: Of the training, whose gradients are compressed.
+        steps: Steps of the training, whose gradients are compressed.
     """
     on_step(f"gradients of digits up to step {max(steps)}")
     gradients = training_gradients(steps)
@@ -101,7 +101,7 @@ def measure_compression(
 
 
 def measured_share(gradient: Tensor, share: float) -> float:
-    """Of ``‖g‖²``, what the largest ``share`` of the numbers has."""
+    """The part of ``‖g‖²`` that the largest ``share`` of the numbers has."""
     squares = gradient.double().square().sort(descending=True).values
     return float(squares[: math.ceil(share * len(squares))].sum() / squares.sum())
 
@@ -137,7 +137,7 @@ def _compressed(stage: Compression, gradient: Tensor) -> tuple[int, float]:
 
 
 def _bytes_of_numbers(stage: Compression, number: int) -> float:
-    """Without places and scales."""
+    """Bytes of the numbers, without places and scales."""
     if isinstance(stage, (TopK, RandomK)):
         return 4 * stage.num_kept(number)
     return stage.bits * number / 8 if isinstance(stage, Qsgd) else 2 * number

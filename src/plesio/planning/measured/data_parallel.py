@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import nn
 
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.collectives import ring_all_reduce_s
@@ -53,7 +53,7 @@ def measure_data_parallel(
         counts: Numbers of workers, rising.
         compute_s: That a step computes.
         fitted_bytes: Sizes that latency and bandwidth are fitted to; three or more.
-        repeats: Of each number of workers.
+        repeats: Repetitions of each number of workers.
 
     Raises:
         ConfigError: This machine has no network namespaces for us.
@@ -108,7 +108,7 @@ def _links(ranks: Ranks, fitted_bytes: Sequence[int], *, repeats: int, on_step: 
 def iteration_times(
     group: TorchGroup, *, count: int, compute_s: float, num_bytes: int, repeats: int
 ) -> list[tuple[float, float]]:
-    """On a rank: iterations of the first ``count`` workers; nothing on the others."""
+    """Do the iterations of the first ``count`` workers on their ranks, and nothing on the others."""
     part = group.split([range(count)])
     if part is None:
         return []

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_percent
 from plesio.planning.measured.ranks import Ranks, slowest_s, timed
@@ -55,9 +55,9 @@ def measure_determinism(
     Args:
         on_step: Is told what is being measured.
         num_ranks: Numbers of ranks, rising.
-        num_elements: Of the tensors whose sums are timed.
-        repeats: Of a sum.
-        steps: Of a training, with and without deterministic algorithms.
+        num_elements: Elements of the tensors whose sums are timed.
+        repeats: Repetitions of a sum.
+        steps: Steps of a training, with and without deterministic algorithms.
     """
     rng = np.random.default_rng(0)
     drawn = rng.standard_normal((num_ranks[-1], 100_000)).astype(np.float32)
@@ -127,7 +127,7 @@ def _order_prediction(count: int, order: str, measured: float, *, modelled: floa
 
 
 def gradient_of_rank(rank: int) -> Tensor:
-    """Of batch number ``rank`` of the training set, at the first parameters."""
+    """The gradient of batch number ``rank`` of the training set, at the first parameters."""
     task = load_task("digits")
     model, _ = task.build(0)
     samples = range(rank * task.batch_size, (rank + 1) * task.batch_size)
@@ -136,7 +136,7 @@ def gradient_of_rank(rank: int) -> Tensor:
 
 
 def reductions(group: TorchGroup, *, repeats: int) -> dict[str, object]:
-    """On a rank: how many sums differ from those in the order of the ranks; whether Gloo's are always the same."""
+    """How many sums of a rank differ from those in the order of the ranks; whether Gloo's are always the same."""
     own = gradient_of_rank(group.rank)
     sums = []
     for _ in range(repeats):
@@ -154,7 +154,7 @@ def reductions(group: TorchGroup, *, repeats: int) -> dict[str, object]:
 
 
 def timed_sums(group: TorchGroup, *, way: str, num_elements: int, repeats: int) -> list[tuple[float, float]]:
-    """On a rank: when each sum began and ended; ``way`` is ``all-reduce`` or ``gathered``."""
+    """When each sum began and ended on a rank; ``way`` is ``all-reduce`` or ``gathered``."""
     own = torch.ones(num_elements)
     parts = [torch.empty_like(own) for _ in range(group.size)]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 import torch.distributed as dist
 
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.collectives import hierarchical_all_reduce_s, ring_all_reduce_s
@@ -57,7 +57,7 @@ def measure_hierarchical(
         on_step: Is told what is being measured.
         fitted_bytes: Sizes that latencies and bandwidths are fitted to; three or more.
         sizes_bytes: Sizes that are predicted: multiples of four bytes a rank.
-        repeats: Of each size.
+        repeats: Repetitions of each size.
 
     Raises:
         ConfigError: This machine has no network namespaces for us.
@@ -126,19 +126,19 @@ def _links(
 def part_times(
     group: TorchGroup, *, parts: Sequence[Sequence[int]], num_bytes: int, repeats: int
 ) -> list[tuple[float, float]]:
-    """On a rank: all-reduce so many bytes in its part of the group; nothing if it is in none."""
+    """All-reduce so many bytes in a rank's part of the group; do nothing if it is in none."""
     part, tensor = group.split(parts), torch.ones(num_bytes // 4)
     return [] if part is None else timed(part, lambda: part.all_reduce(tensor).wait(), repeats=repeats)
 
 
 def flat_times(group: TorchGroup, *, num_bytes: int, repeats: int) -> list[tuple[float, float]]:
-    """On a rank: all-reduce so many bytes among all."""
+    """All-reduce so many bytes among all ranks."""
     tensor = torch.ones(num_bytes // 4)
     return timed(group, lambda: group.all_reduce(tensor).wait(), repeats=repeats)
 
 
 def two_level_times(group: TorchGroup, *, num_bytes: int, repeats: int) -> list[tuple[float, float]]:
-    """On a rank: the same in two levels."""
+    """All-reduce so many bytes in two levels."""
     inside, between = (group.split(LEVELS[level]) for level in ("in hosts", "between hosts"))
     assert inside is not None
     assert between is not None

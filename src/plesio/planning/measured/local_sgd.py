@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.results import RunResult
 from plesio.core.units import format_seconds
@@ -42,7 +42,7 @@ def measure_local_sgd(
     Args:
         on_step: Is told what is being measured.
         periods: K, three or more, from the smallest on; powers of two.
-        num_steps: Of each worker; a multiple of twice the largest K.
+        num_steps: Steps of each worker; a multiple of twice the largest K.
         seeds: One run for each K and seed.
     """
     runs = run_quadratics(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_percent
 from plesio.planning.measured.real_gradients import flat_gradient, training_gradients
@@ -47,8 +47,8 @@ def measure_loss_scaling(
 
     Args:
         on_step: Is told what is being measured.
-        steps: Of the training, 1 or later, whose casts are predicted.
-        run_steps: Of the training with a dynamic scale.
+        steps: Steps of the training, 1 or later, whose casts are predicted.
+        run_steps: Steps of the training with a dynamic scale.
     """
     on_step(f"gradients of digits up to step {max(steps)}")
     before = [step - 1 for step in steps]

@@ -2,7 +2,7 @@
 
 Each rank is on a host of its own with a link of a set bandwidth where this machine has network namespaces for us, and
 on its loopback otherwise. Latency and bandwidth are fitted to messages of a few sizes from one rank to another, and how
-far a rank sends while it receives to all pairs at once; these three predict all-to-alls of tokens that are routed with
+far a rank sends while it receives to all pairs at once. These three predict all-to-alls of tokens that are routed with
 a skew, with and without a capacity.
 """
 
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from plesio.bench.namespaces import why_no_namespaces
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.collectives import all_to_all_s, unequal_all_to_all_s
@@ -33,9 +33,9 @@ NUM_RANKS = 4
 BYTES_PER_S = 25e6
 TOKEN_BYTES = 1024
 FITTED_TOKENS = (64, 512, 2048)
-"""Of a message."""
+"""Tokens of a message."""
 TOKENS = (512, 1024)
-"""Of a rank, when routed."""
+"""Tokens of a rank, when routed."""
 SKEWS = (0.0, 0.5, 1.0, 1.5)
 CAPACITY = 1.25
 REPEATS = 7
@@ -58,10 +58,10 @@ def measure_routings(
 
     Args:
         on_step: Is told what is being measured.
-        fitted_tokens: Of messages that latency and bandwidth are fitted to; three or more.
-        tokens: Of a rank, in all-to-alls.
-        skews: Of the routing.
-        repeats: Of each.
+        fitted_tokens: Tokens of messages that latency and bandwidth are fitted to; three or more.
+        tokens: Tokens of a rank, in all-to-alls.
+        skews: Skews of the routing.
+        repeats: Repetitions of each.
     """
     on_hosts = why_no_namespaces() is None
     spreads: list[float] = []
@@ -121,7 +121,7 @@ def _ranks(*, on_hosts: bool) -> Iterator[Ranks]:
 
 
 def all_to_all_times(group: TorchGroup, *, tokens: list[list[int]], repeats: int) -> list[tuple[float, float]]:
-    """On a rank: send so many tokens from each rank to each."""
+    """Send so many tokens from each rank to each."""
     given, taken = tokens[group.rank], [row[group.rank] for row in tokens]
     width = TOKEN_BYTES // 4
     sent, received = torch.ones(sum(given), width), torch.empty(sum(taken), width)

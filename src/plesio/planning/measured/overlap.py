@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.collectives import ring_all_reduce_s
@@ -41,7 +41,7 @@ WIDTH = 256
 LAYER_MIB = 4 * WIDTH * WIDTH / 2**20
 BATCH = 32
 PAUSE_S = 0.01
-"""Of each layer's backward pass."""
+"""Length of each layer's backward pass."""
 CAPS_MIB = (0.25, 0.5, 1, 2, 3, 6)
 FITTED_BYTES = (100_000, 700_000, 4_000_000)
 REPEATS = 9
@@ -71,7 +71,7 @@ def measure_overlap(
         caps_mib: Limits of a bucket; the last one holds all layers, which are of 0.25 MiB each.
         pause_s: That each layer sleeps in the backward pass.
         fitted_bytes: Sizes that latency and bandwidth are fitted to; three or more.
-        repeats: Of each size of a bucket.
+        repeats: Repetitions of each size of a bucket.
 
     Raises:
         ConfigError: This machine has no network namespaces for us.
@@ -108,7 +108,7 @@ def _links(ranks: Ranks, *, fitted_bytes: Sequence[int], repeats: int, on_step: 
 
 
 def _layers(answers: Sequence[Sequence[Sequence[float]]]) -> Layers:
-    """Of both ranks, the one that is later; medians over the steps."""
+    """Layers as the later of both ranks has them; medians over the steps."""
     ready_s = [
         max(statistics.median(each) for each in of_ranks)
         for of_ranks in zip(*(zip(*answer, strict=True) for answer in answers), strict=True)
@@ -118,7 +118,7 @@ def _layers(answers: Sequence[Sequence[Sequence[float]]]) -> Layers:
 
 
 def ready_times(group: TorchGroup, *, num_layers: int, pause_s: float, repeats: int) -> list[list[float]]:
-    """On a rank: seconds from the backward pass's begin until each gradient is there, the last layer first, by step."""
+    """Seconds on a rank from the backward pass's begin to each gradient, the last layer first, by step."""
     model, inputs = _model(num_layers, pause_s=pause_s), torch.randn(BATCH, WIDTH)
     ready: list[float] = []
     for layer in model:
@@ -143,7 +143,7 @@ def ready_times(group: TorchGroup, *, num_layers: int, pause_s: float, repeats: 
 def step_times(
     group: TorchGroup, *, cap_mib: float | None, num_layers: int, pause_s: float, repeats: int
 ) -> list[tuple[float, float]]:
-    """On a rank: when backward passes begin and end, which is when all gradients are added up."""
+    """When backward passes begin and end on a rank; they end when all gradients are added up."""
     inputs = torch.randn(BATCH, WIDTH)
     model = DistributedDataParallel(
         _model(num_layers, pause_s=pause_s),

@@ -1,8 +1,8 @@
 """A pipeline of processes that do a schedule's operations in its order, beside `plesio.planning.studies.pipeline`.
 
 Every rank is a device. It does the operations that `plesio.sim.pipeline_schedules` gives it, waits for what an
-operation needs and sends on what it makes, point to point with Gloo. Two kinds of stages: two that *compute* (layers
-whose forward and backward passes are torch's), one for each core, and four that *wait*, as a process does whose device
+operation needs and sends on what it makes, point to point with Gloo. There are two kinds of stages. Two *compute*, one
+for each core: layers whose forward and backward passes are torch's. Four *wait*, as a process does whose device
 computes, so that the machine's cores are no part of it and every schedule can be tried. What stages take is measured
 first, with all ranks at work but nothing sent; the model is told that and what a message takes.
 """
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_seconds
 from plesio.planning.measured.ranks import Ranks
@@ -29,11 +29,11 @@ __all__ = ["calibrate_stage", "measure", "measure_pipelines", "message_times", "
 COMPUTING, WAITING = 2, 4
 """Stages of either kind."""
 WIDTH, DEPTH, BATCH = 512, 4, 256
-"""Of a computing stage: linear layers, how many, and rows of a micro-batch."""
+"""A computing stage: width of its linear layers, how many, and rows of a micro-batch."""
 WAITING_BATCH = 8
 """Rows that a waiting stage sends, few, for the machine's cores send for all."""
 FORWARD_S = 0.01
-"""Of a waiting stage; its backward pass takes twice as long."""
+"""Forward pass of a waiting stage; its backward pass takes twice as long."""
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 REPEATS = 5
 CALIBRATIONS = 15
@@ -60,8 +60,8 @@ def measure_pipelines(
     Args:
         on_step: Is told what is being measured.
         micro_batches: Their numbers, for GPipe and 1F1B; the largest is for other schedules as well.
-        schedules: Of waiting stages.
-        repeats: Of each pipeline.
+        schedules: Schedules of waiting stages.
+        repeats: Repetitions of each pipeline.
     """
     predictions: list[Prediction] = []
     times_ms: dict[str, dict[int, tuple[float, float]]] = {}
@@ -204,7 +204,7 @@ def _stage(kind: str, schedule: Schedule) -> _Computing | _Waiting:
 
 
 def calibrate_stage(group: TorchGroup, *, kind: str, repeats: int) -> dict[str, float]:
-    """On a rank: seconds of its operations by themselves, while all ranks do theirs; medians."""
+    """Seconds of a rank's operations by themselves, while all ranks do theirs; medians."""
     torch.manual_seed(group.rank)
     found: dict[str, float] = {}
     variants: list[tuple[str, Schedule]] = [("", "1f1b")]
@@ -233,7 +233,7 @@ def calibrate_stage(group: TorchGroup, *, kind: str, repeats: int) -> dict[str, 
 
 
 def message_times(group: TorchGroup, *, kind: str, repeats: int) -> list[float]:
-    """On a rank: seconds that a micro-batch takes from rank 0 to rank 1, half of there and back."""
+    """Seconds that a micro-batch takes from rank 0 to rank 1, half of there and back."""
     tensor = _stage(kind, "1f1b").like
     times = []
     for _ in range(repeats):
@@ -252,7 +252,7 @@ def message_times(group: TorchGroup, *, kind: str, repeats: int) -> list[float]:
 def run_pipeline(
     group: TorchGroup, *, kind: str, schedule: Schedule, micro_batches: int, repeats: int
 ) -> list[tuple[float, float, float]]:
-    """On a rank: do the schedule's operations.
+    """Do the schedule's operations of a rank.
 
     Returns:
         For each repeat when the first began and the last ended, and the seconds that they took in sum.

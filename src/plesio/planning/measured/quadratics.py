@@ -157,9 +157,9 @@ def run_quadratics(
 
     Args:
         policies: Their specs.
-        options: Of the task.
+        options: Options of the task.
         workers: A recipe's ``[workers]``.
-        num_steps: Of each worker, on average.
+        num_steps: Steps of each worker, on average.
         evaluate_every: Steps of each worker between two evaluations.
         seeds: One run each.
         on_step: Is told which run begins.

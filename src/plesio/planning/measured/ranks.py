@@ -29,7 +29,7 @@ from plesio.runtime.job import Job
 __all__ = ["Ranks", "fitted_links", "ranks_on_hosts", "serve_functions", "slowest_s", "timed"]
 
 _CLONE_NEWNET = 0x40000000
-"""From Linux's sched.h; Python has `os.setns` from 3.12 on."""
+"""A constant of Linux's sched.h; Python has `os.setns` from 3.12 on."""
 _FIT_ROUNDS = 5
 """How often all sizes are measured, at most, before a machine is said to be too busy to tell them apart."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.results import RunResult
 from plesio.planning.measured.quadratics import problem_of, run_quadratics
@@ -53,7 +53,7 @@ def measure_weightings(
     Args:
         on_step: Is told what is being measured.
         weightings: The first is the one whose run's staleness the others are modelled with.
-        num_steps: Of each worker, on average.
+        num_steps: Steps of each worker, on average.
         seeds: One run for each weighting and seed.
     """
     options: dict[str, Any] = {"hessian_spread": 0.0, "heterogeneity": 0.0, "noise": 0.0}

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.planning.measured.quadratics import run_quadratics
 from plesio.planning.studies.measured import Measured
@@ -39,7 +39,7 @@ def measure_barriers(
         on_step: Is told what is being measured.
         num_workers: How many processes.
         cvs: Coefficients of variation of a step.
-        num_steps: Of each worker.
+        num_steps: Steps of each worker.
     """
     mean_s = STEP_MS / 1e3
     predictions = []
@@ -87,7 +87,7 @@ def measure_barriers(
 
 
 def _chart(costs: Mapping[float, Mapping[int, tuple[float, float]]]) -> LineChart:
-    """By coefficient of variation and number of workers, the slowest over the mean: modelled and measured."""
+    """The slowest worker over the mean, by coefficient of variation and number of workers: modelled and measured."""
     series = []
     for cv, by_count in costs.items():
         group, counts = f"cv {cv:g}", list(by_count)

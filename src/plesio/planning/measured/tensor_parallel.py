@@ -21,7 +21,7 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from plesio.bench.namespaces import why_no_namespaces
-from plesio.core.exhibits import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_seconds
 from plesio.cost.collectives import all_gather_s, bytes_sent_per_rank, ring_all_reduce_s
@@ -62,7 +62,7 @@ def measure_cuts(
         on_step: Is told what is being measured.
         tokens: Rows of the input.
         fitted_bytes: All-reduces that latency and bandwidth are fitted to; three or more.
-        repeats: Of each.
+        repeats: Repetitions of each.
     """
     on_hosts = why_no_namespaces() is None
     predictions: list[Prediction] = []
@@ -111,7 +111,7 @@ def _ranks(*, on_hosts: bool) -> Iterator[Ranks]:
 
 
 def all_reduce_times(group: TorchGroup, *, num_bytes: int, repeats: int) -> list[tuple[float, float]]:
-    """On a rank: all-reduce so many bytes."""
+    """All-reduce so many bytes on a rank."""
     tensor = torch.ones(num_bytes // 4)
     return timed(group, lambda: group.all_reduce(tensor).wait(), repeats=repeats)
 
@@ -119,7 +119,7 @@ def all_reduce_times(group: TorchGroup, *, num_bytes: int, repeats: int) -> list
 def computing_times(
     group: TorchGroup, *, tokens: list[int], repeats: int
 ) -> dict[tuple[Cut, int], list[tuple[float, float]]]:
-    """On a rank: the two products of its part of the matrices, forward and backward; nothing is sent."""
+    """Do the two products of a rank's part of the matrices, forward and backward; nothing is sent."""
     wide, part, wide_part = 4 * HIDDEN, HIDDEN // NUM_RANKS, 4 * HIDDEN // NUM_RANKS
     shapes = {
         "Megatron": ((HIDDEN, wide_part), (wide_part, HIDDEN)),
@@ -155,7 +155,7 @@ def _styles(cut: Cut) -> dict[str, ParallelStyle]:
 def cut_times(
     group: TorchGroup, *, tokens: list[int], repeats: int
 ) -> dict[tuple[Cut, int], tuple[list[tuple[float, float]], float]]:
-    """On a rank: the MLP, cut by DTensor, forward and backward; when each began and ended, and bytes sent in each."""
+    """Run the MLP, cut by DTensor, forward and backward: when each began and ended, and bytes sent in each."""
     traffic = TcpTraffic()
     with traffic.recording():
         alone = dist.new_group(list(range(group.size)), backend="gloo")

@@ -40,7 +40,7 @@ AllReduce = Callable[[float], float]
 DDP_CAP_BYTES = 25 * 2.0**20
 """PyTorch's default, ``bucket_cap_mb=25``."""
 _DDP_FIRST_CAP_BYTES = 2.0**20
-"""With that default the first bucket is closed after 1 MiB, so that communication begins early."""
+"""The first bucket is closed after 1 MiB by default, so that communication begins early."""
 _MOST_CAPS = 2000
 _ROUNDING = 1e-9
 """Sums of bytes that differ by less, relatively, are equal."""
@@ -51,8 +51,8 @@ class Layers:
     """What becomes ready, in the order in which it does: the last layer of the model first.
 
     Attributes:
-        seconds: Of each layer's backward pass.
-        bytes: Of its gradient.
+        seconds: Seconds of each layer's backward pass.
+        bytes: Bytes of its gradient.
     """
 
     seconds: tuple[float, ...]
@@ -80,7 +80,7 @@ class Buckets:
     """One way to put layers into buckets, and what comes of it.
 
     Attributes:
-        bytes: Of each bucket.
+        bytes: Bytes of each bucket.
         start_s: When its all-reduce begins.
         ends_s: When its all-reduce ends.
         backward_s: When the backward pass ends.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import chain, count
 
-from plesio.core.exhibits import TimelineBar
+from plesio.core.charts import TimelineBar
 from plesio.cost.faults import Failures
 from plesio.planning.theory.reliability import expected_slowdown
 from plesio.sim.checkpoints import Runs, simulate_runs, trace_run
@@ -11,11 +11,11 @@ from plesio.sim.checkpoints import Runs, simulate_runs, trace_run
 __all__ = ["SimulatedInterval", "draw_around_failure", "simulate_interval"]
 
 _DRAWN_SEGMENTS = 4.5
-"""Before and after the first failure."""
+"""Segments drawn before and after the first failure."""
 _MOST_SEGMENT = 8.0
 """Mean times between failures that a segment may take; longer ones hardly ever end."""
 _MOST_FAILURES = 1000.0
-"""Of a simulated run; a part of a run that has more is as slow as all of it."""
+"""Failures of a simulated run; a part of a run that has more is as slow as all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class SimulatedInterval:
     """An interval between states: what it costs by formula and by simulation.
 
     Attributes:
-        factor: Of the best interval.
+        factor: Factor of the best interval.
         interval_s: I.
         exact: Seconds that a second of work takes, by formula.
         poisson: The same of simulated runs with failures that have no memory.

@@ -3,7 +3,7 @@
 Four ways to write. *Full*: one writer, C. *Sharded* over n writers: C/n, and no less than the storage takes. *Partial*:
 only what has changed, a share c of the state, and all of it every k-th time; a restart also reads the parts since. And
 *asynchronous* (with shards): the run stands still for a copy to the host's memory, and the state counts when it is
-written, w later; a failure costs w more, so R + w stands for R, exactly, as long as w is no more than an interval.
+written, w later. A failure costs w more, so R + w stands for R, exactly, as long as w is no more than an interval.
 """
 
 import math
@@ -36,11 +36,11 @@ class Way:
     """A way to save the state, at its best interval.
 
     Attributes:
-        name: Of the way.
-        costs: Of one state.
+        name: Name of the way.
+        costs: Costs of one state.
         interval_s: I, the best; no shorter than until a state counts.
         slowdown: Seconds that a second of work takes.
-        parts: Of these, what those above 1 go into.
+        parts: What the part of these above 1 goes into.
     """
 
     name: str
@@ -82,8 +82,8 @@ def costs_of_ways(
 
     Args:
         checkpoint_s: One writer's time for the whole state.
-        restart_s: From a failure until the run goes on from a whole state.
-        num_writers: Of shards, at once.
+        restart_s: Time from a failure until the run goes on from a whole state.
+        num_writers: Writers of shards, at once.
         storage_writers: How many of them the storage keeps up with.
         changed_share: Share of the state that a partial one writes.
         full_every: Every so many partial states one is whole.
@@ -103,7 +103,7 @@ def costs_of_ways(
 def overhead_by_nodes(
     ways: Mapping[str, Costs], *, node_mtbf_s: float, numbers: Sequence[int]
 ) -> dict[int, tuple[float, dict[str, float]]]:
-    """For each number of nodes, the seconds between failures and each way's slow-down; NaN where no run ends.
+    """Seconds between failures and each way's slow-down, by number of nodes; NaN where no run ends.
 
     Raises:
         ConfigError: A cost, a number or ``node_mtbf_s`` that is out of range.
@@ -119,7 +119,7 @@ def overhead_by_nodes(
 def lost_generations(
     numbers: Sequence[int], *, unreadable: float, num_failures: float
 ) -> dict[int, tuple[float, float]]:
-    """For each number of generations kept, the intervals lost beside the first, and how likely none is good.
+    """Intervals lost beside the first, and how likely none is good, by number of generations kept.
 
     Args:
         numbers: g, each.

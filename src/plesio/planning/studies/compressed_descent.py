@@ -172,10 +172,10 @@ class Descent:
     """How a descent went.
 
     Attributes:
-        iterations: Until the target was reached; None if it was not.
+        iterations: Iterations until the target was reached; None if it was not.
         diverged: Whether it was given up because the loss had grown.
         at: Iterations at which the loss was looked at.
-        losses: Over the first one, as many.
+        losses: Losses over the first one, as many.
         error: Mean of ``‖C(v) - v‖² / ‖v‖²`` over what was to be sent.
     """
 
@@ -197,9 +197,9 @@ def descend(
         step: α L.
         dimension: n.
         condition: κ.
-        tolerance: Of the loss.
+        tolerance: Tolerance of the loss.
         most: Iterations after which it is given up.
-        seed: Of the start; what is random in a compression has the next.
+        seed: Seed of the start; what is random in a compression has the next.
     """
     eigenvalues = np.logspace(-math.log10(condition), 0, dimension)
     x = np.random.default_rng(seed).standard_normal(dimension)

@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 _DIVERGED = 1e6
-"""Of the first distance; what comes so far does not come back."""
+"""A multiple of the first distance; what comes so far does not come back."""
 
 _NUM_COARSE = 25
 _NUM_FINE = 33
@@ -41,7 +41,7 @@ class Descent:
     """How it went.
 
     Attributes:
-        distance: From the optimum, before the first update and after each; ends where the target is reached.
+        distance: Distance from the optimum, before the first update and after each; ends where the target is reached.
         iterations: Updates until it was; infinite if it never was.
         diverged: Whether the distance grew without end.
     """

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 FEW_EXPERTS = 8
-"""Of a token, which it is quicker to draw in turn."""
+"""Experts of a token that it is quicker to draw in turn."""
 _MOST_AT_ONCE = 2**22
 """Affinities that are drawn at a time."""
 

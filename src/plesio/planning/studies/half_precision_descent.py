@@ -44,7 +44,7 @@ class LossScale:
     [32768.0, 32768.0, 65536.0]
 
     Args:
-        value: At first.
+        value: Value at first.
         growth_interval: Steps; None keeps the scale as it is.
     """
 
@@ -70,9 +70,9 @@ class Handling:
     """How a run handles its gradients.
 
     Attributes:
-        name: In tables.
+        name: Name in tables.
         form: What they are rounded to.
-        scale: At first.
+        scale: Scale at first.
         dynamic: Whether it moves.
         clip_scaled: Whether they are clipped before they are divided by the scale.
         share_found_inf: Whether a rank tells the others.
@@ -104,12 +104,12 @@ class Convergence:
     """How a descent went.
 
     Attributes:
-        name: Of its handling.
-        final_loss: Over the first; NaN if parameters became so.
+        name: Name of its handling.
+        final_loss: Last loss over the first; NaN if parameters became so.
         skipped: Share of the steps that were not applied, mean of the ranks.
         scales_apart: The largest scale of a rank over the smallest, at the end.
-        steps: At which the loss was looked at.
-        losses: Over the first, as many.
+        steps: Steps at which the loss was looked at.
+        losses: Losses over the first, as many.
     """
 
     name: str
@@ -144,12 +144,12 @@ def converge(
     """Do ``num_steps`` steps of the length 1/L, clipped to the norm c.
 
     Args:
-        handling: Of the gradients.
+        handling: Handling of the gradients.
         num_ranks: Ranks, each of which owns as large a part of the parameters.
         dimension: Parameters.
         gradient: c, the largest gradient at first.
         num_steps: Steps.
-        growth_interval: Of a dynamic scale.
+        growth_interval: Growth interval of a dynamic scale.
         spikes: Steps at which there is one.
         spike: How large rank 0's last gradient is then.
     """

@@ -151,7 +151,7 @@ def make_heterogeneous(
     Args:
         num_workers: Workers.
         num_dimensions: Coordinates.
-        condition_number: Of the mean, before workers differ.
+        condition_number: Condition number of the mean, before workers differ.
         hessian_spread: A worker's eigenvalues differ from the mean by up to this share, to either side.
         heterogeneity: Standard deviation of a worker's optimum in each coordinate.
         noise: σ.

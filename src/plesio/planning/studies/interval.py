@@ -15,7 +15,7 @@ class Interval:
     """A mean with its 95 % confidence interval.
 
     Attributes:
-        mean: Of the repetitions.
+        mean: Mean of the repetitions.
         low: Lower end.
         high: Upper end.
     """

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from plesio.core.exhibits import Chart
+from plesio.core.charts import Chart
 from plesio.core.predictions import Prediction, predictions_to_json
 
 __all__ = ["Measured"]

@@ -50,13 +50,13 @@ class Bowl:
         return cls(eigenvalues=eigenvalues, walls=walls, trace=trace, start=start)
 
     def loss(self, x: Numbers) -> Numbers:
-        """Of each row."""
+        """Loss of each row."""
         squares = x * x
         found: Numbers = 0.5 * (squares * (1 + self.walls / 2 * len(self.start) * squares)) @ self.eigenvalues
         return found
 
     def gradient(self, x: Numbers) -> Numbers:
-        """Of each row, without noise."""
+        """Gradient of each row, without noise."""
         found: Numbers = x * self.eigenvalues
         if self.walls:
             found *= 1 + self.walls * len(self.start) * x * x
@@ -123,11 +123,11 @@ def steps_to_target(
     Args:
         bowl: What is descended.
         batches: B of each row.
-        lengths: Of each row's steps.
-        warmup_steps: Of each row, over which steps grow from nothing to their length.
-        target: Over the first loss.
+        lengths: Lengths of each row's steps.
+        warmup_steps: Steps of each row, over which steps grow from nothing to their length.
+        target: Target over the first loss.
         most: Steps.
-        rng: Of the noise.
+        rng: Random numbers of the noise.
     """
     found = np.full(len(batches), math.inf)
     rows = np.arange(len(batches))

@@ -146,7 +146,7 @@ class TraceTimes(Durations):
     """Durations that were measured, each as likely as any other.
 
     Args:
-        sorted_s: From the shortest to the longest, in seconds.
+        sorted_s: Seconds from the shortest to the longest.
 
     >>> TraceTimes(np.array([1.0, 2.0])).expected_s(rank=2, of=2)  # 1 only if both are: a quarter
     1.75

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from plesio.core.exhibits import TimelineBar
+from plesio.core.charts import TimelineBar
 from plesio.cost.activations import Recomputation
 from plesio.sim.pipeline_schedules import (
     SCHEDULES,
@@ -27,7 +27,7 @@ class PipelinePoint:
     """One way to run the pipeline.
 
     Attributes:
-        schedule: In which order.
+        schedule: Order in which they are done.
         num_micro_batches: m.
         recomputation: What the backward pass computes again.
         iteration_s: Seconds of an iteration.
@@ -60,9 +60,9 @@ class PipelineStages:
         backward_s: Seconds of its backward pass, without recomputing; half of it is the gradients of weights.
         send_s: Seconds from a stage to the next and back.
         num_chunks: Stages of a device where the schedule is interleaved.
-        num_layers: Of the whole model.
-        again: By recomputation, the share of a forward pass that the backward pass computes again.
-        layer_bytes: By recomputation, bytes that a device keeps of a layer and a micro-batch.
+        num_layers: Layers of the whole model.
+        again: Share of a forward pass that the backward pass computes again, by recomputation.
+        layer_bytes: Bytes that a device keeps of a layer and a micro-batch, by recomputation.
     """
 
     weights: tuple[float, ...]

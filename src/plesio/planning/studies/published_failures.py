@@ -4,7 +4,7 @@ BLOOM: 384 A100, about a failure a week, 2.3 TB of state in 40 s (Scao et al. 20
 interruptions in 54 days, over 90 % of the time effective (Grattafiori et al. 2024, section 3.3.4).
 """
 
-from plesio.core.exhibits import Table
+from plesio.core.charts import Table
 from plesio.core.units import format_percent, format_seconds
 from plesio.planning.theory.reliability import best_interval_s, cluster_mtbf_s, expected_slowdown
 

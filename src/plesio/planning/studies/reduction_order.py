@@ -86,10 +86,10 @@ class Source:
 
     Attributes:
         name: What differs from the run that it is compared with, `reference`.
-        order: In which ranks are added up.
-        order_seed: Of random orders.
-        init_seed: Of the first parameters.
-        data_seed: Of the order of the samples.
+        order: Order in which ranks are added up.
+        order_seed: Seed of random orders.
+        init_seed: Seed of the first parameters.
+        data_seed: Seed of the order of the samples.
         deal: Which ranks get which samples of a batch: in blocks or in turn.
         rank_factor: Ranks, as a multiple of what was asked for; they share the same batch.
         remedy: What makes such runs equal.
@@ -173,7 +173,7 @@ def _parameters(seed: int) -> dict[str, Floats]:
 
 
 def _gradients(parameters: dict[str, Floats], features: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]:
-    """Of the summed cross entropy of each rank's samples: (ranks, ...) each."""
+    """Gradients of the summed cross entropy of each rank's samples: (ranks, ...) each."""
     hidden = np.tanh(features @ parameters["hidden"])
     logits = hidden @ parameters["output"]
     exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))

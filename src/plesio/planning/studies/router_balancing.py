@@ -55,7 +55,7 @@ def balance_router(
         popularity: Share of the tokens that like each expert most; adds up to 1.
         weights: α.
         capacity_factor: Tokens that an expert takes, by the mean.
-        seed: Of the tokens' affinities.
+        seed: Seed of the tokens' affinities.
     """
     random = np.random.default_rng(seed)
     liked = np.log(popularity) + random.gumbel(size=(_TOKENS, len(popularity)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.exhibits import Table
+from plesio.core.charts import Table
 from plesio.planning.studies.interval import Interval, interval_of
 
 __all__ = ["PERIODS", "ComposedTrace", "compose_trace", "slowest_sum"]
@@ -30,7 +30,7 @@ class ComposedTrace:
 
     Attributes:
         cost_by_causes: E[max] over the mean, with one cause after the other added.
-        cost: With all of them; mean of the simulated iterations.
+        cost: Cost with all of them; mean of the simulated iterations.
         cost_by_period: The slowest worker's K steps over K means, by K, steps between barriers.
         shuffled_by_period: The same of the same durations in random order: of independent draws from them.
         slowest_shares: Share of the iterations in which each worker is the slowest.
@@ -85,7 +85,7 @@ def slowest_sum(times: NDArray[np.float64], *, period: int) -> float:
     2.0
 
     Args:
-        times: Of steps, (iterations, workers).
+        times: Times of steps, (iterations, workers).
         period: Steps between two barriers.
     """
     num_rounds = max(len(times) // period, 1)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from plesio.core.exhibits import Chart, Table
+from plesio.core.charts import Chart, Table
 from plesio.core.json_values import to_json
 
 __all__ = ["Answer", "Asked"]
@@ -20,7 +20,7 @@ class Answer(ABC):
     """What a study found; subclasses are frozen dataclasses, whose fields are its numbers.
 
     Attributes:
-        unit: Of ``total`` and ``parts``: ``s``, ``B``, ``iterations`` ...
+        unit: Unit of ``total`` and ``parts``: ``s``, ``B``, ``iterations`` ...
     """
 
     __slots__ = ()

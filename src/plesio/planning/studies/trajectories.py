@@ -75,9 +75,9 @@ class Difference:
     Attributes:
         tier: Which.
         distance: Where and how far.
-        place: Of the element that differs most, by axis.
+        place: Place of the element that differs most, by axis.
         first: Its value in the first trajectory, as text.
-        second: In the second.
+        second: Value in the second.
     """
 
     tier: Tier
@@ -88,7 +88,7 @@ class Difference:
 
 
 def distances(first: Trajectory, second: Trajectory) -> tuple[Distance, ...]:
-    """Of every tensor of every step that either has, in their order."""
+    """Distances of every tensor of every step that either has, in their order."""
     return tuple(_distances(first, second))
 
 

@@ -45,9 +45,9 @@ class Balanced:
     """What one way to share the work took.
 
     Attributes:
-        name: Of the way.
+        name: Name of the way.
         step_s: Seconds of each step, the slowest worker's.
-        slowest: By worker, the share of the steps in which it was the slowest.
+        slowest: Share of the steps in which each worker was the slowest.
         largest_move: Most samples that a worker's share changed by from one step to the next, where nobody came or
             went.
     """
@@ -74,7 +74,7 @@ def simulate_balancing(
     """Share ``total`` samples in every step among those who are there.
 
     Args:
-        name: Of the way.
+        name: Name of the way.
         speeds: (workers, steps).
         present: Who is there, (workers, steps). Who comes or goes changes the shares at once.
         total: Samples of a step.
@@ -121,8 +121,8 @@ class Asynchronous:
         samples_per_s: All workers', up to the first one's end.
         staleness: Updates by others between the beginning of a step and its own, in the mean.
         to_target_s: Seconds until the loss had fallen so far; NaN if it had not by then.
-        at_s: Of the curve.
-        losses: Over the first, as many.
+        at_s: Moments of the curve.
+        losses: Losses over the first, as many.
     """
 
     bound: float

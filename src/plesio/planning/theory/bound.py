@@ -16,8 +16,8 @@ class Condition:
     """A premise of a theorem: a quantity that may not exceed a limit.
 
     Attributes:
-        premise: In the theorem's signs: ``αL < 1``.
-        value: Of the quantity.
+        premise: Premise in the theorem's signs: ``αL < 1``.
+        value: Value of the quantity.
         limit: What it is held against.
         strict: Whether it must stay below the limit, rather than at most reach it.
         remedy: What would satisfy it, as the end of an error message: ``write a `learning_rate` below 0.1``.
@@ -41,7 +41,7 @@ class Bound:
 
     Attributes:
         quantity: What is bounded, in words or in the theorem's signs.
-        unit: Of the value: ``s``, ``B``, ``share``, ``steps`` ...; empty where the inputs' units decide.
+        unit: Unit of the value: ``s``, ``B``, ``share``, ``steps`` ...; empty where the inputs' units decide.
         parts: What adds up to the value, by name.
         conditions: The premises, which hold.
         order: Whether constants and logarithms are left out, so that the value shows only how the parts grow.

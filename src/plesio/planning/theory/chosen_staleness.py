@@ -32,7 +32,7 @@ def scheduled_sgd(
         num_steps_each: Steps under each.
         start: x₀.
         num_runs: Runs that the mean is over.
-        seed: Of the noise.
+        seed: Seed of the noise.
     """
     rates = learning_rates * len(bounds) if len(learning_rates) == 1 else learning_rates
     random = np.random.default_rng(seed)
@@ -94,7 +94,7 @@ def in_flight_sgd(
         num_steps: Updates.
         peeks: Whether the noise of gradients in flight is looked at.
         num_runs: Runs that the mean is over.
-        seed: Of the noise.
+        seed: Seed of the noise.
     """
     random = np.random.default_rng(seed)
     each, place = np.arange(num_runs), np.arange(num_workers)

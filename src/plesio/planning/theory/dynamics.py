@@ -63,7 +63,7 @@ def iterations_to(target: float, *, condition: float, staleness: int) -> float:
     460.5
 
     Args:
-        target: Of the error, over the first.
+        target: Target of the error, over the first.
         condition: κ.
         staleness: τ, in steps.
     """

@@ -87,12 +87,12 @@ def zero_memory(
     (24.0, 192.0)
 
     Args:
-        num_parameters: Of the whole model.
+        num_parameters: Parameters of the whole model.
         num_ranks: Ranks that the state is sharded over.
         stage: What is sharded: 0 is nothing, as in DDP; 3 is everything, as in FSDP.
-        weight_bytes: Of a parameter.
-        gradient_bytes: Of a parameter's gradient.
-        optimizer_bytes: Of a parameter's optimizer state: 12 for Adam with weights, mean and variance in FP32.
+        weight_bytes: Bytes of a parameter.
+        gradient_bytes: Bytes of a parameter's gradient.
+        optimizer_bytes: Bytes of a parameter's optimizer state: 12 for Adam with weights, mean and variance in FP32.
 
     Raises:
         ConfigError: An argument that is out of range.

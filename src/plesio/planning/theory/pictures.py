@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from plesio.core.charts import Axis, BarChart, Chart, HeatMap, LineChart, Series
 from plesio.core.errors import ConfigError
-from plesio.core.exhibits import Axis, BarChart, Chart, HeatMap, LineChart, Series
 from plesio.core.units import format_seconds
 from plesio.planning.theory.bound import Bound
 from plesio.planning.theory.catalogue import Theorem
@@ -20,7 +20,7 @@ _SPAN = 100.0
 _STALENESSES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _INVISIBLE = 1e-6
 _WELL_WITHIN = 1 - 1e-9
-"""Of a limit: what is nearer takes forever."""
+"""Share of a limit: what is nearer takes forever."""
 _STEPS = tuple(10 ** (place / 4) for place in range(-12, 3))
 
 
@@ -90,7 +90,7 @@ def _parts(theorem: Theorem, bound: Bound) -> BarChart:
 
 
 def _iteration_by_workers(best: Bound) -> LineChart:
-    """From the best number of workers, where the parts are known, to others."""
+    """Seconds of an iteration from the best number of workers, where the parts are known, to others."""
     at = best.also["workers"]
     places = [at * _SPAN ** (2 * number / (_POINTS - 1) - 1) for number in range(_POINTS)]
     lines = {

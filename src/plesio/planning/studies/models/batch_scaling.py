@@ -28,8 +28,8 @@ from typing import Annotated, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.planning.studies.noisy_descent import Bowl, descend_greedily, estimate_noise_scale, steps_to_target
@@ -53,9 +53,9 @@ class BatchPoint:
 
     Attributes:
         batch: B.
-        steps: To the target, the mean of some runs.
+        steps: Steps to the target, the mean of some runs.
         steps_error: 1.96 standard errors of it.
-        fitted: By the line.
+        fitted: Steps by the fitted line.
     """
 
     batch: float
@@ -70,10 +70,10 @@ class RulePoint:
 
     Attributes:
         rule: Which; ``best`` is the best of many constant lengths.
-        warmup_steps: Over which the steps grow.
+        warmup_steps: Steps over which their length grows.
         batch: B.
-        length: Of a step, over 1/L.
-        steps: To the target, the median of some runs; infinite where it is not reached.
+        length: Length of a step, over 1/L.
+        steps: Steps to the target, the median of some runs; infinite where it is not reached.
     """
 
     rule: str
@@ -298,9 +298,9 @@ def batch_scaling(
         batches: Sizes that are measured; the rules start from the smallest.
         walls: How much more curvature there is at first where rules are tried, 0 for a quadratic.
         rules_target: The loss to reach there.
-        warmup_steps: Over which a step length grows, in the runs with warm-up.
-        max_steps: After which a descent is given up.
-        seed: Of start and noise.
+        warmup_steps: Steps over which a step length grows, in the runs with warm-up.
+        max_steps: Steps after which a descent is given up.
+        seed: Seed of start and noise.
 
     Raises:
         ConfigError: A number out of range, or batches with which the target cannot be reached.

@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.planning.studies.delayed_descent import (
@@ -74,7 +74,7 @@ class DelayPoint:
         tiny_iterations: Updates with the one tiny step; infinite where that is above the limit.
         best_trials: Updates in trials, with the best step.
         tiny_trials: Updates in trials, with the tiny step.
-        curve: Of the trials with the best step.
+        curve: Curve of the trials with the best step.
     """
 
     delay: int
@@ -98,7 +98,7 @@ class BoundedStaleness(Answer):
     """What staleness costs.
 
     Attributes:
-        points: By delay, from no delay on.
+        points: Points by delay, from no delay on.
         tiny_step: The step, in units of 1/L, that is the same for all delays.
         unstable_from: The smallest delay for which the tiny step is unstable.
         cost: Additional iterations for each unit of delay, as a share of those without.
@@ -275,10 +275,10 @@ def bounded_staleness(
         condition_number: Largest over smallest eigenvalue.
         target: Distance from the optimum that is wanted; that of the start is 1 in each coordinate.
         tiny_step: The step, in units of 1/L, that is the same for all.
-        num_dimensions: Of the quadratic; only the two ends of its spectrum decide.
+        num_dimensions: Dimensions of the quadratic; only the two ends of its spectrum decide.
         num_trials: Trials for each staleness, with random starts, delays and noise.
         noise: Standard deviation of a gradient's noise in each coordinate, in trials.
-        seed: Of the trials.
+        seed: Seed of the trials.
 
     Raises:
         ConfigError: An input that is out of range.

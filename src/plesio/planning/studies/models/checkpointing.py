@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table, Timeline, TimelineBar
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import DURATION_OR_0, Within
 from plesio.cost.faults import Failures
@@ -40,7 +40,7 @@ __all__ = ["Checkpointing", "checkpointing"]
 _TIME = Within(1e-9, 1e12)
 """Seconds; nodes that fail every 30,000 years are not too good."""
 _FACTORS = tuple(2 ** (power / 2) for power in range(-4, 5))
-"""Of the best interval, for what others cost."""
+"""Multiples of the best interval, to show what others cost."""
 _NODES = (1, 10, 100, 1000, 10_000)
 _GENERATIONS = (1, 2, 3, 4)
 
@@ -58,14 +58,14 @@ class Checkpointing(Answer):
         young_s: Young's.
         daly_s: Daly's.
         slowdown: Seconds that a second of work takes at I.
-        shares: Of these, what they go into.
+        shares: What they go into.
         lost_s: Seconds that a failure undoes, on average.
         num_failures: Expected, of the whole run.
         shape: Weibull's, of failures in bursts.
         simulated: Some intervals around the best.
         ways: Ways to save the state, each with its best interval.
         by_nodes: Mean seconds between failures, and each way's slow-down, by number of nodes; NaN where no run ends.
-        generations: For each number of generations kept, the expected intervals lost beside the first at a failure, and
+        generations: Number of generations kept, with the expected intervals lost beside the first at a failure, and
             the probability that a run finds none of them good.
         drawn: What a simulated run does around its first failure.
     """
@@ -287,10 +287,10 @@ def checkpointing(
     Args:
         checkpoint_s: One writer's time for the whole state.
         mtbf_s: Mean time between failures of the whole cluster.
-        restart_s: From a failure until the run goes on from its last state.
+        restart_s: Time from a failure until the run goes on from its last state.
         interval_s: Work between two states; the best without.
         work_s: Useful work of the run.
-        num_writers: Of shards, at once.
+        num_writers: Writers of shards, at once.
         storage_writers: How many of them the storage keeps up with.
         changed_share: Share of the state that a partial one writes.
         full_every: Every so many partial states one is whole.
@@ -299,7 +299,7 @@ def checkpointing(
         node_mtbf_s: Mean time between failures of one node.
         shape: Weibull's, of failures in bursts.
         num_runs: Simulated for each interval.
-        seed: Of the simulation.
+        seed: Seed of the simulation.
 
     Raises:
         ConfigError: An input that is out of range.

@@ -24,8 +24,8 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 
+from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE_OR_0, Within
 from plesio.cost.collectives import (
@@ -70,12 +70,12 @@ class Links:
 
     @property
     def link(self) -> Link:
-        """Between hosts, a rank's own."""
+        """The link between hosts, a rank's own."""
         return Link(latency_s=self.latency_s, bytes_per_s=self.bytes_per_s)
 
     @property
     def local(self) -> Link:
-        """Of a rank within its host."""
+        """The link of a rank within its host."""
         return Link(latency_s=self.local_latency_s, bytes_per_s=self.local_bytes_per_s)
 
     def has(self, algorithm: str, *, num_ranks: int) -> bool:
@@ -113,7 +113,7 @@ class Collectives(Answer):
         half_bandwidth_bytes: The size from which on a ring uses half of its links' bandwidth: nαB.
         mean_sent_bytes: What a rank sends, on average over the ranks: the same with all algorithms.
         busiest_sent_bytes: What the rank sends that sends the most, by algorithm for equal links.
-        fastest_of: For each number of ranks of ``ring_from_bytes``, the fastest algorithm by size.
+        fastest_of: Fastest algorithm by size, for each number of ranks of ``ring_from_bytes``.
     """
 
     unit: ClassVar[str] = "s"
@@ -220,7 +220,7 @@ class Collectives(Answer):
         )
 
     def _bandwidth_chart(self) -> LineChart:
-        """Of the algorithms that use nothing but these links."""
+        """The bandwidths of the algorithms that use nothing but these links."""
         series = []
         for name, times in self.by_size_s.items():
             if name == "hierarchical":
@@ -338,11 +338,11 @@ def collectives(
     Args:
         num_ranks: Ranks that add up.
         message_bytes: What each of them has.
-        latency_s: Of a message between hosts.
-        bytes_per_s: Of one direction of a rank's link; each rank has its own.
+        latency_s: Latency of a message between hosts.
+        bytes_per_s: Bandwidth of one direction of a rank's link; each rank has its own.
         ranks_per_host: Ranks of a host, for the hierarchical all-reduce; it is left out where hosts are not whole.
-        local_latency_s: Of a message within a host.
-        local_bytes_per_s: Of one direction of a rank's link within its host.
+        local_latency_s: Latency of a message within a host.
+        local_bytes_per_s: Bandwidth of one direction of a rank's link within its host.
         algorithms: Those that compete; ring and double tree are what NCCL has.
         other_ranks: Numbers of ranks for the pictures, beside the one above.
 

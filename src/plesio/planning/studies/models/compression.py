@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
 from plesio.cost.all_reduce import ring_all_reduce_s
@@ -38,11 +38,11 @@ __all__ = ["CompressedRun", "CompressedTraining", "compression"]
 
 _COST = {"all_reduce": ring_all_reduce_s, "all_gather": all_gather_s, "all_to_all": all_to_all_s}
 _BANDWIDTHS = tuple(10 ** (power / 4) for power in range(24, 45))
-"""Of the picture: 1 MB/s to 100 GB/s."""
+"""Bandwidths of the picture: 1 MB/s to 100 GB/s."""
 _MOST_POINTS = 150
-"""Of a curve."""
+"""Points of a curve."""
 _MOST_LINES = 6
-"""Of a picture, and as many colours."""
+"""Lines of a picture, and as many colours."""
 _SCHEMES = (
     "none",
     "fp16",
@@ -71,7 +71,7 @@ class CompressedRun:
     Attributes:
         scheme: Its text, with its step if that was said.
         step: α L.
-        iterations: Until the target; None if it was not reached.
+        iterations: Iterations until the target; None if it was not reached.
         diverged: Whether the loss grew.
         relative_error: Mean of ``‖C(v) - v‖² / ‖v‖²``.
         sent_bytes: A worker's, an iteration.
@@ -82,7 +82,7 @@ class CompressedRun:
         break_even_bytes_per_s: Bandwidth below which it is faster than sending everything; infinite if it always is,
             None if it never is.
         at: Iterations of the curve.
-        losses: Over the first, as many.
+        losses: Losses over the first, as many.
     """
 
     scheme: str
@@ -122,10 +122,10 @@ class CompressedTraining(Answer):
     """What each compression takes.
 
     Attributes:
-        runs: In the order asked for; sending everything first.
+        runs: Runs in the order asked for; sending everything first.
         bytes_per_s: Bandwidth of a link.
         num_workers: Workers that exchange.
-        tolerance: Of the loss, over the first.
+        tolerance: Tolerance of the loss, over the first.
     """
 
     unit: ClassVar[str] = "s"
@@ -176,7 +176,7 @@ class CompressedTraining(Answer):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """Of all its iterations."""
+        """The parts of all its iterations."""
         best = self.best
         assert best.iterations is not None, "sending everything reaches the target"
         return {name: best.iterations * value for name, value in _parts(best).items()}
@@ -292,7 +292,7 @@ def _bandwidth_text(limit: float | None) -> str:
 
 
 def _spread(number: int) -> list[int]:
-    """At most `_MOST_POINTS` places among ``number``, dense at the beginning as a logarithmic axis is."""
+    """Places among ``number``, at most `_MOST_POINTS`, dense at the beginning as a logarithmic axis is."""
     steps = range(_MOST_POINTS)
     return sorted({min(number - 1, round(number ** (step / (_MOST_POINTS - 1))) - (step == 0)) for step in steps})
 
@@ -323,14 +323,14 @@ def compression(
         dimension: Numbers of the quadratic.
         condition: Its largest eigenvalue over its smallest.
         tolerance: The loss to reach, over the first.
-        max_iterations: After which a descent is given up.
+        max_iterations: Iterations after which a descent is given up.
         num_workers: Workers that exchange.
         gradient_bytes: Size of a gradient, of 4-byte numbers.
         compute_s: Forward and backward pass of a worker.
-        bytes_per_s: Of one direction of a worker's link.
-        latency_s: Of each message.
+        bytes_per_s: Bandwidth of one direction of a worker's link.
+        latency_s: Latency of each message.
         codec_bytes_per_s: Bytes of gradient that a worker codes and decodes in a second.
-        seed: Of the start and of what is random.
+        seed: Seed of the start and of what is random.
 
     Raises:
         ConfigError: A scheme that does not exist, or a number out of range.
@@ -387,7 +387,7 @@ def compression(
 
 
 def _latencies_s(stage: Compression, number: int, *, num_ranks: int, latency_s: float) -> float:
-    """Of an exchange without a byte."""
+    """Latencies of an exchange without a byte."""
     return sum(
         _COST[one.operation](0.0, num_ranks=num_ranks, link=Link(latency_s=latency_s, bytes_per_s=1.0))
         for one in stage.collectives(number, num_ranks=num_ranks)

@@ -29,8 +29,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, SHARE, Within
 from plesio.planning.studies.delayed_descent import descend
@@ -44,7 +44,7 @@ __all__ = ["Cell", "Consistency", "Contender", "consistency"]
 Array = NDArray[np.float64]
 
 _FAMILIES = ("BSP", "local SGD", "SSP", "asynchronous")
-"""From the strictest on; ties go to the first."""
+"""Families from the strictest on; ties go to the first."""
 
 _TIE = 0.01
 _PATIENCE = 3
@@ -64,7 +64,7 @@ class Contender:
         time_s: Seconds until the target; infinite if it is not reached.
         steps: Steps of each worker until then, on average.
         computing_s: Mean seconds that a worker computed.
-        mean_staleness: Of the updates; 0 behind barriers.
+        mean_staleness: Mean staleness of the updates; 0 behind barriers.
     """
 
     family: str
@@ -82,7 +82,7 @@ class Cell:
     Attributes:
         ratio: Seconds of an exchange over those of a step.
         cv: Coefficient of variation of the steps.
-        slowdown: Of one worker, for good.
+        slowdown: Slow-down of one worker, for good.
         contenders: All that were tried.
         rebalanced_s: Seconds of BSP where workers have as much work as they are fast.
     """
@@ -116,8 +116,8 @@ class Consistency(Answer):
 
     Attributes:
         at: The situation that was asked for.
-        transient: By ratio and variation, without a slow worker.
-        persistent: By ratio and slowdown of one worker, with little variation.
+        transient: Winners by ratio and variation, without a slow worker.
+        persistent: Winners by ratio and slowdown of one worker, with little variation.
         step_s: Mean seconds of a step.
     """
 
@@ -266,19 +266,19 @@ def consistency(
     Args:
         ratio: Seconds of an exchange over those of a step.
         cv: Coefficient of variation of the steps.
-        slowdown: Of one worker, for good.
+        slowdown: Slow-down of one worker, for good.
         overlap: Share of a step behind which an exchange can hide, 0 to 1.
         step_s: Mean seconds of a step.
         num_workers: Workers, each with its own quadratic.
         bounds: Bounds of SSP that are tried.
         periods: Local steps that are tried.
-        ratios: Of the maps.
-        cvs: Of the map without a slow worker.
-        slowdowns: Of the map with one.
+        ratios: Ratios of the maps.
+        cvs: Coefficients of variation of the map without a slow worker.
+        slowdowns: Slow-downs of the map with one.
         heterogeneity: Standard deviation of the workers' optima; the start is at 1 in each coordinate.
         noise: Standard deviation of a gradient's noise.
         target: Loss above the optimum that is wanted.
-        seed: Of quadratics and step times.
+        seed: Seed of quadratics and step times.
 
     Raises:
         ConfigError: An input that is out of range.
@@ -325,7 +325,7 @@ class _Contest:
     target: float
     bounds: tuple[int, ...]
     iterations: Mapping[int, float]
-    """By period; 1 is BSP."""
+    """Iterations by period; 1 is BSP."""
     learning_steps: tuple[float, ...]
     overlap: float
     step_s: float

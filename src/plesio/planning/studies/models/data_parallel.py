@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SHARE, SIZE_OR_0, Within
 from plesio.cost.all_reduce import ring_all_reduce_s
@@ -24,7 +24,7 @@ from plesio.planning.studies.study import Answer
 __all__ = ["DataParallel", "ScalingPoint", "data_parallel"]
 
 _MOST_ROWS = 8
-"""Of a timeline."""
+"""Rows of a timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class DataParallel(Answer):
     Attributes:
         at: The number of workers that was asked for.
         scaling: Powers of two up to it, and itself.
-        by_gradient: For some sizes of the gradient, the same numbers of workers.
+        by_gradient: The same numbers of workers, for some sizes of the gradient.
         forward_s: Seconds of the forward pass.
         backward_s: Seconds of the backward pass.
         overtaken_at: The smallest number of workers whose all-reduce takes longer than computing, if there is one.
@@ -182,8 +182,8 @@ def data_parallel(
         gradient_bytes: What each of them has to add up with the others.
         forward_s: The forward pass of a worker.
         backward_s: Its backward pass.
-        bytes_per_s: Of one direction of a worker's link.
-        latency_s: Of each message.
+        bytes_per_s: Bandwidth of one direction of a worker's link.
+        latency_s: Latency of each message.
         overlap: Share of the backward pass during which communication can go on, 0 to 1.
         gradients_bytes: Sizes for the picture, beside the one above.
 

@@ -2,9 +2,9 @@
 
 Three things are shown. Sums of floating-point numbers depend on their order: of 64 ranks' gradients in 32 bits, added
 up forward and backward, most elements differ in their last bits (`planning.studies.reduction_order`). A training whose
-gradients are added up in another order begins to differ at the first step, and each step multiplies the difference by
-what the step does to nearby parameters: little where training is calm, a factor where it is at the edge of stability.
-And sources compare very differently: a seed changes everything at once, an order only the last bits.
+gradients are added up in another order begins to differ at the first step. Each step multiplies the difference by what
+it does to nearby parameters: little where training is calm, a factor where it is at the edge of stability. And sources
+compare very differently: a seed changes everything at once, an order only the last bits.
 
 `plesio.planning.studies.trajectories` finds the first step and tensor of two recorded runs that differ, in
 two tiers: strict (all bits) and relaxed (a difference of at most ``tolerance`` of a tensor's length). With ``first``
@@ -22,8 +22,8 @@ from typing import Annotated, ClassVar, get_args
 
 import numpy as np
 
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_percent
 from plesio.core.within import AT_LEAST_0, Within
 from plesio.planning.studies.reduction_order import SOURCES, OrderEffect, Source, order_effect, sums_by_order, train
@@ -74,11 +74,11 @@ class Determinism(Answer):
     """What differs.
 
     Attributes:
-        comparisons: Of simulated runs by source, or of the two files.
-        orders: By number of ranks; the last is what was asked for. Empty where files were compared.
-        sums: Of three numbers, by their order, as text.
-        tolerance: Of the relaxed tier.
-        num_elements: Of the tensors that are added up.
+        comparisons: Comparisons of simulated runs by source, or of the two files.
+        orders: Orders by number of ranks; the last is what was asked for. Empty where files were compared.
+        sums: Sums of three numbers, by their order, as text.
+        tolerance: Tolerance of the relaxed tier.
+        num_elements: Elements of the tensors that are added up.
     """
 
     unit: ClassVar[str] = "% of elements"
@@ -118,7 +118,7 @@ class Determinism(Answer):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """By how much."""
+        """How much they differ."""
         if self.orders:
             differing, last_place = self.orders[-1].differing, self.orders[-1].last_place
         else:
@@ -253,14 +253,14 @@ def determinism(
     Args:
         first: File of a run: arrays by step (.npz), results.json, or trace-W.jsonl; with it only files are compared.
         second: File of the other.
-        tolerance: Of the relaxed tier: length of a difference over that of the tensor.
+        tolerance: Tolerance of the relaxed tier: length of a difference over that of the tensor.
         num_ranks: Ranks whose tensors are added up forward and backward.
-        num_elements: Of each tensor.
+        num_elements: Elements of each tensor.
         training_ranks: Ranks of the simulated training.
         batch: Its samples a step, of all ranks together.
-        learning_rate: Of its steps; the larger, the sooner runs part.
-        num_steps: Of it.
-        seed: Of all that is drawn.
+        learning_rate: Learning rate of its steps; the larger, the sooner runs part.
+        num_steps: Steps of that training.
+        seed: Seed of all that is drawn.
 
     Raises:
         ConfigError: One file without the other, or a number out of range.

@@ -28,8 +28,8 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
 from plesio.cost.collectives import (
@@ -73,12 +73,12 @@ class Hosts:
 
     @property
     def link(self) -> Link:
-        """Of a NIC."""
+        """The link of a NIC."""
         return Link(latency_s=self.latency_s, bytes_per_s=self.bytes_per_s)
 
     @property
     def local(self) -> Link:
-        """Of a rank in its host."""
+        """The link of a rank in its host."""
         return Link(latency_s=self.local_latency_s, bytes_per_s=self.local_bytes_per_s)
 
     @property
@@ -142,15 +142,15 @@ class Hierarchical(Answer):
         times_s: Seconds by algorithm.
         small_times_s: The same for 100 kB.
         parts_s: Seconds of the hierarchical all-reduce's parts.
-        by_nics: For numbers of NICs a host, seconds by algorithm.
-        parts_by_nics: For the same numbers, the hierarchical all-reduce's parts.
-        by_hosts: For numbers of hosts, seconds by algorithm.
-        by_size: For sizes of the message, seconds by algorithm.
+        by_nics: Seconds by algorithm, for numbers of NICs a host.
+        parts_by_nics: Parts of the hierarchical all-reduce, for the same numbers.
+        by_hosts: Seconds by algorithm, for numbers of hosts.
+        by_size: Seconds by algorithm, for sizes of the message.
         by_group: Seconds by ranks of a group of the first level.
         small_by_group: The same for 100 kB.
         best_group: Ranks of the group that is the fastest for the size that was asked for.
         small_best_group: The same for 100 kB.
-        faster_between_bytes: From which size to which the hierarchical all-reduce is faster than each other algorithm;
+        faster_between_bytes: Range of sizes in which the hierarchical all-reduce is faster than each other algorithm;
             0 to infinity is always.
     """
 
@@ -192,11 +192,11 @@ class Hierarchical(Answer):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """In hosts, between them, and in hosts again."""
+        """The time in hosts, between them, and in hosts again."""
         return self.parts_s
 
     def tables(self) -> Sequence[Table]:
-        """By NICs, hosts, and groups; from which size on it pays."""
+        """Tables by NICs, hosts, and groups, and from which size on it pays."""
         groups = [
             (str(group), format_seconds(duration_s), format_seconds(self.small_by_group[group]))
             for group, duration_s in self.by_group.items()
@@ -214,7 +214,7 @@ class Hierarchical(Answer):
         ]
 
     def charts(self) -> Sequence[Chart]:
-        """By hosts, NICs, groups and sizes."""
+        """Charts by hosts, NICs, groups and sizes."""
         return [self._hosts_chart(), self._nics_chart(), self._groups_chart(), self._sizes_chart()]
 
     def _hosts_chart(self) -> LineChart:
@@ -324,10 +324,10 @@ def hierarchical(
         ranks_per_host: Ranks of each.
         nics_per_host: NICs of each, up to one for each rank; each joins it to all other hosts.
         message_bytes: What each rank has to add up with the others.
-        bytes_per_s: Of one direction of a NIC.
-        latency_s: Of a message between hosts.
-        local_bytes_per_s: Of one direction of a rank's link within its host.
-        local_latency_s: Of a message within a host.
+        bytes_per_s: Bandwidth of one direction of a NIC.
+        latency_s: Latency of a message between hosts.
+        local_bytes_per_s: Bandwidth of one direction of a rank's link within its host.
+        local_latency_s: Latency of a message within a host.
 
     Raises:
         ConfigError: An input that is out of range.

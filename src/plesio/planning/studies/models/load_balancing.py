@@ -21,8 +21,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import AT_LEAST_0, DURATION, Within
 from plesio.planning.studies.study import Answer
@@ -47,7 +47,7 @@ _ASYNCHRONOUS_STEPS = 120
 _MOST_DRAWS = 1024 * 20_000
 _MOST_JITTER = 3.0
 _STEP = 0.5
-"""Of the descents, over 1/L."""
+"""Step length of the descents, over 1/L."""
 
 Speeds = NDArray[np.float64]
 Distribution = Literal["uniform", "lognormal"]
@@ -58,7 +58,7 @@ class Gain:
     """What proportional shares save over drawn clusters.
 
     Attributes:
-        distribution: Of the speeds, with its parameters.
+        distribution: Distribution of the speeds, with its parameters.
         num_workers: N.
         ratio: Time with equal shares over that with proportional ones, in the mean.
         ratio_error: 1.96 standard errors of it.
@@ -75,12 +75,12 @@ class LoadBalancing(Answer):
     """What unequal workers cost.
 
     Attributes:
-        gain: Of the distribution that was asked for.
-        gains: Of others, for comparison.
+        gain: Gain of the distribution that was asked for.
+        gains: Gains of others, for comparison.
         equal_s: Seconds of a step with equal shares, the mean over drawn clusters.
-        capped_s: With proportional shares of whole samples under the caps.
-        proportional_s: With proportional shares.
-        variance: Of a plain mean of the workers' mean gradients over that of the weighted one, in the mean.
+        capped_s: Seconds with proportional shares of whole samples under the caps.
+        proportional_s: Seconds with proportional shares.
+        variance: Variance of a plain mean of the workers' mean gradients over that of the weighted one, in the mean.
         balanced: Ways to share a long run's work, as speeds drift and workers come and go.
         leaves: Step at which a worker leaves.
         joins: Step at which one joins.
@@ -288,22 +288,22 @@ def load_balancing(
     (1.4, True)
 
     Args:
-        distribution: Of the speeds, with a mean of about 1.
+        distribution: Distribution of the speeds, with a mean of about 1.
         low: Slowest speed, if uniform.
         high: Fastest speed, if uniform.
         cv: Coefficient of variation, if lognormal.
         num_workers: Workers.
         batch: Samples of a worker's step with equal shares.
-        sample_s: Of one sample on a worker of speed 1.
+        sample_s: Seconds of one sample on a worker of speed 1.
         cap: Most samples that a worker's memory holds.
         jitter: Coefficient of variation of what nobody can plan for.
         drift_steps: Steps after which speeds have forgotten what they were.
         rebalance_every: Steps between two changes of the shares.
         largest_move: Samples that a worker's share may change by at one of them.
         bounds: Largest leads of the asynchronous alternative, in steps.
-        num_steps: Of the long run.
+        num_steps: Steps of the long run.
         num_clusters: Drawn for the mean ratio.
-        seed: Of what is drawn.
+        seed: Seed of what is drawn.
 
     Raises:
         ConfigError: A number out of range, or caps too small for the batch.
@@ -372,7 +372,7 @@ def load_balancing(
 def _quantile(
     distribution: Distribution, *, low: float, high: float, cv: float
 ) -> tuple[Callable[[Speeds], Speeds], str]:
-    """From a standard normal number to a speed, and the distribution's name with its parameters."""
+    """The function from a standard normal number to a speed, and the distribution's name with its parameters."""
     if distribution == "uniform":
         return lambda z: low + (high - low) * _normal_cdf(z), f"uniform in [{low:g}, {high:g}]"
     return lambda z: np.exp(math.sqrt(math.log1p(cv * cv)) * z), f"lognormal, CV {cv:g}"

@@ -27,8 +27,8 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
 from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds, make_heterogeneous
@@ -39,7 +39,7 @@ __all__ = ["LocalSgd", "PeriodPoint", "local_sgd", "penalty_of"]
 
 _NUM_CURVE_POINTS = 80
 _FLOOR_ITERATIONS = 1024
-"""Of the simulated floors; the first half, five times what the slowest coordinate needs for an e-fold, settles them."""
+"""Iterations of the simulated floors. The first half settles them: five times the slowest coordinate's e-fold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +81,15 @@ class LocalSgd(Answer):
     """What local steps cost and save.
 
     Attributes:
-        points: By number of local steps.
+        points: Points by number of local steps.
         penalty: c, if iterations grow as 1 + cK.
         best_period: K* = sqrt(Tm / (c Tc)); infinite without a penalty.
         compute_s: Tc, seconds of a local step.
         communicate_s: Tm, seconds of an exchange.
         target: Loss above the optimum that is wanted.
         floor_step: The one step for all K of the floors.
-        times: By Tm / Tc, seconds until the target by K, where a step takes a second.
-        best_periods: By Tm / Tc, K* and the K that is best.
+        times: Seconds until the target by Tm / Tc and by K, where a step takes a second.
+        best_periods: K* and the K that is best, by Tm / Tc.
     """
 
     unit: ClassVar[str] = "s"
@@ -131,7 +131,7 @@ class LocalSgd(Answer):
         return {"computing": computing_s, "communicating": self.total - computing_s}
 
     def tables(self) -> Sequence[Table]:
-        """By K, and the best K by Tm / Tc."""
+        """Tables by K, and the best K by Tm / Tc."""
         rows = [
             (
                 str(point.period),
@@ -296,7 +296,7 @@ def local_sgd(
         compute_s: Seconds of a local step.
         communicate_s: Seconds of an exchange.
         num_workers: Workers, each with its own quadratic.
-        num_dimensions: Of the quadratics.
+        num_dimensions: Dimensions of the quadratics.
         condition_number: Largest over smallest eigenvalue.
         hessian_spread: How far a worker's eigenvalues are from the mean's, as a share of them.
         heterogeneity: Standard deviation of the workers' optima; the start is at 1 in each coordinate.
@@ -305,7 +305,7 @@ def local_sgd(
         floor_step: One step for all K, for the floors.
         ratios: Communicating over computing, for the pictures.
         num_trials: Simulated runs for each floor.
-        seed: Of the quadratics and the simulation.
+        seed: Seed of the quadratics and the simulation.
 
     Raises:
         ConfigError: An input that is out of range, or a target that no number of local steps reaches.

@@ -26,7 +26,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_percent, format_seconds
 from plesio.core.within import DURATION_OR_0, Within
 from plesio.planning.studies.half_precision_descent import (
@@ -64,7 +64,7 @@ class Range:
     """How large gradients are: ``|g| = exp(m + s z)`` (lognormal) or ``|g| = s |z|``, with z standard normal.
 
     Attributes:
-        name: Of the distribution, with its parameters.
+        name: Name of the distribution, with its parameters.
         log_mean: m; None for the normal distribution.
         deviation: s.
     """
@@ -128,7 +128,7 @@ class ScalingRun:
         applied: Steps that counted.
         steady: Share of the steps that is skipped, from the first skip after an applied step on; 0 if there is none.
         at: Steps at which the scale changes, before and after.
-        powers: Of 2, of the scale, as many.
+        powers: Powers of 2, of the scale, as many.
     """
 
     searching: int
@@ -144,10 +144,10 @@ class LossScaling(Answer):
     """What scales do to gradients.
 
     Attributes:
-        shares: By distribution and scale.
+        shares: Shares by distribution and scale.
         distribution: That of the run, its name.
-        run: With a dynamic scale.
-        convergence: Of a small problem, by how its gradients are handled.
+        run: The run with a dynamic scale.
+        convergence: Convergence of a small problem, by how its gradients are handled.
         step_s: Seconds of a step.
         growth_interval: Steps without overflow before the scale is doubled.
     """
@@ -321,17 +321,17 @@ def loss_scaling(
     ([0.0, 0.015, 0.542], 26)
 
     Args:
-        distribution: Of the gradients of the run.
-        standard_deviation: Of normal gradients.
+        distribution: Distribution of the gradients of the run.
+        standard_deviation: Standard deviation of normal gradients.
         log_mean: Mean of the logarithm of lognormal ones.
         log_deviation: Its standard deviation.
         num_gradients: Numbers of a rank's gradient.
         num_ranks: Ranks, any of which may overflow.
-        initial_scale: Of a dynamic scale.
+        initial_scale: Initial scale of a dynamic scale.
         growth_interval: Steps without an overflow after which it is doubled.
-        num_steps: Of the run.
-        step_s: Of a step, applied or skipped.
-        seed: Of what is drawn.
+        num_steps: Steps of the run.
+        step_s: Seconds of a step, applied or skipped.
+        seed: Seed of what is drawn.
 
     Raises:
         ConfigError: A number out of range.

@@ -2,12 +2,12 @@
 
 Tokens like expert i with a popularity of ``1/i^s`` (Zipf; s = 0 is uniform), each k different ones. An expert takes at
 most c times the mean of tokens, and drops the rest (Lepikhin et al. 2020; Fedus et al. 2021). With many tokens the
-fullest expert has ``E/Σ 1/i^s`` times the mean and the dropped are ``Σ max(0, p_i - c/E)``; with few, chance adds to
-that, so routing is drawn, and what is said of it is a mean over draws with its 95 % confidence interval.
+fullest expert has ``E/Σ 1/i^s`` times the mean and the dropped are ``Σ max(0, p_i - c/E)``. With few, chance adds to
+that: so routing is drawn, and what is said of it is a mean over draws with its 95 % confidence interval.
 
 Experts are placed on devices, and a token's vector goes to its experts' devices and comes back, in an all-to-all with
-unequal parts. Every device sends its parts one after another and receives others' meanwhile; such a set of messages can
-be put into rounds in which no device waits but the busiest (König 1916), so it takes ``(D-1) α`` and the largest of all
+unequal parts. Every device sends its parts one after another and receives others' meanwhile. Such a set of messages can
+be put into rounds in which no device waits but the busiest (König 1916). So it takes ``(D-1) α`` and the largest of all
 sums of what a device sends and of what it receives, over its bandwidth.
 
 Where it stops being true: links that are shared, messages so small that their number counts (`published_all_to_all`
@@ -20,8 +20,8 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_bandwidth, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.collectives import all_to_all_s
@@ -54,13 +54,13 @@ class MixtureOfExperts(Answer):
     """What routing costs.
 
     Attributes:
-        at: With the skew that was asked for.
-        by_skew: With others.
+        at: Routing with the skew that was asked for.
+        by_skew: Routing with other skews.
         num_experts: E.
         capacity_factor: c.
         balanced_s: Seconds of one way of the all-to-all, were all experts liked alike and tokens without number.
         drops: Share of tokens that is dropped by skew, at some capacities, with very many tokens.
-        sent_bytes: From each device to each, with the capacity.
+        sent_bytes: Bytes from each device to each, with the capacity.
         balancing: The router after descent with a balancing loss of some weights.
         published: Three constants against a published table.
     """
@@ -97,11 +97,11 @@ class MixtureOfExperts(Answer):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """To the experts, and back."""
+        """The way to the experts, and back."""
         return {"dispatch": self.at.capped_s, "combine": self.at.capped_s}
 
     def tables(self) -> Sequence[Table]:
-        """By skew; balancing; the published table."""
+        """Tables by skew, of balancing, and the published one."""
         return [self._skews(), self._balancing(), self._published()]
 
     def _skews(self) -> Table:
@@ -272,19 +272,19 @@ def mixture_of_experts(
     (13.5, 0.42)
 
     Args:
-        num_experts: Of a layer.
-        num_devices: Among which they are divided; each also has tokens.
-        tokens_per_device: In a batch.
+        num_experts: Experts of a layer.
+        num_devices: Devices among which they are divided; each also has tokens.
+        tokens_per_device: Tokens of a device in a batch.
         top_k: Experts of a token.
         skew: Exponent of Zipf's law; 0 is uniform.
         capacity_factor: Tokens that an expert takes, by the mean.
         placement: Experts in order of their popularity, or popular ones on different devices.
         hidden: Numbers of a token.
-        element_bytes: Of a number.
-        bytes_per_s: Of one direction of a device's link.
-        latency_s: Of each message.
-        num_draws: Of the routing.
-        seed: Of chance.
+        element_bytes: Bytes of a number.
+        bytes_per_s: Bandwidth of one direction of a device's link.
+        latency_s: Latency of each message.
+        num_draws: Draws of the routing.
+        seed: Seed of what is drawn.
 
     Raises:
         ConfigError: An input that is out of range.

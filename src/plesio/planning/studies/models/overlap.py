@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal, get_args
 
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table, Timeline, TimelineBar
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.collectives import ALL_REDUCES
@@ -46,7 +46,7 @@ Shape = Literal["equal", "tapered", "embedding"]
 
 _MOST_LAYERS = 300
 _MOST_POINTS = 100
-"""Of the curve."""
+"""Points of the curve."""
 _BUCKET_KINDS = ("buckets 1, 3, 5 ...", "buckets 2, 4, 6 ...")
 _BANDWIDTH_FACTORS = tuple(2 ** (step / 2) for step in range(-8, 9))
 _EMBEDDING_SHARE = 0.3
@@ -89,7 +89,7 @@ class Overlap(Answer):
         whole: One bucket.
         hidden_entirely_s: Seconds if all could be hidden: the longer of backward pass and one all-reduce.
         least_s: Seconds that no buckets can go below: the backward pass and the all-reduce of the last layer ready.
-        by_shape: For each shape of a model of this size and these times, its default, best and whole buckets.
+        by_shape: Default, best and whole buckets for each shape of a model of this size and these times.
         by_bandwidth: The best bucket at other bandwidths.
     """
 
@@ -310,9 +310,9 @@ def overlap(
             most of the bytes and take as long; or equal ones behind an embedding, which has 30 % of the bytes, takes no
             time and is ready last.
         num_workers: Workers that add up.
-        bytes_per_s: Of one direction of a worker's link.
-        latency_s: Of each message.
-        algorithm: Of the all-reduce.
+        bytes_per_s: Bandwidth of one direction of a worker's link.
+        latency_s: Latency of each message.
+        algorithm: Algorithm of the all-reduce.
 
     Raises:
         ConfigError: An input that is out of range.

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SIZE, Within
 from plesio.planning.studies.server_model import Pull, ServerModel
@@ -84,7 +84,7 @@ class ParameterServer(Answer):
         return {"push": self.model.push_s, "pull": self.model.pull_s}
 
     def tables(self) -> Sequence[Table]:
-        """By servers, workers, latency and density; updates per second."""
+        """Tables by servers, workers, latency and density, and updates per second."""
         tables = [
             _table("By number of servers:", "servers", self.by_servers, lambda one: str(one.num_servers)),
             _table("By number of workers:", "workers", self.by_workers, lambda one: str(one.num_workers)),
@@ -258,9 +258,9 @@ def parameter_server(
     Args:
         num_workers: Workers.
         num_servers: Servers, each with an equal part of the parameters and a link of its own.
-        gradient_bytes: Of a dense gradient.
-        bytes_per_s: Of one direction of a worker's and of a server's link.
-        latency_s: Of each message.
+        gradient_bytes: Bytes of a dense gradient.
+        bytes_per_s: Bandwidth of one direction of a worker's and of a server's link.
+        latency_s: Latency of each message.
         density: Share of the gradient that is not zero, more than 0, up to 1.
         index_share: Bytes of an index over those of a value, if the gradient is sent sparse.
         pull: What a worker pulls of it; what it touches itself next, what anybody has changed, or all.
@@ -307,7 +307,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _break_even_density(model: ServerModel) -> float:
-    """By halving: the denser, the longer the server takes."""
+    """The density is found by halving: the denser, the longer the server takes."""
     low, high = 0.0, 1.0
     if replace(model, density=high).server_s < model.ring_s:
         return high

@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, get_args
 
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.activations import Recomputation, layer_activation_bytes, recomputed_share
@@ -41,7 +41,7 @@ _MOST_PLACES = 32_768
 """Micro-batches times stages; their operations are done one by one."""
 _SLOWER = 1.2
 _SEND = 0.1
-"""Of a forward pass; both for the table of what is not equal."""
+"""Shares of a forward pass; both for the table of what is not equal."""
 _PUBLISHED: Mapping[str, tuple[float, float]] = {
     "gpipe": (1.0, math.nan),
     "1f1b": (1.0, 1.0),
@@ -63,7 +63,7 @@ class Pipeline(Answer):
         num_stages: p.
         target_bubble: Share of the time.
         needed: Micro-batches of equal stages for that, with GPipe and 1F1B.
-        memory_bytes: For activations, of each device.
+        memory_bytes: Bytes of each device for activations.
         by_schedule: All schedules that have an order, as asked for otherwise.
         points: Schedules, numbers of micro-batches and recomputations.
         frontier: Those of them than which none is faster with as little memory.
@@ -337,20 +337,20 @@ def pipeline(
     Args:
         num_stages: Devices in a row, each with as many layers as the others.
         num_micro_batches: Parts of a device group's batch.
-        schedule: In which order devices work.
+        schedule: Order in which devices work.
         recomputation: What the backward pass computes again instead of keeping it.
         forward_s: A device's forward pass of a micro-batch.
         backward_s: Its backward pass, without recomputing; half of it is the gradients of weights.
         stage_weights: How long each device takes compared to these times; one number for all.
-        send_s: From a stage to the next and back.
+        send_s: Time from a stage to the next and back.
         num_chunks: Stages of a device where the schedule is interleaved.
-        num_layers: Of the whole model.
+        num_layers: Layers of the whole model.
         hidden: Dimensions between layers.
-        num_heads: Of a layer's attention.
+        num_heads: Heads of a layer's attention.
         sequence: Positions of a sequence.
         micro_batch: Sequences of a micro-batch.
         tensor_parallel: Devices that share a stage.
-        memory_bytes: Of each device, for activations.
+        memory_bytes: Bytes of each device, for activations.
         target_bubble: Share of the time.
 
     Raises:

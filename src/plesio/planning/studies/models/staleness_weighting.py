@@ -24,8 +24,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.errors import ArgumentError, PolicySpecError
-from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.planning.studies.delayed_descent import BestStep, Descent, descend, eigenvalues_of, find_best_step
@@ -41,9 +41,9 @@ _FEWEST_UPDATES, _MOST_UPDATES = 20_000, 500_000
 """That a descent may take: more the worse the condition, up to what can be waited for."""
 _NUM_CURVE_POINTS = 200
 _LARGEST_STEP = 4.0
-"""In units of 1/L; twice what is stable where everything is fresh."""
+"""The largest step in units of 1/L; twice what is stable where everything is fresh."""
 _NUM_WORKERS, _CV, _SLOWDOWN = 11, 0.3, 3.0
-"""Of the asynchronous run whose staleness is one of the distributions; unweighted mean staleness is about 10."""
+"""The asynchronous run whose staleness is one of the distributions; unweighted mean staleness is about 10."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +91,9 @@ class StalenessWeighting(Answer):
     """What weightings do.
 
     Attributes:
-        untuned: With steps that were not tuned, on the staleness that was asked for.
-        tuned: With the best step for each weighting, on several distributions of staleness.
-        shares: Of updates by their staleness, for each distribution.
+        untuned: Runs with steps that were not tuned, on the staleness that was asked for.
+        tuned: Runs with the best step for each weighting, on several distributions of staleness.
+        shares: Shares of updates by their staleness, for each distribution.
         target: Distance that is wanted, as a share of the start's.
         num_trials: Repetitions of what was not tuned, with other draws of the staleness.
     """
@@ -277,13 +277,15 @@ def staleness_weighting(
 
     Args:
         max_staleness: Staleness is drawn evenly from 0 to this.
-        shares: Of updates with staleness 0, 1, 2 ..., as somebody measured them; they take the place of the even ones.
-        weightings: Beside none and inverse; as policies take them, exp:RATE or cap:LIMIT.
+        shares: Shares of updates with staleness 0, 1, 2 ..., as somebody measured them; they take the place of the even
+            ones.
+        weightings: Weightings beside none and inverse, as policies take them: exp:RATE or cap:LIMIT.
         condition_number: Largest over smallest eigenvalue.
         target: Distance that is wanted, as a share of the start's.
-        num_dimensions: Of the quadratic without tuned steps; with them only the ends of its spectrum take part.
+        num_dimensions: Dimensions of the quadratic without tuned steps; with them only the ends of its spectrum take
+            part.
         num_trials: Draws of the staleness, for the steps that are not tuned.
-        seed: Of start and draws.
+        seed: Seed of start and draws.
 
     Raises:
         ConfigError: An input that is out of range.

@@ -26,8 +26,8 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
 from plesio.cost.step_time import EmpiricalTrace
@@ -81,12 +81,12 @@ class Stragglers(Answer):
         cost: E[max] over the mean, by the exact integral.
         simulated_cost: The same from the simulation; its interval is meaningless without a variance.
         has_variance: Whether the distribution has one.
-        quantiles: Of the slowest worker's time over the mean, by level.
+        quantiles: Quantiles of the slowest worker's time over the mean, by level.
         backups: E[the N-th fastest of N + b] over the mean, by b.
-        periods: For a barrier every K steps, the slowest worker's K steps over K means, by K; simulated.
+        periods: The slowest worker's K steps over K means, by K, with a barrier every K steps; simulated.
         by_workers: Costs of the same distribution by number of workers.
         grid: Costs of lognormal times by number of workers and coefficient of variation.
-        tails: For each kind of distribution costs by coefficient of variation, at N workers.
+        tails: Costs by kind of distribution and coefficient of variation, at N workers.
         late: Probability that a worker takes longer, by the time over the mean.
         late_twice: Probability that at least one of them takes more than twice the mean.
         composed: A trace of several causes.
@@ -145,7 +145,7 @@ class Stragglers(Answer):
         }
 
     def tables(self) -> Sequence[Table]:
-        """By workers and variation, backups, quantiles, and the composed trace."""
+        """Tables by workers and variation, of backups, quantiles, and the composed trace."""
         cells = {(point.num_workers, point.cv): point.cost for point in self.grid}
         return [
             Table(
@@ -301,17 +301,17 @@ def stragglers(
 
     Args:
         num_workers: Workers that are waited for.
-        distribution: Of a worker's step; a trace needs a file.
-        mean_s: Of a step; a trace has its own.
+        distribution: Distribution of a worker's step; a trace needs a file.
+        mean_s: Mean seconds of a step; a trace has its own.
         cv: Standard deviation over mean; not for pareto and trace.
-        shape: Of pareto: 2 or less has no variance, 1 or less no mean.
+        shape: Shape of pareto: 2 or less has no variance, 1 or less no mean.
         trace: File with a duration a line, such as 18.3 ms, or a CSV file with a column named seconds.
         all_reduce_s: Seconds of the exchange behind the barrier.
-        slowdown: Of the persistently slow worker in the composed trace.
-        content_cv: Of what varies from step to step in the composed trace.
+        slowdown: Slow-down of the persistently slow worker in the composed trace.
+        content_cv: Coefficient of variation of what varies from step to step in the composed trace.
         stages: Work of the composed trace's stages; workers belong to them in turn.
         num_iterations: Simulated iterations.
-        seed: Of the simulation.
+        seed: Seed of the simulation.
 
     Raises:
         ConfigError: An input that is out of range.

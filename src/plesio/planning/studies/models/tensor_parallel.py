@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from plesio.core.exhibits import Axis, BarChart, Chart, LineChart, Series, Table
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.activations import layer_activation_bytes
@@ -74,7 +74,7 @@ def cut_bytes(*, num_devices: int, tokens: int, hidden: int, element_bytes: int 
         num_devices: k.
         tokens: n.
         hidden: h.
-        element_bytes: Of a number.
+        element_bytes: Bytes of a number.
     """
 
     def gather(width: int) -> float:
@@ -157,7 +157,7 @@ class TensorParallel(Answer):
     Attributes:
         at: The number of devices that was asked for, Megatron's cut.
         by_devices: Powers of two, and it.
-        num_layers: Of the model.
+        num_layers: Layers of the model.
         cuts: Bytes of a device and layer by number of devices and cut.
         by_tokens: Bytes of a device and layer by cut and number of tokens, on the largest square of devices.
         square: That number of devices.
@@ -212,7 +212,7 @@ class TensorParallel(Answer):
         }
 
     def tables(self) -> Sequence[Table]:
-        """By number of devices; by cut."""
+        """Tables by number of devices, and by cut."""
         rows = [
             (
                 str(point.num_devices),
@@ -361,17 +361,17 @@ def tensor_parallel(
     Args:
         num_devices: That share every layer.
         hidden: Dimensions between layers.
-        num_layers: Of the model.
-        num_heads: Of a layer's attention.
+        num_layers: Layers of the model.
+        num_heads: Heads of a layer's attention.
         sequence: Positions of a sequence.
         batch: Sequences.
-        element_bytes: Of a number that is sent.
+        element_bytes: Bytes of a number that is sent.
         device_tflops: TFLOP/s of a device as it reaches them; 156 is half of an A100's in FP16.
-        bytes_per_s: Of one direction of a device's link in its node.
-        latency_s: Of each message there.
+        bytes_per_s: Bandwidth of one direction of a device's link in its node.
+        latency_s: Latency of each message there.
         devices_per_node: Devices that reach each other so.
-        nic_bytes_per_s: Of one direction of a device's own link to other nodes.
-        nic_latency_s: Of each message there.
+        nic_bytes_per_s: Bandwidth of one direction of a device's own link to other nodes.
+        nic_latency_s: Latency of each message there.
 
     Raises:
         ConfigError: An input that is out of range.

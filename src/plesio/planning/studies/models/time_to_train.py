@@ -16,11 +16,17 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ConfigError
-from plesio.core.exhibits import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, Within
-from plesio.planning.estimate.exhibits import (
+from plesio.planning.estimate.goodput import Goodput
+from plesio.planning.estimate.hardware import Machine, parse_machine
+from plesio.planning.estimate.layout import Layout
+from plesio.planning.estimate.named_models import find_model
+from plesio.planning.estimate.sensitivity import CHANGE, Sensitivity, best_upgrade, tornado
+from plesio.planning.estimate.training import CHECKPOINT_BYTES, DEVICE_MTBF_S, Conditions, Training, estimate_training
+from plesio.planning.estimate.training_charts import (
     format_amount,
     format_days,
     format_dollars,
@@ -29,12 +35,6 @@ from plesio.planning.estimate.exhibits import (
     tornado_chart,
     tornado_table,
 )
-from plesio.planning.estimate.goodput import Goodput
-from plesio.planning.estimate.hardware import Machine, parse_machine
-from plesio.planning.estimate.layout import Layout
-from plesio.planning.estimate.named_models import find_model
-from plesio.planning.estimate.sensitivity import CHANGE, Sensitivity, best_upgrade, tornado
-from plesio.planning.estimate.training import CHECKPOINT_BYTES, DEVICE_MTBF_S, Conditions, Training, estimate_training
 from plesio.planning.studies.study import Answer
 from plesio.sim.checkpoints import Runs, simulate_runs
 
@@ -57,9 +57,9 @@ class TimeToTrain(Answer):
         mfu: Model FLOPs utilisation of a step.
         work_shares: What the work goes into: shares that add up to 1.
         goodput: The run with its failures.
-        state_bytes: Of the whole model: 16 bytes a parameter.
+        state_bytes: Bytes of the whole model: 16 bytes a parameter.
         interval_s: Seconds between which the run ends, with failures by chance and the error of the utilisation.
-        confidence: Of that interval.
+        confidence: Confidence of that interval.
         simulated_slowdown: Seconds that a second of work took in simulated runs, on average.
         simulated_slowdown_ci95: 95 % confidence interval of that average.
         simulated_s: Quantiles of the simulated runs' seconds, of 0, 1, 2 ... 100 %.
@@ -213,18 +213,18 @@ def time_to_train(
         machine: Number of devices and accelerator.
         pace: What decides a step: the utilisation given, or a model's layout, with that model's parameters.
         mfu: Model FLOPs utilisation, 0 to 1, for the pace mfu.
-        model: For the pace layout.
+        model: Model for the pace layout.
         tp: Tensor parallelism, for the pace layout.
         pp: Pipeline stages, for the pace layout.
         num_sequences: Global batch, for the pace layout.
         device_mtbf_s: Mean time between failures of one device; the default is Llama 3's.
-        restart_s: From a failure until states are read.
-        storage_bytes_per_s: For states; none is BLOOM's of each device.
+        restart_s: Time from a failure until states are read.
+        storage_bytes_per_s: Bandwidth for states; none is BLOOM's of each device.
         price_per_h: US dollars for a device and hour.
         mfu_error: Relative standard deviation of the utilisation.
-        confidence: Of the interval, 0 to 1.
+        confidence: Confidence of the interval, 0 to 1.
         num_runs: Simulated runs.
-        seed: Of their failures.
+        seed: Seed of their failures.
 
     Raises:
         ConfigError: An input that is out of range, or a layout that is none.
@@ -292,7 +292,7 @@ class _Work:
         return self.conditions.goodput(work_s, checkpoint_bytes=CHECKPOINT_BYTES * self.parameters, num_devices=number)
 
     def by_devices(self) -> Mapping[int, Goodput]:
-        """From a quarter of the devices on, twice as many each time, as long as runs end."""
+        """Goodput by number of devices: a quarter of them, then twice as many each time, as long as runs end."""
         runs = {}
         for power in range(_DOUBLINGS):
             number = max(self.machine.num_devices * 2**power // 4, 1)

@@ -17,4 +17,4 @@ from plesio.planning.theory.statements.theorems import THEOREM_STATEMENTS
 __all__ = ["STATEMENTS", "Statement", "Witness"]
 
 STATEMENTS: tuple[Statement, ...] = (*THEOREM_STATEMENTS, *DEFINITION_STATEMENTS, *CHANGE_STATEMENTS)
-"""In the order of the text, then those on a bound that changes."""
+"""Statements in the order of the text, then those on a bound that changes."""

@@ -26,7 +26,7 @@ class Statement:
 
     Attributes:
         place: Where the text makes it.
-        claim: In our words.
+        claim: What it says, in our words.
         verdict: Whether it is true.
         reason: Why, in one line.
         check: Computes a witness.

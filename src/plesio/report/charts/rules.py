@@ -4,27 +4,31 @@ import math
 from collections.abc import Sequence
 from itertools import chain
 
-from plesio.core.exhibits import BarChart, HeatMap, LineChart, Series
-from plesio.report.colours import COLOURS, amount_colour, ink_on
+from plesio.core.charts import BarChart, Chart, HeatMap, LineChart, RangeChart, Series, Timeline
+from plesio.report.charts.colours import COLOURS, amount_colour, ink_on
 
 __all__ = [
     "BAR_ROOM",
     "MOST_MARKERS",
     "bar_texts",
+    "cell_amounts",
     "cell_inks",
     "column_labels",
     "extent",
+    "fewest_names",
     "goes_right",
-    "has_markers",
     "log_ticks",
     "mark_rows",
+    "marked_lines",
+    "on_two_lines",
+    "rows_of",
     "thinned",
     "tick_text",
     "values_along",
 ]
 
 MOST_MARKERS = 8
-"""Of a line: its shape tells it from the others where colours do not."""
+"""Markers of a line: its shape tells it from the others where colours do not."""
 
 BAR_ROOM = 1.18
 """An axis of bars over the longest of them, for what stands at its end."""
@@ -32,6 +36,7 @@ BAR_ROOM = 1.18
 _DIGITS = ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8, 9))
 _MOST_TICKS, _FEWEST_TICKS = 6, 3
 _MARGIN = 0.03
+_LONG_NAME = 18
 _MOST_TILTED = 8
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -39,9 +44,9 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def goes_right(chart: LineChart, x: float) -> bool:
     """Whether a label at ``x`` is on its right, where there is more room: it is in the left half.
 
-    >>> from plesio.core.exhibits import Axis, Series
+    >>> from plesio.core.charts import Axis, Series
     >>> size, line = Axis(title="size (MB)", log=True), Series(name="a", x=[1, 100], y=[1, 2])
-    >>> chart = LineChart(slug="sizes", title="", caption="", x=size, y=size, series=[line])
+    >>> chart = LineChart(title="", x=size, y=size, series=[line])
     >>> goes_right(chart, 2), goes_right(chart, 50)
     (True, False)
     """
@@ -51,18 +56,20 @@ def goes_right(chart: LineChart, x: float) -> bool:
 
 
 def mark_rows(chart: LineChart, *, letters: int) -> dict[str, int]:
-    """In which row above the chart the words of each mark are, from 0: the lowest in which they touch no others.
+    """The row above the chart for the words of each mark, from 0: the lowest in which they touch no others.
 
     Args:
-        chart: With marks.
-        letters: That there is room for in a row.
+        chart: A chart with marks.
+        letters: Letters that a row has room for.
 
-    >>> from plesio.core.exhibits import Axis, Series
+    >>> from plesio.core.charts import Axis, Series
     >>> time, line = Axis(title="time (s)"), Series(name="a", x=[0, 10], y=[1, 2])
     >>> marks = {"ideal": 1.0, "expected": 2.0, "late": 9.0}
-    >>> mark_rows(LineChart(slug="", title="", caption="", x=time, y=time, series=[line], marks=marks), letters=40)
+    >>> mark_rows(LineChart(title="", x=time, y=time, series=[line], marks=marks), letters=40)
     {'ideal': 0, 'expected': 1, 'late': 0}
     """
+    if not chart.marks:
+        return {}
     place = math.log if chart.x.log else float
     places = [place(value) for value in values_along(chart, "x")]
     letter = (max(places) - min(places)) / letters
@@ -78,7 +85,7 @@ def mark_rows(chart: LineChart, *, letters: int) -> dict[str, int]:
 
 
 def thinned(labels: Sequence[str], *, most: int) -> dict[int, str]:
-    """At most so many of the labels, as far apart from each other, by their place; the last too where that is possible.
+    """The labels by their place, thinned to at most so many at equal distances; the last is kept where possible.
 
     >>> thinned(["1", "2", "5", "10", "20"], most=3)
     {0: '1', 2: '5', 4: '20'}
@@ -94,8 +101,8 @@ def column_labels(labels: Sequence[str], *, letters: int) -> tuple[dict[int, str
     """The labels below columns by their place, and whether they are tilted.
 
     Args:
-        labels: From left to right.
-        letters: That there is room for. A few labels that need more are tilted, for they may be names;
+        labels: The labels from left to right.
+        letters: Letters that there is room for. A few labels that need more are tilted, for they may be names;
             many are sizes, of which some do.
 
     >>> column_labels(["ring", "tree"], letters=20)
@@ -128,8 +135,8 @@ def extent(values: Sequence[float]) -> tuple[float, float]:
 def values_along(chart: LineChart, axis: str) -> list[float]:
     """All that is drawn along ``x`` or ``y``."""
     if axis == "x":
-        return [*chain.from_iterable(series.x for series in chart.series), *chart.marks.values()]
-    return list(chain.from_iterable((*series.y, *series.low, *series.high) for series in chart.series))
+        return [*chain.from_iterable(series.x for series in chart.series), *chart.marks.values(), *chart.moments]
+    return [*chain.from_iterable((*series.y, *series.low, *series.high) for series in chart.series), *chart.levels]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -167,29 +174,64 @@ def tick_text(value: float) -> str:
     return power if float(digits) == 1 else f"{float(digits):g}·{power}"
 
 
-def has_markers(series: Sequence[Series]) -> bool:
-    """Whether lines have markers: there are others that they could be taken for."""
-    return sum(one.style != "points" for one in series) > 1
+def marked_lines(series: Sequence[Series]) -> list[Series]:
+    """The lines that have markers: there are others that they could be taken for, and no points of their name."""
+    of_points = {one.name for one in series if one.style == "points"}
+    lines = [one for one in series if one.style in ("line", "dashed") and one.weight != "thin"]
+    return [one for one in lines if one.name not in of_points] if len(lines) > 1 else []
+
+
+def rows_of(chart: Chart) -> list[str]:
+    """Names of the chart's rows, from the top down; none where it has no rows."""
+    if isinstance(chart, LineChart):
+        return [on_two_lines(text) for text in chart.y.ticks.values()] if chart.y.down else []
+    return [on_two_lines(row) for row in chart.rows] if isinstance(chart, BarChart | RangeChart | Timeline) else []
+
+
+def on_two_lines(name: str) -> str:
+    """A name beside an axis; a long one is broken after the comma nearest to its middle.
+
+    >>> on_two_lines("ssp:4"), on_two_lines("local_sgd:8,delay=4,exchange=store").splitlines()
+    ('ssp:4', ['local_sgd:8,delay=4,', 'exchange=store'])
+    """
+    commas = [place + 1 for place, letter in enumerate(name) if letter == ","]
+    if len(name) <= _LONG_NAME or not commas:
+        return name
+    middle = min(commas, key=lambda place: abs(place - len(name) / 2))
+    return f"{name[:middle]}\n{name[middle:].lstrip()}"
+
+
+def fewest_names(chart: Chart) -> int:
+    """How many names a legend has at least: one alone is told by the title, unless it is a colour's."""
+    return 1 if isinstance(chart, HeatMap) else 2
 
 
 def bar_texts(chart: BarChart) -> list[tuple[float, str]]:
     """Where each bar ends, and what stands there: a bar may be too short to be seen.
 
-    >>> from plesio.core.exhibits import Axis
+    >>> from plesio.core.charts import Axis
     >>> time = Axis(title="time (s)")
-    >>> bar_texts(BarChart(slug="", title="", caption="", axis=time, rows=["a"], parts={"b": [1], "c": [1.2346]}))
+    >>> bar_texts(BarChart(title="", axis=time, rows=["a"], parts={"b": [1], "c": [1.2346]}))
     [(2.2346, '2.23')]
     """
     ends = [sum(values) for values in zip(*chart.parts.values(), strict=True)]
-    return [(end, tick_text(float(f"{end:.3g}"))) for end in ends]
+    texts = chart.ends or [tick_text(float(f"{end:.3g}")) for end in ends]
+    return list(zip(ends, texts, strict=True))
+
+
+def cell_amounts(chart: HeatMap) -> list[list[float]]:
+    """What the colours of cells are by: the values, or their logarithms where factors count."""
+    if not chart.scale.log:
+        return [list(values) for values in chart.values]
+    return [[math.log10(value) if value > 0 else math.nan for value in values] for values in chart.values]
 
 
 def cell_inks(chart: HeatMap) -> list[list[str]]:
     """The colour of what stands in each cell, row by row.
 
-    >>> from plesio.core.exhibits import Axis
+    >>> from plesio.core.charts import Axis
     >>> none = Axis(title="")
-    >>> cell_inks(HeatMap(slug="", title="", caption="", x=none, y=none, columns="ab", rows="c", values=[[1, 9]]))
+    >>> cell_inks(HeatMap(title="", x=none, y=none, columns="ab", rows="c", values=[[1, 9]]))
     [['white', 'black']]
     """
     if chart.categories:
@@ -197,6 +239,7 @@ def cell_inks(chart: HeatMap) -> list[list[str]]:
             enumerate(COLOURS[place % len(COLOURS)] for place in range(len(chart.categories)))
         )
         return [[ink_on(colours.get(value, "#ffffff")) for value in values] for values in chart.values]
-    finite = [value for values in chart.values for value in values if math.isfinite(value)]
+    amounts = cell_amounts(chart)
+    finite = [value for values in amounts for value in values if math.isfinite(value)]
     least, span = min(finite, default=0.0), (max(finite, default=0.0) - min(finite, default=0.0)) or 1.0
-    return [[ink_on(amount_colour((value - least) / span)) for value in values] for values in chart.values]
+    return [[ink_on(amount_colour((value - least) / span)) for value in values] for values in amounts]

@@ -3,7 +3,7 @@
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from plesio.core.exhibits import Table
+from plesio.core.charts import Table
 
 __all__ = ["terminal_table"]
 

@@ -1,8 +1,8 @@
-"""An estimate in words, tables and charts (`plesio.core.exhibits`)."""
+"""An estimate in words, tables and charts (`plesio.core.charts`)."""
 
 from collections.abc import Mapping, Sequence
 
-from plesio.core.exhibits import Axis, BarChart, Chart, RangeChart, Table
+from plesio.core.charts import Axis, BarChart, Chart, RangeChart, Table
 from plesio.core.units import format_bytes, format_count, format_seconds
 from plesio.planning.estimate.layout import Layout
 from plesio.planning.estimate.memory import Memory

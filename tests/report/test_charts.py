@@ -9,27 +9,29 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from plesio.core.exhibits import (
+from plesio.core.charts import (
     Axis,
     BarChart,
     Chart,
     HeatMap,
     LineChart,
+    Look,
+    Panels,
     RangeChart,
     Series,
     Table,
     Timeline,
     TimelineBar,
 )
-from plesio.report.colours import AMOUNTS, COLOURS, ink_on
-from plesio.report.exhibits import draw_picture, page_figure, terminal_table
-from plesio.report.exhibits.rules import bar_texts, column_labels, extent, log_ticks, mark_rows
-from plesio.report.figures.page_figure import PageFigure
-from plesio.report.page_frame import page_of, section_of_figures
+from plesio.report.charts import draw_figure, draw_picture, terminal_table
+from plesio.report.charts.colours import AMOUNTS, COLOURS, ink_on
+from plesio.report.charts.rules import bar_texts, column_labels, extent, log_ticks, mark_rows
+from plesio.report.page_frame import page_of, section_of_charts
 from support.browser import check_figures, launched, load, opened
 
 TIME, SIZE = Axis(title="time (s)"), Axis(title="size (bytes)", log=True)
 WORDS = {"title": "It grows", "caption": "Time by size."}
+BARS = Series(name="", x=[0, 1], y=[2, 1], style="bars")
 CHARTS: list[Chart] = [
     LineChart(
         slug="lines",
@@ -116,7 +118,69 @@ CHARTS: list[Chart] = [
         **WORDS,
         axis=TIME,
         rows=["w0", "w1"],
-        spans=[TimelineBar(0, 0, 1, "compute", "F1"), TimelineBar(1, 1, 2, "wait")],
+        spans=[TimelineBar(0, 0, 1, "compute", "F1"), TimelineBar(1, 1, 2, "wait", hint="<step> 3")],
+    ),
+    LineChart(
+        slug="rows",
+        **WORDS,
+        x=Axis(title="time (s)", from_zero=True),
+        y=Axis(title="", ticks={0: "bsp", 1: "local_sgd:8,delay=4,exchange=store"}, down=True),
+        series=[
+            Series(name="", x=[2], y=[0], style="strokes", look=Look("#7d8590")),
+            Series(name="", x=[1, 3], y=[0, 0], style="points", hints=["seed 0", "<seed> 1"], look=Look("#7d8590")),
+            Series(name="", x=[2, 4], y=[1, 1], style="points", hollow=True),
+        ],
+    ),
+    LineChart(
+        slug="changes",
+        **WORDS,
+        x=Axis(title="steps", view=(0, 20)),
+        y=Axis(title="slack (steps)", ticks={0: "0", 1: "1", 2: "any"}, view=(-0.3, 2.3)),
+        series=[
+            Series(name="allowed", x=[0, 10, 10, 20], y=[1, 1, 2, 2], style="steps"),
+            Series(name="in force", x=[0, 10, 10, 20], y=[0, 0, 1, 1], style="steps", weight="thick"),
+            Series(name="saved", x=[0, 20], y=[1, 2], low=[0, 1], high=[1, 2], style="band"),
+            Series(name="run", x=[0, 20], y=[0, 1], weight="thin"),
+            Series(name="nowhere", x=(), y=(), style="points", hollow=True),
+        ],
+        moments=[10],
+        levels=[0.5],
+    ),
+    Panels(
+        slug="histograms",
+        **WORDS,
+        charts=[
+            LineChart(title=title, x=Axis(title="staleness", view=(-0.6, 1.6)), y=TIME, series=[BARS])
+            for title in ("bsp", "<asp>")
+        ],
+    ),
+    Panels(
+        slug="grid",
+        **WORDS,
+        columns=2,
+        charts=[
+            LineChart(title=title, x=SIZE, y=SIZE, series=[Series(name="run", x=[1, 9], y=[2, 8], style="points")])
+            for title in ("throughput", "waiting", "bytes")
+        ],
+    ),
+    Panels(
+        slug="workers",
+        **WORDS,
+        charts=[
+            BarChart(title=title, axis=TIME, rows=["0", "1"], parts={"compute": [1, 2], "wait": [1, 0]})
+            for title in ("bsp", "asp")
+        ],
+    ),
+    HeatMap(
+        slug="factors",
+        **WORDS,
+        x=Axis(title="to rank"),
+        y=Axis(title=""),
+        columns=["0", "1"],
+        rows=["a", "b"],
+        values=[[math.nan, 10], [1000, math.nan]],
+        scale=Axis(title="MB/s", log=True),
+        texts=[["", "10"], ["1000", ""]],
     ),
 ]
 each_chart = pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.slug)
@@ -131,10 +195,10 @@ def test_a_picture_of_every_kind_is_a_png_that_is_the_same_each_time(chart: Char
 
 @each_chart
 def test_a_page_has_the_charts_words_and_its_data(chart: Chart):
-    figure = page_figure(chart)
-    assert (figure.slug, figure.title, figure.caption) == (chart.slug, chart.title, chart.caption)
-    assert len(figure.figure.data) >= 1
-    assert "<best>" not in figure.figure.to_json(), "names are escaped"
+    text = section_of_charts([chart], title="One")
+    assert all(words in text for words in (f'id="{chart.slug}"', chart.title, chart.caption))
+    assert len(draw_figure(chart).data) >= 1
+    assert "<best>" not in draw_figure(chart).to_json(), "names are escaped"
 
 
 def test_two_charts_that_differ_are_different_pictures():
@@ -148,7 +212,7 @@ def test_names_that_do_not_fit_side_by_side_are_below_one_another_in_a_taller_pi
         return int.from_bytes(picture[20:24], "big")
 
     one, side_by_side = height_px(["a"]), height_px(["a", "b", "c"])
-    assert one < side_by_side < height_px(["a name of a series that is as long as a sentence may well be"] * 3)
+    assert one < side_by_side < height_px([f"a name of a series that is as long as a sentence, {one}" for one in "abc"])
 
 
 def test_a_label_stands_where_there_is_room():
@@ -159,7 +223,7 @@ def test_a_label_stands_where_there_is_room():
         y=TIME,
         series=[Series(name="machines", x=[1, 5, 9], y=[3, 2, 1], style="points", labels=["a", "b", "c"])],
     )
-    (points,) = page_figure(chart).figure.data
+    (points,) = draw_figure(chart).data
     assert list(points.textposition) == ["top right", "top right", "bottom left"]
 
 
@@ -173,7 +237,7 @@ def test_a_logarithmic_axis_has_a_few_ticks_that_all_are_on_it(low: float, high:
 
 def test_a_page_has_the_same_ticks_as_the_rule_says():
     chart = next(chart for chart in CHARTS if chart.slug == "marks")
-    axis = page_figure(chart).figure.layout.yaxis
+    axis = draw_figure(chart).layout.yaxis
     low, high = extent([4.0, 290.0])
     assert list(axis.tickvals) == log_ticks(low, high) == [10, 30, 100, 300]
     assert [10**end for end in axis.range] == pytest.approx([low, high])
@@ -201,7 +265,7 @@ def test_words_of_marks_that_would_touch_are_in_different_rows():
 def test_lines_differ_by_shape_where_colours_come_again_and_a_line_alone_has_none():
     def traces(number: int) -> list[tuple[str, str]]:
         series = [Series(name=str(place), x=[1, 2], y=[1, 2]) for place in range(number)]
-        figure = page_figure(LineChart(slug="lines", **WORDS, x=TIME, y=TIME, series=series)).figure
+        figure = draw_figure(LineChart(slug="lines", **WORDS, x=TIME, y=TIME, series=series))
         return [(trace.marker.color, trace.marker.symbol) for trace in figure.data if "markers" in trace.mode]
 
     assert len(set(traces(20))) == 20
@@ -215,23 +279,58 @@ def test_what_was_measured_looks_like_its_model_but_filled():
         Series(name="tree", x=[1, 2], y=[2, 3]),
         Series(name="ring, measured", group="ring", x=[1], y=[1], style="points"),
     ]
-    ring, tree, measured = page_figure(LineChart(slug="r", **WORDS, x=TIME, y=TIME, series=series)).figure.data
+    ring, tree, measured = draw_figure(LineChart(slug="r", **WORDS, x=TIME, y=TIME, series=series)).data
     assert (measured.marker.color, f"{measured.marker.symbol}-open") == (ring.marker.color, ring.marker.symbol)
     assert tree.marker.symbol != ring.marker.symbol
 
 
+def test_series_of_one_name_are_one_entry_of_the_legend_also_in_panels():
+    series = [
+        Series(name="asp", x=[1, 2], y=[1, 2], weight="thin"),
+        Series(name="asp", x=[1, 2], y=[1, 2]),
+        Series(name="bsp", x=[1, 2], y=[2, 2]),
+    ]
+    chart = LineChart(slug="lines", **WORDS, x=TIME, y=TIME, series=series)
+    for drawn in (chart, Panels(slug="panels", **WORDS, charts=[chart, chart])):
+        entries = [trace for trace in draw_figure(drawn).data if trace.showlegend]
+        assert [(trace.name, trace.line.width) for trace in entries] == [("asp", 2), ("bsp", 2)]
+
+
+def test_what_a_reader_points_at_says_its_hint_or_its_place():
+    by_slug = {chart.slug: draw_figure(chart) for chart in CHARTS}
+    assert by_slug["rows"].data[1].customdata == ("seed 0", "&lt;seed&gt; 1")
+    assert "time (s): %{x:.4g}" in by_slug["rows"].data[2].hovertemplate
+    assert "%{y" not in by_slug["rows"].data[2].hovertemplate, "rows have names, not values"
+
+
+def test_rows_and_steps_go_on_two_axes_as_they_say():
+    rows = next(draw_figure(chart) for chart in CHARTS if chart.slug == "rows").layout
+    assert list(rows.yaxis.ticktext) == ["bsp", "local_sgd:8,delay=4,<br>exchange=store"]
+    assert list(rows.yaxis.range) == [1.5, -0.5]
+    assert rows.xaxis.rangemode == "tozero"
+    changes = next(draw_figure(chart) for chart in CHARTS if chart.slug == "changes")
+    assert [trace.line.dash for trace in changes.data[:2]] == ["solid", "dash"]
+    assert list(changes.layout.xaxis.range) == [0, 20]
+
+
+def test_rows_of_which_none_has_a_point_are_drawn():
+    rows = Axis(title="", ticks={0: "bsp (0/1)"}, down=True)
+    nobody = LineChart(slug="target", **WORDS, x=Axis(title="time (s)", from_zero=True), y=rows, series=[])
+    assert draw_figure(nobody).layout.yaxis.ticktext == ("bsp (0/1)",)
+    assert draw_picture(nobody).startswith(b"\x89PNG")
+
+
 def test_a_bar_says_its_value_on_a_page():
     chart = next(chart for chart in CHARTS if isinstance(chart, BarChart))
-    *_, texts = page_figure(chart).figure.data
+    *_, texts = draw_figure(chart).data
     assert [text.strip() for text in texts.text] == [text for _, text in bar_texts(chart)] == ["1", "3"]
 
 
 def test_figures_fill_the_rows_of_a_page():
-    figures = [page_figure(chart) for chart in CHARTS]
-    wide, narrow = next(one for one in figures if one.wide), figures[0]
+    wide, narrow = next(one for one in CHARTS if one.wide), CHARTS[0]
 
-    def classes(*order: PageFigure) -> list[str]:
-        return re.findall(r'<figure id="[^"]+" class="(\w+)"', section_of_figures(order, title="All"))
+    def classes(*order: Chart) -> list[str]:
+        return re.findall(r'<figure id="[^"]+" class="(\w+)"', section_of_charts(order, title="All"))
 
     assert classes(narrow, narrow, wide, narrow) == ["narrow", "narrow", "wide", "wide"]
     assert classes(narrow, wide, narrow, narrow, narrow) == ["wide", "wide", "narrow", "narrow", "wide"]
@@ -261,9 +360,7 @@ def test_a_table_with_a_cell_too_few_is_our_mistake():
 @pytest.mark.browser
 def test_every_kind_is_drawn_offline_with_room_for_every_label(tmp_path: Path):
     page_file = tmp_path / "page.html"
-    page_file.write_text(
-        page_of([section_of_figures(map(page_figure, CHARTS), title="All")], title="All", header="<h1>All</h1>")
-    )
+    page_file.write_text(page_of([section_of_charts(CHARTS, title="All")], title="All", header="<h1>All</h1>"))
     with launched() as browser:
         for width in (400, 1280):
             with opened(browser, width=width) as page:

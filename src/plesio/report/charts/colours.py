@@ -1,10 +1,20 @@
-"""The colours of all figures, on pages and in picture files."""
+"""The colours of all charts, on pages and in picture files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from plesio.core.exhibits import Series
+from plesio.core.charts import Look, Series
 
-__all__ = ["AMOUNTS", "COLOURS", "MARK_INK", "NUM_SHAPES", "QUIET", "amount_colour", "ink_on", "series_looks"]
+__all__ = [
+    "AMOUNTS",
+    "COLOURS",
+    "MARK_INK",
+    "NUM_SHAPES",
+    "QUIET",
+    "amount_colour",
+    "ink_on",
+    "looks_of",
+    "series_looks",
+]
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 """Okabe and Ito's (2008), which people with any common colour blindness tell apart; the seventh is the first again."""
@@ -16,25 +26,36 @@ AMOUNTS = ("#011959", "#103f60", "#1c5a62", "#3c6d56", "#687b3e", "#9d892b", "#d
 """*batlow*, from little to much, which anybody orders the same way (Crameri, Shephard & Heron 2020)."""
 
 NUM_SHAPES = 7
-"""Of markers: one more than there are colours, so that a colour that comes again has another shape."""
+"""Shapes of markers: one more than there are colours, so that a colour that comes again has another shape."""
 
 MARK_INK = "#656d76"
-"""Of words in a chart that are no data: 5 to 1 against white, 3.6 to 1 against a page's dark ground."""
+"""The colour of words in a chart that are no data: 5 to 1 against white, 3.6 to 1 against a page's dark ground."""
 
 _AS_FAR_FROM_BOTH = 0.179
 """The luminance that black and white have the same contrast with (WCAG 2)."""
 
 
-def series_looks(series: Sequence[Series]) -> list[tuple[str, int]]:
-    """A colour and the number of a shape for each series, the same for those of a group; no two groups have both.
+def looks_of(names: Iterable[str], *, quiet: str | None = None) -> dict[str, Look]:
+    """A look for each name, all different for up to 42; that of ``quiet`` is grey, for the others are seen against it.
+
+    >>> looks_of(["bsp", "asp", "ssp:4"], quiet="bsp")["ssp:4"]
+    Look(colour='#e69f00', shape=1)
+    """
+    looks = {} if quiet is None else {quiet: Look(QUIET)}
+    for place, name in enumerate(name for name in dict.fromkeys(names) if name != quiet):
+        looks[name] = Look(COLOURS[place % len(COLOURS)], place % NUM_SHAPES)
+    return looks
+
+
+def series_looks(series: Sequence[Series]) -> list[Look]:
+    """The look of each series: its own, or the next one that is free, which those of a group or of one name share.
 
     >>> model, run = (Series(name=name, group="ring", x=(), y=()) for name in ("modelled", "measured"))
-    >>> series_looks([model, Series(name="tree", x=(), y=()), run])
-    [('#0072b2', 0), ('#e69f00', 1), ('#0072b2', 0)]
+    >>> [look.shape for look in series_looks([model, Series(name="tree", x=(), y=()), run])]
+    [0, 1, 0]
     """
-    groups = [one.group or one.name for one in series]
-    order = list(dict.fromkeys(groups))
-    return [(COLOURS[order.index(group) % len(COLOURS)], order.index(group) % NUM_SHAPES) for group in groups]
+    free = looks_of(one.group or one.name for one in series if one.look is None)
+    return [one.look or free[one.group or one.name] for one in series]
 
 
 def amount_colour(share: float) -> str:

@@ -1,14 +1,14 @@
-"""A search in words, tables and charts (`plesio.core.exhibits`)."""
+"""A search in words, tables and charts (`plesio.core.charts`)."""
 
 import math
 from collections.abc import Sequence
 
-from plesio.core.exhibits import Axis, Chart, HeatMap, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_seconds
-from plesio.planning.estimate.exhibits import format_days, format_dollars, format_gib, format_layout
 from plesio.planning.estimate.frontier import Frontier
 from plesio.planning.estimate.search import Search
 from plesio.planning.estimate.training import Training
+from plesio.planning.estimate.training_charts import format_days, format_dollars, format_gib, format_layout
 
 __all__ = ["search_charts", "search_finding", "search_tables"]
 
@@ -55,7 +55,7 @@ def _fastest(training: Training, found: Search, *, top: int) -> Table:
 
 
 def _run_s(training: Training, step_s: float) -> float:
-    """Of a run on the same machine with another step: failures and states stretch all alike."""
+    """Seconds of a run on the same machine with another step: failures and states stretch all alike."""
     return training.total_s * step_s / training.step.total_s
 
 

@@ -1,0 +1,7 @@
+"""Charts (`plesio.core.charts`) drawn: on a page, as picture files, and tables in a terminal."""
+
+from plesio.report.charts.figures import draw_figure
+from plesio.report.charts.pictures import draw_picture
+from plesio.report.charts.terminal import terminal_table
+
+__all__ = ["draw_figure", "draw_picture", "terminal_table"]

@@ -1,0 +1,291 @@
+"""Charts of a run that changed: slack, time of a step, training, shares; all over the steps of a worker.
+
+What was in force is blue in all of them and bsp is grey; a dotted line stands where something was changed.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from plesio.core.charts import Axis, Chart, LineChart, Look, Panels, Series
+from plesio.core.units import counted, format_seconds
+from plesio.report.charts.colours import COLOURS, NUM_SHAPES, QUIET
+from plesio.report.explanation import Chapter, Explanation
+from plesio.report.explanation_sentences import change_text, percent
+from plesio.report.sentences import listed, share_text
+
+__all__ = ["explanation_charts"]
+
+_IN_FORCE, _BSP, _RESTORED = Look(COLOURS[0]), Look(QUIET, 1), Look(COLOURS[4], NUM_SHAPES - 1)
+_STRAND = 0.075
+"""Distance between two components' lines at one slack, in rungs of the ladder."""
+_SIZES = (1, 3, 7, 15, 31, 63, 127, 255)
+_ALLOWED = (
+    ", and how many each part of the policy that looks at training allowed; the lines of parts lie a little above what "
+    "they mean, so that none hides another"
+)
+_PREDICTED = (
+    "Seconds computing and blocked, mean over workers and over the steps between two reviews; and what the policy "
+    "predicted for bsp with equal shares from the same steps: step time, not progress. Where that was in force, the "
+    "two are one. After the last review by the training clock."
+)
+_SCHEDULED = "Training time between two changes, over the steps that a worker made in it on average."
+_DOTS = "A dot is a change: point at it to read why."
+
+
+def explanation_charts(explanation: Explanation) -> list[Chart]:
+    """The charts that this run has data for, in the order of the page."""
+    made = (
+        _slack_chart(explanation),
+        _step_chart(explanation),
+        _loss_chart(explanation),
+        _noise_chart(explanation),
+        _shares_chart(explanation),
+    )
+    return [chart for chart in made if chart is not None]
+
+
+def _slack_chart(explanation: Explanation) -> LineChart | None:
+    if not explanation.spans:
+        return None
+    known = [span.slack for span in explanation.spans]
+    known += [slack for span in explanation.spans for slack in span.allowed.values() if slack is not None]
+    rungs = [0, *(size for size in _SIZES if size <= max(3, *known))]
+    if max(known) > rungs[-1]:
+        rungs.append(max(known))
+    any_slack = _rung(rungs[-1]) + 1
+    ticks = {_rung(rung): str(rung) for rung in rungs} | ({any_slack: "any"} if explanation.components else {})
+    asked = [span for span in explanation.spans if span.allowed]
+    series = []
+    for place, component in enumerate(explanation.components, start=1):
+        slacks = [span.allowed.get(component) for span in asked]
+        series.append(
+            _steps(
+                [(span.begin, span.end) for span in asked],
+                [place * _STRAND + (any_slack if slack is None else _rung(slack)) for slack in slacks],
+                texts=["any slack" if slack is None else f"a slack of {slack}" for slack in slacks],
+                name=f"allowed by {component}",
+                look=Look(COLOURS[place % len(COLOURS)], place % NUM_SHAPES),
+            )
+        )
+    in_force = _steps(
+        [(span.begin, span.end) for span in explanation.spans],
+        [_rung(span.slack) for span in explanation.spans],
+        texts=[f"a slack of {span.slack} ({span.policy})" for span in explanation.spans],
+        name="in force",
+        look=_IN_FORCE,
+        weight="thick",
+    )
+    allowed = _ALLOWED if explanation.components else ""
+    top = max(ticks) + 0.25 + _STRAND * len(explanation.components)
+    return _over_steps(
+        explanation,
+        slug="slack",
+        title=_slack_finding(explanation),
+        caption=f"How many steps a worker went on without hearing of the others'{allowed}. {_DOTS}",
+        wide=True,
+        y=Axis(title="slack (steps)", ticks=ticks, view=(-0.3, top)),
+        series=[*series, in_force, *_change_marks(explanation)],
+    )
+
+
+def _step_chart(explanation: Explanation) -> LineChart | None:
+    if not explanation.spans:
+        return None
+    edges = [(span.begin, span.end) for span in explanation.spans]
+    bsp_ms = [1e3 * span.bsp_step_s for span in explanation.spans if span.bsp_step_s is not None]
+    step_ms = [1e3 * span.step_s for span in explanation.spans]
+    series = []
+    if explanation.predicts:
+        series.append(_steps(edges, bsp_ms, unit="ms", name="bsp, predicted", look=_BSP))
+    if explanation.saved_s > 0:
+        x, high = _corners(edges, bsp_ms)
+        _, low = _corners(edges, [min(pair) for pair in zip(step_ms, bsp_ms, strict=True)])
+        saved = Series(name="less step time", x=x, y=high, low=low, high=high, style="band", look=_IN_FORCE)
+        series.append(saved)
+    series.append(_steps(edges, step_ms, unit="ms", name="measured", look=_IN_FORCE, weight="thick"))
+    return _over_steps(
+        explanation,
+        slug="step-time",
+        title=_step_finding(explanation),
+        caption=_PREDICTED if explanation.predicts else _SCHEDULED,
+        wide=True,
+        y=Axis(title="a step (ms)", view=(0, 1.08 * max([*step_ms, *bsp_ms]))),
+        series=series,
+    )
+
+
+def _loss_chart(explanation: Explanation) -> LineChart | None:
+    if len(explanation.losses) < 2:
+        return None
+    clocks, losses = zip(*explanation.losses, strict=True)
+    return _over_steps(
+        explanation,
+        slug="loss",
+        title=f"The loss went from {losses[0]:.2g} to {losses[-1]:.2g}",
+        caption="Mean over the workers. Dotted lines: changes.",
+        y=Axis(title="training loss", log=min(losses) > 0),
+        series=[Series(name="", x=clocks, y=losses, look=_IN_FORCE)],
+    )
+
+
+def _noise_chart(explanation: Explanation) -> Panels | None:
+    if len(explanation.noises) < 2:
+        return None
+    clocks = [noise.clock for noise in explanation.noises]
+    norms = [noise.norm for noise in explanation.noises]
+    scales = [math.nan if noise.noise_scale is None else noise.noise_scale for noise in explanation.noises]
+    num_known = sum(not math.isnan(scale) for scale in scales)
+    panels = [("The norm", Axis(title="norm", from_zero=True), norms)]
+    if 2 * num_known >= len(scales):
+        panels.append(("The noise scale", Axis(title="samples", log=True), scales))
+    below = " The noise scale is the batch beyond which noise matters less than the gradient." if panels[1:] else ""
+    gaps = " Gaps: noise hid the mean gradient." if panels[1:] and num_known < len(scales) else ""
+    return Panels(
+        slug="gradient",
+        title=f"The gradient's norm went from {norms[0]:.2g} to {norms[-1]:.2g}",
+        caption=f"A worker's own, of the sampled steps; mean over the workers.{below}{gaps}",
+        wide=False,
+        charts=[
+            _over_steps(
+                explanation,
+                title=title,
+                y=axis,
+                series=[
+                    Series(name="reviews", x=clocks, y=values, look=_IN_FORCE),
+                    Series(name="reviews", x=clocks, y=values, look=_IN_FORCE, style="points"),
+                ],
+            )
+            for title, axis, values in panels
+        ],
+    )
+
+
+def _shares_chart(explanation: Explanation) -> LineChart | None:
+    shared = [chapter for chapter in explanation.chapters if chapter.shares]
+    if not shared:
+        return None
+    num_workers = len(shared[0].shares)
+    equal = 1 / num_workers
+    last = shared[-1].shares
+    own = [rank for rank in range(num_workers) if any(_differs(chapter, rank) for chapter in shared)]
+    edges = [(chapter.begin, chapter.end) for chapter in explanation.chapters]
+    series = []
+    for rank in range(num_workers):
+        place = own.index(rank) if rank in own else None
+        shares = [100 * (chapter.shares[rank] if chapter.shares else equal) for chapter in explanation.chapters]
+        series.append(
+            _steps(
+                edges,
+                shares,
+                unit=f"%, worker {rank}",
+                name="the others" if place is None else f"worker {rank}",
+                look=Look(QUIET) if place is None else Look(COLOURS[place % len(COLOURS)], place // len(COLOURS)),
+                weight="normal" if place is None else "thick",
+            )
+        )
+    largest = max(max(chapter.shares) for chapter in shared)
+    least = min(range(num_workers), key=lambda rank: last[rank])
+    return _over_steps(
+        explanation,
+        slug="shares",
+        title=f"Worker {least} takes {percent(last[least])} of each round; an equal share is {percent(equal)}",
+        caption="Slower workers take smaller shares, so that nobody waits for them; the mean counts samples alike.",
+        wide=True,
+        y=Axis(title="share of a round (%)", view=(0, 110 * max(largest, equal))),
+        series=series,
+    )
+
+
+def _differs(chapter: Chapter, rank: int) -> bool:
+    return abs(chapter.shares[rank] - sorted(chapter.shares)[(len(chapter.shares) - 1) // 2]) > 1e-9
+
+
+def _rung(slack: float) -> float:
+    """Where a slack is on the axis: 0, 1, 3, 7 and so on are a rung apart.
+
+    >>> [_rung(slack) for slack in (0, 1, 3, 7)]
+    [0.0, 1.0, 2.0, 3.0]
+    """
+    return math.log2(slack + 1)
+
+
+def _over_steps(explanation: Explanation, **chart: Any) -> LineChart:
+    """A chart over all steps of the run, with a line at each change."""
+    who = "the furthest" if any(chapter.steps_made for chapter in explanation.chapters) else "each"
+    return LineChart(
+        x=Axis(title=f"steps finished by {who} worker", view=(0, explanation.num_steps)),
+        moments=[chapter.begin for chapter in explanation.changes],
+        **chart,
+    )
+
+
+def _corners(edges: Sequence[tuple[int, int]], values: Sequence[float]) -> tuple[list[int], list[float]]:
+    """The corners of a line that is level between each two edges and rises and falls at them."""
+    return [edge for pair in edges for edge in pair], [value for value in values for _ in range(2)]
+
+
+def _steps(
+    edges: Sequence[tuple[int, int]],
+    values: Sequence[float],
+    *,
+    unit: str = "",
+    texts: Sequence[str] = (),
+    **look: Any,
+) -> Series:
+    x, y = _corners(edges, values)
+    told = texts or [f"{value:.3g} {unit}" for value in values]
+    hints = [f"{text}, steps {begin + 1} to {end}" for text, (begin, end) in zip(told, edges, strict=True)]
+    return Series(x=x, y=y, style="steps", hints=[hint for hint in hints for _ in range(2)], **look)
+
+
+def _change_marks(explanation: Explanation) -> Iterator[Series]:
+    """A dot at each change; a cross where the workers went back to an earlier state."""
+    for chapter in explanation.changes:
+        if chapter.change is not None:
+            yield Series(
+                name="",
+                x=[chapter.begin],
+                y=[_rung(chapter.slack)],
+                style="points",
+                hints=[f"{change_text(chapter.change)}."],
+                look=_RESTORED if chapter.change.restored else _IN_FORCE,
+                weight="thick",
+            )
+
+
+def _slack_finding(explanation: Explanation) -> str:
+    held = [name for name, steps in _held_steps(explanation).items() if 10 * steps >= explanation.num_steps]
+    who = f"; {listed(held)} held it back" if held else ""
+    steps: dict[int, int] = {}
+    for span in explanation.spans:
+        steps[span.slack] = steps.get(span.slack, 0) + span.num_steps
+    usual = max(steps, key=lambda slack: steps[slack])
+    when = "throughout" if len(steps) == 1 else f"for {share_text(steps[usual] / explanation.num_steps)} of the run"
+    return f"The slack was {counted(usual, 'step')} {when}{who}"
+
+
+def _held_steps(explanation: Explanation) -> dict[str, int]:
+    steps: dict[str, int] = {}
+    for chapter in explanation.chapters:
+        for limit in chapter.limits:
+            steps[limit.component] = steps.get(limit.component, 0) + limit.num_steps
+    return dict(sorted(steps.items(), key=lambda item: -item[1]))
+
+
+def _step_finding(explanation: Explanation) -> str:
+    if not explanation.predicts:
+        return f"A step took {listed(list(_steps_by_policy(explanation)))}"
+    step_s = sum(span.num_steps * span.step_s for span in explanation.spans) / explanation.num_steps
+    took = f"A step took {format_seconds(step_s)} on average"
+    if all(chapter.policy == "bsp" and not chapter.shares for chapter in explanation.chapters):
+        return f"{took}, all under bsp"
+    return f"{took}, {format_seconds(step_s + explanation.saved_s / explanation.num_steps)} under bsp by prediction"
+
+
+def _steps_by_policy(explanation: Explanation) -> Iterator[str]:
+    """What a step took under each policy, in the order in which they came."""
+    for policy in dict.fromkeys(chapter.policy for chapter in explanation.chapters):
+        chapters = [chapter for chapter in explanation.chapters if chapter.policy == policy]
+        step_s = sum(one.num_steps * one.step_s for one in chapters) / sum(one.num_steps for one in chapters)
+        yield f"{format_seconds(step_s)} under {policy}"
