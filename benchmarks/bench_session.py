@@ -113,7 +113,7 @@ def by_hand_s(dataset: TensorDataset, *, pause_s: float, busy: bool) -> float:
 def by_session_s(dataset: TensorDataset, *, pause_s: float, busy: bool, job: plesio.Job) -> float:
     """Seconds of the same block through a session."""
     model, optimizer = build(pause_s=pause_s, busy=busy)
-    with plesio.join(model, optimizer, policy="bsp", job=job) as session:
+    with plesio.join(model, optimizer, policy="bsp", options=plesio.JoinOptions(job=job)) as session:
         batches = session.shard(DataLoader(dataset, batch_size=BATCH))
 
         def train(inputs: Tensor, labels: Tensor) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from plesio.core.clock import MonotonicClock
 from plesio.core.trace import TraceWriter
-from plesio.runtime.ledger import Meter
+from plesio.runtime.meter import Meter
 from plesio.runtime.timeline import Timeline
 from record import Spread, print_table, print_verdict, save
 

@@ -35,17 +35,12 @@ def train(policy: str, *, folder: Path) -> None:
     samples = NUM_EPOCHS * len(data)
 
     def work(job: VirtualJob) -> None:
-        job.pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
+        pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
         model, optimizer = task.build(0)
         names = plesio.RunInfo(task="digits", metric_name="accuracy", target=0.9)
+        options = plesio.JoinOptions(info=names, snapshot_every=len(data) // 2, pacer=pacer)
         with plesio.join(
-            model,
-            optimizer,
-            policy=policy,
-            trace=folder,
-            info=names,
-            snapshot_every=len(data) // 2,  # what `finish` evaluates: twice an epoch
-            total_samples=samples,  # tells `adaptive` when the end is near
+            model, optimizer, policy=policy, trace=folder, total_samples=samples, options=options
         ) as session:
             for batch in session.shard(DataLoader(data, batch_size=task.batch_size), samples=samples):
                 loss = task.loss(model, batch)

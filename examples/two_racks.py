@@ -41,9 +41,9 @@ def train(policy: str) -> RunResult:
     data = task.train_set()
 
     def work(job: VirtualJob) -> None:
-        job.pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
+        pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
         model, optimizer = task.build(0)
-        with plesio.join(model, optimizer, policy=policy) as session:
+        with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer)) as session:
             for batch in session.shard(DataLoader(data, batch_size=task.batch_size), samples=NUM_EPOCHS * len(data)):
                 loss = task.loss(model, batch)
                 loss.backward()

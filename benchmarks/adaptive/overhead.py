@@ -34,7 +34,7 @@ from plesio.policies import Adaptive, Reviewed
 from plesio.policies.adaptive.controller import Controller
 from plesio.runtime.exchange.exchange import Progress
 from plesio.runtime.exchange.replica import Replica
-from plesio.runtime.ledger import Meter
+from plesio.runtime.meter import Meter
 from plesio.runtime.monitor import StepMonitor
 from plesio.runtime.rounds import RoundRecords
 from plesio.runtime.timeline import Timeline

@@ -62,8 +62,9 @@ def train(policy: str, *, cluster: Cluster, seed: int, num_epochs: int) -> RunRe
 
     def work(job: VirtualJob) -> None:
         model, optimizer = task.build(seed)
-        job.pacer = Pacer(step_time=LogNormal(mean_s=STEP_S, cv=0.2), seed=seed, worker=job.place.rank, clock=job.clock)
-        with plesio.join(model, optimizer, policy=policy, info=RunInfo(seed=seed)) as session:
+        pacer = Pacer(step_time=LogNormal(mean_s=STEP_S, cv=0.2), seed=seed, worker=job.place.rank, clock=job.clock)
+        options = plesio.JoinOptions(info=RunInfo(seed=seed), pacer=pacer)
+        with plesio.join(model, optimizer, policy=policy, options=options) as session:
             loader = DataLoader(dataset, batch_size=BATCH_SIZE)
             for batch in session.shard(loader, samples=num_epochs * len(dataset)):
                 loss = task.loss(model, batch)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from plesio.runtime.exchange.adaptive import Transition
     from plesio.runtime.job import Job
     from plesio.runtime.join import join
+    from plesio.runtime.join_options import JoinOptions
     from plesio.runtime.session import Session
     from plesio.tasks.task import Task
 
@@ -26,6 +27,7 @@ __all__ = [
     "Delayed",
     "Hierarchical",
     "Job",
+    "JoinOptions",
     "LocalSGD",
     "Policy",
     "RunInfo",
@@ -39,6 +41,7 @@ __all__ = [
 
 _LAZY = {
     "Job": "plesio.runtime.job",
+    "JoinOptions": "plesio.runtime.join_options",
     "RunInfo": "plesio.protocol.figures",
     "Session": "plesio.runtime.session",
     "Task": "plesio.tasks.task",

@@ -6,7 +6,8 @@ from plesio.core.results import Evaluation
 from plesio.policies import Apply
 from plesio.protocol.figures import Report, RunInfo
 from plesio.protocol.to_server import Heartbeat
-from plesio.runtime.ledger import MAX_LOSS_POINTS, Ledger, Meter
+from plesio.runtime.ledger import MAX_LOSS_POINTS, Ledger
+from plesio.runtime.meter import Meter
 
 
 def ledger(*, workers: int = 2, **info: object) -> Ledger:

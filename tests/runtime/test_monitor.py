@@ -9,7 +9,7 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.trace import TraceWriter
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.runtime.exchange.exchange import Progress
-from plesio.runtime.ledger import Meter
+from plesio.runtime.meter import Meter
 from plesio.runtime.monitor import Sketch, StepMonitor
 from plesio.runtime.rounds import RoundRecords
 from plesio.runtime.timeline import Timeline

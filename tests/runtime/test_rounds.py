@@ -32,7 +32,7 @@ def test_no_other_division_has_a_shorter_round(total: int):
 
 def test_shares_hold_from_the_first_round_that_nobody_can_have_drawn():
     book = RoundRecords(0, 2)
-    book.ahead = 2
+    book.draw_ahead(2)
     assert book.draw([4, 4]) == [4, 4]
     book.taken(4)
     book.trained(4)

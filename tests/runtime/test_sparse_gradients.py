@@ -117,7 +117,10 @@ def train(
     model, optimizer = build(kind, sparse=sparse)
     saw = Worker()
     with plesio.join(
-        model, optimizer, policy=policy, pacer=pacer, job=job, info=RunInfo(seed=7), num_servers=num_servers
+        model,
+        optimizer,
+        policy=policy,
+        options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7), num_servers=num_servers),
     ) as session:
         loader = DataLoader(Pairs(), batch_size=BATCH_SIZE)
         for number, (index, x, y) in enumerate(session.shard(loader, samples=EPOCHS * NUM_SAMPLES), start=1):

@@ -136,10 +136,9 @@ def train(run: Run, folder: Path) -> None:
             optimizer,
             policy=run.policy,
             trace=folder,
-            pacer=pacer,
-            info=RunInfo(seed=7),
-            num_servers=run.num_servers,
-            snapshot_every=run.snapshot_every,
+            options=plesio.JoinOptions(
+                pacer=pacer, info=RunInfo(seed=7), num_servers=run.num_servers, snapshot_every=run.snapshot_every
+            ),
         )
 
         def loss_of_all() -> float:

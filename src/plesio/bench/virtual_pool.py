@@ -96,9 +96,9 @@ class VirtualPool:
             )
 
         def work(job: VirtualJob) -> dict[str, Any] | None:
-            if self._recipe.workers.step_time_of(job.place.rank) is None:
-                job.pacer = pacer_of_machine(job, self._costs)
-            return train(self._recipe, self._task, assignment, job=job, began_s=0.0)
+            paced = self._recipe.workers.step_time_of(job.place.rank) is not None
+            pacer = None if paced else pacer_of_machine(job, self._costs)
+            return train(self._recipe, self._task, assignment, job=job, began_s=0.0, pacer=pacer)
 
         simulation = simulate(
             work,

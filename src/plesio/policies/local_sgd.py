@@ -90,9 +90,9 @@ class LocalSGD(PeriodicSchedule):
         return self.period + self.delay - 1
 
     @property
-    def has_outer_step(self) -> bool:
-        """Whether something else than the mean itself is made of what local steps come to."""
-        return self.inner_rate != 1 or self.momentum != 0
+    def can_be_stage(self) -> bool:
+        """On the collective."""
+        return self.exchange == "collective"
 
     @property
     def spec(self) -> str:
@@ -106,6 +106,6 @@ class LocalSGD(PeriodicSchedule):
         }
         return write_spec("local_sgd", argument=str(self.period), options=options)
 
-    def start(self) -> Machine:
-        """A barrier every ``period`` steps, ``delay`` steps wide."""
-        return BarrierMachine(period=self.period, delay=self.delay)
+    def start(self, *, clock: int = 0) -> Machine:
+        """A barrier every ``period`` steps, ``delay`` steps wide; workers begin at ``clock``."""
+        return BarrierMachine(period=self.period, delay=self.delay, clock=clock)

@@ -57,6 +57,7 @@ class SSP(PeriodicSchedule):
     name: ClassVar[str] = "ssp"
     exchange: ClassVar[ExchangeKind] = "store"
     delay: ClassVar[int] = 0
+    can_be_stage: ClassVar[bool] = True
 
     bound: float = 4
     period: int = None  # type: ignore[assignment]  # None asks for the default, which depends on the bound

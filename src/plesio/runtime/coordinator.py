@@ -73,7 +73,7 @@ from plesio.runtime.ledger import Ledger, World
 from plesio.runtime.members import Member, Members, lease_s
 from plesio.runtime.sampling import Sampling
 from plesio.runtime.stage import Stage
-from plesio.runtime.stage_changes import StageChanges, racks_share_store
+from plesio.runtime.stage_changes import StageChanges
 from plesio.runtime.updates import Updates
 
 __all__ = ["Coordinator"]
@@ -223,7 +223,7 @@ class Coordinator:
             self.state = "running"
             self.started_s = now_s
             self.ledger.rack_of = tuple(self._members[rank].rack for rank in self.expected)
-            if racks_share_store(self.policy):
+            if self.policy.racks_share_store:
                 self.ledger.racks = self._members.form_racks(self.expected)
                 for member in self._members.values():
                     member.left = member.spoken_for

@@ -13,8 +13,8 @@ from plesio.protocol.message import decode, encode
 from plesio.protocol.to_server import Heartbeat as Beat
 from plesio.protocol.to_worker import Alive, Expelled, Lost
 from plesio.runtime.exchange.transport import ControlClient
-from plesio.runtime.ledger import Meter
 from plesio.runtime.members import FIRST_LEASE_S
+from plesio.runtime.meter import Meter
 
 __all__ = ["Heartbeat"]
 

@@ -16,7 +16,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,7 +32,7 @@ from plesio.runtime.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.exchange.tcp_traffic import TcpTraffic
 from plesio.runtime.exchange.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys, new_job_secret
 from plesio.runtime.heartbeat import Heartbeat
-from plesio.runtime.pacing import Pacer
+from plesio.runtime.meter import process_memory_bytes
 from plesio.runtime.rack_choice import RackChoice, Wish, choose
 from plesio.runtime.server import MAX_BULK_BYTES, ServerConfig
 
@@ -62,9 +61,6 @@ class Job:
         self.rack = place.rank - place.local_rank if place.rack is None else place.rack
         self.clock: Clock = MonotonicClock()
         self.meet_s = meet_s
-        self.pacer: Pacer | None = None
-        self.policy: str | None = None
-        self.trace: Path | None = None
         self._exit = contextlib.ExitStack()
         self._servers: list[subprocess.Popen[str]] = []
         self._endpoints: list[ClientEndpoint] = []
@@ -298,6 +294,10 @@ class Job:
     def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
         """A function that tells what was sent since ``before``."""
         return lambda: dict(self.bytes_sent() - before)
+
+    def memory_bytes(self) -> int:
+        """Memory that this process uses."""
+        return process_memory_bytes()
 
     def let_servers_go_on(self) -> None:
         """The others of the run go on without this process: the servers that it started end when nobody needs them."""

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -12,11 +13,11 @@ from plesio.core.errors import PlesioError
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.connection import ServerConnection
 from plesio.runtime.exchange.group import Group
-from plesio.runtime.ledger import Meter
+from plesio.runtime.meter import Meter
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.rack_choice import RackChoice, Wish
 
-__all__ = ["JobHandle", "Pulse", "ambient_job", "as_ambient_job"]
+__all__ = ["Ambient", "JobHandle", "Pulse", "ambient", "within"]
 
 
 class Pulse(Protocol):
@@ -48,12 +49,6 @@ class JobHandle(Protocol):
     """Where this worker is: equal for workers whose ways to each other are short."""
     clock: Clock
     meet_s: float
-    pacer: Pacer | None
-    """Of sessions that bring none."""
-    policy: str | None
-    """Instead of the one that a session asks for."""
-    trace: Path | None
-    """Folder of sessions that name none."""
 
     def servers(self, count: int) -> Sequence[ServerConnection]:
         """Connections to the first ``count`` servers."""
@@ -91,6 +86,10 @@ class JobHandle(Protocol):
         """A function that tells what was sent since ``before``."""
         ...
 
+    def memory_bytes(self) -> int:
+        """Memory that this worker uses."""
+        ...
+
     def let_servers_go_on(self) -> None:
         """The others of the run go on without this worker, and so must the servers that it started."""
         ...
@@ -104,20 +103,38 @@ class JobHandle(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ambient:
+    """The job that sessions of this thread join when they are given none, and what holds for them.
+
+    Attributes:
+        job: The job.
+        policy: Instead of the one that a session asks for.
+        trace: Folder of sessions that name none.
+        pacer: Of sessions that bring none.
+    """
+
+    job: JobHandle
+    policy: str | None = None
+    trace: Path | None = None
+    pacer: Pacer | None = None
+
+
 _AMBIENT = threading.local()
 
 
-def ambient_job() -> JobHandle | None:
-    """The job of the virtual worker whose thread this is; None elsewhere."""
-    job: JobHandle | None = getattr(_AMBIENT, "job", None)
-    return job
+def ambient() -> Ambient | None:
+    """What surrounds the virtual worker whose thread this is; None elsewhere."""
+    found: Ambient | None = getattr(_AMBIENT, "found", None)
+    return found
 
 
 @contextmanager
-def as_ambient_job(job: JobHandle) -> Iterator[None]:
-    """In this context, and this thread, sessions join ``job`` when they are given none."""
-    _AMBIENT.job = job
+def within(surroundings: Ambient) -> Iterator[None]:
+    """In this context, and this thread, sessions join the ambient job when they are given none."""
+    before = ambient()
+    _AMBIENT.found = surroundings
     try:
         yield
     finally:
-        del _AMBIENT.job
+        _AMBIENT.found = before

@@ -1,73 +1,24 @@
 """The records of one run: what the workers report and what the policy decided, added up into a `RunResult`.
 
-Workers send `Report`s of what is new since their last one (`Meter.take`), so the records are complete up to a crash.
+Workers send `Report`s of what is new since their last one (`plesio.runtime.meter`), so the records are complete up to a
+crash.
 """
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
-
-import psutil
 
 from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, Staleness, WorkerTimes
 from plesio.core.trace import split_blocked
 from plesio.policies.events import Apply, Steer
 from plesio.protocol.figures import Report, RunFigures, RunInfo, Status
 
-__all__ = ["MAX_LOSS_POINTS", "Ledger", "Meter", "World"]
+__all__ = ["MAX_LOSS_POINTS", "Ledger", "World"]
 
 MAX_LOSS_POINTS = 300
 World = Literal["process", "virtual"]
-
-
-class Meter:
-    """A worker's own records; the training thread writes, the heartbeat thread takes what is new.
-
-    Lists are handed over by swapping them, which needs no lock.
-    """
-
-    RECENT = 20
-
-    def __init__(self) -> None:
-        self.totals = Report()
-        self.bytes_sent: Callable[[], dict[str, int]] = dict
-        """Bytes sent so far, by class of link; the world that a worker is in knows."""
-        self._recent: list[float] = []
-        process = psutil.Process()
-        self.memory_bytes: Callable[[], int] = lambda: process.memory_info().rss
-        """Memory that this worker uses."""
-
-    def step(self, *, clock: int, samples: int, duration_s: float, loss: float | None, at_s: float) -> None:
-        """A step is finished."""
-        totals = self.totals
-        totals.clock = clock
-        totals.steps += 1
-        totals.samples += samples
-        totals.elapsed_s = at_s
-        if loss is not None:
-            totals.losses.append((clock, at_s, loss))
-        self._recent.append(duration_s)
-        if len(self._recent) > self.RECENT:
-            del self._recent[0]
-
-    def refuse(self, reason: str) -> None:
-        """An update of this worker was refused."""
-        self.totals.refused[reason] = self.totals.refused.get(reason, 0) + 1
-
-    def take(self) -> Report:
-        """The totals, with the lists' news since the last call."""
-        totals = self.totals
-        losses, totals.losses = totals.losses, []
-        blocked, totals.blocked = totals.blocked, []
-        recent = sorted(self._recent)
-        totals.recent_step_s = recent[len(recent) // 2] if recent else 0.0
-        totals.peak_memory_bytes = max(totals.peak_memory_bytes, self.memory_bytes())
-        report = Report(**{name: getattr(totals, name) for name in Report.__slots__})
-        report.losses, report.blocked = losses, blocked
-        report.bytes_sent, report.refused = self.bytes_sent(), dict(totals.refused)
-        return report
 
 
 class Ledger:

@@ -9,7 +9,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from msgspec.structs import replace
@@ -89,6 +89,14 @@ def figures_for_racks(figures: PlanFigures, *, sizes: tuple[int, ...], together:
     return replace(figures, budget_samples=budget)
 
 
+class LeaseMaker(Protocol):
+    """Makes the leader's leases."""
+
+    def __call__(self, *, on_admitted: Callable[[int], None], on_halt: Callable[[], None]) -> BlockSource:
+        """Leases that say when a rest is over, and when the stage on the store ends."""
+        ...
+
+
 class RackBlocks:
     """Blocks that the leader leases and all of the rack hear of. All of it call the same methods at the same places.
 
@@ -105,13 +113,13 @@ class RackBlocks:
         self,
         rack: Group,
         *,
-        lease: Callable[[Callable[[int], None], Callable[[], None]], BlockSource],
+        lease: "LeaseMaker",
         before_rest: Callable[[], None],
         on_admitted: Callable[[int], None],
         on_halt: Callable[[], None],
     ) -> None:
         self._rack = rack
-        self._source = lease(self._note, self._note_halt) if rack.rank == 0 else None
+        self._source = lease(on_admitted=self._note, on_halt=self._note_halt) if rack.rank == 0 else None
         self._before_rest = before_rest
         self._on_admitted = on_admitted
         self._on_halt = on_halt

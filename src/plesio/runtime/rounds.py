@@ -2,7 +2,7 @@
 
 Every rank computes every round by itself, so nothing but the shares has to travel, and these must change at the same
 round everywhere. A loader with workers of its own draws rounds ahead of the training; so a change holds from the first
-round that no rank can have drawn yet (`RoundRecords.ahead` rounds after the last one trained on).
+round that no rank can have drawn yet (`RoundRecords.draw_ahead` rounds after the last one trained on).
 
 A step's gradient is the mean over a rank's own batch. Where batches are of unequal size, the mean over the whole round
 is ``sum(n_i g_i) / sum(n_i)``: `RoundRecords.weight` is ``n_i N / sum(n_i)``, by which a rank's gradient is multiplied
@@ -55,10 +55,9 @@ class RoundRecords:
     def __init__(self, rank: int, num_workers: int) -> None:
         self.rank = rank
         self.num_workers = num_workers
-        self.ahead = 0
+        self._ahead = 0
         """Rounds that a loader may draw before the training gets to them."""
-        self.global_samples = 0
-        """Samples of all ranks that have been trained on."""
+        self._global_samples = 0
         self._shares: tuple[float, ...] = ()
         self._changes: deque[tuple[int, tuple[float, ...]]] = deque()
         self._drawn: deque[_Round] = deque()
@@ -69,9 +68,22 @@ class RoundRecords:
         self._taken = 0
         """Samples of this rank that the training loop has been given and has made no step of."""
 
+    @property
+    def global_samples(self) -> int:
+        """Samples of all ranks that have been trained on."""
+        return self._global_samples
+
+    def go_on_from(self, global_samples: int) -> None:
+        """So many samples have been trained on when rounds begin anew."""
+        self._global_samples = global_samples
+
+    def draw_ahead(self, rounds: int) -> None:
+        """The loader of the loop that begins may draw so many rounds before the training gets to them."""
+        self._ahead = rounds
+
     def change(self, shares: Sequence[float]) -> None:
         """Deal in ``shares`` (empty: equal ones) from the first round that nobody can have drawn."""
-        self._changes.append((self._num_trained + self.ahead, tuple(shares)))
+        self._changes.append((self._num_trained + self._ahead, tuple(shares)))
 
     def draw(self, equal_sizes: Sequence[int]) -> list[int]:
         """The sizes of the next round's batches, by rank."""
@@ -96,7 +108,7 @@ class RoundRecords:
             self._latest.append(done)
             self._num_trained += 1
             num_samples -= done.own
-            self.global_samples += done.of_all
+            self._global_samples += done.of_all
 
     def abandon(self) -> None:
         """The loop is left, by all ranks together; what was drawn and not trained on is nobody's."""

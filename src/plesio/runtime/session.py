@@ -9,8 +9,8 @@
         session.evaluate(lambda: accuracy(model, held_out))
     session.close()
 
-A session keeps the clock and the records and leaves the rest to its parts: an `Exchange` shares the updates, a
-`BatchSource` deals out samples, the `Meter` and the trace take down where the time went. Time is split at two marks in
+A session keeps the clock and the records and leaves the rest to its parts: an `Exchange` shares the updates, `Sharing`
+deals out samples, the `Meter` and the trace take down where the time went. Time is split at two marks in
 every step: the end of the last one (computing begins) and the moment the gradient is complete (exchanging begins).
 """
 
@@ -28,12 +28,13 @@ from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.logs import at_clock
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
-from plesio.protocol.plans import PlanFigures
 from plesio.runtime.exchange.exchange import Exchange, Progress, SharedState
 from plesio.runtime.exchange.replica import Replica, parameters_sha256
 from plesio.runtime.loading import BatchSource, plan_figures, rounds_ahead, shard
 from plesio.runtime.pacing import Pacer
 from plesio.runtime.rounds import RoundRecords
+from plesio.runtime.sharing import Sharing
+from plesio.runtime.step_clock import StepClock
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["Session", "World"]
@@ -55,25 +56,13 @@ class World(Protocol):
         ...
 
     @property
-    def clock(self) -> int:
-        """The clock at which this worker was admitted."""
-        ...
-
-    @property
     def elapsed_s(self) -> float:
         """How long the run had been going on when this worker was admitted."""
         ...
 
-    on_admitted: Callable[[int], None]
-    """Called with the clock when this worker is admitted again after a rest."""
-
     @property
     def rounds(self) -> RoundRecords:
         """This rank's rounds, where samples are dealt in rounds."""
-        ...
-
-    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """Where this worker's samples of the ``plan``-th loop come from."""
         ...
 
     def explain(self, error: BaseException) -> PlesioError | None:
@@ -84,10 +73,6 @@ class World(Protocol):
         """Enter evaluations in the records."""
         ...
 
-    def share_metric(self, metric: float | None) -> float | None:
-        """The evaluating worker's metric, on the workers that wait for it (all of a collective)."""
-        ...
-
     def leave(self) -> None:
         """This worker has ended its part; where it evaluates, wait until all have."""
         ...
@@ -96,8 +81,16 @@ class World(Protocol):
         """The run's figures as far as this process knows them."""
         ...
 
-    def close(self, *, status: Literal["finished", "interrupted", "failed"], error: str | None) -> None:
-        """End the run here and let go of what was opened for it."""
+    def close(
+        self, *, status: Literal["finished", "interrupted", "failed"], error: str | None, in_rack: bool = False
+    ) -> None:
+        """End the run here and let go of what was opened for it.
+
+        Args:
+            status: How it ended for this worker.
+            error: Why it failed, if it did.
+            in_rack: Whether this worker is one of a rack that shares the store: other racks go on without it.
+        """
         ...
 
 
@@ -118,6 +111,8 @@ class Session:
         policy: Policy,
         world: World,
         exchange: Exchange,
+        sharing: Sharing,
+        steps: StepClock,
         timeline: Timeline,
         pacer: Pacer | None = None,
     ) -> None:
@@ -128,11 +123,12 @@ class Session:
         self._replica = replica
         self._world = world
         self._exchange = exchange
+        self._sharing = sharing
+        self._steps = steps
         self._timeline = timeline
         self._pacer = pacer
         self._now_s = timeline.now_s
         self._training = TrainingClock(timeline.clock, already_s=world.elapsed_s)
-        self._clock = world.clock
         self._marked_s: float | None = None
         self._batches: BatchSource | None = None
         self._batch_samples = 0
@@ -140,16 +136,11 @@ class Session:
         self._num_plans = 0
         self._finished = False
         self._closed = False
-        world.on_admitted = self._on_admitted
-
-    def _on_admitted(self, clock: int) -> None:
-        self._clock = clock
-        self._exchange.admitted_at(clock)
 
     @property
     def clock(self) -> int:
         """Steps that this worker has finished (a worker that joins late starts from the slowest worker's clock)."""
-        return self._clock
+        return self._steps.finished
 
     @property
     def elapsed_s(self) -> float:
@@ -174,8 +165,8 @@ class Session:
         """
         self._ensure_open()
         figures = plan_figures(loader, samples=samples)
-        self._world.rounds.ahead = rounds_ahead(loader)
-        source = self._world.batch_source(figures, plan=self._num_plans)
+        self._world.rounds.draw_ahead(rounds_ahead(loader))
+        source = self._sharing.batch_source(figures, plan=self._num_plans)
         self._num_plans += 1
         self._batches = source
         batches = shard(loader, source=source, now_s=self._now_s, on_waited=self._waited_for_samples)
@@ -194,7 +185,7 @@ class Session:
 
     def _waited_for_samples(self, begun_s: float, ended_s: float) -> None:
         """What the worker had done until then is in the records: what it still handed in, and its last step."""
-        self._timeline.wait(max(begun_s, self._timeline.ended_s), ended_s, clock=self._clock)
+        self._timeline.wait(max(begun_s, self._timeline.ended_s), ended_s, clock=self.clock)
         self._marked_s = ended_s
 
     def accumulate(self) -> contextlib.AbstractContextManager[None]:
@@ -219,7 +210,7 @@ class Session:
         self._ensure_open()
         entered_s = self._now_s()
         began_s = entered_s if self._marked_s is None else self._marked_s
-        clock = self._clock + 1
+        clock = self.clock + 1
         ready_s = self._exchange.ready_s or entered_s
         timeline = self._timeline
         timeline.compute(began_s, ready_s, clock=clock)
@@ -243,7 +234,7 @@ class Session:
             raise self._world.explain(error) or error from error
         # the optimizer's step and the packing of tensors: all of the exchange that was neither waiting nor transfer
         timeline.worked((self._now_s() - stepping_s) - (timeline.exchanged_s - exchanged_s))
-        self._clock = clock
+        self._steps.finish(clock)
         at_clock(clock)
         self._marked_s = self._now_s()
         _log.debug("a step of %d samples took %.6f s", samples, self._marked_s - began_s)
@@ -276,9 +267,9 @@ class Session:
                 points = [self._measure(metric, shared) for shared in [*self._exchange.snapshots(), present]]
                 self._world.evaluated(points, parameters_sha256=None)
                 value = points[-1].metric
-            return self._world.share_metric(value)
+            return self._sharing.share_metric(value)
         finally:
-            self._timeline.evaluate(begun_s, self._now_s(), clock=self._clock)
+            self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
             self._training.resume()
             self._marked_s = None if self._marked_s is None else self._now_s()
 
@@ -296,8 +287,8 @@ class Session:
     def finish(self, metric: Callable[[], float] | None = None) -> None:
         """Contribute what is held back and, on rank 0, wait for the others and evaluate what they made together.
 
-        Called by `close`; call it yourself to have every snapshot (`join`'s ``snapshot_every``) and the final
-        parameters evaluated after the training, so that no worker's time is disturbed.
+        Called by `close`; call it yourself to have every snapshot (``snapshot_every`` of `plesio.JoinOptions`) and the
+        final parameters evaluated after the training, so that no worker's time is disturbed.
         """
         self._ensure_open()
         if self._finished:
@@ -343,12 +334,13 @@ class Session:
         self._closed = True
         self._exchange.close()
         self._timeline.trace.close()
+        in_rack = self._sharing.in_rack
         if error is None:
-            self._world.close(status="finished", error=None)
+            self._world.close(status="finished", error=None, in_rack=in_rack)
         elif isinstance(error, KeyboardInterrupt):
-            self._world.close(status="interrupted", error="interrupted")
+            self._world.close(status="interrupted", error="interrupted", in_rack=in_rack)
         else:
-            self._world.close(status="failed", error=f"{type(error).__name__}: {error}")
+            self._world.close(status="failed", error=f"{type(error).__name__}: {error}", in_rack=in_rack)
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ on the way to it and dissolved when all have left it.
 from msgspec.structs import replace
 
 from plesio.core.trace import TraceWriter
-from plesio.policies import Hierarchical, LeaveReason, Left, Policy, Ready, Steer
+from plesio.policies import LeaveReason, Left, Ready, Steer
 from plesio.protocol.effects import Effect, StayOrder, Tell
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Entered, Steering
@@ -17,7 +17,7 @@ from plesio.runtime.members import Members
 from plesio.runtime.sampling import Decide, Sampling
 from plesio.runtime.stage import Stage
 
-__all__ = ["StageChanges", "racks_share_store"]
+__all__ = ["StageChanges"]
 
 
 class StageChanges:
@@ -80,7 +80,7 @@ class StageChanges:
 
     def _enter_store(self, *, now_s: float) -> list[Effect]:
         events = self._standing_events()
-        if events and racks_share_store(self._stage.policy):
+        if events and self._stage.policy.racks_share_store:
             racks = self._members.form_racks([event.worker for event in events])
             self._ledger.racks = racks
             events = [
@@ -151,8 +151,3 @@ class StageChanges:
             self._ledger.fallbacks.append(reason)
         stood = self._stage.stay()
         return [StayOrder(), *(Tell(worker=worker, message=self._stage.stays()) for worker in stood)]
-
-
-def racks_share_store(policy: Policy) -> bool:
-    """Whether one worker speaks to the store for its rack."""
-    return isinstance(policy, Hierarchical) and policy.exchange == "store"

@@ -15,7 +15,7 @@ from typing import Protocol
 from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.protocol.to_worker import Turn
 from plesio.runtime.loading import LeasedBatches, SynchronousBatches
-from plesio.runtime.rack_batches import Rack, RackBatches
+from plesio.runtime.rack_batches import RackBatches
 from plesio.runtime.rounds import RoundRecords
 
 __all__ = ["StagedBatches", "Stages"]
@@ -32,11 +32,6 @@ class Stages(Protocol):
     @property
     def halted(self) -> bool:
         """Whether the stage on the store ends, as far as this worker knows."""
-        ...
-
-    @property
-    def rack(self) -> Rack | None:
-        """This worker's rack, if racks share the store now."""
         ...
 
     def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:

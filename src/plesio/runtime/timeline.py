@@ -2,7 +2,7 @@
 
 from plesio.core.clock import Clock
 from plesio.core.trace import TraceWriter
-from plesio.runtime.ledger import Meter
+from plesio.runtime.meter import Meter
 
 __all__ = ["Timeline"]
 

@@ -121,7 +121,9 @@ def train(policy: str, *, num_steps: int) -> RunResult:
         torch.manual_seed(0)
         model = _Bag()
         pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
-        with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.05), policy=policy, pacer=pacer) as session:
+        with plesio.join(
+            model, torch.optim.SGD(model.parameters(), lr=0.05), policy=policy, options=plesio.JoinOptions(pacer=pacer)
+        ) as session:
             for x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
                 (model(x) - y).square().mean().backward()
                 session.step()

@@ -71,9 +71,8 @@ def run(
             optimizer,
             policy=policy,
             trace=trace,
-            pacer=pacer,
-            info=RunInfo(seed=7),
             on_transition=lambda transition, _: saw.transitions.append(transition),
+            options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7)),
         )
         with session:
             loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, num_workers=loader_workers)
@@ -101,7 +100,9 @@ def train_on_process(*, rank_s: list[float]) -> dict[str, Any]:
     pacer = Pacer(step_time=Constant(mean_s=rank_s[place.rank]), seed=5, worker=place.rank)
     # without what the test's own hand cannot do: rounding, the store, what the guard does
     policy = "adaptive,feedback=off,guard=off,system.compress=off,system.store=off"
-    session = plesio.join(model, optimizer, policy=policy, pacer=pacer, info=RunInfo(seed=7))
+    session = plesio.join(
+        model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7))
+    )
     with session:
         loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
         for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
@@ -352,7 +353,7 @@ def test_without_samples_to_deal_out_or_an_optimizer_of_the_servers_it_stays_off
         optimizer = (Own if own else torch.optim.SGD)(model.parameters(), lr=0.05)
         data = Problem(NUM_SAMPLES, NUM_FEATURES)
         pacer = Pacer(step_time=stalls, seed=5, worker=job.place.rank, clock=job.clock)
-        with plesio.join(model, optimizer, policy="adaptive", pacer=pacer) as session:
+        with plesio.join(model, optimizer, policy="adaptive", options=plesio.JoinOptions(pacer=pacer)) as session:
             batches = session.shard(DataLoader(data, batch_size=BATCH_SIZE), samples=20 * NUM_SAMPLES) if own else None
             for _, x, y in itertools.repeat(data[:BATCH_SIZE], 60) if batches is None else batches:
                 loss = (model(x) - y).square().mean()

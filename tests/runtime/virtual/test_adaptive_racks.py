@@ -69,9 +69,8 @@ def train(
         optimizer,
         policy=policy,
         trace=trace,
-        pacer=pacer,
-        info=RunInfo(seed=7),
         on_transition=lambda transition, _: saw.transitions.append(transition),
+        options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7)),
     )
     with session:
         loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)

@@ -101,7 +101,7 @@ def run(policy: str, *changes: LinkChange) -> Simulation[list[float]]:
         pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
         ended_s = []
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        with plesio.join(model, optimizer, policy=policy, pacer=pacer) as session:
+        with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer)) as session:
             for _, x, y in session.shard(DataLoader(Problem(160, 5), batch_size=4)):
                 (model(x) - y).square().mean().backward()
                 session.step()

@@ -78,7 +78,11 @@ def train(
     model, optimizer = build(batch_norm=batch_norm, momentum=momentum)
     saw = Worker()
     with plesio.join(
-        model, optimizer, policy=policy, pacer=pacer, job=job, trace=trace, info=RunInfo(seed=7)
+        model,
+        optimizer,
+        policy=policy,
+        trace=trace,
+        options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7)),
     ) as session:
         saw.rank = session.rank
         loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)

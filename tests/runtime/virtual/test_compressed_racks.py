@@ -77,7 +77,11 @@ def train(
     model.to(dtype)
     saw = Worker()
     with plesio.join(
-        model, optimizer, policy=policy, pacer=pacer, job=job, trace=trace, info=RunInfo(seed=7)
+        model,
+        optimizer,
+        policy=policy,
+        trace=trace,
+        options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7)),
     ) as session:
         loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
         for index, x, y in session.shard(loader, samples=NUM_EPOCHS * NUM_SAMPLES):

@@ -24,7 +24,7 @@ def loss_of(policy: str) -> float:
         model = nn.Linear(40, 1, bias=False)
         nn.init.zeros_(model.weight)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-        with plesio.join(model, optimizer, policy=policy, info=RunInfo(seed=7)) as session:
+        with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(info=RunInfo(seed=7))) as session:
             loader = DataLoader(TensorDataset(x, y), batch_size=5)
             for inputs, targets in session.shard(loader, samples=20 * NUM_SAMPLES):
                 (model(inputs) - targets).square().mean().backward()

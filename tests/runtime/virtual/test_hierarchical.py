@@ -58,7 +58,9 @@ def train(
     """One worker's training; the worker of rank ``poison`` has a gradient of NaN at its fifth step."""
     model, optimizer = build(momentum=momentum, batch_norm=batch_norm)
     saw = Worker()
-    with plesio.join(model, optimizer, policy=policy, info=RunInfo(seed=7), pacer=pacer) as session:
+    with plesio.join(
+        model, optimizer, policy=policy, options=plesio.JoinOptions(info=RunInfo(seed=7), pacer=pacer)
+    ) as session:
         loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
         for index, x, y in session.shard(loader, samples=epochs * NUM_SAMPLES):
             saw.batches.append(index.tolist())

@@ -113,8 +113,8 @@ def train(training: Training, *, pacer: Pacer | None = None, job: plesio.Job | N
     """The loop of the README on one worker, in whichever world it finds itself."""
     model, optimizer = build(training)
     saw = Trained(state={})
-    options: dict[str, Any] = {"pacer": pacer, "job": job, "info": RunInfo(seed=training.order_seed)}
-    with plesio.join(model, optimizer, policy=training.policy, trace=training.trace, **options) as session:
+    options = plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=training.order_seed))
+    with plesio.join(model, optimizer, policy=training.policy, trace=training.trace, options=options) as session:
         if training.own_seeds:
             seed_streams(50 + session.rank)
         for _ in range(training.epochs):

@@ -48,7 +48,9 @@ def train(policy: str, *, pacer: Pacer | None = None, trace: Path | None = None)
     data = TensorDataset(torch.randn(NUM_WORKERS * BATCH_SIZE * NUM_STEPS, SIZE + 1, SIZE, generator=generator))
     model = Slope()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with plesio.join(model, optimizer, policy=policy, pacer=pacer, trace=trace, info=RunInfo(seed=7)) as session:
+    with plesio.join(
+        model, optimizer, policy=policy, trace=trace, options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7))
+    ) as session:
         for (x,) in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
             loss = model(x).mean()
             loss.backward()

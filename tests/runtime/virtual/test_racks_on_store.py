@@ -53,13 +53,15 @@ def train(
     policy: str, *, rank: int, num_samples: int = NUM_SAMPLES, batch_size: int = BATCH_SIZE,
     samples: int = 3 * NUM_SAMPLES,
     momentum: float = 0.9, linear: bool = False, batch_norm: bool = False, accumulate: int = 1, epochs: int = 1,
-    poison: int = -1, kill: int = -1, **options: Any,
+    poison: int = -1, kill: int = -1, trace: Path | None = None, **options: Any,
 ) -> Worker:  # fmt: skip
     """One worker's training; rank ``poison`` has a gradient of NaN at its fifth step, ``kill`` is killed there."""
     model = perceptron(NUM_FEATURES, 0 if linear else 7, batch_norm=batch_norm)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
     saw, data = Worker(), Problem(num_samples, NUM_FEATURES)
-    with plesio.join(model, optimizer, policy=policy, info=RunInfo(seed=7), **options) as session:
+    with plesio.join(
+        model, optimizer, policy=policy, trace=trace, options=plesio.JoinOptions(info=RunInfo(seed=7), **options)
+    ) as session:
         for _ in range(epochs):
             loader = DataLoader(data, batch_size=batch_size)
             held = 0

@@ -34,7 +34,9 @@ def train(policy: str, *, folder: Path, rank: int, **options: Any) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     x = torch.randn(NUM_SAMPLES, 6, generator=torch.Generator().manual_seed(1))
     pacer = Pacer(step_time=Constant(mean_s=STEP_S[rank]), seed=0, worker=rank, **options.pop("paced_by", {}))
-    with plesio.join(model, optimizer, policy=policy, trace=folder, pacer=pacer, **options) as session:
+    with plesio.join(
+        model, optimizer, policy=policy, trace=folder, options=plesio.JoinOptions(pacer=pacer, **options)
+    ) as session:
         for _ in range(EPOCHS):
             for (batch,) in session.shard(DataLoader(TensorDataset(x), batch_size=BATCH_SIZE)):
                 loss = (model(batch) - batch.sum(1, keepdim=True)).square().mean()

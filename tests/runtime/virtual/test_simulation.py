@@ -62,7 +62,9 @@ class Worker:
         torch.manual_seed(100 + job.place.rank)
         step_time = LogNormal(mean_s=0.02, cv=self.cv)
         pacer = Pacer(step_time=step_time, seed=0, worker=job.place.rank, clock=job.clock)
-        with plesio.join(model, optimizer, policy=self.policy, pacer=pacer, trace=self.trace) as session:
+        with plesio.join(
+            model, optimizer, policy=self.policy, trace=self.trace, options=plesio.JoinOptions(pacer=pacer)
+        ) as session:
             for _ in range(self.epochs):
                 loader = DataLoader(data(), batch_size=self.batch_size, num_workers=self.loader_workers)
                 for x, y in session.shard(loader):

@@ -51,10 +51,18 @@ class Worker:
 
 
 def train(
-    policy: str, *, optimizer: str, loops: int, samples: int | None, pacer: Pacer | None, **options: Any
+    policy: str,
+    *,
+    optimizer: str,
+    loops: int,
+    samples: int | None,
+    pacer: Pacer | None,
+    loader_workers: int = 0,
+    snapshot_every: int | None = None,
+    trace: Path | None = None,
+    job: plesio.Job | None = None,
 ) -> Worker:
     """One worker's program."""
-    loader_workers = options.pop("loader_workers", 0)
     model = perceptron(NUM_FEATURES, 6)
     saw = Worker()
     data = Problem(NUM_SAMPLES, NUM_FEATURES)
@@ -62,10 +70,9 @@ def train(
         model,
         OPTIMIZERS[optimizer](model.parameters()),
         policy=policy,
-        pacer=pacer,
-        info=RunInfo(seed=7),
+        trace=trace,
         on_transition=lambda transition, _: saw.transitions.append(transition),
-        **options,
+        options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7), snapshot_every=snapshot_every, job=job),
     )
 
     def loss_of_all() -> float:
@@ -228,7 +235,9 @@ def test_a_worker_that_ends_on_the_store_holds_nobody_up(end: type[BaseException
         seen: list[int] = []
         optimizer = OPTIMIZERS["momentum"](model.parameters())
         try:
-            with plesio.join(model, optimizer, policy="switch:bsp/asp@3/bsp@12", pacer=pacer) as session:
+            with plesio.join(
+                model, optimizer, policy="switch:bsp/asp@3/bsp@12", options=plesio.JoinOptions(pacer=pacer)
+            ) as session:
                 for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE), samples=3 * NUM_SAMPLES):
                     if job.place.rank == 1 and session.clock == 7:
                         raise end

@@ -38,19 +38,26 @@ from typing import Protocol
 
 import torch
 
-from plesio.policies import Hierarchical, Policy, Reviewed, parse_policy
+from plesio.core.errors import ConfigError
+from plesio.policies import Policy, Reviewed, parse_policy
 from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.policies.steered import NEVER
+from plesio.protocol.plans import PlanFigures
+from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.exchange.collective import CollectiveExchange, CollectiveExchanges
-from plesio.runtime.exchange.exchange import Progress, SharedState
+from plesio.runtime.exchange.exchange import Exchange, Progress, SharedState
 from plesio.runtime.exchange.group import Group
 from plesio.runtime.exchange.replica import Replica, State
 from plesio.runtime.exchange.state_copy import StateCopy, average_state
 from plesio.runtime.exchange.store_stage import StageExchange, StoreExchanges
+from plesio.runtime.loading import BatchSource
 from plesio.runtime.monitor import StepMonitor
 from plesio.runtime.rack_batches import Rack
 from plesio.runtime.rounds import RoundRecords
+from plesio.runtime.sharing import Leasing, tell_metric
+from plesio.runtime.staged_batches import StagedBatches
+from plesio.runtime.step_clock import StepClock
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["AdaptiveExchange", "SteeringChannel", "Transition"]
@@ -78,9 +85,6 @@ class Transition:
 class SteeringChannel(Protocol):
     """Where a worker is steered from: server 0, by way of the worker's world."""
 
-    on_admitted: Callable[[int], None]
-    """Called with the clock that this worker goes on from, where it is not the one that it has got to."""
-
     def review(self, review: Reviewed) -> None:
         """Report what this worker saw."""
         ...
@@ -89,21 +93,21 @@ class SteeringChannel(Protocol):
         """Wait for the answer to the last review."""
         ...
 
-    def news(self) -> Steering | None:
-        """The answer to the last review, if it has come. In racks that share the store all of one call it together."""
+    def news(self, rack: Rack | None) -> Steering | None:
+        """The answer to the last review, if it has come; all of a rack that shares the store call it together."""
         ...
 
-    def enter_store(self, clock: int, *, turn: Turn | None = None) -> None:
-        """Return when all workers stand at ``clock``, where they have left another stage on the store by ``turn``."""
+    def enter_store(self, standing: Standing) -> None:
+        """Return when all workers stand where this one does."""
         ...
 
-    def leave_store(self, clock: int, *, plan: int) -> Turn:
-        """Return when it is known how this worker, which stands still in a plan, goes on."""
+    def leave_store(self, standing: Standing, rack: Rack | None) -> Turn:
+        """Return when it is known how this worker, or its rack, which stands still, goes on."""
         ...
 
 
 class AdaptiveExchange:
-    """Runs the policies that the policy's machine asks for.
+    """Runs the policies that the policy's machine asks for, and has samples dealt as the one in force needs it.
 
     Args:
         replica: Equal on all ranks.
@@ -117,6 +121,8 @@ class AdaptiveExchange:
         rounds: This rank's; dealt in the shares that are asked for.
         timeline: Where waiting for an answer goes.
         channel: Where answers come from.
+        leasing: Where samples come from on the store.
+        steps: Moved where all go on together.
         on_transition: Called after every change, with the optimizer, on every worker.
     """
 
@@ -134,6 +140,8 @@ class AdaptiveExchange:
         rounds: RoundRecords,
         timeline: Timeline,
         channel: SteeringChannel,
+        leasing: Leasing,
+        steps: StepClock,
         on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None,
     ) -> None:
         self._replica = replica
@@ -145,6 +153,8 @@ class AdaptiveExchange:
         self._rounds = rounds
         self._timeline = timeline
         self._channel = channel
+        self._leasing = leasing
+        self._steps = steps
         self._on_transition = on_transition
         self._policy = first
         self._shares: tuple[float, ...] = ()
@@ -156,54 +166,95 @@ class AdaptiveExchange:
         """Of stages that are over."""
         self._clock = 0
         self._rack: Rack | None = None
-        self._turning = False
-        self._current = self._begin(first, turn=None)
+        """This worker's, if racks share the store now."""
+        self._batches: StagedBatches | None = None
+        """Of the latest loop over the data."""
+        self._collective: CollectiveExchange | None = None
+        self._store: StageExchange | None = None
+        self._current: Exchange = self._begin(first, turn=None)
+        """Of the last two the one that is at work."""
 
-    def _begin(self, policy: Policy, *, turn: Turn | None) -> CollectiveExchange | StageExchange:
+    def _begin(self, policy: Policy, *, turn: Turn | None) -> Exchange:
         """The exchange of ``policy``, in force at this worker's clock."""
-        self._rack = self._rack_under(policy)
+        self._rack = self._exchanges.rack(together=policy.synchronous) if policy.racks_share_store else None
+        self._collective = self._store = None
         if policy.exchange == "collective":
-            current = self._exchanges.build(policy)
-            current.share = self._exchanges.share(policy, self._shares)
-            return current
+            self._collective = self._exchanges.build(policy)
+            self._collective.count_as(self._exchanges.share(policy, self._shares))
+            return self._collective
         assert self._stores is not None, f"{policy.spec} without a store"
-        return self._stores.begin(
+        self._store = self._stores.begin(
             policy,
             clock=self._clock,
             leads=self._group.rank == 0 if turn is None else self._group.rank == turn.leader,
-            enter=lambda: self._channel.enter_store(self._clock, turn=turn),
+            enter=lambda: self._channel.enter_store(self._standing(turn)),
+        )
+        return self._store
+
+    def _standing(self, turn: Turn | None) -> Standing:
+        """What this worker says on its way to the store: where it stands, and what is to be dealt out there.
+
+        Args:
+            turn: How it has left another stage on the store, if it has.
+
+        Raises:
+            ConfigError: The samples are not dealt by `Session.shard`, so there is nothing to lease.
+        """
+        source = self._batches
+        if source is None and self._clock > 0:
+            raise ConfigError(
+                f"this run trains on the store from step {self._clock} on, where each worker has as many samples "
+                "as it gets to; write session.shard(loader) around the loader, so that they can be dealt out"
+            )
+        if source is None:
+            return Standing(clock=self._clock)
+        if turn is None:
+            remainder = source.to_leases()
+        else:
+            remainder = source.figures.whole() if turn.remainder is None else turn.remainder
+        return Standing(
+            clock=self._clock,
+            plan=source.plan,
+            figures=source.figures,
+            remainder=remainder,
+            samples=self._rounds.global_samples,
         )
 
-    def _rack_under(self, policy: Policy) -> Rack | None:
-        if not isinstance(policy, Hierarchical) or policy.exchange == "collective":
-            return None
-        members = self._exchanges.racks().members
-        return Rack(
-            group=self._exchanges.own_rack(),
-            sizes=tuple(map(len, members)),
-            evaluates=self._group.rank in members[0],
-            together=policy.synchronous,
+    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
+        """Rounds or leased blocks, as the exchange in force needs it."""
+        self._batches = StagedBatches(
+            figures,
+            plan=plan,
+            seed=self._leasing.seed,
+            rounds=self._rounds,
+            lease=lambda: self._leasing.batches(figures, plan=plan, exchange=self, rack=self._rack),
+            stages=self,
         )
+        return self._batches
+
+    def share_metric(self, metric: float | None) -> float | None:
+        """Rank 0's, on all ranks of a collective; on the store nobody waits for it."""
+        return metric if self.on_store else tell_metric(metric, self._group)
 
     @property
     def on_store(self) -> bool:
         """Whether the store is what updates go through now."""
-        return isinstance(self._current, StageExchange)
+        return self._store is not None
 
     @property
-    def rack(self) -> Rack | None:
-        """This worker's rack, if racks share the store now."""
-        return self._rack
+    def in_rack(self) -> bool:
+        """Whether this worker is one of a rack that shares the store now."""
+        return self._rack is not None
 
     @property
     def halted(self) -> bool:
         """Whether the stage on the store ends, as far as this worker knows."""
-        return isinstance(self._current, StageExchange) and self._current.halted
+        return self._store is not None and self._store.halted
 
     def halt(self) -> None:
         """The stage on the store ends."""
-        if isinstance(self._current, StageExchange):
-            self._current.halted = True
+        if self._store is not None:
+            self._store.halt()
 
     @property
     def ready_s(self) -> float | None:
@@ -262,7 +313,7 @@ class AdaptiveExchange:
 
     def _hear_news(self) -> None:
         """Go on on the store as the answer to the last review says, if it has come."""
-        if not self._awaits_news or (news := self._channel.news()) is None:
+        if not self._awaits_news or (news := self._channel.news(self._rack)) is None:
             return
         self._review, self._awaits_news = news.next_review, False
         if news.keep:
@@ -284,8 +335,8 @@ class AdaptiveExchange:
         if steer.shares != self._shares:
             self._rounds.change(steer.shares)
             self._shares = steer.shares
-            if not isinstance(self._current, StageExchange):
-                self._current.share = self._exchanges.share(self._policy, self._shares)
+            if self._collective is not None:
+                self._collective.count_as(self._exchanges.share(self._policy, self._shares))
 
     def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:
         """Stand still at the end of a stage on the store until it is known how to go on, and begin that.
@@ -296,12 +347,16 @@ class AdaptiveExchange:
         """
         self.flush()
         release()
-        turn = self._channel.leave_store(self._clock, plan=plan)
+        turn = self._channel.leave_store(Standing(clock=self._clock, plan=plan), self._rack)
         steer = turn.steer
         if steer is None:
-            assert isinstance(self._current, StageExchange)
-            self._current.halted = turn.to_the_end
+            assert self._store is not None, "only a stage on the store is left so"
+            if turn.to_the_end:
+                self._store.halt()
+            else:
+                self._store.resume()
             return turn
+        self._rounds.go_on_from(turn.samples)
         self._hear_news()
         self._awaits_news = False
         self._exchanges.passed(turn.samples)
@@ -309,19 +364,17 @@ class AdaptiveExchange:
         self._review, self._holds = steer.next_review, steer.next_clock
         self._change(steer, turn=turn)
         self._take_shares(steer)
-        self._turning = True
-        self._channel.on_admitted(steer.clock)
-        self._turning = False
+        self._steps.go_on_from(steer.clock)
         return turn
 
     def _change(self, steer: Steering, *, turn: Turn | None) -> None:
         before, self._policy = self._policy, parse_policy(steer.policy)
         restored = steer.restore and bool(self._kept)
         _log.info("%s in place of %s%s", steer.policy, before.spec, ", from the last good state" if restored else "")
-        if isinstance(self._current, StageExchange):
-            self._current.take_back()
-        else:
-            self._current.settle()
+        if self._store is not None:
+            self._store.take_back()
+        if self._collective is not None:
+            self._collective.settle()
         if self._group.rank == 0 if turn is None else self._group.rank == turn.leader:
             self._snapshots += self._current.snapshots()
         self._current.close()
@@ -355,13 +408,12 @@ class AdaptiveExchange:
     def admitted_at(self, clock: int) -> None:
         """A rest on the store is over; on a collective nobody rests."""
         self._clock = clock
-        if not self._turning:
-            self._current.admitted_at(clock)
+        self._current.admitted_at(clock)
 
     def flush(self) -> None:
         """Hand in to the store what is held back."""
-        if isinstance(self._current, StageExchange):
-            self._current.flush()
+        if self._store is not None:
+            self._store.flush()
 
     def shared(self) -> State | None:
         """The shared parameters now, on rank 0 (on the store: on the worker that evaluates)."""
@@ -388,4 +440,4 @@ def _own_states_meet(before: Policy, after: Policy) -> bool:
     """Whether workers that had an optimizer's state of their own step alike from now on, and so need the same one."""
     if before.update != "delta" or before.exchange == after.exchange == "store":
         return False
-    return after.update == "gradient" or (isinstance(after, Hierarchical) and not isinstance(before, Hierarchical))
+    return after.update == "gradient" or (after.inner is not None and before.inner is None)

@@ -74,8 +74,7 @@ class AveragingExchange:
         self._refuse = refuse
         self._leads = group.rank == 0
         self._snapshots = snapshots
-        self.share = 1.0
-        """What this rank's parameters count in the mean; the ranks' shares add up to their number."""
+        self._share = 1.0
         self._gauge = gauge
         self._pending: Progress | None = None
         """When the averaging under way was begun."""
@@ -92,6 +91,10 @@ class AveragingExchange:
         else:
             self._average_deltas(make_reducer, outer=outer or {})
             self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors() if kind == "buffer"])
+
+    def count_as(self, share: float) -> None:
+        """Say what this rank's parameters count in the mean; the ranks' shares add up to their number."""
+        self._share = share
 
     def _average(self, tensors: Sequence[Named]) -> None:
         self._means += [ParameterMean(named, group=self._group) for named in _by_dtype(tensors)]
@@ -145,7 +148,7 @@ class AveragingExchange:
     def _start(self, progress: Progress, *, in_full: bool = False) -> None:
         self._started_s = self._timeline.now_s()
         for mean in self._means:
-            mean.start(clock=progress.clock, num_steps=max(1, self._num_steps), share=self.share, in_full=in_full)
+            mean.start(clock=progress.clock, num_steps=max(1, self._num_steps), share=self._share, in_full=in_full)
         self._num_steps = 0
         self._pending = progress
 

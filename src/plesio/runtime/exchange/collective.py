@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from plesio.policies import BSP, Delayed, Hierarchical, LocalSGD, Policy
+from plesio.policies import Policy
 from plesio.policies.compression import NO_COMPRESSION
 from plesio.runtime.compression import CompressedReducer
 from plesio.runtime.compression.comm_hooks import ddp_comm_hook
@@ -24,20 +24,21 @@ from plesio.runtime.exchange.racks import BetweenRacks, Racks
 from plesio.runtime.exchange.replica import Replica
 from plesio.runtime.exchange.store import StoreExchange
 from plesio.runtime.exchange.synchronous import ReducingExchange, SynchronousExchange
+from plesio.runtime.rack_batches import Rack
 from plesio.runtime.timeline import Timeline
 
 __all__ = ["CollectiveExchange", "CollectiveExchanges"]
 
 
 class CollectiveExchange(Exchange, Protocol):
-    """An exchange that another one can follow in the middle of a run.
+    """An exchange that another one can follow in the middle of a run."""
 
-    Attributes:
-        share: What this rank's parameters count in a mean of parameters, relative to an equal share; set between steps,
-            on all ranks after the same one.
-    """
+    def count_as(self, share: float) -> None:
+        """Say what this rank's parameters count in a mean of parameters, relative to an equal share.
 
-    share: float
+        All ranks call it between steps, after the same one.
+        """
+        ...
 
     def settle(self) -> None:
         """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
@@ -103,7 +104,7 @@ class CollectiveExchanges:
         """
         if not shares:
             return 1.0
-        ranks = self._rack_mates() if isinstance(policy, Hierarchical) else [self._group.rank]
+        ranks = [self._group.rank] if policy.inner is None else self._rack_mates()
         return statistics.fmean(shares[rank] for rank in ranks) * self._group.size
 
     def _rack_mates(self) -> Sequence[int]:
@@ -113,47 +114,48 @@ class CollectiveExchanges:
 
     def build(self, policy: Policy) -> CollectiveExchange:
         """The exchange of ``policy``."""
-        if not isinstance(policy, LocalSGD):
+        if policy.inner is not None:
             self._outer_made_as = None  # what it moved on is no longer what is trained
-        match policy:
-            case Hierarchical():
-                return self._build_levels(policy)
-            case LocalSGD():
-                return AveragingExchange(
-                    self._replica,
-                    policy=policy,
-                    group=self._group,
-                    timeline=self._timeline,
-                    refuse=self._refuse,
-                    snapshots=self._snapshots,
-                    gauge=self._gauge,
-                    make_reducer=_reducers_of(self._group, policy, seed=self._seed),
-                    inner_rate=policy.inner_rate,
-                    outer=self._outer_steps(policy),
-                )
-            case BSP() if isinstance(self._group, TorchGroup) and self._ddp_can(policy):
-                return DdpExchange(
-                    self._replica,
-                    group=self._group,
-                    timeline=self._timeline,
-                    refuse=self._refuse,
-                    snapshots=self._snapshots,
-                    gauge=self._gauge,
-                    comm_hook=ddp_comm_hook(policy.compression),
-                )
-            case Delayed() | BSP() if policy.delay > 0 or policy.compression != NO_COMPRESSION:
-                return GradientMeanExchange(
-                    self._replica,
-                    policy=policy,
-                    group=self._group,
-                    timeline=self._timeline,
-                    refuse=self._refuse,
-                    snapshots=self._snapshots,
-                    gauge=self._gauge,
-                    seed=self._seed,
-                )
-            case Delayed():
-                return self.build(BSP())
+            return self._build_levels(policy, policy.inner)
+        if policy.update == "gradient":
+            return self._build_in_step(policy)
+        return AveragingExchange(
+            self._replica,
+            policy=policy,
+            group=self._group,
+            timeline=self._timeline,
+            refuse=self._refuse,
+            snapshots=self._snapshots,
+            gauge=self._gauge,
+            make_reducer=_reducers_of(self._group, policy, seed=self._seed),
+            inner_rate=policy.inner_rate,
+            outer=self._outer_steps(policy),
+        )
+
+    def _build_in_step(self, policy: Policy) -> SynchronousExchange:
+        """That of a policy whose replicas are equal after every step: gradients are averaged."""
+        self._outer_made_as = None
+        if policy.delay == 0 and isinstance(self._group, TorchGroup) and self._ddp_can(policy):
+            return DdpExchange(
+                self._replica,
+                group=self._group,
+                timeline=self._timeline,
+                refuse=self._refuse,
+                snapshots=self._snapshots,
+                gauge=self._gauge,
+                comm_hook=ddp_comm_hook(policy.compression),
+            )
+        if policy.delay > 0 or policy.compression != NO_COMPRESSION:
+            return GradientMeanExchange(
+                self._replica,
+                policy=policy,
+                group=self._group,
+                timeline=self._timeline,
+                refuse=self._refuse,
+                snapshots=self._snapshots,
+                gauge=self._gauge,
+                seed=self._seed,
+            )
         return ReducingExchange(
             self._replica,
             group=self._group,
@@ -163,13 +165,13 @@ class CollectiveExchanges:
             gauge=self._gauge,
         )
 
-    def _ddp_can(self, policy: BSP) -> bool:
+    def _ddp_can(self, policy: Policy) -> bool:
         """Whether DDP makes this mean; of sparse gradients on CPUs alone (by Gloo), and with no hook that casts."""
         if policy.compression == NO_COMPRESSION:
             return all(parameter.device.type == "cpu" for parameter in self._replica.sparse.values())
         return not self._replica.sparse and ddp_comm_hook(policy.compression) is not None
 
-    def _outer_steps(self, policy: LocalSGD) -> Mapping[torch.dtype, OuterStep] | None:
+    def _outer_steps(self, policy: Policy) -> Mapping[torch.dtype, OuterStep] | None:
         """Those of the exchange before, if it made them alike: their momentum outlives a change of the period."""
         made_as = policy.inner_rate, policy.momentum
         if self._outer_made_as != made_as:
@@ -184,17 +186,35 @@ class CollectiveExchanges:
             self._racks = Racks.among(self._group)
         return self._racks
 
-    def own_rack(self) -> Group:
-        """The ranks of this rank's rack; all ranks call it."""
+    def _own_rack(self) -> Group:
         rack = self._group.split(self.racks().members)
         assert rack is not None, "every rank is in a rack"
         return rack
 
-    def build_on_store(self, policy: Hierarchical, store: StoreExchange) -> RackStoreExchange:
-        """The exchange of racks that share a store, to which a rack's first rank goes by ``store``; all call it."""
-        inner = self._inside(self.own_rack()).build(policy.inner)
-        assert isinstance(inner, SynchronousExchange), inner
-        return RackStoreExchange(inner, store, rack=self.own_rack(), replica=self._replica, timeline=self._timeline)
+    def rack(self, *, together: bool) -> Rack:
+        """This rank's rack, in a stage whose racks share the store; all ranks call it.
+
+        Args:
+            together: Whether racks exchange in rounds of all.
+        """
+        members = self.racks().members
+        return Rack(
+            group=self._own_rack(),
+            sizes=tuple(map(len, members)),
+            evaluates=self._group.rank in members[0],
+            together=together,
+        )
+
+    def build_on_store(self, inner: Policy, store: StoreExchange) -> RackStoreExchange:
+        """The exchange of racks that share a store, to which a rack's first rank goes by ``store``; all call it.
+
+        Args:
+            inner: The policy within a rack.
+            store: This worker's way to the store.
+        """
+        rack = self._own_rack()
+        in_step = self._inside(rack)._build_in_step(inner)
+        return RackStoreExchange(in_step, store, rack=rack, replica=self._replica, timeline=self._timeline)
 
     def _inside(self, rack: Group) -> "CollectiveExchanges":
         return CollectiveExchanges(
@@ -206,14 +226,14 @@ class CollectiveExchanges:
             gauge=None if self._gauge is None else _RackGauge(self._gauge, self._rack_mates()),
         )
 
-    def _build_levels(self, policy: Hierarchical) -> CollectiveExchange:
+    def _build_levels(self, policy: Policy, inner: Policy) -> CollectiveExchange:
         racks = self.racks()
         if len(racks.members) == 1:
             if self._group.rank == 0:
                 self._timeline.meter.totals.fallbacks.append(
-                    f"all workers are in one rack, so {policy.spec} is {policy.inner.spec}"
+                    f"all workers are in one rack, so {policy.spec} is {inner.spec}"
                 )
-            return self.build(policy.inner)
+            return self.build(inner)
         between = BetweenRacks(self._group, racks, rails=policy.compression.cuts, watch=self._watch)
         outer = AveragingExchange(
             self._replica,
@@ -225,10 +245,10 @@ class CollectiveExchanges:
             gauge=self._gauge,
             make_reducer=_reducers_of(between, policy, seed=self._seed),
         )
-        return HierarchicalExchange(self._inside(between.inside).build(policy.inner), outer)
+        return HierarchicalExchange(self._inside(between.inside).build(inner), outer)
 
 
-def _reducers_of(group: Group | BetweenRacks, policy: LocalSGD | Hierarchical, *, seed: int) -> ReducerMaker | None:
+def _reducers_of(group: Group | BetweenRacks, policy: Policy, *, seed: int) -> ReducerMaker | None:
     """None where everything is sent in full."""
     compression = policy.compression
     if compression == NO_COMPRESSION:

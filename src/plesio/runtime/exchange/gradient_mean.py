@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from plesio.policies import BSP, Delayed
+from plesio.policies import Policy
 from plesio.runtime.compression import CompressedReducer, PendingMean
 from plesio.runtime.compression.records import CompressionRecords
 from plesio.runtime.exchange.exchange import Gauge, Progress, Refusal, SnapshotTaker
@@ -72,7 +72,7 @@ class GradientMeanExchange(SynchronousExchange):
         self,
         replica: Replica,
         *,
-        policy: BSP | Delayed,
+        policy: Policy,
         group: Group,
         timeline: Timeline,
         refuse: Refusal,

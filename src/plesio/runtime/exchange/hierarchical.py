@@ -31,14 +31,9 @@ class HierarchicalExchange:
         self._inner = inner
         self._outer = outer
 
-    @property
-    def share(self) -> float:
-        """What this rank's parameters count in a mean over all ranks, relative to an equal share; equal in a rack."""
-        return self._outer.share
-
-    @share.setter
-    def share(self, share: float) -> None:
-        self._outer.share = share
+    def count_as(self, share: float) -> None:
+        """Say what this rank's parameters count in a mean over all ranks; equal in a rack."""
+        self._outer.count_as(share)
 
     @property
     def ready_s(self) -> float | None:

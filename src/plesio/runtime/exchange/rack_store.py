@@ -58,9 +58,13 @@ class RackStoreExchange:
         """Whether the stage that the exchange is for ends, as far as the rack has heard."""
         return self._store.halted
 
-    @halted.setter
-    def halted(self, halted: bool) -> None:
-        self._store.halted = halted
+    def halt(self) -> None:
+        """The stage that the exchange is for ends."""
+        self._store.halt()
+
+    def resume(self) -> None:
+        """The stage that the exchange is for goes on after all."""
+        self._store.resume()
 
     def begin(self, clock: int) -> None:
         """Take the shared state over and begin at ``clock``. All of a rack call it, as all that follows."""
@@ -121,7 +125,7 @@ class RackStoreExchange:
                 for parameter, part in zip(alike, parts, strict=True):
                     parameter.copy_(part.view_as(parameter))
         credit, waited_s, halted = told.tolist()
-        store.credit, store.halted = int(credit), bool(halted)
+        store.hear(credit=int(credit), halted=bool(halted))
         return float(waited_s)
 
     def flush(self) -> None:

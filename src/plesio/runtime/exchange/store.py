@@ -58,8 +58,7 @@ class StoreExchange:
         refuse: Refusal,
         gauge: Gauge | None = None,
     ) -> None:
-        self.halted = False
-        """Whether the stage that the exchange is for ends, as far as this worker has heard."""
+        self._halted = False
         self._replica = replica
         self._policy = policy
         self._gauge = gauge
@@ -76,13 +75,38 @@ class StoreExchange:
         self._clock = 0
         self._pushed_clock = 0
         self._version = 0
-        self.credit = 0
-        """The clock up to which this worker may run."""
-        self.waited_s = 0.0
-        """Seconds of the last exchange that it waited for others."""
+        self._credit = 0
+        self._waited_s = 0.0
         self._fetched_snapshots = len(client.snapshots())
         # Where the servers step, the replica's own optimizer may never do; a scheduler would take that for a mistake.
         replica.optimizer._opt_called = True  # type: ignore[attr-defined]
+
+    @property
+    def halted(self) -> bool:
+        """Whether the stage that the exchange is for ends, as far as this worker has heard."""
+        return self._halted
+
+    def halt(self) -> None:
+        """The stage that the exchange is for ends."""
+        self._halted = True
+
+    def resume(self) -> None:
+        """The stage that the exchange is for goes on after all."""
+        self._halted = False
+
+    @property
+    def credit(self) -> int:
+        """The clock up to which this worker may run."""
+        return self._credit
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds of the last exchange that it waited for others."""
+        return self._waited_s
+
+    def hear(self, *, credit: int, halted: bool) -> None:
+        """What another worker, which exchanges for this one, was told."""
+        self._credit, self._halted = credit, halted
 
     def offer_initial(self) -> None:
         """Give the servers this replica's state to start from, the optimizer's too where they step it (one worker).
@@ -155,7 +179,7 @@ class StoreExchange:
 
     def due(self, clock: int) -> bool:
         """Whether an exchange follows step ``clock``: the period is over, or the credit is used up."""
-        return self._policy.exchanges_at(clock) or clock + 1 > self.credit
+        return self._policy.exchanges_at(clock) or clock + 1 > self._credit
 
     def add(self, progress: Progress, *, finite: bool, due: bool) -> None:
         """Make the step that is in the gradients a part of the update under way, if it is finite.
@@ -263,22 +287,22 @@ class StoreExchange:
         self._merge(replies)
         ended_s = self._timeline.now_s()
         # the server says how long it held the answer back for others; the rest was the transfer
-        self.waited_s = min(max(reply.held_s for reply in replies), ended_s - begun_s)
-        self._timeline.wait(begun_s, begun_s + self.waited_s, clock=self._clock)
-        self._timeline.communicate(begun_s + self.waited_s, ended_s, clock=self._clock)
+        self._waited_s = min(max(reply.held_s for reply in replies), ended_s - begun_s)
+        self._timeline.wait(begun_s, begun_s + self._waited_s, clock=self._clock)
+        self._timeline.communicate(begun_s + self._waited_s, ended_s, clock=self._clock)
         self._timeline.event("pull", at_s=ended_s, clock=self._clock, version=self._version)
 
     def _merge(self, replies: list[Reply]) -> None:
         self._write(self._by_name, replies)
         self._version = min(reply.version for reply in replies)
-        self.credit = min(reply.credit for reply in replies)
-        self.halted = any(reply.halted for reply in replies)
+        self._credit = min(reply.credit for reply in replies)
+        self._halted = any(reply.halted for reply in replies)
         if self._policy.update == "delta":
             self._base = {name: p.detach().clone() for name, p in self._replica.parameters.items()}
 
     def flush(self) -> None:
         """Hand in what is held back, and wait until it has been decided on."""
-        self.waited_s = 0.0
+        self._waited_s = 0.0
         if self._num_steps:
             self._push()
             self._pull(clock=0)  # credit for a first step is always there

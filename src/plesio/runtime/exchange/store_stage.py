@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from plesio.policies import Hierarchical, Policy
+from plesio.policies import Policy
 from plesio.runtime.exchange.collective import CollectiveExchanges
 from plesio.runtime.exchange.exchange import Gauge, Refusal
 from plesio.runtime.exchange.layout import Layout
@@ -67,8 +67,8 @@ class StoreExchanges:
             gauge=self._gauge,
         )
         exchange: StageExchange = store
-        if isinstance(policy, Hierarchical):
-            exchange = self._exchanges.build_on_store(policy, store)
+        if policy.inner is not None:
+            exchange = self._exchanges.build_on_store(policy.inner, store)
         begun_s = self._timeline.now_s()
         if leads:
             store.offer_initial()

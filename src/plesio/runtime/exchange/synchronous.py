@@ -28,8 +28,6 @@ class SynchronousExchange:
     """
 
     ready_s: float | None = None
-    share = 1.0
-    """Of a mean of parameters, which is never taken here: gradients are weighed step by step."""
 
     def __init__(
         self,
@@ -48,6 +46,9 @@ class SynchronousExchange:
         self._leads = group.rank == 0
         self._snapshots = snapshots
         self._gauge = gauge
+
+    def count_as(self, share: float) -> None:
+        """No mean of parameters is ever taken here: gradients are weighed step by step."""
 
     def step(self, progress: Progress) -> None:
         """Step the optimizer with the averaged gradient, the same on every rank."""

@@ -78,9 +78,10 @@ class ServerConnections:
         host: Where the server is.
         fabric: Carries what it sends.
         memory: For payloads.
+        queue: What the server has to do: a bulk message leaves when it has had the time to make it.
     """
 
-    def __init__(self, *, host: int, fabric: Fabric, memory: Memory) -> None:
+    def __init__(self, *, host: int, fabric: Fabric, memory: Memory, queue: "WorkQueue") -> None:
         self.host = host
         self.fabric = fabric
         self.memory = memory
@@ -88,8 +89,7 @@ class ServerConnections:
         self.refused: Counter[Refusal] = Counter()
         self.generation = 0
         self.lines: dict[bytes, ControlLine] = {}
-        self.answer: Callable[[Callable[[], None]], None] = lambda send: send()
-        """Sends a bulk message when the server has had the time to make it."""
+        self._queue = queue
 
     def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
         """Send a control message; False when the peer is not connected."""
@@ -117,7 +117,7 @@ class ServerConnections:
         bulk = Bulk(peer=b"", header=header, meta=meta or {}, payload=payload.reshape(-1).view(np.uint8))
         num_bytes = _BULK_BYTES + _json_bytes(meta) + payload.nbytes
         self.traffic.of("ipc" if line.host == self.host else "tcp").sent_payload += num_bytes
-        self.answer(lambda: line.bulk_to_worker.send(num_bytes, lambda: line.deliver(bulk)))
+        self._queue.answer(lambda: line.bulk_to_worker.send(num_bytes, lambda: line.deliver(bulk)))
         return bulk
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
@@ -129,53 +129,35 @@ class ServerConnections:
         self.memory.release(bulk)
 
 
-class VirtualServer:
-    """A server that takes its messages, and makes its answers, one after the other, each for as long as it would take.
+class WorkQueue:
+    """What a server has to do: its messages and answers one after the other, each for as long as it would take.
 
     Args:
-        index: Number of the server.
-        connections: Its connections.
-        first: Server 0, for the others.
-        costs: What messages cost it.
-        process: Has its host's processors do so many seconds of work, and then calls the function.
-        make: Makes the server proper.
+        costs: What messages cost.
+        process: Has the host's processors do so many seconds of work, and then calls the function.
     """
 
-    def __init__(
-        self,
-        index: int,
-        *,
-        connections: ServerConnections,
-        costs: HostCosts,
-        process: Callable[[float, Callable[[], None]], None],
-        make: Callable[["VirtualServer"], JobServer],
-    ) -> None:
-        self.index = index
-        self.connections = connections
+    def __init__(self, costs: HostCosts, *, process: Callable[[float, Callable[[], None]], None]) -> None:
         self._costs = costs
         self._process = process
         self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
         """What is to be done, and how long it takes."""
         self._answers: list[tuple[float, Callable[[], None]]] = []
         self._busy = False
-        connections.answer = self._answer
-        self.proper = make(self)
 
-    def receive(self, incoming: Incoming, *, num_bytes: int) -> None:
-        """A message is here; it is acted on when those before it are done with."""
-        # a request without a payload costs what its answer does
-        work_s = 0.0 if isinstance(incoming, Bulk) and not num_bytes else self._costs.serve(num_bytes)
-        self._do(work_s, lambda: self.proper.handle([incoming]))
-
-    def obey(self, incoming: Control | Bulk) -> None:
-        """A decision of server 0 is here."""
-        if isinstance(incoming, Control):
-            self._do(self._costs.serve(0), lambda: self.proper.obey([incoming]))
-
-    def _answer(self, send: Callable[[], None]) -> None:
+    def answer(self, send: Callable[[], None]) -> None:
+        """Send a bulk message when it has been made."""
         self._answers.append((self._costs.serve(0), send))
         if not self._busy:
             self._do_next()
+
+    def do(self, num_bytes: int, act: Callable[[], None]) -> None:
+        """Act on a message with a payload of so many bytes when those before it are done with."""
+        self._do(self._costs.serve(num_bytes), act)
+
+    def do_at_once(self, act: Callable[[], None]) -> None:
+        """The same, where acting takes no time of its own."""
+        self._do(0.0, act)
 
     def _do(self, work_s: float, act: Callable[[], None]) -> None:
         self._waiting.append((work_s, act))
@@ -195,6 +177,42 @@ class VirtualServer:
                 self._do_next()
 
             self._process(work_s, done)
+
+
+class VirtualServer:
+    """A server behind the queue of what it has to do.
+
+    Args:
+        index: Number of the server.
+        connections: Its connections.
+        queue: What it has to do.
+        make: Makes the server proper.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        connections: ServerConnections,
+        queue: WorkQueue,
+        make: Callable[["VirtualServer"], JobServer],
+    ) -> None:
+        self.index = index
+        self.connections = connections
+        self._queue = queue
+        self.proper = make(self)
+
+    def receive(self, incoming: Incoming, *, num_bytes: int) -> None:
+        """A message is here; it is acted on when those before it are done with."""
+        if isinstance(incoming, Bulk) and not num_bytes:  # a request without a payload costs what its answer does
+            self._queue.do_at_once(lambda: self.proper.handle([incoming]))
+        else:
+            self._queue.do(num_bytes, lambda: self.proper.handle([incoming]))
+
+    def obey(self, incoming: Control | Bulk) -> None:
+        """A decision of server 0 is here."""
+        if isinstance(incoming, Control):
+            self._queue.do(0, lambda: self.proper.obey([incoming]))
 
 
 class ControlLine:

@@ -10,8 +10,8 @@ from plesio.cost.link_changes import seconds_through_changes
 from plesio.cost.placement import all_reduce_on, broadcast_on
 from plesio.protocol.peers import server_identity
 from plesio.runtime.job_server import JobServer
-from plesio.runtime.ledger import Meter
-from plesio.runtime.virtual.connections import ControlLine, Memory, ServerConnections, VirtualServer
+from plesio.runtime.meter import Meter
+from plesio.runtime.virtual.connections import ControlLine, Memory, ServerConnections, VirtualServer, WorkQueue
 from plesio.runtime.virtual.fabric import Fabric
 from plesio.runtime.virtual.group import Meeting
 from plesio.runtime.virtual.scheduler import Scheduler, Turn
@@ -137,14 +137,16 @@ class Deployment:
         return self._servers[index]
 
     def _start(self, index: int) -> VirtualServer:
-        connections = ServerConnections(host=index % self.num_hosts, fabric=self.fabric, memory=self.memory)
+        host = index % self.num_hosts
+        queue = WorkQueue(self.costs, process=partial(self.process, host))
+        connections = ServerConnections(host=host, fabric=self.fabric, memory=self.memory, queue=queue)
 
         def make(server: VirtualServer) -> JobServer:
             first = None
             if index > 0:
                 first = ControlLine(
                     server_identity(index).encode(),
-                    host=connections.host,
+                    host=host,
                     server=self._servers[0],
                     on_arrival=server.obey,
                 )
@@ -157,8 +159,7 @@ class Deployment:
                 cross_rack_bytes=lambda: self.fabric.cross_rack_bytes,
             )
 
-        process = partial(self.process, connections.host)
-        return VirtualServer(index, connections=connections, costs=self.costs, process=process, make=make)
+        return VirtualServer(index, connections=connections, queue=queue, make=make)
 
     def process(self, host: int, work_s: float, on_done: Callable[[], None]) -> None:
         """Have a host's processors do ``work_s`` seconds of work of a server or worker; ``on_done`` follows."""

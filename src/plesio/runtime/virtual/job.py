@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError, TransportError, WorkerLostError
@@ -13,8 +12,7 @@ from plesio.protocol.to_server import Heartbeat
 from plesio.protocol.to_worker import Alive, Expelled, Lost
 from plesio.runtime.environment import Place
 from plesio.runtime.exchange.transport import Bulk, Control
-from plesio.runtime.ledger import Meter
-from plesio.runtime.pacing import Pacer
+from plesio.runtime.meter import Meter
 from plesio.runtime.rack_choice import RackChoice, Wish
 from plesio.runtime.virtual.connections import ControlLine, WorkerLine
 from plesio.runtime.virtual.deployment import Deployment
@@ -80,8 +78,6 @@ class _Pulse:
         self.failure = None
         self._abort = abort
         self._meter = meter
-        # of this process's memory nobody can say whose it is
-        meter.memory_bytes = lambda: self._deployment.costs.memory_bytes
         self._deployment.meters[self._turn] = meter
 
     def wait_for_failure(self) -> PlesioError | None:
@@ -131,9 +127,6 @@ class VirtualJob:
         self._host = deployment.host_of(place.rank)
         self.rack = deployment.cluster.rack_of_host(self._host)
         self.clock: Clock = VirtualClock(deployment, turn, host=self._host)
-        self.pacer: Pacer | None = None
-        self.policy: str | None = None
-        self.trace: Path | None = None
         self._lines: list[WorkerLine] = []
         self._pulse: _Pulse | None = None
         self._group: VirtualGroup | None = None
@@ -206,6 +199,10 @@ class VirtualJob:
     def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
         """A function that tells what was sent since ``before``."""
         return lambda: dict(self.bytes_sent() - before)
+
+    def memory_bytes(self) -> int:
+        """What a worker is said to need: of this process's memory nobody can say whose it is."""
+        return self._deployment.costs.memory_bytes
 
     def let_servers_go_on(self) -> None:
         """No worker has started them."""

@@ -124,8 +124,7 @@ class Scheduler:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.num_switches = 0
-        self.on_turn: Callable[[], None] = lambda: None
-        """Called at every turn, by the thread that gives it up; must not sleep or wait."""
+        self._on_turn: Callable[[], None] | None = None
         self._ready: deque[Turn] = deque()
         self._live: dict[Turn, threading.Thread] = {}
         self._all_ended = threading.Event()
@@ -156,11 +155,15 @@ class Scheduler:
         self._ready.append(turn)
         return turn
 
-    def run(self) -> None:
+    def run(self, *, on_turn: Callable[[], None] | None = None) -> None:
         """Run until all threads have ended; called by the main thread, which is not one of them.
 
         Ctrl-C is a `KeyboardInterrupt` in every thread, which they meet one after the other, each at its next turn.
+
+        Args:
+            on_turn: Called at every turn, by the thread that gives it up; must not sleep or wait.
         """
+        self._on_turn = on_turn
         outside = _RandomStreams.now()
         self._pass_on()
         try:
@@ -252,7 +255,8 @@ class Scheduler:
 
     def _hand_over(self, turn: Turn, *, ends: bool = False) -> None:
         """Give up the turn, and return when it comes back (never, if the thread ends)."""
-        self.on_turn()
+        if self._on_turn is not None:
+            self._on_turn()
         following = self._next()
         if following is turn:
             return

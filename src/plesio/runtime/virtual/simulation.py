@@ -13,7 +13,7 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.host_costs import HostCosts
 from plesio.runtime.environment import Place
-from plesio.runtime.job_handle import as_ambient_job
+from plesio.runtime.job_handle import Ambient, within
 from plesio.runtime.virtual.deployment import Deployment
 from plesio.runtime.virtual.job import VirtualJob
 from plesio.runtime.virtual.scheduler import StallError, Turn, WorkerGone
@@ -122,7 +122,7 @@ class _Stage(Generic[T]):
         def body() -> None:
             job, _ = self.jobs[rank]
             try:
-                with as_ambient_job(job):
+                with within(Ambient(job=job)):
                     outcome.value = self.main(job)
             except WorkerGone:
                 pass  # as a killed process: it says nothing any more
@@ -174,12 +174,10 @@ def simulate(
     for _ in range(num_workers):
         stage.enter()
     stage.await_faults(iter(faults))
-    if on_progress is not None:
-        deployment.scheduler.on_turn = _Look(deployment, on_progress)
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums are then added up in the same order on every machine
     try:
-        deployment.scheduler.run()
+        deployment.scheduler.run(on_turn=None if on_progress is None else _Look(deployment, on_progress))
     except StallError as stall:
         raise _first_error(stage.outcomes) or stall from stall
     finally:
