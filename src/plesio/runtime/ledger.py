@@ -64,6 +64,10 @@ class Ledger:
         self._communicate_s: Counter[int] = Counter()
         self.started_unix_s = time.time()
 
+    def note_servers(self, *, sent: Counter[str], refused: Counter[str], cross_rack_bytes: int) -> None:
+        """What the servers have sent so far in this run, by class of link, and whom they have turned away, and why."""
+        self.server_bytes, self.refused_peers, self.cross_rack_bytes = sent, refused, cross_rack_bytes
+
     def report(self, worker: int, report: Report) -> None:
         """Take in a worker's figures."""
         self._reports[worker] = report

@@ -2,7 +2,7 @@
 
 Between two exchanges the replica goes on by itself, with its own optimizer: a worker sees its own updates at once,
 those of others at the next pull. An exchange happens when the policy's period is over, or earlier when the credit that
-came with the last pull is used up; so parameters are never older than the policy allows (see `ShardHost` for why no
+came with the last pull is used up; so parameters are never older than the policy allows (see `ShardServer` for why no
 other message is needed).
 
 What is pushed: for ``gradient`` updates the mean gradient of the steps since the last push, for ``delta`` updates the
