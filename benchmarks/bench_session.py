@@ -31,8 +31,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import plesio
-from plesio.runtime.environment import Place
 from plesio.runtime.launcher import launch
+from plesio.runtime.worker.environment import Place
 from record import Spread, print_table, print_verdict, save
 
 LIMIT = 0.98

@@ -26,9 +26,9 @@ from torch.utils.data import DataLoader
 
 import plesio
 from plesio.cost.step_time import Constant
-from plesio.runtime.environment import Place
 from plesio.runtime.launcher import launch
-from plesio.runtime.pacing import Pacer
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.pacing import Pacer
 from plesio.tasks.digits import digits
 from record import Spread, print_table, print_verdict, save
 

@@ -23,10 +23,10 @@ from torch.utils.data import DataLoader
 import plesio
 from plesio.cost.cluster import parse_cluster
 from plesio.cost.step_time import Constant
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
-from plesio.runtime.virtual.scheduler import Scheduler, Turn
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
 from plesio.sim.kernel import Kernel
 from plesio.tasks.digits import digits
 from record import Spread, print_table, print_verdict, save

@@ -19,9 +19,9 @@ from plesio.cost.cluster import parse_cluster
 from plesio.cost.step_time import Constant
 from plesio.report.explanation_page import render_explanation, render_explanation_page
 from plesio.report.explanation_runs import find_changing_runs
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks import load_task
 
 CLUSTER = parse_cluster('hosts = 4\nnic = { latency = "100 us", bandwidth = "50 Mbit/s" }')

@@ -16,9 +16,9 @@ import plesio
 from plesio.core.results import RunResult
 from plesio.cost.cluster import parse_cluster
 from plesio.cost.step_time import Constant
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks import load_task
 
 POLICIES = ("bsp", "local_sgd:4", "hier:bsp/local_sgd:4", "hier:bsp/ssp:4")

@@ -15,9 +15,9 @@ from plesio.core.results import RunResult
 from plesio.core.units import parse_bandwidth
 from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.step_time import LogNormal
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks import load_task
 
 POLICIES = ("ssp:0", "ssp:4", "ssp:16")

@@ -24,9 +24,9 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks import load_task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -29,14 +29,14 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.cost.step_time import Constant
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
-from plesio.runtime.exchange.exchange import Progress
-from plesio.runtime.meter import Meter
-from plesio.runtime.monitor import StepMonitor
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.rounds import RoundRecords
-from plesio.runtime.timeline import Timeline
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.exchange.exchange import Progress
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.monitor import StepMonitor
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from record import print_table, print_verdict, save

@@ -23,9 +23,9 @@ from plesio.cost.step_time import LogNormal, Stalls, StepTime
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.join import join
 from plesio.runtime.join_options import JoinOptions
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks.task import seeded
 
 __all__ = ["Trial", "cluster_of", "run_trial"]

@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812  # as everyone calls it
 from torch.utils.data import DataLoader, Dataset
 
 import plesio
-from plesio.runtime.environment import Place
+from plesio.runtime.worker.environment import Place
 
 NUM_SAMPLES = 96
 NUM_FEATURES = 6
@@ -182,7 +182,7 @@ def one_run(*, policy: str, job: plesio.Job | None = None, **options: Any) -> di
 
 def _pacer(step_s: float) -> Any:
     from plesio.cost.step_time import Constant
-    from plesio.runtime.pacing import Pacer
+    from plesio.runtime.worker.pacing import Pacer
 
     return Pacer(step_time=Constant(mean_s=step_s), seed=0, worker=int(os.environ["RANK"]))
 

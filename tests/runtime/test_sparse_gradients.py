@@ -17,10 +17,10 @@ import plesio
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.environment import Place
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import Simulation, simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import Simulation, simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.testing import LocalJob
 from support.workers import cluster_of_racks, workers_of
 

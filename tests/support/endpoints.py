@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.runtime.exchange.transport import Bulk, Header, Refusal, Traffic
+from plesio.runtime.transport import Bulk, Header, Refusal, Traffic
 
 
 class KeepingEndpoint:

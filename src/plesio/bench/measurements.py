@@ -22,11 +22,11 @@ from plesio.bench.process_pool import enlisted
 from plesio.bench.recipe import TaskSection
 from plesio.bench.trainer import section_task
 from plesio.core.errors import PlesioError
-from plesio.runtime.environment import Place
-from plesio.runtime.exchange.shard import SUPPORTED_OPTIMIZERS
 from plesio.runtime.job import Job
 from plesio.runtime.join import join
 from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS
+from plesio.runtime.worker.environment import Place
 from plesio.tasks.check import check_task
 from plesio.tasks.task import Task
 
@@ -173,7 +173,7 @@ def _scaled(task: Task, scale: float) -> tuple[nn.Module, torch.optim.Optimizer,
 
 def _server_processes() -> list[psutil.Process]:
     """The servers that this worker's job has started."""
-    return [child for child in psutil.Process().children() if "plesio.runtime.server" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "plesio.runtime.server.process" in child.cmdline()]
 
 
 def _processor_s(process: psutil.Process) -> float:

@@ -14,9 +14,9 @@ from plesio.bench.virtual_pool import machine_of, pacer_of_machine
 from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration
-from plesio.runtime.job_handle import Ambient, within
-from plesio.runtime.virtual import Progress, simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.job_handle import Ambient, within
+from plesio.runtime.worlds.virtual import Progress, simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 
 __all__ = ["simulate_script"]
 

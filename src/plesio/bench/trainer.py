@@ -17,12 +17,12 @@ from plesio.bench.recipe import Recipe, TaskSection
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.environment import Place
 from plesio.runtime.job import Job
-from plesio.runtime.job_handle import JobHandle
 from plesio.runtime.join import join
 from plesio.runtime.join_options import JoinOptions
-from plesio.runtime.pacing import Pacer
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.job_handle import JobHandle
+from plesio.runtime.worker.pacing import Pacer
 from plesio.tasks.check import check_task
 from plesio.tasks.load import load_task
 from plesio.tasks.task import Task

@@ -13,9 +13,9 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.host_costs import HostCosts
 from plesio.cost.step_time import Constant
 from plesio.protocol.figures import RunFigures
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import Progress, simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import Progress, simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks.check import check_task
 
 __all__ = ["VirtualPool", "machine_of", "pacer_of_machine"]

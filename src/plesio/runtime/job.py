@@ -26,15 +26,15 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
 from plesio.protocol.peers import heartbeat_identity, worker_identity
-from plesio.runtime.environment import Place
-from plesio.runtime.exchange.group import TorchGroup
-from plesio.runtime.exchange.host_racks import HostRacks, find_host_racks
-from plesio.runtime.exchange.tcp_traffic import TcpTraffic
-from plesio.runtime.exchange.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys, new_job_secret
-from plesio.runtime.heartbeat import Heartbeat
-from plesio.runtime.meter import process_memory_bytes
-from plesio.runtime.rack_choice import RackChoice, Wish, choose
-from plesio.runtime.server import MAX_BULK_BYTES, ServerConfig
+from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
+from plesio.runtime.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys, new_job_secret
+from plesio.runtime.transport.tcp_traffic import TcpTraffic
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
+from plesio.runtime.worker.heartbeat import Heartbeat
+from plesio.runtime.worker.meter import process_memory_bytes
+from plesio.runtime.worker.rack_choice import RackChoice, Wish, choose
 
 __all__ = ["Job"]
 
@@ -136,7 +136,7 @@ class Job:
         )
         # A session of its own: Ctrl-C is for the workers, which then say goodbye to a server that still listens.
         process = subprocess.Popen(
-            [sys.executable, "-m", "plesio.runtime.server"],
+            [sys.executable, "-m", "plesio.runtime.server.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

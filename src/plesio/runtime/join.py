@@ -12,23 +12,23 @@ from plesio.core.errors import ConfigError
 from plesio.core.logs import set_up_logging, speak_as
 from plesio.core.trace import TraceWriter
 from plesio.policies import Policy, parse_policy
-from plesio.runtime.environment import Place
-from plesio.runtime.exchange.exchange import LocalExchange, SnapshotTaker
-from plesio.runtime.exchange.replica import Replica
-from plesio.runtime.exchange.shard import optimizer_spec
 from plesio.runtime.job import Job
-from plesio.runtime.job_handle import JobHandle, ambient
 from plesio.runtime.join_options import JoinOptions
-from plesio.runtime.meter import Meter
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.parts import OnTransition, Parts
-from plesio.runtime.rack_choice import RackChoice, Racks, Wish, check_racks
-from plesio.runtime.session import Session
-from plesio.runtime.sharing import InRounds
-from plesio.runtime.step_clock import StepClock
-from plesio.runtime.timeline import Timeline
+from plesio.runtime.parameters.optimizer_spec import optimizer_spec
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.job_handle import JobHandle, ambient
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worker.rack_choice import RackChoice, Racks, Wish, check_racks
+from plesio.runtime.worker.session import Session
+from plesio.runtime.worker.sharing import InRounds
+from plesio.runtime.worker.step_clock import StepClock
+from plesio.runtime.worker.timeline import Timeline
 from plesio.runtime.worlds.alone import AloneWorld
 from plesio.runtime.worlds.distributed import DistributedWorld
+from plesio.runtime.worlds.parts import OnTransition, Parts
 
 __all__ = ["join"]
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.job_handle import JobHandle
-from plesio.runtime.pacing import Pacer
+from plesio.runtime.worker.job_handle import JobHandle
+from plesio.runtime.worker.pacing import Pacer
 
 __all__ = ["JoinOptions"]
 

@@ -19,9 +19,9 @@ from plesio.policies.adaptive.system.choice import Allowance
 from plesio.policies.adaptive.system.monitor import SystemMonitor
 from plesio.policies.adaptive.system.sent_bytes import SentBytes
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 
 NUM_WORKERS, NUM_ROWS, WIDTH, NUM_WORDS, BATCH_SIZE = 4, 20_000, 32, 8, 8
 TABLE_BYTES = 4.0 * NUM_ROWS * WIDTH

@@ -3,7 +3,7 @@ from collections.abc import Iterable
 from plesio.protocol.effects import CreditOrder, HaltOrder, Order, Orders, Tell
 from plesio.protocol.message import decode, kind_of
 from plesio.protocol.to_worker import Entered, Lost
-from plesio.runtime.effect_carrier import EffectCarrier
+from plesio.runtime.server.effect_carrier import EffectCarrier
 from support.endpoints import KeepingEndpoint
 
 ORDERS = [CreditOrder(worker=0, clock=4), HaltOrder()]

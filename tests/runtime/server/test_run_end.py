@@ -9,9 +9,9 @@ from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import Message
 from plesio.protocol.to_server import Ended
 from plesio.protocol.to_worker import RunEnded
-from plesio.runtime.coordinator import Coordinator
-from plesio.runtime.run_end import RunEnd
-from plesio.runtime.server_traffic import ServerTraffic
+from plesio.runtime.coordinator.coordinator import Coordinator
+from plesio.runtime.server.run_end import RunEnd
+from plesio.runtime.server.server_traffic import ServerTraffic
 from support.endpoints import KeepingEndpoint
 
 

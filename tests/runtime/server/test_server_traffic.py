@@ -2,9 +2,9 @@ from collections import Counter
 
 from plesio.protocol.figures import RunInfo
 from plesio.protocol.to_server import Ended
-from plesio.runtime.exchange.transport import Refusal
-from plesio.runtime.ledger import Ledger
-from plesio.runtime.server_traffic import ServerTraffic
+from plesio.runtime.coordinator.ledger import Ledger
+from plesio.runtime.server.server_traffic import ServerTraffic
+from plesio.runtime.transport import Refusal
 from support.endpoints import KeepingEndpoint
 
 

@@ -7,9 +7,9 @@ from plesio.protocol.bulk import Initial, Pull, Pulled, Push, Shared, SharedRequ
 from plesio.protocol.effects import AdmitOrder, ApplyOrder, CreditOrder, DropOrder, Order, SnapshotOrder
 from plesio.protocol.message import Message, decode, kind_of
 from plesio.protocol.peers import worker_identity
-from plesio.runtime.exchange.layout import Layout
-from plesio.runtime.exchange.shard_server import ShardServer
-from plesio.runtime.exchange.transport import Bulk, Header
+from plesio.runtime.parameters.layout import Layout
+from plesio.runtime.server.shard_server import ShardServer
+from plesio.runtime.transport import Bulk, Header
 from plesio.testing import FakeClock
 from support.endpoints import KeepingEndpoint
 

@@ -7,10 +7,10 @@ from plesio.core.errors import PlesioError
 from plesio.core.results import Evaluation, RunResult, write_results
 from plesio.policies import Policy
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.ledger import Ledger
-from plesio.runtime.machine import environment
-from plesio.runtime.meter import Meter
-from plesio.runtime.rounds import RoundRecords
+from plesio.runtime.coordinator.ledger import Ledger
+from plesio.runtime.worker.machine import environment
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.rounds import RoundRecords
 
 __all__ = ["AloneWorld"]
 

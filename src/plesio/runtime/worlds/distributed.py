@@ -13,13 +13,13 @@ from plesio.policies import Policy
 from plesio.protocol.figures import RunInfo
 from plesio.protocol.to_server import Evaluations, Goodbye, Join, ResultRequest
 from plesio.protocol.to_worker import Result, RunEnded, Start
-from plesio.runtime.exchange.connection import ServerConnection
-from plesio.runtime.exchange.group import Group
-from plesio.runtime.exchange.store_client import StoreClient
-from plesio.runtime.job_handle import JobHandle, Pulse
-from plesio.runtime.machine import environment
-from plesio.runtime.meter import Meter
-from plesio.runtime.rounds import RoundRecords
+from plesio.runtime.transport.connection import ServerConnection
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.store_client import StoreClient
+from plesio.runtime.worker.job_handle import JobHandle, Pulse
+from plesio.runtime.worker.machine import environment
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.rounds import RoundRecords
 
 __all__ = ["DistributedWorld"]
 
