@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.worlds.virtual import test_switch as switch
-from runtime.worlds.virtual.test_switch import NUM_SAMPLES, Worker, assert_same_parameters, seen_in, stages_of
 
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant, LogNormal, StepTime
@@ -18,6 +16,8 @@ from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation
 from plesio.testing import LocalJob
+from runtime.worlds.virtual import test_switch as switch
+from runtime.worlds.virtual.test_switch import NUM_SAMPLES, Worker, assert_same_parameters, seen_in, stages_of
 from support.decisions import script, to, to_setting
 from support.workers import cluster_of_racks, pretend_hosts, workers_of
 
