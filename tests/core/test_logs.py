@@ -49,7 +49,7 @@ def test_all_of_it_with_rank_and_clock():
     assert first.endswith("worker 0 clock 10 plesio.runtime.worker.session: 0 of 2")
     assert second.endswith("worker 0 clock 10 plesio.runtime.worker.session: in detail")
     assert lines[-1].endswith(" plesio.runtime.worker.session: by nobody")
-    assert "worker" not in lines[-1]
+    assert "worker " not in lines[-1]
 
 
 def test_less_on_request():
