@@ -31,8 +31,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import plesio
-from plesio.runtime.environment import Place
 from plesio.runtime.launcher import launch
+from plesio.runtime.worker.environment import Place
 from record import Spread, print_table, print_verdict, save
 
 LIMIT = 0.98
@@ -113,7 +113,7 @@ def by_hand_s(dataset: TensorDataset, *, pause_s: float, busy: bool) -> float:
 def by_session_s(dataset: TensorDataset, *, pause_s: float, busy: bool, job: plesio.Job) -> float:
     """Seconds of the same block through a session."""
     model, optimizer = build(pause_s=pause_s, busy=busy)
-    with plesio.join(model, optimizer, policy="bsp", job=job) as session:
+    with plesio.join(model, optimizer, policy="bsp", options=plesio.JoinOptions(job=job)) as session:
         batches = session.shard(DataLoader(dataset, batch_size=BATCH))
 
         def train(inputs: Tensor, labels: Tensor) -> None:

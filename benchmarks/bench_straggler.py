@@ -26,9 +26,9 @@ from torch.utils.data import DataLoader
 
 import plesio
 from plesio.cost.step_time import Constant
-from plesio.runtime.environment import Place
 from plesio.runtime.launcher import launch
-from plesio.runtime.pacing import Pacer
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.pacing import Pacer
 from plesio.tasks.digits import digits
 from record import Spread, print_table, print_verdict, save
 
@@ -46,7 +46,7 @@ def run_once(policy: str, *, num_samples: int, step_s: float, job: plesio.Job) -
     speed = SLOW_SPEED if rank == SLOW_WORKER else 1.0
     pacer = Pacer(step_time=Constant(mean_s=step_s), speed=speed, seed=0, worker=rank)
     loader = DataLoader(task.train_set(), batch_size=task.batch_size)
-    with plesio.join(model, optimizer, policy=policy, pacer=pacer, job=job) as session:
+    with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer, job=job)) as session:
         for batch in session.shard(loader, samples=num_samples):
             loss = task.loss(model, batch)
             loss.backward()

@@ -19,8 +19,8 @@ import numpy as np
 
 from plesio.core.clock import MonotonicClock
 from plesio.core.trace import TraceWriter
-from plesio.runtime.ledger import Meter
-from plesio.runtime.timeline import Timeline
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.timeline import Timeline
 from record import Spread, print_table, print_verdict, save
 
 STEP_S = 5e-3

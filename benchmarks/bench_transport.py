@@ -34,7 +34,7 @@ import torch
 import torch.distributed as dist
 import zmq
 
-from plesio.runtime.exchange.transport import Bulk, ClientEndpoint, Control, Header, JobKeys, ServerEndpoint
+from plesio.runtime.transport import Bulk, ClientEndpoint, Control, Header, JobKeys, ServerEndpoint
 
 JOB = "bench"
 KEYS = JobKeys.derive("bench")

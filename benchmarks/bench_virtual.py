@@ -23,10 +23,10 @@ from torch.utils.data import DataLoader
 import plesio
 from plesio.cost.cluster import parse_cluster
 from plesio.cost.step_time import Constant
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
-from plesio.runtime.virtual.scheduler import Scheduler, Turn
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
 from plesio.sim.kernel import Kernel
 from plesio.tasks.digits import digits
 from record import Spread, print_table, print_verdict, save
@@ -67,7 +67,9 @@ def run_s(
     def work(job: VirtualJob) -> None:
         model, optimizer = task.build(0)
         pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
-        with plesio.join(model, optimizer, policy=policy, pacer=pacer, num_servers=num_servers) as session:
+        with plesio.join(
+            model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer, num_servers=num_servers)
+        ) as session:
             loader = DataLoader(data, batch_size=task.batch_size)
             for batch in session.shard(loader, samples=num_steps * num_workers * task.batch_size):
                 loss = task.loss(model, batch)

@@ -19,9 +19,9 @@ from plesio.cost.cluster import parse_cluster
 from plesio.cost.step_time import Constant
 from plesio.report.explanation_page import render_explanation, render_explanation_page
 from plesio.report.explanation_runs import find_changing_runs
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks import load_task
 
 CLUSTER = parse_cluster('hosts = 4\nnic = { latency = "100 us", bandwidth = "50 Mbit/s" }')
@@ -35,17 +35,12 @@ def train(policy: str, *, folder: Path) -> None:
     samples = NUM_EPOCHS * len(data)
 
     def work(job: VirtualJob) -> None:
-        job.pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
+        pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
         model, optimizer = task.build(0)
         names = plesio.RunInfo(task="digits", metric_name="accuracy", target=0.9)
+        options = plesio.JoinOptions(info=names, snapshot_every=len(data) // 2, pacer=pacer)
         with plesio.join(
-            model,
-            optimizer,
-            policy=policy,
-            trace=folder,
-            info=names,
-            snapshot_every=len(data) // 2,  # what `finish` evaluates: twice an epoch
-            total_samples=samples,  # tells `adaptive` when the end is near
+            model, optimizer, policy=policy, trace=folder, total_samples=samples, options=options
         ) as session:
             for batch in session.shard(DataLoader(data, batch_size=task.batch_size), samples=samples):
                 loss = task.loss(model, batch)

@@ -16,9 +16,9 @@ import plesio
 from plesio.core.results import RunResult
 from plesio.cost.cluster import parse_cluster
 from plesio.cost.step_time import Constant
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks import load_task
 
 POLICIES = ("bsp", "local_sgd:4", "hier:bsp/local_sgd:4", "hier:bsp/ssp:4")
@@ -41,9 +41,9 @@ def train(policy: str) -> RunResult:
     data = task.train_set()
 
     def work(job: VirtualJob) -> None:
-        job.pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
+        pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
         model, optimizer = task.build(0)
-        with plesio.join(model, optimizer, policy=policy) as session:
+        with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer)) as session:
             for batch in session.shard(DataLoader(data, batch_size=task.batch_size), samples=NUM_EPOCHS * len(data)):
                 loss = task.loss(model, batch)
                 loss.backward()

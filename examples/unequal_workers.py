@@ -15,9 +15,9 @@ import plesio
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import LogNormal
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks import load_task
 
 POLICIES = ("bsp", "ssp:4", "asp", "adaptive")
@@ -34,11 +34,11 @@ def train(policy: str) -> RunResult:
     def work(job: VirtualJob) -> None:
         """What every worker does, in a thread of its own."""
         rank = job.place.rank
-        job.pacer = Pacer(
+        pacer = Pacer(
             step_time=LogNormal(mean_s=0.02, cv=0.2), speed=SPEEDS[rank], seed=0, worker=rank, clock=job.clock
         )
         model, optimizer = task.build(0)
-        with plesio.join(model, optimizer, policy=policy) as session:
+        with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer)) as session:
             for batch in session.shard(DataLoader(data, batch_size=task.batch_size), samples=NUM_EPOCHS * len(data)):
                 loss = task.loss(model, batch)
                 loss.backward()

@@ -15,9 +15,9 @@ from plesio.core.results import RunResult
 from plesio.core.units import parse_bandwidth
 from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.step_time import LogNormal
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks import load_task
 
 POLICIES = ("ssp:0", "ssp:4", "ssp:4,period=4")
@@ -32,9 +32,9 @@ def train(policy: str, *, cluster: Cluster) -> RunResult:
 
     def work(job: VirtualJob) -> None:
         rank = job.place.rank
-        job.pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.5), seed=0, worker=rank, clock=job.clock)
+        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.5), seed=0, worker=rank, clock=job.clock)
         model, optimizer = task.build(0)
-        with plesio.join(model, optimizer, policy=policy) as session:
+        with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer)) as session:
             for batch in session.shard(DataLoader(data, batch_size=task.batch_size), samples=NUM_EPOCHS * len(data)):
                 loss = task.loss(model, batch)
                 loss.backward()

@@ -34,7 +34,7 @@ _ALONE = (
     "cli/test_probe",
     "planning/measured",
     "runtime/test_hosts",
-    "runtime/test_pacing",
+    "runtime/worker/test_pacing",
     "runtime/test_worlds",
     "runtime/transport",
 )

@@ -26,10 +26,10 @@ from torch import Tensor
 
 from plesio.cost.cluster import parse_cluster
 from plesio.policies.compression import Compression, NoCompression, PowerSgd, parse_compression
-from plesio.runtime.compression import CompressedReducer, CompressionFigures, ErrorFeedback, make_codec
-from plesio.runtime.compression.power_sgd import Factoring
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.compression import CompressedReducer, CompressionFigures, ErrorFeedback, make_codec
+from plesio.runtime.worker.compression.power_sgd import Factoring
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks import Task, load_task
 from plesio.tasks.task import take_batch
 

@@ -27,7 +27,7 @@ from plesio.bench.recipe import load_recipe
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.placement import all_reduce_on, broadcast_on
-from plesio.runtime.exchange.racks import Racks
+from plesio.runtime.worker.exchange.racks import Racks
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from record import Spread, print_table, print_verdict, save

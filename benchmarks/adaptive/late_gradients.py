@@ -2,7 +2,7 @@
 
     python benchmarks/adaptive/late_gradients.py
 
-A quadratic, no noise: the theory's own case (`plesio.runtime.exchange.interleaved`). Each worker trains on what was
+A quadratic, no noise: the theory's own case (`plesio.runtime.server.interleaved`). Each worker trains on what was
 there just after its own last update, so gradients are N - 1 updates old. *By arrival* is a step of the stock optimizer
 at every update, with an N-th of the rate; *root* the same with decay rates to the power of 1/N.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from plesio.runtime.exchange.interleaved import InterleavedOptimizer
+from plesio.runtime.server.interleaved import InterleavedOptimizer
 
 WORKERS = (2, 4, 8, 16, 32)
 ROUNDS = 300

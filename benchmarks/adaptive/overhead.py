@@ -32,12 +32,12 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.trace import TraceWriter
 from plesio.policies import Adaptive, Reviewed
 from plesio.policies.adaptive.controller import Controller
-from plesio.runtime.exchange.exchange import Progress
-from plesio.runtime.exchange.replica import Replica
-from plesio.runtime.ledger import Meter
-from plesio.runtime.monitor import StepMonitor
-from plesio.runtime.rounds import RoundRecords
-from plesio.runtime.timeline import Timeline
+from plesio.runtime.worker.exchange.exchange import Progress
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.monitor import StepMonitor
+from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.timeline import Timeline
 from plesio.tasks.load import load_task
 from record import Spread, print_table, print_verdict, save
 

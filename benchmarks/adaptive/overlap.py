@@ -24,9 +24,9 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks import load_task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -62,8 +62,9 @@ def train(policy: str, *, cluster: Cluster, seed: int, num_epochs: int) -> RunRe
 
     def work(job: VirtualJob) -> None:
         model, optimizer = task.build(seed)
-        job.pacer = Pacer(step_time=LogNormal(mean_s=STEP_S, cv=0.2), seed=seed, worker=job.place.rank, clock=job.clock)
-        with plesio.join(model, optimizer, policy=policy, info=RunInfo(seed=seed)) as session:
+        pacer = Pacer(step_time=LogNormal(mean_s=STEP_S, cv=0.2), seed=seed, worker=job.place.rank, clock=job.clock)
+        options = plesio.JoinOptions(info=RunInfo(seed=seed), pacer=pacer)
+        with plesio.join(model, optimizer, policy=policy, options=options) as session:
             loader = DataLoader(dataset, batch_size=BATCH_SIZE)
             for batch in session.shard(loader, samples=num_epochs * len(dataset)):
                 loss = task.loss(model, batch)

@@ -29,14 +29,14 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.cost.step_time import Constant
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
-from plesio.runtime.exchange.exchange import Progress
-from plesio.runtime.ledger import Meter
-from plesio.runtime.monitor import StepMonitor
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.rounds import RoundRecords
-from plesio.runtime.timeline import Timeline
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.exchange.exchange import Progress
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.monitor import StepMonitor
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from record import print_table, print_verdict, save
@@ -71,7 +71,9 @@ def train(policy: str, *, rows: int, sparse: bool, num_steps: int) -> RunResult:
         torch.manual_seed(0)
         model = Bag(rows, sparse=sparse)
         pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
-        with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.05), policy=policy, pacer=pacer) as session:
+        with plesio.join(
+            model, torch.optim.SGD(model.parameters(), lr=0.05), policy=policy, options=plesio.JoinOptions(pacer=pacer)
+        ) as session:
             for x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
                 loss = (model(x) - y).square().mean()
                 loss.backward()

@@ -136,7 +136,7 @@ def run_as_host(settings: dict[str, Any]) -> None:
     from torch.distributed import PrefixStore, TCPStore
 
     from plesio.bench.probe import probe_here
-    from plesio.runtime.environment import Place
+    from plesio.runtime.worker.environment import Place
 
     place = Place.from_environment()
     assert place is not None

@@ -20,8 +20,8 @@ from plesio.bench.namespaces import NetworkHost, networked_racks, why_no_namespa
 from plesio.bench.recipe import Recipe, make_recipe
 from plesio.bench.trainer import Assignment, recipe_task, train
 from plesio.core.results import RunResult
-from plesio.runtime.environment import Place
 from plesio.runtime.job import Job
+from plesio.runtime.worker.environment import Place
 
 __all__ = ["CASES", "run_on_hosts"]
 

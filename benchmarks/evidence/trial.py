@@ -22,9 +22,10 @@ from plesio.cost.link_changes import LinkChange
 from plesio.cost.step_time import LogNormal, Stalls, StepTime
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.join import join
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks.task import seeded
 
 __all__ = ["Trial", "cluster_of", "run_trial"]
@@ -179,19 +180,21 @@ def _work(
         model,
         optimizer,
         policy=policy,
-        num_servers=min(most_servers, scenario.num_workers),
-        snapshot_every=max(1, scenario.num_samples // NUM_EVALUATIONS),
-        pacer=Pacer(
-            step_time=_step_time(scenario),
-            speed=_speed(scenario, rank),
-            seed=seed,
-            worker=rank,
-            clock=job.clock,
-            began_s=0.0,
-        ),
-        info=RunInfo(task=scenario.name, seed=seed, metric_name="points", metric_goal="max", target=None),
-        job=job,
         total_samples=scenario.num_samples,
+        options=JoinOptions(
+            num_servers=min(most_servers, scenario.num_workers),
+            snapshot_every=max(1, scenario.num_samples // NUM_EVALUATIONS),
+            pacer=Pacer(
+                step_time=_step_time(scenario),
+                speed=_speed(scenario, rank),
+                seed=seed,
+                worker=rank,
+                clock=job.clock,
+                began_s=0.0,
+            ),
+            info=RunInfo(task=scenario.name, seed=seed, metric_name="points", metric_goal="max", target=None),
+            job=job,
+        ),
     )
     with session:
         schedule = make_schedule(scenario.schedule, optimizer, num_steps=scenario.num_steps)

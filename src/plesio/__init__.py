@@ -12,10 +12,11 @@ from plesio.policies import ASP, BSP, SSP, Adaptive, Delayed, Hierarchical, Loca
 
 if TYPE_CHECKING:
     from plesio.protocol.figures import RunInfo
-    from plesio.runtime.exchange.adaptive import Transition
     from plesio.runtime.job import Job
     from plesio.runtime.join import join
-    from plesio.runtime.session import Session
+    from plesio.runtime.join_options import JoinOptions
+    from plesio.runtime.worker.exchange.adaptive import Transition
+    from plesio.runtime.worker.session import Session
     from plesio.tasks.task import Task
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Delayed",
     "Hierarchical",
     "Job",
+    "JoinOptions",
     "LocalSGD",
     "Policy",
     "RunInfo",
@@ -39,10 +41,11 @@ __all__ = [
 
 _LAZY = {
     "Job": "plesio.runtime.job",
+    "JoinOptions": "plesio.runtime.join_options",
     "RunInfo": "plesio.protocol.figures",
-    "Session": "plesio.runtime.session",
+    "Session": "plesio.runtime.worker.session",
     "Task": "plesio.tasks.task",
-    "Transition": "plesio.runtime.exchange.adaptive",
+    "Transition": "plesio.runtime.worker.exchange.adaptive",
     "join": "plesio.runtime.join",
 }
 

@@ -19,7 +19,7 @@ from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster
 from plesio.cost.topology_file import read_topology
 from plesio.cost.tournament import tournament
-from plesio.runtime.environment import Place
+from plesio.runtime.worker.environment import Place
 
 NO_NAMESPACES = why_no_namespaces()
 needs_namespaces = [

@@ -52,7 +52,7 @@ class Heard:
 def test_progress_rises_through_a_stage_on_the_store(
     tmp_path: Path, world: Literal["process", "virtual"], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("plesio.runtime.virtual.simulation.LOOK_S", 0.0)
+    monkeypatch.setattr("plesio.runtime.worlds.virtual.simulation.LOOK_S", 0.0)
     recipe, heard = tmp_path / "recipe.toml", Heard()
     recipe.write_text(RECIPE)
     [result] = run_comparison(load_recipe(recipe), out=tmp_path, resume=False, progress=heard, world=world)
@@ -78,8 +78,8 @@ def test_a_server_is_ready_for_the_store_when_the_run_begins(policy: str, *, loa
     code = f"""
 import sys
 from plesio.core.clock import MonotonicClock
-from plesio.runtime.exchange.transport import Control
-from plesio.runtime.job_server import JobServer
+from plesio.runtime.transport import Control
+from plesio.runtime.server.job_server import JobServer
 from plesio.protocol.message import kind_of
 from plesio.protocol.peers import worker_identity
 from plesio.protocol.to_server import Join

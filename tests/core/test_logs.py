@@ -12,7 +12,7 @@ import logging, threading
 from plesio.core.logs import at_clock, set_up_logging, speak_as
 set_up_logging()
 set_up_logging()
-log = logging.getLogger("plesio.runtime.session")
+log = logging.getLogger("plesio.runtime.worker.session")
 
 def work(rank):
     speak_as(f"worker {{rank}}")
@@ -46,10 +46,10 @@ def test_all_of_it_with_rank_and_clock():
     lines = said("debug")
     assert len(lines) == 5
     first, second = lines[:2]
-    assert first.endswith("worker 0 clock 10 plesio.runtime.session: 0 of 2")
-    assert second.endswith("worker 0 clock 10 plesio.runtime.session: in detail")
-    assert lines[-1].endswith(" plesio.runtime.session: by nobody")
-    assert "worker" not in lines[-1]
+    assert first.endswith("worker 0 clock 10 plesio.runtime.worker.session: 0 of 2")
+    assert second.endswith("worker 0 clock 10 plesio.runtime.worker.session: in detail")
+    assert lines[-1].endswith(" plesio.runtime.worker.session: by nobody")
+    assert "worker " not in lines[-1]
 
 
 def test_less_on_request():
@@ -58,7 +58,7 @@ def test_less_on_request():
 
 def test_a_program_with_logging_of_its_own_keeps_it():
     lines = said(None, before='logging.basicConfig(format="mine %(name)s %(message)s")')
-    assert lines[0] == "mine plesio.runtime.session 0 of 2"
+    assert lines[0] == "mine plesio.runtime.worker.session 0 of 2"
 
 
 @pytest.mark.parametrize("level", ["loud", "DEBUG"])

@@ -68,8 +68,8 @@ from plesio.protocol.to_worker import (
     Turn,
     UpdateRefused,
 )
-from plesio.runtime.exchange.transport import Bulk, Control, Header, Refusal, Traffic
-from plesio.runtime.job_server import JobServer
+from plesio.runtime.server.job_server import JobServer
+from plesio.runtime.transport import Bulk, Control, Header, Refusal, Traffic
 
 ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)
 FIGURES = PlanFigures(num_samples=8, batch_size=2, budget_samples=16)

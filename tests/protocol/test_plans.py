@@ -5,7 +5,7 @@ from hypothesis import given
 
 from plesio.core.records import from_values, to_values
 from plesio.protocol.plans import Remainder, Span
-from plesio.runtime.leases import LeaseRecords
+from plesio.runtime.coordinator.leases import LeaseRecords
 
 
 def positions(remainder: Remainder) -> list[tuple[int, int]]:

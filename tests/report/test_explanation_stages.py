@@ -25,9 +25,9 @@ from plesio.report.explanation_charts import explanation_charts
 from plesio.report.explanation_page import render_explanation_page
 from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
 from plesio.report.explanation_verdict import measured_rows
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from support.browser import check_figures, launched, load, opened
 from support.problems import Problem, perceptron
 

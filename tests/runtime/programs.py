@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812  # as everyone calls it
 from torch.utils.data import DataLoader, Dataset
 
 import plesio
-from plesio.runtime.environment import Place
+from plesio.runtime.worker.environment import Place
 
 NUM_SAMPLES = 96
 NUM_FEATURES = 6
@@ -155,7 +155,8 @@ def one_run(*, policy: str, job: plesio.Job | None = None, **options: Any) -> di
     """One session from start to end."""
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
-    join = {key: options.pop(key) for key in ("trace", "num_servers", "snapshot_every") if key in options}
+    join = {key: options.pop(key) for key in ("num_servers", "snapshot_every") if key in options}
+    trace = options.pop("trace", None)
     kill_at = options.pop("kill_at", {}).get(rank)
     poison_at = options.pop("poison_at", {}).get(rank)
     shape = {
@@ -171,7 +172,9 @@ def one_run(*, policy: str, job: plesio.Job | None = None, **options: Any) -> di
 
     model, optimizer = build(rank, **shape)
     pacer = _pacer(pace_s) if pace_s is not None else None
-    with plesio.join(model, optimizer, policy=policy, job=job, pacer=pacer, **join) as session:
+    with plesio.join(
+        model, optimizer, policy=policy, trace=trace, options=plesio.JoinOptions(job=job, pacer=pacer, **join)
+    ) as session:
         start = digest(model)
         saw = train(session, model, optimizer, at_step=at_step, **options)
     return {**saw, "start": start, **outcome(session, model)}
@@ -179,7 +182,7 @@ def one_run(*, policy: str, job: plesio.Job | None = None, **options: Any) -> di
 
 def _pacer(step_s: float) -> Any:
     from plesio.cost.step_time import Constant
-    from plesio.runtime.pacing import Pacer
+    from plesio.runtime.worker.pacing import Pacer
 
     return Pacer(step_time=Constant(mean_s=step_s), seed=0, worker=int(os.environ["RANK"]))
 
@@ -219,7 +222,7 @@ def join_within(*, policy: str, meet_s: float) -> None:
     assert place is not None
     model, optimizer = build(place.rank)
     with plesio.Job(place, meet_s=meet_s) as job:
-        plesio.join(model, optimizer, policy=policy, job=job).close()
+        plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(job=job)).close()
 
 
 def disagree(*, what: str, exchange: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio.runtime.environment import Place
-from plesio.runtime.exchange.host_racks import HostRacks, Way
-from plesio.runtime.rack_choice import RackChoice, Racks, Wish, check_racks, choose
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.exchange.host_racks import HostRacks, Way
+from plesio.runtime.worker.rack_choice import RackChoice, Racks, Wish, check_racks, choose
 from plesio.testing.local_job import LocalJob
 
 PROGRAMS = Path(__file__).with_name("rack_programs.py")

@@ -17,10 +17,10 @@ import plesio
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.environment import Place
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import Simulation, simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import Simulation, simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.testing import LocalJob
 from support.workers import cluster_of_racks, workers_of
 
@@ -117,7 +117,10 @@ def train(
     model, optimizer = build(kind, sparse=sparse)
     saw = Worker()
     with plesio.join(
-        model, optimizer, policy=policy, pacer=pacer, job=job, info=RunInfo(seed=7), num_servers=num_servers
+        model,
+        optimizer,
+        policy=policy,
+        options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7), num_servers=num_servers),
     ) as session:
         loader = DataLoader(Pairs(), batch_size=BATCH_SIZE)
         for number, (index, x, y) in enumerate(session.shard(loader, samples=EPOCHS * NUM_SAMPLES), start=1):

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import plesio
 from plesio.core.errors import ConfigError, ExchangeError, TaskError, TransportError
 from plesio.core.results import read_results
-from plesio.runtime.environment import Place
 from plesio.runtime.job import Job
+from plesio.runtime.worker.environment import Place
 from plesio.testing import Ending, LocalJob
 
 pytestmark = pytest.mark.timeout(120)

@@ -5,7 +5,7 @@ import os
 import torch
 
 from plesio.planning.measured.ranks import timed
-from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.group import TorchGroup
 
 __all__ = ["barriers", "dying", "failing", "summed", "where"]
 

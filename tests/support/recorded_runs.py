@@ -1,4 +1,4 @@
-"""Virtual runs of every policy whose parameters, times and logs are on record (`tests/runtime/virtual/recorded`)."""
+"""Virtual runs of every policy, on record in `tests/runtime/worlds/virtual/recorded`: parameters, times and logs."""
 
 import hashlib
 import json
@@ -18,10 +18,10 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.machine import environment
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.machine import environment
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from support.problems import Problem, perceptron
 from support.workers import cluster_of_racks
 
@@ -136,10 +136,9 @@ def train(run: Run, folder: Path) -> None:
             optimizer,
             policy=run.policy,
             trace=folder,
-            pacer=pacer,
-            info=RunInfo(seed=7),
-            num_servers=run.num_servers,
-            snapshot_every=run.snapshot_every,
+            options=plesio.JoinOptions(
+                pacer=pacer, info=RunInfo(seed=7), num_servers=run.num_servers, snapshot_every=run.snapshot_every
+            ),
         )
 
         def loss_of_all() -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.runtime.exchange.transport import (
+from plesio.runtime.transport import (
     Bulk,
     ClientEndpoint,
     Control,

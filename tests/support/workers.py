@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
-from plesio.runtime.virtual import Simulation
+from plesio.runtime.worlds.virtual import Simulation
 
 __all__ = ["cluster_of_racks", "pretend_hosts", "racks_of", "workers_of"]
 

@@ -10,7 +10,7 @@ from plesio.bench.process_pool import FOR_TRAINING, ProcessPool
 from plesio.bench.recipe import TaskSection
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.cost.calibration import Calibration, Curve
-from plesio.runtime.machine import environment
+from plesio.runtime.worker.machine import environment
 
 __all__ = ["NUM_MEASUREMENTS", "calibrate"]
 

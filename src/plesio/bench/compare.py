@@ -19,7 +19,7 @@ from plesio.bench.worker_pool import PoolRun, WorkerPool
 from plesio.core.results import RunResult, read_results, write_results
 from plesio.cost.calibration import Calibration
 from plesio.protocol.figures import RunFigures
-from plesio.runtime.ledger import World
+from plesio.runtime.coordinator.ledger import World
 
 __all__ = ["run_comparison"]
 

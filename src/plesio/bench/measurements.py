@@ -22,10 +22,11 @@ from plesio.bench.process_pool import enlisted
 from plesio.bench.recipe import TaskSection
 from plesio.bench.trainer import section_task
 from plesio.core.errors import PlesioError
-from plesio.runtime.environment import Place
-from plesio.runtime.exchange.shard import SUPPORTED_OPTIMIZERS
 from plesio.runtime.job import Job
 from plesio.runtime.join import join
+from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS
+from plesio.runtime.worker.environment import Place
 from plesio.tasks.check import check_task
 from plesio.tasks.task import Task
 
@@ -101,7 +102,7 @@ def exchange(bench: Bench, *, scale: float, repeats: int, num_servers: int = 1) 
     num_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
     wall: list[float] = []
     worker_s = 0.0
-    with join(model, optimizer, policy=policy, job=bench.job, num_servers=num_servers) as session:
+    with join(model, optimizer, policy=policy, options=JoinOptions(job=bench.job, num_servers=num_servers)) as session:
         servers = _server_processes()
         begun_server_s = 0.0
         for number in range(WARM_UP + repeats):
@@ -134,7 +135,7 @@ def steps(bench: Bench, *, repeats: int) -> dict[str, Any]:
     task = bench.task
     model, optimizer = task.build(0)
     durations: list[float] = []
-    with join(model, optimizer, policy="bsp", job=bench.job) as session:
+    with join(model, optimizer, policy="bsp", options=JoinOptions(job=bench.job)) as session:
         samples = (WARM_UP + repeats) * task.batch_size
         for batch in session.shard(DataLoader(task.train_set(), batch_size=task.batch_size), samples=samples):
             loss = task.loss(model, batch)
@@ -172,7 +173,7 @@ def _scaled(task: Task, scale: float) -> tuple[nn.Module, torch.optim.Optimizer,
 
 def _server_processes() -> list[psutil.Process]:
     """The servers that this worker's job has started."""
-    return [child for child in psutil.Process().children() if "plesio.runtime.server" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "plesio.runtime.server.process" in child.cmdline()]
 
 
 def _processor_s(process: psutil.Process) -> float:

@@ -41,9 +41,9 @@ from plesio.core.errors import ConfigError, PlesioError, TransportError
 from plesio.cost.probe import Probe
 from plesio.cost.topology import RACK_FACTOR, PairMatrix, Rows, Topology, racks_of, slower_between
 from plesio.cost.tournament import Pair, tournament
-from plesio.runtime.environment import Place
-from plesio.runtime.exchange.pair_link import FIRST_BYTES, MOST_BYTES, REPEATS, PairLink
 from plesio.runtime.job import Job
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.exchange.pair_link import FIRST_BYTES, MOST_BYTES, REPEATS, PairLink
 
 __all__ = ["OnStep", "probe_here", "probe_locally"]
 

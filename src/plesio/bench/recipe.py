@@ -17,7 +17,7 @@ from plesio.bench.recipe_section import Section, as_finding, recipe_folder
 from plesio.bench.recipe_workers import WorkersSection
 from plesio.core.errors import ConfigError, nearest
 from plesio.cost.cluster import Cluster
-from plesio.policies import Adaptive, Hierarchical, Policy, parse_policy
+from plesio.policies import Adaptive, Policy, parse_policy
 from plesio.tasks import TASK_NAMES
 
 __all__ = [
@@ -132,7 +132,7 @@ class Recipe(Section):
         first = min(self.workers.faults, key=lambda fault: fault.at, default=None)
         if first is not None and first.kind == "join":
             for policy in self.policies:
-                if policy.exchange == "collective" or isinstance(policy, Hierarchical):
+                if policy.has_collectives:
                     raise ValueError(
                         f"no worker can join under {policy.spec}, whose exchange is a collective; "
                         "use a policy on the store (ssp, asp, or exchange=store)"

@@ -11,7 +11,7 @@ from plesio.core.clock import Clock
 from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.faults import Failures, Fault, faults_in_order
 from plesio.cost.step_time import RackSlowdowns
-from plesio.runtime.pacing import Pacer
+from plesio.runtime.worker.pacing import Pacer
 
 __all__ = ["FailuresSection", "FaultSection", "UnequalWorker", "WorkersSection"]
 

@@ -14,8 +14,9 @@ from plesio.bench.virtual_pool import machine_of, pacer_of_machine
 from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration
-from plesio.runtime.virtual import Progress, simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.job_handle import Ambient, within
+from plesio.runtime.worlds.virtual import Progress, simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 
 __all__ = ["simulate_script"]
 
@@ -64,14 +65,14 @@ def simulate_script(
     cluster, costs = machine_of(workers, calibration, batch_size=batch_size)
 
     def work(job: VirtualJob) -> None:
-        job.pacer = workers.pacer(job.place.rank, seed=seed, clock=job.clock, began_s=0.0)
-        if job.pacer is None:
-            job.pacer = pacer_of_machine(job, costs)
-        job.policy, job.trace = policy, trace
+        pacer = workers.pacer(job.place.rank, seed=seed, clock=job.clock, began_s=0.0)
+        if pacer is None:
+            pacer = pacer_of_machine(job, costs)
         module = types.ModuleType("__main__")
         module.__file__ = str(script)
         try:
-            exec(code, module.__dict__)
+            with within(Ambient(job=job, policy=policy, trace=trace, pacer=pacer)):
+                exec(code, module.__dict__)
         except SystemExit as leave:
             if leave.code not in (None, 0):
                 raise ConfigError(f"{script} ended with status {leave.code}") from None

@@ -17,10 +17,12 @@ from plesio.bench.recipe import Recipe, TaskSection
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.environment import Place
 from plesio.runtime.job import Job
-from plesio.runtime.job_handle import JobHandle
 from plesio.runtime.join import join
+from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.job_handle import JobHandle
+from plesio.runtime.worker.pacing import Pacer
 from plesio.tasks.check import check_task
 from plesio.tasks.load import load_task
 from plesio.tasks.task import Task
@@ -50,7 +52,13 @@ def section_task(section: TaskSection) -> Task:
 
 
 def train(
-    recipe: Recipe, task: Task, assignment: Assignment, *, job: JobHandle | None, began_s: float | None = None
+    recipe: Recipe,
+    task: Task,
+    assignment: Assignment,
+    *,
+    job: JobHandle | None,
+    began_s: float | None = None,
+    pacer: Pacer | None = None,
 ) -> dict[str, Any] | None:
     """Do one run; returns its result as JSON values on rank 0, None elsewhere.
 
@@ -60,6 +68,7 @@ def train(
         assignment: Which run.
         job: The worker's membership; None for one alone.
         began_s: When the run began, on the job's clock; None is when the worker's first step begins.
+        pacer: Makes steps take their time where the recipe does not say how long they take.
     """
     place = job.place if job is not None else Place.alone()
     own = task.for_worker(place.rank % place.num_workers, place.num_workers)  # who joins takes over from another
@@ -79,22 +88,21 @@ def train(
         metric_goal=task.metric_goal,
         target=task.target,
     )
+    clock = MonotonicClock() if job is None else job.clock
+    paced = recipe.workers.pacer(place.rank, seed=assignment.seed, clock=clock, began_s=began_s)
     session = join(
         model,
         optimizer,
         policy=assignment.policy,
         trace=assignment.folder,
-        num_servers=recipe.run.servers,
-        snapshot_every=recipe.run.evaluate_every or num_samples,
-        pacer=recipe.workers.pacer(
-            place.rank,
-            seed=assignment.seed,
-            clock=MonotonicClock() if job is None else job.clock,
-            began_s=began_s,
-        ),
-        info=info,
-        job=job,
         total_samples=budget,
+        options=JoinOptions(
+            num_servers=recipe.run.servers,
+            snapshot_every=recipe.run.evaluate_every or num_samples,
+            pacer=pacer if paced is None else paced,
+            info=info,
+            job=job,
+        ),
     )
     with session:
         num_steps = max(1, math.ceil(budget / (own.batch_size * place.num_workers)))

@@ -13,9 +13,9 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.host_costs import HostCosts
 from plesio.cost.step_time import Constant
 from plesio.protocol.figures import RunFigures
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import Progress, simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import Progress, simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks.check import check_task
 
 __all__ = ["VirtualPool", "machine_of", "pacer_of_machine"]
@@ -96,9 +96,9 @@ class VirtualPool:
             )
 
         def work(job: VirtualJob) -> dict[str, Any] | None:
-            if self._recipe.workers.step_time_of(job.place.rank) is None:
-                job.pacer = pacer_of_machine(job, self._costs)
-            return train(self._recipe, self._task, assignment, job=job, began_s=0.0)
+            paced = self._recipe.workers.step_time_of(job.place.rank) is not None
+            pacer = None if paced else pacer_of_machine(job, self._costs)
+            return train(self._recipe, self._task, assignment, job=job, began_s=0.0, pacer=pacer)
 
         simulation = simulate(
             work,

@@ -16,7 +16,7 @@ from plesio.core.units import parse_bytes
 if TYPE_CHECKING:
     from plesio.bench.probe import OnStep
     from plesio.cost.probe import Probe
-    from plesio.runtime.environment import Place
+    from plesio.runtime.worker.environment import Place
 
 __all__ = ["EXAMPLES", "probe"]
 
@@ -55,7 +55,7 @@ def probe(
     for option, path in (("--out", out), ("--json", json_file), ("--page", page)):
         _check_file(option, path)
 
-    from plesio.runtime.environment import Place
+    from plesio.runtime.worker.environment import Place
 
     place = Place.from_environment()
     if place is not None and workers is not None:

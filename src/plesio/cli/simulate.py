@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plesio.core.inputs import Input
     from plesio.core.results import RunResult
     from plesio.cost.calibration import Calibration as Calibrated
-    from plesio.runtime.virtual import Progress
+    from plesio.runtime.worlds.virtual import Progress
 
 __all__ = ["EXAMPLES", "simulate"]
 

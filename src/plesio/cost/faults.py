@@ -85,7 +85,7 @@ def faults_in_order(
 ) -> Iterator[Fault]:
     """All that befalls a job, in the order of time; without end if failed workers are replaced.
 
-    A worker is lost once at most. Ranks are those of `plesio.runtime.virtual.simulate`: who joins gets the next free
+    A worker is lost once at most. Ranks are those of `plesio.runtime.worlds.virtual.simulate`: who joins gets the next
     one, in the order of joining. At one moment, what is given comes first, as it is given.
 
     Args:

@@ -8,7 +8,7 @@ its rack is slow by a factor of r, needs ``x f r / v`` seconds:
     slowdowns       `Slowdowns`: all workers of a rack for a while (a switch, the cooling, a neighbour's job)
     speed           a worker's own, for good (another machine)
 
-Generators and moments are arguments: `plesio.runtime.pacing` has the streams, and says when a step begins.
+Generators and moments are arguments: `plesio.runtime.worker.pacing` has the streams, and says when a step begins.
 """
 
 import math

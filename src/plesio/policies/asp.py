@@ -41,6 +41,7 @@ class ASP(PeriodicSchedule):
     exchange: ClassVar[ExchangeKind] = "store"
     bound: ClassVar[float] = math.inf
     delay: ClassVar[int] = 0
+    can_be_stage: ClassVar[bool] = True
     synchronous: ClassVar[bool] = False
 
     period: int = 1

@@ -27,7 +27,7 @@ where N counts the workers that share the samples and m those whose work the upd
 workers which have made one step each have together moved the parameters by the weight of one synchronous step: the
 learning rate a user writes is that of the synchronous step, whatever the policy. Of a gradient
 it is also said what share of a round it is, and how many rounds old: momentum and its like are per synchronous step too
-(`plesio.runtime.exchange.interleaved`). A worker that rests, because there are
+(`plesio.runtime.server.interleaved`). A worker that rests, because there are
 no samples left for it, still counts: else the last workers of every epoch would make large steps with stale gradients,
 and undo what all had learned.
 """

@@ -60,6 +60,11 @@ class BSP(PeriodicSchedule):
         }
         return write_spec("bsp", options=options)
 
-    def start(self) -> Machine:
-        """A barrier at every step."""
-        return BarrierMachine(period=1)
+    @property
+    def can_be_stage(self) -> bool:
+        """On the collective."""
+        return self.exchange == "collective"
+
+    def start(self, *, clock: int = 0) -> Machine:
+        """A barrier at every step; workers begin at ``clock``."""
+        return BarrierMachine(period=1, clock=clock)

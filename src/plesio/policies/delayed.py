@@ -79,9 +79,9 @@ class Delayed(PeriodicSchedule):
         compress = None if self.compression == NO_COMPRESSION else self.compression.spec
         return write_spec("delayed", argument=str(self.delay), options={"compress": compress})
 
-    def start(self) -> Machine:
-        """Rounds of one step, d of them open behind the first."""
-        return DelayedMachine(delay=self.delay)
+    def start(self, *, clock: int = 0) -> Machine:
+        """Rounds of one step, d of them open behind the first; workers begin at ``clock``."""
+        return DelayedMachine(delay=self.delay, clock=clock)
 
 
 class DelayedMachine(BarrierMachine):
@@ -93,12 +93,13 @@ class DelayedMachine(BarrierMachine):
 
     Args:
         delay: d.
+        clock: Where the workers begin.
     """
 
     __slots__ = ("_made",)
 
-    def __init__(self, *, delay: int) -> None:
-        super().__init__(period=1)
+    def __init__(self, *, delay: int, clock: int = 0) -> None:
+        super().__init__(period=1, clock=clock)
         self._delay = delay
         self._made: deque[bool] = deque(maxlen=delay)
         """Whether each of the last d rounds made a version."""

@@ -35,7 +35,7 @@ from typing import ClassVar
 from plesio.core.errors import PolicySpecError
 from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
-from plesio.policies.compression import NO_COMPRESSION, Compression
+from plesio.policies.compression import Compression
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
@@ -66,6 +66,7 @@ class Hierarchical(PeriodicSchedule):
     """
 
     name: ClassVar[str] = "hier"
+    can_be_stage: ClassVar[bool] = True
 
     inner: Policy = field(default_factory=BSP)
     outer: Policy = field(default_factory=LocalSGD)
@@ -118,7 +119,7 @@ class Hierarchical(PeriodicSchedule):
     @property
     def compression(self) -> Compression:
         """What is sent of a rack's delta; within a rack, and to the store, everything is."""
-        return self.outer.compression if isinstance(self.outer, LocalSGD) else NO_COMPRESSION
+        return self.outer.compression
 
     @property
     def bound(self) -> float:
@@ -132,6 +133,4 @@ class Hierarchical(PeriodicSchedule):
 
     def start(self, *, clock: int = 0) -> Machine:
         """The outer policy's: what holds between racks holds between any two workers, which begin at ``clock``."""
-        if isinstance(self.outer, SSP | ASP):
-            return self.outer.start(clock=clock)
-        return self.outer.start()
+        return self.outer.start(clock=clock)

@@ -11,7 +11,8 @@ so what it learned meanwhile is kept. Communication then costs no time until it 
 On the collective local steps may be short and their mean taken long, in two step sizes (Karimireddy et al. 2020,
 "SCAFFOLD", section 3; Reddi et al. 2021, "Adaptive Federated Optimization"): with an inner rate a, local steps take the
 share a of the learning rate, and what they come to on average is taken 1/a times, smoothed by a momentum (Wang et al.
-2020, "SlowMo"). Training goes as fast, and replicas drift apart by less: see `plesio.runtime.exchange.outer_step`.
+2020, "SlowMo"). Training goes as fast, and replicas drift apart by less: see
+`plesio.runtime.worker.exchange.outer_step`.
 
 On the collective the deltas may be compressed (`plesio.policies.compression`), as in Basu et al. 2019,
 "Qsparse-local-SGD", whose error feedback is between exchanges, not between steps.
@@ -90,9 +91,9 @@ class LocalSGD(PeriodicSchedule):
         return self.period + self.delay - 1
 
     @property
-    def has_outer_step(self) -> bool:
-        """Whether something else than the mean itself is made of what local steps come to."""
-        return self.inner_rate != 1 or self.momentum != 0
+    def can_be_stage(self) -> bool:
+        """On the collective."""
+        return self.exchange == "collective"
 
     @property
     def spec(self) -> str:
@@ -106,6 +107,6 @@ class LocalSGD(PeriodicSchedule):
         }
         return write_spec("local_sgd", argument=str(self.period), options=options)
 
-    def start(self) -> Machine:
-        """A barrier every ``period`` steps, ``delay`` steps wide."""
-        return BarrierMachine(period=self.period, delay=self.delay)
+    def start(self, *, clock: int = 0) -> Machine:
+        """A barrier every ``period`` steps, ``delay`` steps wide; workers begin at ``clock``."""
+        return BarrierMachine(period=self.period, delay=self.delay, clock=clock)

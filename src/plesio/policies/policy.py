@@ -7,10 +7,15 @@ Two rules are needed by a worker on its own, without hearing of the others, so t
 therefore the same on every rank: `Policy.exchanges_at` and `Policy.merges_at`.
 """
 
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
+from plesio.policies.compression import Compression
 from plesio.policies.events import Action, Event
 from plesio.policies.weighting import Weighting
+
+if TYPE_CHECKING:
+    from plesio.policies.adaptive.config.guard import GuardConfig
+    from plesio.policies.adaptive.config.review import ReviewConfig
 
 __all__ = ["EXCHANGES", "UPDATES", "ExchangeKind", "Machine", "Policy", "UpdateKind"]
 
@@ -92,8 +97,78 @@ class Policy(Protocol):
         ...
 
     @property
+    def compression(self) -> Compression:
+        """What is sent of an update in a collective; everything where nothing else is said."""
+        ...
+
+    @property
+    def inner_rate(self) -> float:
+        """Share of the learning rate that local steps take; what they come to counts 1/inner_rate times."""
+        ...
+
+    @property
+    def momentum(self) -> float:
+        """Of the steps that are made of what local steps come to."""
+        ...
+
+    @property
+    def has_outer_step(self) -> bool:
+        """Whether something else than the mean itself is made of what local steps come to."""
+        ...
+
+    @property
+    def inner(self) -> "Policy | None":
+        """The policy within a rack; None where racks have none of their own."""
+        ...
+
+    @property
+    def racks_share_store(self) -> bool:
+        """Whether one worker speaks to the store for its rack."""
+        ...
+
+    @property
+    def goes_by_racks(self) -> bool:
+        """Whether it must be known which workers are near to each other."""
+        ...
+
+    @property
+    def has_collectives(self) -> bool:
+        """Whether workers meet in collectives, if only in their rack: no worker can join while they do."""
+        ...
+
+    @property
+    def needs_server_optimizer(self) -> bool:
+        """Whether it can only be run if the servers can run the optimizer."""
+        ...
+
+    @property
+    def most_servers(self) -> int | None:
+        """Servers beyond which more of them make it slower; None where one a host is right."""
+        ...
+
+    @property
+    def can_be_stage(self) -> bool:
+        """Whether other policies may come before and after it in one run."""
+        ...
+
+    @property
     def adapts(self) -> bool:
         """Whether it changes while it runs: workers report and are steered."""
+        ...
+
+    @property
+    def first_review(self) -> tuple[int, int]:
+        """Clock at which workers first report, and the one from which the answer holds; not of one that never does."""
+        ...
+
+    @property
+    def review(self) -> "ReviewConfig | None":
+        """What workers measure for their reports; None where nobody reads it."""
+        ...
+
+    @property
+    def guard(self) -> "GuardConfig | None":
+        """How workers watch for divergence; None where they do not."""
         ...
 
     @property
@@ -101,8 +176,12 @@ class Policy(Protocol):
         """The shortest text that `plesio.policies.parse_policy` turns into an equal policy."""
         ...
 
-    def start(self) -> Machine:
-        """A fresh machine that has seen no event."""
+    def start(self, *, clock: int = 0) -> Machine:
+        """A fresh machine that has seen no event.
+
+        Args:
+            clock: Where the workers begin; 0 except for a policy that can be a stage.
+        """
         ...
 
     def exchanges_at(self, clock: int) -> bool:

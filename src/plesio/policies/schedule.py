@@ -11,9 +11,15 @@ A worker has one exchange in flight at most, so the delay is at most the period.
 and starts the next after the same step, in this order.
 """
 
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
+from plesio.policies.asynchronous import UNLIMITED
+from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.policy import ExchangeKind, Policy, UpdateKind
+
+if TYPE_CHECKING:
+    from plesio.policies.adaptive.config.guard import GuardConfig
+    from plesio.policies.adaptive.config.review import ReviewConfig
 
 __all__ = ["PeriodicSchedule"]
 
@@ -44,6 +50,76 @@ class PeriodicSchedule:
     def pushes(self) -> UpdateKind | None:
         """What is pushed to a store, if there is one."""
         return self.update if self.exchange == "store" else None
+
+    @property
+    def compression(self) -> Compression:
+        """Everything is sent."""
+        return NO_COMPRESSION
+
+    @property
+    def inner_rate(self) -> float:
+        """Local steps take all of the learning rate."""
+        return 1.0
+
+    @property
+    def momentum(self) -> float:
+        """What local steps come to has none."""
+        return 0.0
+
+    @property
+    def has_outer_step(self) -> bool:
+        """Whether something else than the mean itself is made of what local steps come to."""
+        return self.inner_rate != 1 or self.momentum != 0
+
+    @property
+    def inner(self) -> Policy | None:
+        """Racks have no policy of their own."""
+        return None
+
+    @property
+    def racks_share_store(self) -> bool:
+        """Whether one worker speaks to the store for its rack."""
+        return self.inner is not None and self.exchange == "store"
+
+    @property
+    def goes_by_racks(self) -> bool:
+        """Whether it must be known which workers are near to each other."""
+        return self.inner is not None
+
+    @property
+    def has_collectives(self) -> bool:
+        """Whether workers meet in collectives, if only in their rack."""
+        return self.exchange == "collective" or self.inner is not None
+
+    @property
+    def needs_server_optimizer(self) -> bool:
+        """Whether it can only be run if the servers can run the optimizer: where gradients are pushed."""
+        return self.pushes == "gradient"
+
+    @property
+    def most_servers(self) -> int | None:
+        """One a host is right."""
+        return None
+
+    @property
+    def can_be_stage(self) -> bool:
+        """Whether other policies may come before and after it in one run."""
+        return False
+
+    @property
+    def first_review(self) -> tuple[int, int]:
+        """Never: nobody reports."""
+        return UNLIMITED, UNLIMITED
+
+    @property
+    def review(self) -> "ReviewConfig | None":
+        """Nothing is measured for reports."""
+        return None
+
+    @property
+    def guard(self) -> "GuardConfig | None":
+        """Nobody watches for divergence."""
+        return None
 
     @property
     def period(self) -> int:

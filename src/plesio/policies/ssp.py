@@ -54,6 +54,7 @@ class SSP(PeriodicSchedule):
     name: ClassVar[str] = "ssp"
     exchange: ClassVar[ExchangeKind] = "store"
     delay: ClassVar[int] = 0
+    can_be_stage: ClassVar[bool] = True
 
     bound: float = 4
     period: int = 1

@@ -28,7 +28,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from plesio.policies.asp import ASP
 from plesio.policies.asynchronous import UNLIMITED
 from plesio.policies.events import (
     Action,
@@ -46,9 +45,7 @@ from plesio.policies.events import (
     Stay,
     Steer,
 )
-from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.policy import Machine, Policy
-from plesio.policies.ssp import SSP
 
 __all__ = ["LEAD", "NEVER", "Course", "Director", "SteeredMachine"]
 
@@ -290,7 +287,6 @@ class SteeredMachine:
 
     def _enter(self, clock: int) -> tuple[Action, ...]:
         """All stand at ``clock`` on the way to the store: let those in that speak for themselves, or for a rack."""
-        assert isinstance(self._policy, SSP | ASP | Hierarchical), self._policy
         self._inner, self._entering = self._policy.start(clock=clock), False
         num_workers = Counter(self._speakers.get(worker, worker) for worker in sorted(self._ready))
         self._ready.clear()

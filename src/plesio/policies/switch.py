@@ -24,11 +24,8 @@ from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.events import Reviewed
 from plesio.policies.fields import require_whole
-from plesio.policies.hierarchical import Hierarchical
-from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
-from plesio.policies.ssp import SSP
 from plesio.policies.steered import LEAD, NEVER, Course, SteeredMachine
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -72,10 +69,7 @@ class Switch(PeriodicSchedule):
                 'every policy but the first needs the clock at which it begins, as in "switch:bsp/asp@200"'
             )
         for policy in self.policies:
-            known = isinstance(policy, SSP | ASP | Hierarchical) or (
-                isinstance(policy, BSP | LocalSGD) and policy.exchange == "collective"
-            )
-            if not known:
+            if not policy.can_be_stage:
                 raise PolicySpecError(
                     f'switch: "{policy.spec}" cannot be switched to; write bsp, local_sgd, ssp, asp or hier, '
                     "and no exchange=store"
@@ -93,6 +87,11 @@ class Switch(PeriodicSchedule):
     def first(self) -> Policy:
         """The first stage's."""
         return self.policies[0]
+
+    @property
+    def goes_by_racks(self) -> bool:
+        """Whether any of the stages goes by racks."""
+        return any(policy.goes_by_racks for policy in self.policies)
 
     @property
     def first_review(self) -> tuple[int, int]:
@@ -116,8 +115,9 @@ class Switch(PeriodicSchedule):
         rest = [f"{policy.spec}@{clock}" for policy, clock in zip(self.policies[1:], self.clocks, strict=True)]
         return f"{self.name}:{'/'.join([self.policies[0].spec, *rest])}"
 
-    def start(self) -> Machine:
+    def start(self, *, clock: int = 0) -> Machine:
         """The schedule, from its beginning."""
+        assert clock == 0, f"a schedule begins at 0, not at {clock}"
         return SteeredMachine(_Schedule(self))
 
 

@@ -26,9 +26,9 @@ __all__ = [
 ]
 
 Table = list[list[list[Any]]]
-"""An optimizer's state; see `plesio.runtime.exchange.optimizer_state`."""
+"""An optimizer's state; see `plesio.runtime.parameters.optimizer_state`."""
 SliceRow = tuple[str, str, str, int, int, int, int]
-"""A slice of a tensor: name, kind, dtype, parameter group, start, stop and offset; see `runtime.exchange.layout`."""
+"""A slice of a tensor: name, kind, dtype, parameter group, start, stop, offset (`plesio.runtime.parameters.layout`)."""
 
 
 class OptimizerSpec(Record, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ nothing. Seconds saved are seconds of stepping, against bsp with equal shares, b
 What bsp would have sent is an exchange a step, each as large as the run's own were on average, or would have been in
 full. Where the n workers of R racks stepped by racks, exchanges are counted as rings send them: a step within the racks
 is (n - R)/(n - 1), and an exchange between racks (R - 1)/(n - 1), and half of a step to spread the mean
-(`plesio.runtime.exchange.racks`).
+(`plesio.runtime.worker.exchange.racks`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

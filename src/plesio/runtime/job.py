@@ -16,7 +16,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,15 +26,15 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
 from plesio.protocol.peers import heartbeat_identity, worker_identity
-from plesio.runtime.environment import Place
-from plesio.runtime.exchange.group import TorchGroup
-from plesio.runtime.exchange.host_racks import HostRacks, find_host_racks
-from plesio.runtime.exchange.tcp_traffic import TcpTraffic
-from plesio.runtime.exchange.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys, new_job_secret
-from plesio.runtime.heartbeat import Heartbeat
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.rack_choice import RackChoice, Wish, choose
-from plesio.runtime.server import MAX_BULK_BYTES, ServerConfig
+from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
+from plesio.runtime.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys, new_job_secret
+from plesio.runtime.transport.tcp_traffic import TcpTraffic
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
+from plesio.runtime.worker.heartbeat import Heartbeat
+from plesio.runtime.worker.meter import process_memory_bytes
+from plesio.runtime.worker.rack_choice import RackChoice, Wish, choose
 
 __all__ = ["Job"]
 
@@ -62,9 +61,6 @@ class Job:
         self.rack = place.rank - place.local_rank if place.rack is None else place.rack
         self.clock: Clock = MonotonicClock()
         self.meet_s = meet_s
-        self.pacer: Pacer | None = None
-        self.policy: str | None = None
-        self.trace: Path | None = None
         self._exit = contextlib.ExitStack()
         self._servers: list[subprocess.Popen[str]] = []
         self._endpoints: list[ClientEndpoint] = []
@@ -140,7 +136,7 @@ class Job:
         )
         # A session of its own: Ctrl-C is for the workers, which then say goodbye to a server that still listens.
         process = subprocess.Popen(
-            [sys.executable, "-m", "plesio.runtime.server"],
+            [sys.executable, "-m", "plesio.runtime.server.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -298,6 +294,10 @@ class Job:
     def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
         """A function that tells what was sent since ``before``."""
         return lambda: dict(self.bytes_sent() - before)
+
+    def memory_bytes(self) -> int:
+        """Memory that this process uses."""
+        return process_memory_bytes()
 
     def let_servers_go_on(self) -> None:
         """The others of the run go on without this process: the servers that it started end when nobody needs them."""

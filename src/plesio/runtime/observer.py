@@ -11,7 +11,7 @@ from plesio.protocol.figures import RunFigures
 from plesio.protocol.message import decode, encode, kind_of
 from plesio.protocol.to_server import ProgressRequest
 from plesio.protocol.to_worker import Progress
-from plesio.runtime.exchange.transport import CONNECT_S, ControlClient, JobKeys
+from plesio.runtime.transport import CONNECT_S, ControlClient, JobKeys
 
 __all__ = ["Observer"]
 

@@ -5,7 +5,7 @@ name        what it is for
 ==========  ========================================================================================================
 FakeClock   time that a test sets, wherever Plesio takes a clock
 play        a policy's machine through a schedule with faults, its laws checked, without training
-Fault       a worker that is lost or joins, for `play` and for `plesio.runtime.virtual.simulate`
+Fault       a worker that is lost or joins, for `play` and for `plesio.runtime.worlds.virtual.simulate`
 LocalJob    real workers in real processes, started in milliseconds
 ==========  ========================================================================================================
 """

@@ -13,7 +13,7 @@ from plesio.planning.measured.quadratics import problem_of, unlike_quadratics
 from plesio.planning.measured.staleness_weighting import measure_weightings
 from plesio.planning.measured.stragglers import measure_barriers
 from plesio.planning.studies.measured import Measured
-from plesio.runtime.pacing import Pacer
+from plesio.runtime.worker.pacing import Pacer
 
 
 def quantity(measured: Measured, name: str) -> list[Prediction]:

@@ -19,9 +19,9 @@ from plesio.policies.adaptive.system.choice import Allowance
 from plesio.policies.adaptive.system.monitor import SystemMonitor
 from plesio.policies.adaptive.system.sent_bytes import SentBytes
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting
-from plesio.runtime.pacing import Pacer
-from plesio.runtime.virtual import simulate
-from plesio.runtime.virtual.job import VirtualJob
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
 
 NUM_WORKERS, NUM_ROWS, WIDTH, NUM_WORDS, BATCH_SIZE = 4, 20_000, 32, 8, 8
 TABLE_BYTES = 4.0 * NUM_ROWS * WIDTH
@@ -121,7 +121,9 @@ def train(policy: str, *, num_steps: int) -> RunResult:
         torch.manual_seed(0)
         model = _Bag()
         pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
-        with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.05), policy=policy, pacer=pacer) as session:
+        with plesio.join(
+            model, torch.optim.SGD(model.parameters(), lr=0.05), policy=policy, options=plesio.JoinOptions(pacer=pacer)
+        ) as session:
             for x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
                 (model(x) - y).square().mean().backward()
                 session.step()

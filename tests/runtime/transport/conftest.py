@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from plesio.runtime.exchange.transport import ClientEndpoint, JobKeys
+from plesio.runtime.transport import ClientEndpoint, JobKeys
 from support.transport import JOB, KEYS, LIMIT_BYTES, PATIENCE_S, Connect, EchoServer, StartServer
 
 

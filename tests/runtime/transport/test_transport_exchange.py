@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 from plesio.core.errors import TransportError
-from plesio.runtime.exchange.transport import (
+from plesio.runtime.transport import (
     Bulk,
     ClientEndpoint,
     Control,
@@ -27,7 +27,7 @@ from plesio.runtime.exchange.transport import (
     ServerEndpoint,
     wait_readable,
 )
-from plesio.runtime.exchange.transport.sockets import CHUNK_BYTES, WHOLE_BYTES
+from plesio.runtime.transport.sockets import CHUNK_BYTES, WHOLE_BYTES
 from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer, header_of, random_bytes
 
 MIB = 2**20
@@ -198,8 +198,8 @@ def test_sending_to_a_peer_that_never_was_is_refused_not_queued(server: EchoServ
 
 _HALF_A_PUSH = """
 import sys, signal, json, numpy as np, zmq
-from plesio.runtime.exchange.transport import ClientEndpoint, Header, JobKeys
-from plesio.runtime.exchange.transport.wire import encode_chunk, job_digest
+from plesio.runtime.transport import ClientEndpoint, Header, JobKeys
+from plesio.runtime.transport.wire import encode_chunk, job_digest
 client = ClientEndpoint(json.loads(sys.argv[1]), identity=b"w0", job="test job", context=zmq.Context(),
                         keys=JobKeys.derive("the job's secret"), timeout_s=20, max_bulk_bytes=1)
 data = client._data.socket

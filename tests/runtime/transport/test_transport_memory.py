@@ -16,9 +16,9 @@ import pytest
 import zmq
 
 from plesio.core.errors import TransportError
-from plesio.runtime.exchange.transport import Bulk, ClientEndpoint, ControlClient, Header, Refusal
-from plesio.runtime.exchange.transport.segments import MemoryOffer, SegmentPool, segment_name
-from plesio.runtime.exchange.transport.wire import Form, Reference, encode_chunk, encode_reference, job_digest
+from plesio.runtime.transport import Bulk, ClientEndpoint, ControlClient, Header, Refusal
+from plesio.runtime.transport.segments import MemoryOffer, SegmentPool, segment_name
+from plesio.runtime.transport.wire import Form, Reference, encode_chunk, encode_reference, job_digest
 from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer, header_of, random_bytes
 
 Forge = Callable[[MemoryOffer, int], int]
@@ -121,7 +121,7 @@ def test_a_payload_that_nobody_refers_to_any_more_is_given_back(server: EchoServ
 
 _PUSH_AND_HOLD = """
 import sys, signal, json, numpy as np, zmq
-from plesio.runtime.exchange.transport import ClientEndpoint, Header, JobKeys
+from plesio.runtime.transport import ClientEndpoint, Header, JobKeys
 client = ClientEndpoint(json.loads(sys.argv[1]), identity=b"w0", job="test job", context=zmq.Context(),
                         keys=JobKeys.derive("the job's secret"), timeout_s=20, max_bulk_bytes=2**25)
 payload = np.random.default_rng(0).integers(0, 256, 2**21, dtype=np.uint8)

@@ -7,9 +7,9 @@ import pytest
 import zmq
 
 from plesio.core.errors import TransportError
-from plesio.runtime.exchange.transport import ClientEndpoint, ControlClient, Header, JobKeys, Refusal
-from plesio.runtime.exchange.transport.sockets import CHUNK_BYTES
-from plesio.runtime.exchange.transport.wire import MAX_META_BYTES, encode_chunk, encode_control, job_digest
+from plesio.runtime.transport import ClientEndpoint, ControlClient, Header, JobKeys, Refusal
+from plesio.runtime.transport.sockets import CHUNK_BYTES
+from plesio.runtime.transport.wire import MAX_META_BYTES, encode_chunk, encode_control, job_digest
 from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer
 
 STRANGER = JobKeys.derive("another secret")

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plesio.runtime.exchange.transport.assembly import Assembler, BufferPool
-from plesio.runtime.exchange.transport.security import JobKeys, Tickets, new_job_secret
-from plesio.runtime.exchange.transport.wire import (
+from plesio.runtime.transport.assembly import Assembler, BufferPool
+from plesio.runtime.transport.security import JobKeys, Tickets, new_job_secret
+from plesio.runtime.transport.wire import (
     MAX_CONTROL_BYTES,
     MAX_META_BYTES,
     Header,

@@ -24,7 +24,7 @@ from plesio.cost.fit import LineFit, fit_line
 from plesio.planning.measured.ranks import Ranks, slowest_s
 from plesio.planning.studies.measured import Measured
 from plesio.planning.theory.reliability import best_interval_s
-from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.group import TorchGroup
 
 __all__ = ["measure", "measure_states", "state_times"]
 

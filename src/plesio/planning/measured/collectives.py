@@ -21,7 +21,7 @@ from plesio.cost.collectives import ALL_REDUCES
 from plesio.cost.fit import AlphaBeta
 from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.planning.studies.measured import Measured
-from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.group import TorchGroup
 
 __all__ = ["all_reduce_times", "measure", "measure_collectives"]
 

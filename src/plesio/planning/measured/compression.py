@@ -25,7 +25,7 @@ from plesio.core.predictions import Prediction
 from plesio.planning.measured.real_gradients import training_gradients
 from plesio.planning.studies.measured import Measured
 from plesio.policies.compression import Compression, Qsgd, RandomK, TopK, parse_compression
-from plesio.runtime.compression import make_codec
+from plesio.runtime.worker.compression import make_codec
 
 __all__ = ["kept_share", "measure", "measure_compression", "weibull_shape"]
 

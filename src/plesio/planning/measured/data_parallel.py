@@ -20,7 +20,7 @@ from plesio.cost.collectives import ring_all_reduce_s
 from plesio.cost.fit import AlphaBeta
 from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.planning.studies.measured import Measured
-from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.group import TorchGroup
 
 __all__ = ["measure", "measure_data_parallel"]
 

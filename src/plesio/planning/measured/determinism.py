@@ -24,7 +24,7 @@ from plesio.planning.measured.ranks import Ranks, slowest_s, timed
 from plesio.planning.measured.real_gradients import flat_gradient
 from plesio.planning.studies.measured import Measured
 from plesio.planning.studies.reduction_order import order_effect
-from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.tasks.load import load_task
 from plesio.tasks.task import take_batch
 

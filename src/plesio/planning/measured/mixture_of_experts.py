@@ -25,7 +25,7 @@ from plesio.cost.link import Link
 from plesio.planning.measured.ranks import Ranks, ranks_on_hosts, slowest_s, timed
 from plesio.planning.studies import mixture_of_experts
 from plesio.planning.studies.measured import Measured
-from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.group import TorchGroup
 
 __all__ = ["all_to_all_times", "measure", "measure_routings"]
 

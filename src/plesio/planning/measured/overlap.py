@@ -31,7 +31,7 @@ from plesio.planning.measured.collectives import all_reduce_times
 from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.planning.studies.buckets import Buckets, Layers, buckets_of_bytes, ddp_buckets
 from plesio.planning.studies.measured import Measured
-from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.group import TorchGroup
 
 __all__ = ["measure", "measure_overlap"]
 

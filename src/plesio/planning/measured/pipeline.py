@@ -21,7 +21,7 @@ from plesio.core.predictions import Prediction
 from plesio.core.units import format_seconds
 from plesio.planning.measured.ranks import Ranks
 from plesio.planning.studies.measured import Measured
-from plesio.runtime.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.sim.pipeline_schedules import SCHEDULES, SPLIT, Execution, Operation, Schedule, execute, operations
 
 __all__ = ["calibrate_stage", "measure", "measure_pipelines", "message_times", "run_pipeline"]

@@ -22,9 +22,9 @@ from plesio.bench.namespaces import INTERFACE, NetworkHost, networked_racks, why
 from plesio.bench.process_pool import ProcessPool, enlisted
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.cost.fit import AlphaBeta, alpha_beta_of_all_reduce, fit_line
-from plesio.runtime.environment import Place
-from plesio.runtime.exchange.group import TorchGroup
 from plesio.runtime.job import Job
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.exchange.group import TorchGroup
 
 __all__ = ["Ranks", "fitted_links", "ranks_on_hosts", "serve_functions", "slowest_s", "timed"]
 

@@ -28,8 +28,8 @@ from plesio.cost.collectives import all_gather_s, bytes_sent_per_rank, ring_all_
 from plesio.cost.fit import AlphaBeta
 from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.planning.studies.measured import Measured
-from plesio.runtime.exchange.group import TorchGroup
-from plesio.runtime.exchange.tcp_traffic import TcpTraffic
+from plesio.runtime.transport.tcp_traffic import TcpTraffic
+from plesio.runtime.worker.exchange.group import TorchGroup
 
 __all__ = ["all_reduce_times", "computing_times", "cut_times", "measure", "measure_cuts"]
 

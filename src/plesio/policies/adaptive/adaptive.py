@@ -74,8 +74,24 @@ class Adaptive(Components, PeriodicSchedule):
         """``adaptive`` and what differs from the defaults."""
         return write_spec("adaptive", options=dict(_differences(self)))
 
-    def start(self) -> Machine:
+    @property
+    def needs_server_optimizer(self) -> bool:
+        """Where the servers cannot run the optimizer, it stays on the collective."""
+        return False
+
+    @property
+    def most_servers(self) -> int | None:
+        """Server 0 hears of every update from every server: with 16 that takes longer than a step (docs/log.md, 21)."""
+        return 4
+
+    @property
+    def goes_by_racks(self) -> bool:
+        """Unless it is not to look at them."""
+        return self.topology is not None
+
+    def start(self, *, clock: int = 0) -> Machine:
         """A controller that has seen nothing."""
+        assert clock == 0, f"a controller begins at 0, not at {clock}"
         from plesio.policies.adaptive.machine import AdaptiveMachine  # numpy, which only those pay who train
 
         return AdaptiveMachine(self)

@@ -1,6 +1,5 @@
 """One process on its own: an ordinary training run with Plesio's records."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -8,11 +7,10 @@ from plesio.core.errors import PlesioError
 from plesio.core.results import Evaluation, RunResult, write_results
 from plesio.policies import Policy
 from plesio.protocol.figures import RunInfo
-from plesio.protocol.plans import PlanFigures
-from plesio.runtime.ledger import Ledger, Meter
-from plesio.runtime.loading import BatchSource, SynchronousBatches
-from plesio.runtime.machine import environment
-from plesio.runtime.rounds import RoundRecords
+from plesio.runtime.coordinator.ledger import Ledger
+from plesio.runtime.worker.machine import environment
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.rounds import RoundRecords
 
 __all__ = ["AloneWorld"]
 
@@ -22,31 +20,22 @@ class AloneWorld:
 
     Args:
         policy: For the results; there is nobody to be consistent with.
-        info: Names for the results, and the seed of the sample order.
+        info: Names for the results.
         folder: Where `results.json` goes; None for nowhere.
         meter: The worker's figures.
     """
 
     rank = 0
     num_workers = 1
-    clock = 0
     elapsed_s = 0.0
 
     def __init__(self, *, policy: Policy, info: RunInfo, folder: Path | None, meter: Meter) -> None:
-        self._seed = info.seed
         self._folder = folder
         self._meter = meter
         self._ledger = Ledger(policy=policy.spec, info=info, num_workers=1)
         self._ledger.environment = environment()
         self._result: RunResult | None = None
         self.rounds = RoundRecords(0, 1)
-        self.on_admitted: Callable[[int], None] = lambda clock: None
-
-    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """All samples are this process's."""
-        return SynchronousBatches(
-            figures.whole(), batch_size=figures.batch_size, first_epoch=plan, seed=self._seed, rounds=self.rounds
-        )
 
     def explain(self, error: BaseException) -> PlesioError | None:
         """Nobody to lose."""
@@ -56,10 +45,6 @@ class AloneWorld:
         """Enter evaluations in the records."""
         self._ledger.evaluations += evaluations
         self._ledger.parameters_sha256 = parameters_sha256 or self._ledger.parameters_sha256
-
-    def share_metric(self, metric: float | None) -> float | None:
-        """Its own metric."""
-        return metric
 
     def leave(self) -> None:
         """Nobody to wait for."""
@@ -71,7 +56,9 @@ class AloneWorld:
         self._ledger.report(0, self._meter.take())
         return self._ledger.result(status="finished")
 
-    def close(self, *, status: Literal["finished", "interrupted", "failed"], error: str | None) -> None:
+    def close(
+        self, *, status: Literal["finished", "interrupted", "failed"], error: str | None, in_rack: bool = False
+    ) -> None:
         """Close the records."""
         self._ledger.report(0, self._meter.take())
         self._result = self._ledger.result(status=status, error=error)

@@ -22,7 +22,7 @@ what is still less is not told apart, and of such settings that which sends leas
 *What if.* The workers of a rack end a step together, one exchange within the rack after the slowest of them. So a rack
 is a worker whose steps take ``max over its workers + inside``, and what follows is `what_if` with R workers. When racks
 have averaged, each spreads the mean among its workers, which nothing hides: half an all-reduce, once a period
-(`plesio.runtime.exchange.racks`; an all-gather is half of one, Thakur et al. 2005).
+(`plesio.runtime.worker.exchange.racks`; an all-gather is half of one, Thakur et al. 2005).
 
 *Transfers.* Within the rack: the shortest time that any worker of the rack stood still in a step in which nothing was
 merged, in the slowest rack. Between racks: as of any averaging, the time it took whoever began it last, in full and

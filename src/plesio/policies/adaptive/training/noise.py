@@ -20,7 +20,7 @@ as large, with a noise of ν R/n: averaged over workers that holds for racks of 
 
 With 16 workers in 2 racks at ν = 1 it is 0.97 between racks and 0.73 between workers.
 
-*On the store* the servers normalise by the mean of a round (`plesio.runtime.exchange.interleaved`) and no worker steps
+*On the store* the servers normalise by the mean of a round (`plesio.runtime.server.interleaved`) and no worker steps
 by itself, as long as it exchanges at every step: there is no objection to that, but at the beginning. A transformer
 under Adam that went to the store in its fifth step had not recovered after fifty.
 

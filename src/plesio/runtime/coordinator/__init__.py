@@ -1,0 +1,1 @@
+"""Decides runs: ``handle(event) -> effects``, without clock, socket or tensor."""

@@ -1,0 +1,450 @@
+"""The one place where a run is decided: membership, credit, the order of updates, and who gets which samples.
+
+A coordinator is a plain object: the server hands it what workers say (`handle`) and the time; it answers with *effects*
+that the server carries out: orders for every server's shard, and what workers are told (`plesio.protocol.effects`). It
+opens no socket and reads no clock, so tests and the virtual world drive it as they like.
+
+A run goes through three states::
+
+    gathering --all expected workers joined--> running --nobody left--> ended
+
+A worker that goes while the others gather, or disagrees with them, fails the run for all: they would wait in vain. A
+lost worker that speaks up again is told so, and none of its later updates count.
+
+Where racks share a store, in the whole run or in one of its stages, a rack without one of its workers cannot make a
+step: its others end with an error, and the rest of the run goes on as without any lost worker.
+
+The parts, each with its invariants:
+
+    members         who takes part, who speaks for whom, and when silence is a loss
+    updates         which updates are whole, and what is applied
+    sampling        who gets which samples, and who rests
+    stage_changes   who stands still between two exchanges, and how it goes on
+    ledger          the figures
+    recorder        the policy's machine, and the log of all that it hears and answers
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+from plesio.core.clock import Clock
+from plesio.core.trace import TraceWriter
+from plesio.policies import (
+    Admit,
+    Apply,
+    Arrived,
+    Evaluated,
+    Event,
+    Grant,
+    Halt,
+    Joined,
+    LeaveReason,
+    Left,
+    Policy,
+    Recorder,
+    Refuse,
+    RefuseReason,
+    Reviewed,
+    Stay,
+    Steer,
+    parse_policy,
+)
+from plesio.protocol.effects import AdmitOrder, CreditOrder, DropOrder, Effect, HaltOrder, Tell
+from plesio.protocol.figures import Report, RunInfo, Snapshot, Status
+from plesio.protocol.to_server import (
+    Evaluations,
+    Finish,
+    Finished,
+    FromWorker,
+    Goodbye,
+    Heartbeat,
+    Join,
+    LeaseRequest,
+    Leave,
+    NotFinite,
+    PartArrived,
+    Release,
+    Review,
+    Standing,
+)
+from plesio.protocol.to_worker import Alive, Expelled, Failed, Lost, MayLeave, Start, UpdateRefused
+from plesio.runtime.coordinator.ledger import Ledger, World
+from plesio.runtime.coordinator.members import Member, Members, lease_s
+from plesio.runtime.coordinator.sampling import Sampling
+from plesio.runtime.coordinator.stage import Stage
+from plesio.runtime.coordinator.stage_changes import StageChanges
+from plesio.runtime.coordinator.updates import Updates
+
+__all__ = ["Coordinator"]
+
+
+class Coordinator:
+    """Decides one run.
+
+    Args:
+        policy: What the workers run under.
+        info: Names for the result.
+        expected: Ranks that must join before the run starts.
+        num_servers: Servers that hold a part of the parameters; 0 when the exchange is always collective.
+        layout: Digest of the model's tensors, which all workers must have.
+        snapshot_every: Samples between two snapshots of the store; None for none.
+        folder: Where the policy's event log is written; None for nowhere.
+        clock: For the trace; None is the machine's.
+        world: For the results.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        info: RunInfo,
+        expected: Iterable[int],
+        num_servers: int,
+        layout: str = "",
+        snapshot_every: int | None = None,
+        folder: Path | None = None,
+        clock: Clock | None = None,
+        world: World = "process",
+    ) -> None:
+        self.policy = policy
+        self.expected = tuple(sorted(expected))
+        self.state: Literal["gathering", "running", "ended"] = "gathering"
+        self.status: Status = "finished"
+        self.error: str | None = None
+        self.started_s = 0.0
+        self.ledger = Ledger(policy=policy.spec, info=info, num_workers=len(self.expected), world=world)
+        self.recorder = Recorder(policy)
+        self.trace = TraceWriter(
+            None if folder is None else folder / "coordinator.jsonl",
+            header={"worker": None, "policy": policy.spec},
+            on_failure=self.ledger.fallbacks.append,
+            clock=clock,
+        )
+        self._layout = layout
+        self._start_failed = False
+        self._members = Members()
+        self._stage = Stage(policy)
+        self._updates = Updates(num_servers=num_servers, snapshot_every=snapshot_every, ledger=self.ledger)
+        self._sampling = Sampling(self._members, self._stage, decide=self._decide)
+        self._changes = StageChanges(
+            self._members,
+            self._stage,
+            ledger=self.ledger,
+            trace=self.trace,
+            sampling=self._sampling,
+            decide=self._decide,
+        )
+
+    @classmethod
+    def of(cls, join: Join, *, clock: Clock, world: World) -> Self:
+        """The coordinator of the run that its first worker describes."""
+        policy = parse_policy(join.policy)
+        return cls(
+            policy,
+            info=join.info,
+            expected=range(join.num_workers),
+            num_servers=join.num_servers,
+            layout=join.layout,
+            snapshot_every=join.snapshot_every if policy.pushes else None,
+            folder=None if join.folder is None else Path(join.folder),
+            clock=clock,
+            world=world,
+        )
+
+    @property
+    def live(self) -> list[int]:
+        """Workers that take part, in order of rank."""
+        return self._members.live
+
+    def is_live(self, worker: int) -> bool:
+        """Whether messages of this worker count."""
+        return self._members.is_live(worker)
+
+    @property
+    def lease_s(self) -> float:
+        """Seconds of silence after which a worker is lost."""
+        return lease_s(self.ledger.recent_step_s())
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """Those that were taken."""
+        return self._updates.snapshots
+
+    def handle(self, message: FromWorker | Join | PartArrived, *, worker: int, now_s: float) -> list[Effect]:
+        """What follows from what a worker says, or from what a server has got from it.
+
+        Args:
+            message: What it says.
+            worker: Which.
+            now_s: The time.
+        """
+        match message:
+            case Join():
+                return self._join(worker, message, now_s=now_s)
+            case Heartbeat(report=report):
+                expelled = self._hear(worker, report, now_s=now_s)
+                return expelled or [Tell(worker=worker, message=Alive(lease_s=self.lease_s))]
+            case PartArrived():
+                return self._part_arrived(message, now_s=now_s)
+            case NotFinite(arrived=event, finished=finished):
+                return self._arrived(event, num_samples=0, finished=finished, now_s=now_s)
+            case LeaseRequest():
+                return self._sampling.lease(worker, message, now_s=now_s)
+            case Finish(plan=plan, block=block, num_samples=number):
+                return self._sampling.finish(worker, plan=plan, block=block, num_samples=number, now_s=now_s)
+            case Release():
+                return self._sampling.release(worker, now_s=now_s)
+            case Review():
+                return self._reviewed(message, now_s=now_s)
+            case Evaluations():
+                return self._evaluated(message, now_s=now_s)
+            case Standing():
+                counts = self.state == "running" and self.is_live(worker)
+                return self._changes.ready(worker, message, now_s=now_s) if counts else []
+            case Leave():
+                return self._leave(worker, now_s=now_s)
+            case Goodbye():
+                return self._bye(worker, message, now_s=now_s)
+
+    def _join(self, worker: int, join: Join, *, now_s: float) -> list[Effect]:
+        """A worker asks to take part; it is told `Start` when the run starts, or at once when it runs already."""
+        problem = self._disagreement(join)
+        if problem is not None:
+            return self._reject(worker, problem, now_s=now_s)
+        if worker == 0:
+            self.ledger.environment = join.environment
+        self._members[worker] = Member(heard_s=now_s, rack=join.rack)
+        if self._start_failed:
+            return [Tell(worker=worker, message=Failed(message=self.error or ""))]
+        if self.state == "running":
+            return self._admit([worker], now_s=now_s)
+        if self.state == "gathering" and all(rank in self._members for rank in self.expected):
+            self.state = "running"
+            self.started_s = now_s
+            self.ledger.rack_of = tuple(self._members[rank].rack for rank in self.expected)
+            if self.policy.racks_share_store:
+                self.ledger.racks = self._members.form_racks(self.expected)
+                for member in self._members.values():
+                    member.left = member.spoken_for
+            return self._admit(self.expected, now_s=now_s)
+        return []
+
+    def _disagreement(self, join: Join) -> str | None:
+        if join.policy != self.policy.spec:
+            return f'this worker runs policy "{join.policy}", the others "{self.policy.spec}"; use one for all'
+        if join.layout != self._layout:
+            return "this worker's model differs from the others' (names, shapes, dtypes, or the number of servers)"
+        return None
+
+    def _reject(self, worker: int, message: str, *, now_s: float) -> list[Effect]:
+        """The worker disagrees with the others; before the start that fails the run."""
+        if self.state == "running":
+            return [Tell(worker=worker, message=Failed(message=message))]
+        self._members[worker] = Member(heard_s=now_s)
+        return self._fail_start(message)
+
+    def _fail_start(self, message: str) -> list[Effect]:
+        if self._start_failed:
+            return []
+        self._start_failed = True
+        self.status, self.error = "failed", message
+        return [Tell(worker=other, message=Failed(message=message)) for other in self.live]
+
+    def _admit(self, workers: Sequence[int], *, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for worker in workers:
+            member = self._members[worker]
+            if not member.left:
+                effects += self._decide(Joined(worker=worker, num_workers=member.num_workers), now_s=now_s)
+        for worker in workers:
+            clock = self._members[worker].clock
+            start = Start(clock=clock, elapsed_s=now_s - self.started_s, workers=self.expected)
+            effects.append(Tell(worker=worker, message=start))
+        return effects
+
+    def _leave(self, worker: int, *, now_s: float) -> list[Effect]:
+        """A worker has trained all it will; it is told `MayLeave`, the one that evaluates when all have left."""
+        if not self.is_live(worker):
+            return []
+        effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
+        self._members[worker].leaving = True
+        return effects + self._answer_leaving()
+
+    def _bye(self, worker: int, goodbye: Goodbye, *, now_s: float) -> list[Effect]:
+        """A worker's session is closed."""
+        if not self.is_live(worker):
+            return []
+        self._hear(worker, goodbye.report, now_s=now_s)
+        if self.status == "finished" and not self._members[worker].doomed:
+            self.status, self.error = goodbye.status, goodbye.error
+        effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
+        return effects + self._remove(worker)
+
+    def lose(self, worker: int, *, now_s: float) -> list[Effect]:
+        """A worker is known to be gone."""
+        if not self.is_live(worker):
+            return []
+        mates = self._members.mates(worker)
+        fatal = self._stage.exchange == "collective" or bool(mates and self._members.all_doomed_but(worker, *mates))
+        self.ledger.lost.append(worker)
+        self.trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
+        if fatal and not self._members[worker].leaving:
+            self.status = "failed"
+            self.error = f"worker {worker} was lost, and a collective exchange cannot go on without it"
+        effects = self._retire(worker, LeaveReason.LOST, now_s=now_s)
+        effects += self._remove(worker)
+        for mate in mates:
+            effects += self._retire(mate, LeaveReason.LOST, now_s=now_s)
+            self._members[mate].doomed = True
+        if self.state == "ended" and self.status == "finished" and not any(m.leaving for m in self._members.values()):
+            self.status, self.error = "failed", "all workers were lost"
+        ends = {*self.live} if fatal else {*mates}
+        return effects + [
+            Tell(worker=other, message=Lost(workers=(worker,), fatal=other in ends)) for other in self.live
+        ]
+
+    def _retire(self, worker: int, reason: LeaveReason, *, now_s: float) -> list[Effect]:
+        """Take a worker out of the policy and give back what it had leased; nothing that it pushed whole is dropped."""
+        member = self._members[worker]
+        self._stage.standing.pop(worker, None)
+        effects: list[Effect] = [*self._updates.drop_parts(worker)]
+        if self.state == "running" and not member.left:
+            member.resting = member.left = True
+            effects += self._decide(Left(worker=worker, reason=reason), now_s=now_s)
+        effects += self._sampling.withdraw(worker, now_s=now_s)
+        return effects + self._changes.leave_store(now_s=now_s)
+
+    def _remove(self, worker: int) -> list[Effect]:
+        self._members[worker].live = False
+        if not self.live:
+            self.state = "ended"
+        if self.state == "gathering":
+            return self._fail_start(f"worker {worker} was gone before the run began")
+        return self._answer_leaving()
+
+    def _answer_leaving(self) -> list[Effect]:
+        told = self._members.told_left()
+        return [Tell(worker=worker, message=MayLeave(evaluates=evaluates)) for worker, evaluates in told.items()]
+
+    def excuse(self, busy_s: float) -> None:
+        """The server did not listen for so long (it loaded torch, applied an update): that is nobody's silence."""
+        self._members.excuse(busy_s)
+
+    def tick(self, *, now_s: float) -> list[Effect]:
+        """Lose every worker that has been silent for a lease. Call it several times a lease."""
+        effects: list[Effect] = []
+        for worker in self._members.silent_since(now_s - self.lease_s):
+            effects += self.lose(worker, now_s=now_s)
+        return effects
+
+    def _hear(self, worker: int, report: Report, *, now_s: float) -> list[Effect]:
+        """A sign of life, with figures. A worker that was declared lost is told so."""
+        member = self._members.get(worker)
+        if member is None or not member.live:
+            expelled = member is not None and worker in self.ledger.lost
+            return [Tell(worker=worker, message=Expelled())] if expelled else []
+        member.heard_s = now_s
+        self.ledger.report(worker, report)
+        return []
+
+    def _part_arrived(self, part: PartArrived, *, now_s: float) -> list[Effect]:
+        """One server holds its part of an update; when all do, the policy decides."""
+        event = part.event
+        if not self._takes(event):
+            return [DropOrder(worker=event.worker, clock=event.clock)]
+        if not self._updates.is_whole(event.worker, event.clock, server=part.server):
+            return []
+        return self._arrived(event, num_samples=part.num_samples, finished=part.finished, now_s=now_s)
+
+    def _takes(self, event: Arrived) -> bool:
+        """Whether an update of this worker still counts."""
+        return self.state == "running" and self.is_live(event.worker) and not self._members[event.worker].resting
+
+    def _arrived(self, event: Arrived, *, num_samples: int, finished: Sequence[Finished], now_s: float) -> list[Effect]:
+        """An update is whole, or was not finite and has no parts.
+
+        Args:
+            event: The update.
+            num_samples: Samples of the worker's own in it.
+            finished: The leased ones among them: what never arrives is leased again.
+            now_s: The time.
+        """
+        if not self._takes(event):
+            return [DropOrder(worker=event.worker, clock=event.clock)]
+        member = self._members[event.worker]
+        member.heard_s = now_s
+        member.clock = event.clock
+        # the lead is taken when a step begins: one step before the clock that it ends with
+        self.ledger.max_lead = max(self.ledger.max_lead, event.clock - 1 - self._members.slowest_clock())
+        # of a rack's samples its speaker knows its own share, and the leases of all
+        own = sum(number for *_, number in finished) if self._members.by_racks else num_samples
+        self._updates.note(event.worker, event.clock, num_samples=own)
+        if event.finite:
+            self.ledger.arrived(event.worker, num_steps=event.num_steps, num_samples=num_samples)
+        effects = self._decide(event, now_s=now_s)
+        for plan, block, number in finished:
+            effects += self._sampling.finish(event.worker, plan=plan, block=block, num_samples=number, now_s=now_s)
+        return effects
+
+    def _reviewed(self, review: Review, *, now_s: float) -> list[Effect]:
+        """A worker tells what it saw; when all have, they are told by a `Steering`."""
+        event = review.event
+        assert isinstance(event, Reviewed), event
+        if self.state != "running" or not self.is_live(event.worker) or self._members[event.worker].left:
+            return []
+        self._members[event.worker].heard_s = now_s
+        self._members[event.worker].clock = event.clock
+        return self._decide(event, now_s=now_s)
+
+    def _evaluated(self, message: Evaluations, *, now_s: float) -> list[Effect]:
+        """The evaluating worker has new validation metrics; a policy that adapts hears of them."""
+        self.ledger.evaluations += message.evaluations
+        self.ledger.parameters_sha256 = message.parameters_sha256 or self.ledger.parameters_sha256
+        if self.state != "running" or not self.policy.adapts:
+            return []
+        sign = 1.0 if self.ledger.info.metric_goal == "max" else -1.0
+        effects: list[Effect] = []
+        for point in message.evaluations:
+            effects += self._decide(Evaluated(metric=sign * point.metric), now_s=now_s)
+        return effects
+
+    def _decide(self, event: Event, *, now_s: float) -> list[Effect]:
+        """Have the policy hear of an event, and carry its actions out."""
+        effects: list[Effect] = []
+        for action in self.recorder.handle(event):
+            match action:
+                case Admit(worker=worker, clock=clock):
+                    self._members[worker].clock = clock
+                    effects.append(AdmitOrder(worker=worker, clock=clock))
+                case Grant(worker=worker, clock=clock):
+                    effects.append(CreditOrder(worker=worker, clock=clock))
+                case Refuse():
+                    effects += self._refuse(action, now_s=now_s)
+                case Apply():
+                    effects += self._updates.apply(action, members=self._members, at_s=now_s - self.started_s)
+                    done = {"updates": action.updates, "weight": action.weight}
+                    self.trace.event("apply", at_s=now_s, clock=action.version, **done)
+                case Steer():
+                    effects += self._changes.steer(action, now_s=now_s, started_s=self.started_s)
+                case Halt():
+                    self._stage.halting = True
+                    effects += [HaltOrder(), *self._sampling.answer(now_s=now_s)]
+                case Stay(reason=reason):
+                    effects += self._changes.stay(reason)
+        return effects
+
+    def _refuse(self, action: Refuse, *, now_s: float) -> list[Effect]:
+        worker, clock, reason = action.worker, action.clock, action.reason
+        drop = self._updates.refuse(worker, clock)
+        self.trace.event("refuse", at_s=now_s, clock=clock, worker=worker, reason=reason.value)
+        if reason is RefuseReason.NOT_FINITE:  # that the worker found itself, and counted
+            return [drop]
+        return [drop, Tell(worker=worker, message=UpdateRefused(clock=clock, reason=reason))]
+
+    def validate(self) -> None:
+        """Raise AssertionError when an invariant of the run's parts does not hold."""
+        self._members.validate()
+        self._updates.validate(self._members)
+        self._sampling.validate()
+        self.recorder.validate()

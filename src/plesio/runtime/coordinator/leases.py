@@ -1,0 +1,299 @@
+"""How an epoch's samples are dealt out to workers: each sample once, whoever is slow, lost or new.
+
+An epoch is a permutation that every process can compute by itself (`epoch_order`), so only two positions in it have to
+travel. Three ways to deal it out:
+
+*Synchronous* (`synchronous_batches`): for a collective exchange. No messages: a rank's batches are a function of the
+seed, the epoch and the rank, and all ranks have equally many.
+
+*Guided* (`LeaseRecords`): for relaxed policies. Who asks is leased the next block, so fast workers take more. Towards
+the end blocks shrink, so that all finish at about the same time: each is half of what the worker's share of the rest
+would be if every batch went to whoever finished it first (weighted factoring: Flynn Hummel et al. 1996; at most
+`MAX_BLOCK_BATCHES` batches), and a worker whose share is nothing is refused. Paces are measured, in batches finished.
+
+*Fixed* (`LeaseRecords`): for synchronous policies on the store. Rounds of one batch a live worker, in order of their
+numbers, laid out as `synchronous_batches` does. Who asks first changes nothing; only a loss or a join changes the
+rounds that nobody has begun.
+
+Where racks are what exchanges, one worker leases for its rack, and a batch is one of each of its workers together: it
+has at least as many samples as there are workers, so no block or rest is smaller than that. Only when racks of unequal
+size go can samples be left that are too few for those that stay; these are left out, as on a collective.
+
+A lease ends in one of two ways: the worker *finishes* its samples, in order, or it is *released* (closed, lost) and
+what it had not finished is leased again before anything else. The invariant (`LeaseRecords.validate`):
+
+    budget = finished + outstanding + dealt, not yet leased + returned + never dealt
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.core.errors import ConfigError, DataError
+from plesio.protocol.plans import Block, Remainder, Span
+from plesio.runtime.coordinator.dealing import Dealer, Dealing, FixedDealer, GuidedDealer, Pool, next_round_sizes
+
+__all__ = ["LeaseRecords", "epoch_order", "round_sizes", "synchronous_batches"]
+
+
+def epoch_order(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The order in which epoch ``epoch`` visits the samples: the same permutation in every process.
+
+    >>> epoch_order(5, seed=0, epoch=0).tolist() == epoch_order(5, seed=0, epoch=0).tolist()
+    True
+    >>> sorted(epoch_order(5, seed=0, epoch=1).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, epoch))))
+    return generator.permutation(num_samples)
+
+
+def synchronous_batches(
+    num_samples: int,
+    *,
+    batch_size: int,
+    rank: int,
+    num_workers: int,
+    seed: int,
+    epoch: int,
+    drop_last: bool = False,
+    limit: int | None = None,
+) -> list[NDArray[np.int64]]:
+    """One rank's batches of an epoch: as many on every rank, and every sample on exactly one of them.
+
+    Full rounds take ``num_workers * batch_size`` samples. Of the rest, at least one sample per worker makes a last,
+    shorter round whose batches differ by at most one sample; fewer than that are added to the last full round.
+
+    Args:
+        num_samples: Size of the data set.
+        batch_size: Samples in one worker's batch.
+        rank: Whose batches, 0 to ``num_workers - 1``.
+        num_workers: Workers that share the epoch.
+        seed: Seed of the run.
+        epoch: Number of the epoch; each has its own order.
+        drop_last: Leave out what does not fill a whole round.
+        limit: Visit only the first ``limit`` samples of the order (the last, partial epoch of a budget).
+
+    Returns:
+        Arrays of sample indices.
+
+    Raises:
+        DataError: The samples do not give every worker a batch.
+    """
+    num_visited = num_samples if limit is None else min(limit, num_samples)
+    if drop_last:
+        num_visited -= num_visited % (num_workers * batch_size)
+    if num_visited < num_workers:
+        kind = f"of {num_workers} x {batch_size} (full rounds only)" if drop_last else f"for {num_workers} workers"
+        raise DataError(f"{num_samples} samples are too few {kind}: use fewer workers or smaller batches")
+    order = epoch_order(num_samples, seed=seed, epoch=epoch)
+    batches = []
+    start = 0
+    for sizes in round_sizes(num_visited, num_workers=num_workers, batch_size=batch_size):
+        begin = start + sum(sizes[:rank])
+        batches.append(order[begin : begin + sizes[rank]])
+        start += sum(sizes)
+    return batches
+
+
+def round_sizes(num_samples: int, *, num_workers: int, batch_size: int) -> Iterator[list[int]]:
+    """Sizes of the batches of each round, by rank, until ``num_samples`` are dealt.
+
+    >>> list(round_sizes(10, num_workers=2, batch_size=3))
+    [[3, 3], [2, 2]]
+    """
+    while num_samples > 0:
+        sizes = next_round_sizes(num_samples, num_slots=num_workers, batch_size=batch_size)
+        yield sizes
+        num_samples -= sum(sizes)
+
+
+@dataclass(slots=True)
+class _Lease:
+    worker: int
+    block: Block
+    num_finished: int = 0
+
+
+class LeaseRecords:
+    """Deals a budget of samples out to the workers of a store; exactly the budget is finished, none twice in an epoch.
+
+    Pure state: the coordinator calls it, one call at a time. A worker may hold several blocks (ask for the next before
+    the last is finished).
+
+    Args:
+        num_samples: Size of the data set.
+        batch_size: Samples in a worker's batch.
+        budget_samples: Samples to train on in all, over all workers: part of an epoch, or several epochs.
+        workers: Who is there at the start.
+        dealing: ``guided``: whoever asks gets the next block; ``fixed``: one batch per worker and round.
+        num_workers: Of each that leases for its whole rack, how many workers that is; 1 for all others. Then no epoch
+            of the budget may have fewer samples than the largest rack has workers (``fixed``: than all racks have).
+
+    Raises:
+        DataError: There are no samples.
+        ConfigError: The batch size or the budget is below one.
+
+    >>> book = LeaseRecords(10, batch_size=4, budget_samples=10, workers=[0, 1], dealing="guided")
+    >>> first, second, third = book.lease(0), book.lease(1), book.lease(0)
+    >>> (third.start, third.stop), book.lease(1), book.done
+    ((8, 10), None, False)
+    >>> book.finish(0, first.id, 4), book.finish(1, second.id, 4)
+    (True, True)
+    >>> book.release(0)             # worker 0 is lost, and with it the two samples of its second block
+    >>> again = book.lease(1)
+    >>> (again.start, again.stop), book.finish(1, again.id, 2), book.done
+    ((8, 10), True, True)
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        *,
+        batch_size: int,
+        budget_samples: int,
+        workers: Iterable[int] = (),
+        dealing: Dealing,
+        num_workers: Mapping[int, int] | None = None,
+    ) -> None:
+        if num_samples < 1:
+            raise DataError("the data set is empty: there is nothing to lease to the workers")
+        for what, value in (("batch size", batch_size), ("budget in samples", budget_samples)):
+            if value < 1:
+                raise ConfigError(f"the {what} is {value}; write 1 or more")
+        whole = Remainder(num_samples=num_samples, num_fresh=budget_samples)
+        self._begin(whole, batch_size=batch_size, workers=workers, dealing=dealing, num_workers=num_workers or {})
+
+    @classmethod
+    def of(
+        cls,
+        remainder: Remainder,
+        *,
+        batch_size: int,
+        workers: Iterable[int],
+        dealing: Dealing,
+        num_workers: Mapping[int, int],
+    ) -> Self:
+        """Deals out what is left of a plan that was begun otherwise; for racks, in pieces that are large enough."""
+        book = cls.__new__(cls)
+        book._begin(remainder, batch_size=batch_size, workers=workers, dealing=dealing, num_workers=num_workers)
+        return book
+
+    def _begin(
+        self,
+        remainder: Remainder,
+        *,
+        batch_size: int,
+        workers: Iterable[int],
+        dealing: Dealing,
+        num_workers: Mapping[int, int],
+    ) -> None:
+        self._pool = Pool(remainder)
+        dealer = GuidedDealer if dealing == "guided" else FixedDealer
+        self._dealer: Dealer = dealer(self._pool, batch_size=batch_size, num_workers=num_workers)
+        self._num_workers = num_workers
+        self._batch_size = batch_size
+        self._dealing = dealing
+        self._budget_samples = len(remainder)
+        self._held: dict[int, int] = dict.fromkeys(workers, 0)
+        """Samples that each live worker has leased and not finished."""
+        self._leases: dict[int, _Lease] = {}
+        self._next_id = 0
+        self._finished_samples = 0
+
+    @property
+    def finished_samples(self) -> int:
+        """Samples that workers have finished."""
+        return self._finished_samples
+
+    @property
+    def outstanding_samples(self) -> int:
+        """Samples that are leased and not finished."""
+        return sum(self._held.values())
+
+    @property
+    def done(self) -> bool:
+        """Whether the budget is met; then every `lease` is None for good."""
+        return self._finished_samples == self._budget_samples
+
+    def join(self, worker: int) -> None:
+        """Count a worker in: it may lease, and in fixed mode it has a batch in every round dealt from now on."""
+        self._held.setdefault(worker, 0)
+
+    def lease(self, worker: int) -> Block | None:
+        """The next block for a live worker, or None when there is none for it now.
+
+        None while the book is not `done` means that others hold what is left or will sooner be done with it. If one of
+        them is lost or slower than it was, there may be a block: ask again after every `finish` and `release`, until
+        `done`. Meanwhile the policy must not wait for this worker.
+        """
+        assert worker in self._held, f"worker {worker} asks for samples but has not joined"
+        span = self._dealer.next_for(worker, held=self._held)
+        self._leave_out()
+        if span is None:
+            return None
+        num_workers = self._num_workers.get(worker, 1)
+        block = Block(
+            id=self._next_id,
+            epoch=span.epoch,
+            start=span.start,
+            stop=span.stop,
+            batch_size=self._batch_size * num_workers if self._dealing == "guided" else len(span),
+            num_workers=num_workers,
+        )
+        self._next_id += 1
+        self._leases[block.id] = _Lease(worker, block)
+        self._held[worker] += block.num_samples
+        return block
+
+    def finish(self, worker: int, block_id: int, num_samples: int) -> bool:
+        """Record that the worker has trained on the next ``num_samples`` samples of its block.
+
+        Returns:
+            Whether that counted: not if the block is no longer the worker's (a late message of a worker counted lost).
+        """
+        lease = self._leases.get(block_id)
+        if lease is None or lease.worker != worker:
+            return False
+        assert 0 <= num_samples <= lease.block.num_samples - lease.num_finished, "more samples than the block has"
+        lease.num_finished += num_samples
+        self._held[worker] -= num_samples
+        self._dealer.finished(worker)
+        self._finished_samples += num_samples
+        if lease.num_finished == lease.block.num_samples:
+            del self._leases[block_id]
+        return True
+
+    def release(self, worker: int) -> None:
+        """Count a worker out: what it had leased and not finished is leased again first. Harmless when repeated."""
+        self._held.pop(worker, None)
+        for block_id, lease in list(self._leases.items()):
+            if lease.worker == worker:
+                del self._leases[block_id]
+                block = lease.block
+                self._pool.returned.append(Span(block.epoch, block.start + lease.num_finished, block.stop))
+        self._pool.returned.extend(self._dealer.leave(worker))
+        self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Take what came back and is too little for a batch of any rack that is there out of the budget."""
+        least = min((self._num_workers.get(worker, 1) for worker in self._held), default=1)
+        self._budget_samples -= self._pool.drop_returned(least)
+
+    def remainder(self) -> Remainder:
+        """What is left when all have given back what they held."""
+        assert not any(self._held.values()), f"samples are held: {self._held}"
+        return self._pool.remainder()
+
+    def validate(self) -> None:
+        """Raise AssertionError when the samples do not add up (tests call this after every event)."""
+        parts = (self._finished_samples, self.outstanding_samples, self._dealer.num_dealt, self._pool.num_samples)
+        assert sum(parts) == self._budget_samples, f"finished, outstanding, dealt, in the pool: {parts}"
+        held = dict.fromkeys(self._held, 0)
+        for lease in self._leases.values():
+            assert lease.worker in held, "a lost worker holds a lease"
+            held[lease.worker] += lease.block.num_samples - lease.num_finished
+        assert held == self._held, f"held: {self._held}, leased: {held}"

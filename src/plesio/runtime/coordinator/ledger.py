@@ -1,0 +1,228 @@
+"""The records of one run: what the workers report and what the policy decided, added up into a `RunResult`.
+
+Workers send `Report`s of what is new since their last one (`plesio.runtime.worker.meter`), so the records are complete
+up to a crash.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, Staleness, WorkerTimes
+from plesio.core.trace import split_blocked
+from plesio.policies.events import Apply, Steer
+from plesio.protocol.figures import Report, RunFigures, RunInfo, Status
+
+__all__ = ["MAX_LOSS_POINTS", "Ledger", "World"]
+
+MAX_LOSS_POINTS = 300
+World = Literal["process", "virtual"]
+
+
+class Ledger:
+    """Adds reports and decisions up.
+
+    Args:
+        policy: The policy's spec.
+        info: Names for the result.
+        num_workers: Workers that began the run.
+        world: Where it runs.
+    """
+
+    def __init__(self, *, policy: str, info: RunInfo, num_workers: int, world: World = "process") -> None:
+        self.info = info
+        self.world: World = world
+        self.evaluations: list[Evaluation] = []
+        self.parameters_sha256: str | None = None
+        self.environment: Environment | None = None
+        self.max_lead = 0
+        self.lost: list[int] = []
+        self.refused_peers: Counter[str] = Counter()
+        self.server_bytes: Counter[str] = Counter()
+        self.cross_rack_bytes = 0
+        self.fallbacks: list[str] = []
+        self.decisions: list[dict[str, Any]] = []
+        self.applied_samples = 0
+        self.version = 0
+        self.racks: Mapping[int, tuple[int, ...]] = {}
+        """Of each worker, who meets it in collectives where only those of its rack do; else all meet."""
+        self.rack_of: tuple[int, ...] = ()
+        """Number of the rack of each worker that the run began with, by rank."""
+        self._policy = policy
+        self._num_workers = num_workers
+        self._reports: dict[int, Report] = {}
+        self._arrived: dict[int, tuple[int, int]] = {}
+        self._samples_on_collectives = 0
+        """As known when the last stage on the store was entered."""
+        self._staleness: Counter[int] = Counter()
+        self._losses: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        self._blocked: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+        """By clock, and the first of those who meet."""
+        self._wait_s: Counter[int] = Counter()
+        self._communicate_s: Counter[int] = Counter()
+        self.started_unix_s = time.time()
+
+    def note_servers(self, *, sent: Counter[str], refused: Counter[str], cross_rack_bytes: int) -> None:
+        """What the servers have sent so far in this run, by class of link, and whom they have turned away, and why."""
+        self.server_bytes, self.refused_peers, self.cross_rack_bytes = sent, refused, cross_rack_bytes
+
+    def report(self, worker: int, report: Report) -> None:
+        """Take in a worker's figures."""
+        self._reports[worker] = report
+        for clock, at_s, loss in report.losses:
+            self._losses[clock].append((at_s, loss))
+        rack = self.racks.get(worker, range(self._num_workers))
+        for clock, blocked_s in report.blocked:
+            # a step may be blocked twice: its gradients, and then its parameters
+            blocked = self._blocked[clock, rack[0]]
+            blocked[worker] = blocked.get(worker, 0.0) + blocked_s
+            if len(blocked) == len(rack):
+                self._split((clock, rack[0]))
+        for line in report.fallbacks:
+            if line not in self.fallbacks:
+                self.fallbacks.append(line)
+
+    def arrived(self, worker: int, *, num_steps: int, num_samples: int) -> None:
+        """Take in an update that reached the store: it counts even if its worker never reports it."""
+        steps, samples = self._arrived.get(worker, (0, 0))
+        self._arrived[worker] = (steps + num_steps, samples + num_samples)
+
+    def entered_store(self, samples: int) -> None:
+        """Take in that a stage on the store begins when so many samples have been trained on."""
+        self.applied_samples = samples
+        self._samples_on_collectives = samples - sum(arrived for _, arrived in self._arrived.values())
+
+    def applied(self, action: Apply) -> None:
+        """Take in an update of the shared parameters."""
+        self._staleness.update(action.staleness)
+        self.version = action.version
+
+    def steered(self, action: Steer, *, at_s: float) -> None:
+        """Take in how the workers go on where that is told; what is done about an alarm is told plainly."""
+        decision = {
+            "at_s": at_s,
+            "clock": action.clock,
+            "before": action.before,
+            "policy": action.policy,
+            "shares": list(action.shares),
+            "restore": action.restore,
+            "reason": action.reason,
+            "inputs": dict(action.inputs),
+        }
+        self.decisions.append(decision)
+        if action.alarm:
+            self.fallbacks.append(f"at step {action.clock}: {action.reason}")
+
+    def upheld(self, action: Steer, *, at_s: float) -> None:
+        """Take in that a review left everything as the last decision had it: its reasons are the newer ones."""
+        latest = {"at_s": at_s, "clock": action.clock, "reason": action.reason, "inputs": dict(action.inputs)}
+        self.decisions[-1] = {**self.decisions[-1], "latest": latest}
+
+    def recent_step_s(self) -> float:
+        """Median step of the slowest worker lately; 0 before anyone has reported."""
+        return max((report.recent_step_s for report in self._reports.values()), default=0.0)
+
+    def progress(self) -> RunFigures:
+        """Figures for a live display."""
+        reports = self._reports.values()
+        latest = max(self._losses, default=None)
+        total = sum(self._staleness.values())
+        return RunFigures(
+            policy=self._policy,
+            steps=sum(report.steps for report in reports),
+            samples=sum(report.samples for report in reports),
+            elapsed_s=max((report.elapsed_s for report in reports), default=0.0),
+            loss=self._losses[latest][-1][1] if latest is not None else float("nan"),
+            staleness=sum(tau * n for tau, n in self._staleness.items()) / total if total else 0.0,
+        )
+
+    def result(self, *, status: Status, error: str | None = None) -> RunResult:
+        """The run's figures as they stand."""
+        for met in list(self._blocked):
+            self._split(met)
+        reports = {worker: self._report_of(worker) for worker in sorted({*self._reports, *self._arrived})}
+        wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
+        arrived = sum(samples for _, samples in self._arrived.values())
+        samples = max(sum(report.samples for report in reports.values()), self._samples_on_collectives + arrived)
+        sent: Counter[str] = Counter(self.server_bytes)
+        for report in reports.values():
+            sent.update(report.bytes_sent)
+        final = self.evaluations[-1].metric if self.evaluations else None
+        return RunResult(
+            policy=self._policy,
+            task=self.info.task,
+            world=self.world,
+            seed=self.info.seed,
+            num_workers=self._num_workers,
+            status=status,
+            error=error,
+            steps=sum(report.steps for report in reports.values()),
+            samples=samples,
+            wall_s=wall_s,
+            virtual_s=wall_s if self.world == "virtual" else None,
+            samples_per_s=samples / wall_s if wall_s > 0 else 0.0,
+            metric_name=self.info.metric_name,
+            metric_goal=self.info.metric_goal,
+            final_metric=final,
+            target=self.info.target,
+            time_to_target_s=self._time_to_target_s(),
+            bytes_sent_total=sum(sent.values()),
+            bytes_sent_cross_rack=self.cross_rack_bytes,
+            bytes_sent=dict(sent),
+            workers=tuple(self._times(worker, reports[worker]) for worker in sorted(reports)),
+            staleness=Staleness.of(self._staleness),
+            max_lead=self.max_lead,
+            racks=self.rack_of,
+            decisions=tuple(self.decisions),
+            lost_workers=tuple(self.lost),
+            refused_updates={str(worker): report.refused for worker, report in reports.items() if report.refused},
+            refused_peers=dict(self.refused_peers),
+            fallbacks=tuple(self.fallbacks),
+            parameters_sha256=self.parameters_sha256,
+            evaluations=tuple(self.evaluations),
+            losses=self._loss_points(),
+            environment=self.environment,
+        )
+
+    def _report_of(self, worker: int) -> Report:
+        """A worker's last report; of a lost worker the steps that its updates prove may be more than it told."""
+        report = self._reports.get(worker, Report())
+        steps, samples = self._arrived.get(worker, (0, 0))
+        return replace(report, steps=max(report.steps, steps), samples=max(report.samples, samples))
+
+    def _split(self, met: tuple[int, int]) -> None:
+        for worker, (wait_s, communicate_s) in split_blocked(self._blocked.pop(met)).items():
+            self._wait_s[worker] += wait_s  # type: ignore[assignment]
+            self._communicate_s[worker] += communicate_s  # type: ignore[assignment]
+
+    def _times(self, worker: int, report: Report) -> WorkerTimes:
+        return WorkerTimes(
+            worker=worker,
+            compute_s=report.compute_s,
+            wait_s=report.wait_s + self._wait_s[worker],
+            communicate_s=report.communicate_s + self._communicate_s[worker],
+            steps=report.steps,
+            samples=report.samples,
+            peak_memory_bytes=report.peak_memory_bytes,
+        )
+
+    def _time_to_target_s(self) -> float | None:
+        target = self.info.target
+        if target is None:
+            return None
+        sign = 1.0 if self.info.metric_goal == "max" else -1.0
+        return next((point.at_s for point in self.evaluations if sign * point.metric >= sign * target), None)
+
+    def _loss_points(self) -> tuple[LossPoint, ...]:
+        clocks: Sequence[int] = sorted(self._losses)
+        width = max(1, -(-len(clocks) // MAX_LOSS_POINTS))
+        points = []
+        for first in range(0, len(clocks), width):
+            group = clocks[first : first + width]
+            values = [value for clock in group for value in self._losses[clock]]
+            at_s = sum(value[0] for value in values) / len(values)
+            loss = sum(value[1] for value in values) / len(values)
+            points.append(LossPoint(clock=group[len(group) // 2], at_s=at_s, loss=loss))
+        return tuple(points)

@@ -1,0 +1,119 @@
+"""Who gets which samples where they are leased, and who rests for want of them.
+
+A worker that has no samples left *rests*: the policy sees it leave, so that nobody waits for its clock, and sees it
+join again when it is given a block. Without this, a bound would deadlock at the end of every epoch. Under a synchronous
+policy all who rest join again when the plan is done, before anybody can be given a block of the next one: otherwise the
+first to ask would make rounds on its own, and the result would depend on who is quick.
+
+Invariants: who waits for a block is live, and waits in a plan that has been begun; who rests holds no block.
+"""
+
+from typing import Protocol
+
+from plesio.policies import Event, Joined, LeaveReason, Left
+from plesio.protocol.effects import Effect, Tell
+from plesio.protocol.plans import Block
+from plesio.protocol.to_server import LeaseRequest
+from plesio.protocol.to_worker import Lease
+from plesio.runtime.coordinator.members import Members
+from plesio.runtime.coordinator.stage import Stage
+
+__all__ = ["Decide", "Sampling"]
+
+
+class Decide(Protocol):
+    """The policy's answer to an event, carried out."""
+
+    def __call__(self, event: Event, *, now_s: float) -> list[Effect]:
+        """What follows from it."""
+        ...
+
+
+class Sampling:
+    """Deals the samples of one run's stages on the store.
+
+    Args:
+        members: Who takes part.
+        stage: Has the plans.
+        decide: Told who rests, and who joins again.
+    """
+
+    def __init__(self, members: Members, stage: Stage, *, decide: Decide) -> None:
+        self._members = members
+        self._stage = stage
+        self._decide = decide
+        self._asking: dict[int, int] = {}
+        """Of each worker that waits for a block, the plan."""
+
+    def lease(self, worker: int, request: LeaseRequest, *, now_s: float) -> list[Effect]:
+        """A worker asks for its next block; it is told by a `Lease`.
+
+        An idle worker (nothing left to train on) is answered when there is a block or when the whole plan is done, and
+        rests until then; another one is answered at once, with no block if there is none to be had now. The first to
+        ask fixes the plan's figures; all workers of one program ask with the same.
+        """
+        if not self._members.is_live(worker) or self._members[worker].left:
+            return []
+        # who has left would be dealt batches of rounds that nobody trains on
+        book = self._stage.book(request.plan, request.figures, workers=self._members.known())
+        book.join(worker)
+        if not request.idle:
+            return self._give(worker, plan=request.plan, block=book.lease(worker), now_s=now_s)
+        self._asking[worker] = request.plan
+        return self.answer(now_s=now_s)
+
+    def release(self, worker: int, *, now_s: float) -> list[Effect]:
+        """A worker left its loop early: what it holds goes to others."""
+        for plan in self._stage.plans.values():
+            plan.release(worker)
+        return self.answer(now_s=now_s)
+
+    def withdraw(self, worker: int, *, now_s: float) -> list[Effect]:
+        """A worker is gone: it asks for nothing any more, and what it holds goes to others."""
+        self._asking.pop(worker, None)
+        return self.release(worker, now_s=now_s)
+
+    def finish(self, worker: int, *, plan: int, block: int, num_samples: int, now_s: float) -> list[Effect]:
+        """A worker is done with the next ``num_samples`` samples of a block."""
+        if plan in self._stage.plans and self._members.is_live(worker):
+            self._stage.plans[plan].finish(worker, block, num_samples)
+        return self.answer(now_s=now_s)
+
+    def answer(self, *, now_s: float) -> list[Effect]:
+        """Answer those who wait for a block, as far as they can be; the others rest."""
+        effects: list[Effect] = []
+        for worker, number in list(self._asking.items()):
+            if worker not in self._asking:
+                continue
+            plan, member = self._stage.plans[number], self._members[worker]
+            stopped = self._stage.stops(number)
+            block = None if stopped else plan.lease(worker)
+            wakes = plan.done and self._stage.policy.synchronous and not stopped
+            if block is None and not member.resting and not wakes:
+                member.resting = True
+                effects += self._decide(Left(worker=worker, reason=LeaveReason.RESTING), now_s=now_s)
+            if block is None and not plan.done and not stopped:
+                continue  # somebody's block may yet come back
+            if self._asking.pop(worker, None) is None:
+                continue  # its rest ended the stage, and that has answered it
+            if stopped:
+                effects.append(Tell(worker=worker, message=Lease(plan=number, block=None, halted=True)))
+            else:
+                effects += self._give(worker, plan=number, block=block, wakes=wakes, now_s=now_s)
+        return effects + [Tell(worker=worker, message=self._stage.stays()) for worker in self._stage.let_go()]
+
+    def _give(self, worker: int, *, plan: int, block: Block | None, wakes: bool = False, now_s: float) -> list[Effect]:
+        member = self._members[worker]
+        effects: list[Effect] = []
+        clock = member.clock if wakes else None  # of the round that it handed in early
+        if (block is not None or wakes) and member.resting:
+            member.resting = False
+            effects += self._decide(Joined(worker=worker, num_workers=member.num_workers), now_s=now_s)
+            clock = member.clock
+        return [*effects, Tell(worker=worker, message=Lease(plan=plan, block=block, clock=clock))]
+
+    def validate(self) -> None:
+        """Raise AssertionError when an invariant of the module's head does not hold."""
+        for worker, plan in self._asking.items():
+            assert self._members.is_live(worker), f"worker {worker} is gone and waits for a block"
+            assert plan in self._stage.plans, f"worker {worker} waits in plan {plan}, which nobody has begun"

@@ -1,0 +1,159 @@
+"""A run's stage, as the coordinator keeps it: the exchange in force, what it deals out, and who stands still.
+
+    collective --all stand still--> store --halt, all stand still--> collective, or another stage on the store
+
+On the store a worker that stands still holds no samples, and nobody waits for it. The stage is over when all that are
+present stand still in one plan of which enough is left for a round; see `plesio.runtime.worker.staged_batches` for why.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from plesio.policies import ExchangeKind, Policy, Steer, parse_policy
+from plesio.protocol.plans import PlanFigures
+from plesio.protocol.to_server import Standing
+from plesio.protocol.to_worker import Steering, Turn
+from plesio.runtime.coordinator.dealing import Dealing
+from plesio.runtime.coordinator.leases import LeaseRecords
+
+__all__ = ["Stage"]
+
+
+class Stage:
+    """The stage that a run is in.
+
+    Args:
+        policy: The run's.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy.first
+        """The static policy that was told last."""
+        self.exchange: ExchangeKind = policy.exchange
+        """What a lost worker is lost to: on the way to the store the collective until all are there."""
+        self.plans: dict[int, LeaseRecords] = {}
+        """What the store deals out, by number of the plan."""
+        self.standing: dict[int, Standing] = {}
+        """The workers that stand still."""
+        self.halting = False
+        """Every worker stops at its next exchange."""
+        self._finishing: int | None = None
+        """The plan of which the rest is too little to be dealt in a round: nobody stops in it."""
+        self._samples_before = 0
+
+    def stops(self, plan: int | None) -> bool:
+        """Whether a worker in this plan stops when it has exchanged, or has no samples."""
+        return self.halting and plan != self._finishing
+
+    def stays(self) -> Turn:
+        """What a worker is told that stands still in a stage that is not over."""
+        return Turn(steer=None, to_the_end=self.halting)
+
+    def steer(self, steer: Steer) -> None:
+        """The workers have been told how to go on."""
+        self.policy = parse_policy(steer.policy)
+
+    def book(self, plan: int, figures: PlanFigures, *, workers: Mapping[int, int]) -> LeaseRecords:
+        """Who has which samples of a plan; the first to ask for one begins it.
+
+        Args:
+            plan: Which.
+            figures: What is dealt out.
+            workers: Those that lease, and for how many workers each.
+        """
+        if plan not in self.plans:
+            self.plans[plan] = LeaseRecords(
+                figures.num_samples,
+                batch_size=figures.batch_size,
+                budget_samples=figures.budget_samples,
+                workers=workers,
+                dealing=self._dealing,
+                num_workers=workers,
+            )
+        return self.plans[plan]
+
+    @property
+    def _dealing(self) -> Dealing:
+        return "fixed" if self.policy.synchronous else "guided"
+
+    def is_done(self, plan: int | None) -> bool:
+        """Whether a plan has been begun on the store and is done."""
+        return plan in self.plans and self.plans[plan].done
+
+    def all_stand(self, workers: Sequence[int]) -> bool:
+        """Whether none of these, and somebody, is still under way."""
+        return bool(workers) and self.standing.keys() == set(workers)
+
+    def enter_store(self, workers: Mapping[int, int]) -> tuple[int, int]:
+        """All stand on the way to the store: it is the exchange now.
+
+        Args:
+            workers: Those that lease, and for how many workers each.
+
+        Returns:
+            The samples trained on until here, and those that are left out: in pieces too small for a rack.
+        """
+        self.exchange = "store"
+        first, left_out = self.standing[min(self.standing)], 0
+        self.plans.clear()
+        if first.plan is not None and first.figures is not None and first.remainder is not None:
+            largest, remainder = max(workers.values()), first.remainder
+            if largest > 1:
+                remainder = remainder.in_pieces_of(sum(workers.values()) if self._dealing == "fixed" else largest)
+            left_out = len(first.remainder) - len(remainder)
+            self.plans[first.plan] = LeaseRecords.of(
+                remainder,
+                batch_size=first.figures.batch_size,
+                workers=workers,
+                dealing=self._dealing,
+                num_workers=workers,
+            )
+        self._samples_before = first.samples
+        self.standing.clear()
+        return first.samples, left_out
+
+    def goes_round(self, num_workers: int) -> bool:
+        """Whether enough is left of the plan in which all stand still for a round of so many workers.
+
+        If not, it is finished on the store.
+        """
+        plans = {standing.plan for standing in self.standing.values()}
+        assert len(plans) == 1, f"workers stand still in plans {plans}"
+        [plan] = plans
+        if plan not in self.plans or len(self.plans[plan].remainder()) >= num_workers:
+            return True
+        self._finishing = plan
+        self.standing.clear()
+        return False
+
+    def leave_store(self, steer: Steer, workers: Sequence[int]) -> Turn:
+        """All go on elsewhere; returns what they must know."""
+        plan = self.standing[workers[0]].plan
+        book = None if plan is None else self.plans.get(plan)
+        turn = Turn(
+            steer=Steering.of(steer),
+            remainder=None if book is None else book.remainder(),
+            samples=self._samples_before + sum(one.finished_samples for one in self.plans.values()),
+            leader=workers[0],
+        )
+        self.plans.clear()
+        self.standing.clear()
+        self.halting, self._finishing = False, None
+        self.steer(steer)
+        self.exchange = "collective"  # until all stand in the next store, if it is one: rank 0 may be lost on the way
+        return turn
+
+    def let_go(self) -> list[int]:
+        """Take those that stand still in a plan that the others have finished; they stand still in the next one."""
+        if self.exchange == "collective":
+            return []
+        done = sorted(worker for worker, standing in self.standing.items() if self.is_done(standing.plan))
+        for worker in done:
+            del self.standing[worker]
+        return done
+
+    def stay(self) -> list[int]:
+        """The stage goes on after all; returns who stood still."""
+        stood = sorted(self.standing)
+        self.standing.clear()
+        self.halting, self._finishing = False, None
+        return stood

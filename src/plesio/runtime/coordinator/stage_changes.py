@@ -1,0 +1,153 @@
+"""How a run comes from one exchange to another: who stands still is heard, and told how it goes on when all do.
+
+On the way to the store that is when all stand there; on the way from it too, with what is left of the plan. A worker
+that stands still at the end of a stage on the store rests. Where racks share the store, racks are formed when all stand
+on the way to it and dissolved when all have left it.
+"""
+
+from msgspec.structs import replace
+
+from plesio.core.trace import TraceWriter
+from plesio.policies import LeaveReason, Left, Ready, Steer
+from plesio.protocol.effects import Effect, StayOrder, Tell
+from plesio.protocol.to_server import Standing
+from plesio.protocol.to_worker import Entered, Steering
+from plesio.runtime.coordinator.ledger import Ledger
+from plesio.runtime.coordinator.members import Members
+from plesio.runtime.coordinator.sampling import Decide, Sampling
+from plesio.runtime.coordinator.stage import Stage
+
+__all__ = ["StageChanges"]
+
+
+class StageChanges:
+    """The changes of one run.
+
+    Args:
+        members: Who takes part.
+        stage: The one that the run is in.
+        ledger: Told of racks, of decisions, and of what is given up.
+        trace: Has the decisions too.
+        sampling: Takes back what was leased to workers that stand still.
+        decide: Told who stands still.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        stage: Stage,
+        *,
+        ledger: Ledger,
+        trace: TraceWriter,
+        sampling: Sampling,
+        decide: Decide,
+    ) -> None:
+        self._members = members
+        self._stage = stage
+        self._ledger = ledger
+        self._trace = trace
+        self._steered: Steer | None = None
+        """The last one."""
+        self._sampling = sampling
+        self._decide = decide
+
+    def ready(self, worker: int, standing: Standing, *, now_s: float) -> list[Effect]:
+        """A worker stands still between two exchanges; it is told `Entered` or a `Turn` when it may go on.
+
+        That is at once if the stage does not end after all, or not in this plan.
+        """
+        member, stage = self._members[worker], self._stage
+        member.heard_s = now_s
+        member.clock = standing.clock
+        if stage.exchange == "store" and (not stage.stops(standing.plan) or stage.is_done(standing.plan)):
+            return [Tell(worker=worker, message=stage.stays())]
+        stage.standing[worker] = standing
+        if stage.exchange == "collective":
+            return self._enter_store(now_s=now_s)
+        effects: list[Effect] = []
+        if not member.resting:
+            member.resting = True
+            effects += self._decide(Left(worker=worker, reason=LeaveReason.RESTING), now_s=now_s)
+        return effects + self._sampling.release(worker, now_s=now_s) + self.leave_store(now_s=now_s)
+
+    def _standing_events(self) -> list[Ready]:
+        """Nothing if somebody is still under way."""
+        present = list(self._members.known())
+        standing = self._stage.standing
+        if not self._stage.all_stand(present):
+            return []
+        return [Ready(worker=worker, clock=standing[worker].clock) for worker in present]
+
+    def _enter_store(self, *, now_s: float) -> list[Effect]:
+        events = self._standing_events()
+        if events and self._stage.policy.racks_share_store:
+            racks = self._members.form_racks([event.worker for event in events])
+            self._ledger.racks = racks
+            events = [
+                replace(event, speaker=racks[event.worker][0]) if self._members[event.worker].spoken_for else event
+                for event in events
+            ]
+        effects: list[Effect] = []
+        if events:
+            samples, left_out = self._stage.enter_store(self._members.known())
+            self._ledger.entered_store(samples)
+            if left_out:
+                self._ledger.fallbacks.append(
+                    f"{left_out} samples were left out at step {events[0].clock}: what the stage before had left of "
+                    "them was in pieces that are too small for a rack"
+                )
+        for event in events:
+            effects += self._decide(event, now_s=now_s)
+        return [*effects, *(Tell(worker=event.worker, message=Entered()) for event in events)]
+
+    def leave_store(self, *, now_s: float) -> list[Effect]:
+        """End the stage on the store if that is what is asked for and nobody is under way any more."""
+        events = self._standing_events() if self._stage.exchange == "store" else []
+        if events and not self._stage.goes_round(sum(self._members.known().values())):
+            stays = self._stage.stays()
+            return [Tell(worker=event.worker, message=stays) for event in events]
+        effects: list[Effect] = []
+        for event in events:  # the answer to the last one is how they go on
+            effects += self._decide(event, now_s=now_s)
+        return effects
+
+    def steer(self, steer: Steer, *, now_s: float, started_s: float) -> list[Effect]:
+        """The policy says how all go on.
+
+        Args:
+            steer: How.
+            now_s: The time.
+            started_s: When the run began.
+        """
+        before, self._steered = self._steered, steer
+        reshared = before is not None and before.shares != steer.shares
+        if before is None or steer.policy != steer.before or reshared or steer.alarm:
+            self._ledger.steered(steer, at_s=now_s - started_s)
+            self._trace.event("steer", at_s=now_s, clock=steer.clock, policy=steer.policy, reason=steer.reason)
+        else:
+            self._ledger.upheld(steer, at_s=now_s - started_s)
+        if self._stage.exchange == "store" and (steer.policy != steer.before or steer.restore):
+            return self._turn(steer)
+        self._stage.steer(steer)
+        # in a rack that shares the store one hears it for all
+        hear = [worker for worker in self._members.live if not self._members[worker].spoken_for]
+        steering = Steering.of(steer)
+        return [Tell(worker=worker, message=steering) for worker in hear]
+
+    def _turn(self, steer: Steer) -> list[Effect]:
+        """All leave the store and go on together."""
+        workers = sorted(self._stage.standing)
+        self._members.dissolve_racks()
+        self._ledger.racks = {}
+        for worker in self._members.known():
+            self._members[worker].resting = False
+            self._members[worker].clock = steer.clock
+        turn = self._stage.leave_store(steer, workers)
+        return [Tell(worker=worker, message=turn) for worker in workers]
+
+    def stay(self, reason: str) -> list[Effect]:
+        """The stage goes on after all."""
+        if reason:
+            self._ledger.fallbacks.append(reason)
+        stood = self._stage.stay()
+        return [StayOrder(), *(Tell(worker=worker, message=self._stage.stays()) for worker in stood)]

@@ -1,0 +1,95 @@
+"""Updates on their way into the shared parameters: which are whole, how many samples they stand for, what is applied.
+
+An update has arrived when every server holds its part of it. Invariants:
+
+- a key (worker, clock) with parts is of a live worker, and some server's part is still missing;
+- samples are noted of updates that are whole and not decided on yet;
+- a snapshot is taken when the samples that were applied pass a multiple of ``snapshot_every``.
+"""
+
+from plesio.policies import Apply
+from plesio.protocol.effects import ApplyOrder, DropOrder, Order, SnapshotOrder
+from plesio.protocol.figures import Snapshot
+from plesio.runtime.coordinator.ledger import Ledger
+from plesio.runtime.coordinator.members import Members
+
+__all__ = ["Updates"]
+
+
+class Updates:
+    """The updates of one run.
+
+    Args:
+        num_servers: Servers that hold a part of the parameters.
+        snapshot_every: Samples between two snapshots; None for none.
+        ledger: Told what is applied.
+    """
+
+    def __init__(self, *, num_servers: int, snapshot_every: int | None, ledger: Ledger) -> None:
+        self.snapshots: list[Snapshot] = []
+        self._num_servers = num_servers
+        self._snapshot_every = snapshot_every
+        self._ledger = ledger
+        self._parts: dict[tuple[int, int], set[int]] = {}
+        """Of each update of which some servers lack their part, those that have it."""
+        self._samples: dict[tuple[int, int], int] = {}
+
+    def is_whole(self, worker: int, clock: int, *, server: int) -> bool:
+        """Whether every server has its part, now that this one has."""
+        parts = self._parts.setdefault((worker, clock), set())
+        parts.add(server)
+        if len(parts) < self._num_servers:
+            return False
+        del self._parts[worker, clock]
+        return True
+
+    def drop_parts(self, worker: int) -> list[DropOrder]:
+        """Drop what is not whole of a worker that is gone; it may come back, and be at the same clock again."""
+        keys = [key for key in self._parts if key[0] == worker]
+        for key in keys:
+            del self._parts[key]
+        return [DropOrder(worker=worker, clock=clock) for _, clock in keys]
+
+    def note(self, worker: int, clock: int, *, num_samples: int) -> None:
+        """A whole update stands for so many samples."""
+        self._samples[worker, clock] = num_samples
+
+    def refuse(self, worker: int, clock: int) -> DropOrder:
+        """It does not reach the parameters."""
+        self._samples.pop((worker, clock), None)
+        return DropOrder(worker=worker, clock=clock)
+
+    def apply(self, action: Apply, *, members: Members, at_s: float) -> list[Order]:
+        """The orders that make the next version, and a snapshot of it if one is due.
+
+        Args:
+            action: What the policy has decided.
+            members: Whose work the updates are.
+            at_s: Seconds since the run began.
+        """
+        ledger = self._ledger
+        ledger.applied(action)
+        before = ledger.applied_samples
+        ledger.applied_samples += sum(self._samples.pop(update, 0) for update in action.updates)
+        num_workers = tuple(members[worker].num_workers for worker, _ in action.updates)
+        order = ApplyOrder(
+            updates=action.updates,
+            weight=action.weight,
+            version=action.version,
+            num_live=max(1, sum(members.known().values())),  # as in the policy's weights, who rests counts
+            num_workers=num_workers if members.by_racks else None,
+            share=action.share,
+            age=action.age,
+        )
+        every = self._snapshot_every
+        if not every or before // every == ledger.applied_samples // every:
+            return [order]
+        snapshot = Snapshot(len(self.snapshots), ledger.applied_samples, at_s)
+        self.snapshots.append(snapshot)
+        return [order, SnapshotOrder(number=snapshot.number)]
+
+    def validate(self, members: Members) -> None:
+        """Raise AssertionError when an invariant of the module's head does not hold."""
+        for (worker, clock), parts in self._parts.items():
+            assert members.is_live(worker), f"parts of worker {worker}, which is gone, at clock {clock}"
+            assert 0 < len(parts) < self._num_servers, f"parts {parts} of {self._num_servers} of {worker} at {clock}"

@@ -1,0 +1,77 @@
+"""An optimizer's state on its way between a worker and the servers, whose optimizers step slices of the parameters.
+
+Of each parameter an element-wise optimizer keeps tensors of the parameter's own shape (momentum, second moments), which
+are cut as the parameter is, and numbers (how many steps it has made), which go with every slice. A state is written as
+a *table*, one row for each slice in their order, and the bytes of all tensors that it names, one after the other:
+
+    [[["step", "number", "float32", 12.0], ["exp_avg", "tensor", "float32", 640]], ...]
+
+each entry a key, its kind, its dtype, and its value or the number of its elements.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from plesio.protocol.bulk import Table
+from plesio.runtime.parameters.layout import Slice, view_packed, write_slice
+
+__all__ = ["Piece", "read_state", "write_state"]
+
+Piece = tuple[torch.Tensor, Slice]
+"""A parameter, and which of its elements."""
+
+_NUMBERS = ("step", "eta", "mu", "mu_product")
+"""What the supported optimizers keep as tensors of one element, whatever the parameter's shape."""
+
+
+def read_state(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]) -> tuple[Table, list[torch.Tensor]]:
+    """The state of some slices: its table, and its tensors, flat."""
+    table: Table = []
+    tensors: list[torch.Tensor] = []
+    for parameter, piece in pieces:
+        row: list[list[Any]] = []
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if not isinstance(value, torch.Tensor):
+                row.append([key, "value", None, value])
+            elif key in _NUMBERS:
+                row.append([key, "number", _name(value.dtype), value.item()])
+            else:
+                part = value.detach().to_dense().reshape(-1)[piece.start : piece.stop]
+                row.append([key, "tensor", _name(part.dtype), part.numel()])
+                tensors.append(part)
+        table.append(row)
+    return table, tensors
+
+
+@torch.no_grad()
+def write_state(
+    optimizer: torch.optim.Optimizer, pieces: Sequence[Piece], *, table: Table, payload: torch.Tensor
+) -> None:
+    """Set the state of some slices to what `read_state` gave, its tensors packed into ``payload`` (uint8)."""
+    position = 0
+    for (parameter, piece), row in zip(pieces, table, strict=True):
+        for key, kind, name, value in row:
+            state = optimizer.state[parameter]
+            if kind == "value":
+                state[key] = value
+            elif kind == "number":
+                state[key] = torch.tensor(value, dtype=_dtype(name))
+            else:
+                if not isinstance(state.get(key), torch.Tensor):
+                    state[key] = torch.zeros_like(parameter, dtype=_dtype(name))
+                num_bytes = value * _dtype(name).itemsize
+                part = view_packed(payload[position : position + num_bytes], _dtype(name))
+                write_slice(state[key], piece, part)
+                position += num_bytes
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype

@@ -1,0 +1,48 @@
+"""Carries out what the coordinator decides: orders go to the shards of all servers, messages to the workers."""
+
+from collections.abc import Sequence
+
+from plesio.protocol.effects import Effect, Orders, Tell
+from plesio.protocol.message import Message, encode
+from plesio.protocol.peers import heartbeat_identity, server_identity, worker_identity
+from plesio.runtime.server.shard_slot import ShardSlot
+from plesio.runtime.transport.connection import WorkerConnections
+
+__all__ = ["EffectCarrier"]
+
+
+class EffectCarrier:
+    """The hands of server 0.
+
+    Args:
+        endpoint: Its connections to workers and other servers.
+        shard: Its own.
+    """
+
+    def __init__(self, endpoint: WorkerConnections, *, shard: ShardSlot) -> None:
+        self._endpoint = endpoint
+        self._shard = shard
+        self._holders: tuple[str, ...] = ()
+        """The other servers that hold a part of the parameters."""
+
+    def begin_run(self, num_servers: int) -> None:
+        """The run that begins has so many servers, this one among them."""
+        self._holders = tuple(server_identity(index) for index in range(1, num_servers))
+
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        """Give orders before messages: a worker that hears of a decision finds it done, or under way."""
+        orders = [effect for effect in effects if not isinstance(effect, Tell)]
+        if orders:
+            if self._holders:
+                kind, body = encode(Orders.of(orders))
+                for peer in self._holders:
+                    self._endpoint.send_control(peer.encode(), kind, body)
+            self._shard.carry_out(orders)
+        for effect in effects:
+            if isinstance(effect, Tell):
+                identity = heartbeat_identity if effect.message.urgent else worker_identity
+                self.tell(identity(effect.worker).encode(), effect.message)
+
+    def tell(self, peer: bytes, message: Message) -> None:
+        """Send a message to a peer."""
+        self._endpoint.send_control(peer, *encode(message))

@@ -1,0 +1,154 @@
+"""The process that a job's server is: one per host, started by the host's first worker (`plesio.runtime.job`).
+
+It is independent of its starter from then on: a worker that is killed takes no parameters, no decisions and no results
+with it. It ends when its starter says that the job is over, or when its starter is gone and no worker is connected any
+more.
+"""
+
+import json
+import math
+import os
+import selectors
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+
+from plesio.core.clock import MonotonicClock
+from plesio.core.errors import PlesioError, TransportError
+from plesio.core.logs import set_up_logging, speak_as
+from plesio.protocol.peers import server_identity, worker_of
+from plesio.runtime.server.job_server import JobServer
+from plesio.runtime.transport import CONNECT_S, ControlClient, JobKeys, ServerEndpoint
+
+__all__ = ["ServerConfig", "ServerProcess", "main"]
+
+MAX_BULK_BYTES = 2**36
+"""Largest payload between a worker and one server; members of the job may send models of any size."""
+POLL_S = 0.1
+"""Longest nap: leases are checked this often when nothing arrives."""
+ORPHAN_S = 5.0
+"""A server whose starter is gone ends after this long without a connection of a worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """What a server is told by its starter, in one line of JSON on its standard input.
+
+    Attributes:
+        index: Number of the server; 0 decides.
+        host: Address to listen on.
+        job: Name of the job.
+        secret: The job's secret.
+        first: Addresses of server 0, for the others.
+    """
+
+    index: int
+    host: str
+    job: str
+    secret: str
+    first: dict[str, str] | None = None
+
+
+class ServerProcess:
+    """A `JobServer` on real sockets, from start to end.
+
+    Args:
+        config: Who it is.
+        ipc_dir: Folder for the socket of the workers on this host.
+    """
+
+    def __init__(self, config: ServerConfig, *, ipc_dir: Path) -> None:
+        keys = JobKeys.derive(config.secret)
+        self.endpoint = ServerEndpoint(
+            job=config.job, keys=keys, host=config.host, ipc_dir=ipc_dir, max_bulk_bytes=MAX_BULK_BYTES
+        )
+        self._first: ControlClient | None = None
+        if config.first is not None:
+            self._first = ControlClient(
+                config.first,
+                identity=server_identity(config.index).encode(),
+                job=config.job,
+                keys=keys,
+                context=zmq.Context.instance(),
+                timeout_s=CONNECT_S,
+            )
+        self._server_0_gone = False
+        self._server = JobServer(config.index, endpoint=self.endpoint, first=self._first, clock=MonotonicClock())
+        # what the workers send, and at once what server 0 decides about it
+        self._poller = zmq.Poller()
+        for readable in (*self.endpoint.sockets, *(() if self._first is None else self._first.sockets)):
+            self._poller.register(readable, zmq.POLLIN)
+
+    def serve(self, starter: int) -> None:
+        """Serve until the job is over.
+
+        Args:
+            starter: File descriptor on which the starter says that the job is over (any byte); it ends (end of file)
+                when the starter dies, and then the server goes on for the other workers.
+        """
+        if self._first is not None:  # beside server 0 there is one only where parameters will be held
+            self._server.load()
+        with selectors.DefaultSelector() as selector:
+            selector.register(starter, selectors.EVENT_READ)
+            alone_since_s: float | None = None
+            starter_lives = True
+            while not self._server_0_gone:
+                self.turn(POLL_S)
+                if starter_lives:
+                    if selector.select(0):
+                        if os.read(starter, 1):
+                            break
+                        starter_lives = False
+                elif any(worker_of(peer) is not None for peer in self.endpoint.peers):
+                    alone_since_s = None
+                elif alone_since_s is None:
+                    alone_since_s = time.monotonic()
+                elif time.monotonic() - alone_since_s > ORPHAN_S:
+                    break
+        self._server.end()
+
+    def turn(self, timeout_s: float) -> None:
+        """Take in what arrives within ``timeout_s`` and act on it."""
+        self._poller.poll(math.ceil(timeout_s * 1e3))
+        arrived = self.endpoint.poll(0.0)
+        begun_s = time.perf_counter()
+        self._server.handle(arrived)
+        if self._first is not None:
+            try:
+                self._server.obey(self._first.poll(0.0))
+            except TransportError:
+                self._server_0_gone = True  # it ends last of all; nothing is left to serve
+        self._server.check_leases(busy_s=time.perf_counter() - begun_s)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        if self._first is not None:
+            self._first.close()
+        self.endpoint.close()
+
+
+def main() -> None:
+    """Serve the job described by the first line of standard input; print the addresses as one line of JSON."""
+    config = ServerConfig(**json.loads(sys.stdin.readline()))
+    set_up_logging()
+    speak_as(f"server {config.index}")
+    # The server's own folder, so that it goes with the server also when the starter was killed.
+    with tempfile.TemporaryDirectory(prefix="plesio-") as ipc_dir:
+        try:
+            server = ServerProcess(config, ipc_dir=Path(ipc_dir))
+        except PlesioError as error:
+            print(json.dumps({"error": str(error)}), flush=True)
+            sys.exit(2)
+        print(json.dumps({"addresses": server.endpoint.addresses}), flush=True)
+        try:
+            server.serve(sys.stdin.fileno())
+        finally:
+            server.close()
+
+
+if __name__ == "__main__":
+    main()

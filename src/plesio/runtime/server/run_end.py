@@ -1,0 +1,126 @@
+"""How a run ends that several servers serve.
+
+    server 0       asks the others to end it -> hears of each what it has sent -> writes the results
+                   -> lets the workers go -> the next generation begins
+    the others     forget the parameters, say what they have sent, and begin the next generation
+
+The run is over when every server has forgotten it: only then may the next one's messages reach them. A server that is
+gone is not waited for.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from plesio.core.errors import DataError
+from plesio.core.results import RunResult, write_results
+from plesio.policies import write_log
+from plesio.protocol.effects import EndRun
+from plesio.protocol.message import Message
+from plesio.protocol.peers import worker_identity
+from plesio.protocol.to_server import Ended
+from plesio.protocol.to_worker import RunEnded
+from plesio.runtime.coordinator.coordinator import Coordinator
+from plesio.runtime.server.server_traffic import ServerTraffic
+
+__all__ = ["RunEnd"]
+
+_log = logging.getLogger(__name__)
+
+
+class RunEnd:
+    """Ends run after run, at server 0.
+
+    Args:
+        traffic: Of the servers.
+        tell: Sends a message to a peer.
+        on_over: Called when a run is over and the next one may begin.
+    """
+
+    def __init__(
+        self, traffic: ServerTraffic, *, tell: Callable[[bytes, Message], None], on_over: Callable[[], None]
+    ) -> None:
+        self._traffic = traffic
+        self._tell = tell
+        self._on_over = on_over
+        self._others: set[bytes] = set()
+        self._awaited: set[bytes] = set()
+        self._closing: list[int] = []
+        self._ending: Coordinator | None = None
+        self._folder: Path | None = None
+        self._results: list[RunResult] = []
+
+    @property
+    def results(self) -> list[RunResult]:
+        """Of the runs that have ended."""
+        return self._results
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a run is ending now."""
+        return self._ending is not None
+
+    def serves(self, peer: bytes) -> None:
+        """Another server has joined the job."""
+        self._others.add(peer)
+
+    def gone(self, peer: bytes) -> None:
+        """A connection ended; if it was a server's, that one has nothing more to say."""
+        if peer in self._others:
+            self._others.discard(peer)
+            self.ended_at(peer, Ended(sent={}, refused={}))
+
+    def let_go(self, worker: int) -> None:
+        """A worker has said goodbye: it waits for the run's result."""
+        self._closing.append(worker)
+
+    def result(self, coordinator: Coordinator) -> RunResult:
+        """The run's figures, as far as they are known."""
+        self._traffic.enter(coordinator.ledger)
+        return coordinator.ledger.result(status=coordinator.status, error=coordinator.error)
+
+    def begin(self, coordinator: Coordinator, *, folder: Path | None) -> None:
+        """The run is over for the workers: have the other servers forget it.
+
+        Args:
+            coordinator: The run's.
+            folder: Where its results go; None for nowhere.
+        """
+        self._ending, self._folder = coordinator, folder
+        self._awaited = set(self._others)
+        for peer in self._others:
+            self._tell(peer, EndRun())
+        self._close_if_all_have()
+
+    def ended_at(self, peer: bytes, traffic: Ended) -> None:
+        """Another server has ended the run, or is gone."""
+        self._traffic.add(traffic)
+        self._awaited.discard(peer)
+        self._close_if_all_have()
+
+    def give_up_waiting(self) -> None:
+        """The job is over: nobody is left to wait for the other servers."""
+        self._awaited.clear()
+        self._close_if_all_have()
+
+    def _close_if_all_have(self) -> None:
+        if self._ending is not None and not self._awaited:
+            coordinator, self._ending = self._ending, None
+            self._close(coordinator)
+
+    def _close(self, coordinator: Coordinator) -> None:
+        """Write the run's figures, let its workers go, and be ready for the next run."""
+        coordinator.trace.close()
+        result = self.result(coordinator)
+        if self._folder is not None:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                write_results(self._folder / "results.json", [result])
+                write_log(self._folder / "events.jsonl", coordinator.recorder.log)
+            except (OSError, DataError) as error:
+                _log.warning("the run's figures could not be written to %s: %s", self._folder, error)
+        self._results.append(result)
+        for worker in self._closing:
+            self._tell(worker_identity(worker).encode(), RunEnded(result=result))
+        self._closing.clear()
+        self._on_over()

@@ -1,0 +1,265 @@
+"""One server's part of the shared parameters, and how updates change it. No sockets, no clock.
+
+An update waits here from the moment its last byte is in until the policy says `apply` (with a weight, alone or averaged
+with others) or `drop`. Every server applies the same updates in the same order, because the coordinator alone decides;
+a version is therefore the same updates on every server. A pull from several servers may see them one order apart: it
+asks each for its present, and waits for none.
+
+Two ways to apply, chosen by the policy's ``update``:
+
+* ``gradient``: a stock `torch.optim` optimizer steps with the mean gradient and every learning rate times the weight,
+  or makes the part of its step that is due to updates which are but a part of a round (`interleaved`). A slice whose
+  gradient was absent from all updates is left alone, as torch leaves a parameter whose ``grad`` is None.
+* ``delta``: the mean delta times the weight is added.
+
+Floating-point buffers (BatchNorm's running statistics) move towards the mean of what the updates of a version carried,
+by ``1 / num_live`` for each.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from plesio.core.errors import ExchangeError
+from plesio.policies import UpdateKind
+from plesio.protocol.bulk import OptimizerSpec, Table
+from plesio.runtime.parameters.layout import Slice, view_packed
+from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS
+from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
+from plesio.runtime.server.interleaved import InterleavedOptimizer
+
+__all__ = ["Allocate", "Pulled", "Shard", "empty_payload"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Slices that changed since the puller's version (None: all there are), packed in order.
+
+    If all was asked for, the optimizer's state follows them, and ``state`` is its table.
+    """
+
+    version: int
+    present: list[int] | None
+    payload: torch.Tensor
+    state: Table | None = None
+
+
+Allocate = Callable[[int], torch.Tensor]
+"""Gives uint8 memory of so many bytes."""
+
+
+def empty_payload(num_bytes: int) -> torch.Tensor:
+    """Memory of its own for a payload."""
+    return torch.empty(num_bytes, dtype=torch.uint8)
+
+
+@dataclass(slots=True)
+class _Pending:
+    values: dict[int, torch.Tensor]
+    groups: Sequence[dict[str, Any]] | None
+
+
+class Shard:
+    """The slices of one server.
+
+    Args:
+        slices: The server's part of a `Layout`.
+        block: Their initial values, ``[block_bytes]`` uint8; owned by the shard from now on.
+        update: What updates are.
+        optimizer: For ``gradient`` updates.
+        allocate: Gives the memory (uint8, of this many bytes) that a pull is packed into.
+    """
+
+    def __init__(
+        self,
+        slices: Sequence[Slice],
+        *,
+        block: torch.Tensor,
+        update: UpdateKind,
+        optimizer: OptimizerSpec | None,
+        allocate: Allocate = empty_payload,
+    ) -> None:
+        self._allocate = allocate
+        self.version = 0
+        self._slices = slices
+        self._block = block
+        self._update = update
+        self._changed_at = [0] * len(slices)
+        self._pending: dict[tuple[int, int], _Pending] = {}
+        self._snapshots: dict[int, torch.Tensor] = {}
+        self._tensors = [piece.view(block) for piece in slices]
+        self._num_bytes = [piece.num_bytes for piece in slices]
+        self._bytes = self._parts(block)
+        self._optimizer = self._build(optimizer) if update == "gradient" and optimizer is not None else None
+        self._steps = None if self._optimizer is None else InterleavedOptimizer(self._optimizer)
+
+    def _build(self, spec: OptimizerSpec) -> torch.optim.Optimizer | None:
+        groups: list[dict[str, Any]] = []
+        self._group_of: dict[int, int] = {}
+        for number, options in enumerate(spec.groups):
+            members = [i for i, piece in enumerate(self._slices) if piece.group == number]
+            if not members:
+                continue
+            for index in members:
+                self._tensors[index] = torch.nn.Parameter(self._tensors[index])
+            self._group_of[number] = len(groups)
+            options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+            groups.append({**options, "params": [self._tensors[index] for index in members]})
+        return SUPPORTED_OPTIMIZERS[spec.name](groups) if groups else None
+
+    def _pieces(self) -> list[Piece]:
+        """The parameters' slices, each whole, as the optimizer knows them."""
+        return [
+            (tensor, replace(piece, start=0, stop=piece.stop - piece.start))
+            for tensor, piece in zip(self._tensors, self._slices, strict=True)
+            if piece.kind == "parameter"
+        ]
+
+    def load_state(self, table: Table, payload: torch.Tensor) -> None:
+        """Go on from this state of the optimizer (its tensors packed, uint8)."""
+        if self._optimizer is not None:
+            write_state(self._optimizer, self._pieces(), table=table, payload=payload)
+
+    def push(
+        self,
+        worker: int,
+        *,
+        clock: int,
+        payload: torch.Tensor,
+        present: Sequence[int] | None,
+        groups: Sequence[dict[str, Any]] | None,
+    ) -> None:
+        """Keep an update until the policy decides on it.
+
+        Args:
+            worker: Who sent it.
+            clock: The worker's clock after the update's last step.
+            payload: The present slices, packed; uint8. Kept until applied or dropped.
+            present: Indices of the slices in the payload; None for all.
+            groups: The worker's optimizer options, when they changed.
+
+        Raises:
+            ExchangeError: The payload is not as long as its slices.
+        """
+        values, position = {}, 0
+        for index in range(len(self._slices)) if present is None else present:
+            end = position + self._num_bytes[index]
+            values[index] = view_packed(payload[position:end], self._slices[index].torch_dtype)
+            position = end
+        if position != payload.numel():
+            raise ExchangeError(f"an update of worker {worker} has {payload.numel()} bytes; its slices make {position}")
+        self._pending[worker, clock] = _Pending(values, groups)
+
+    def apply(
+        self,
+        updates: Sequence[tuple[int, int]],
+        *,
+        weight: float,
+        version: int,
+        num_live: int,
+        num_workers: Sequence[int] | None = None,
+        share: float = 1.0,
+        age: float = 0.0,
+    ) -> None:
+        """Make the mean of these pending updates, times ``weight``, the given version.
+
+        Args:
+            updates: (worker, clock) of each.
+            weight: Multiplies the step.
+            version: What results.
+            num_live: Workers in all.
+            num_workers: Of each update, how many workers' work it is, which it counts for in the mean; None: 1 each.
+            share: Of a round, that the updates are.
+            age: Rounds since the pull of what they were computed from.
+        """
+        pending = [self._pending.pop(update) for update in updates]
+        counts = [1] * len(pending) if num_workers is None else num_workers
+        for one in pending:
+            if one.groups is not None:
+                self._set_options(one.groups)
+        touched = sorted({index for one in pending for index in one.values})
+        for index in touched:
+            values = [(one.values[index], n) for one, n in zip(pending, counts, strict=True) if index in one.values]
+            tensor = self._tensors[index]
+            if self._slices[index].kind == "buffer":
+                count = sum(n for _, n in values)
+                tensor.lerp_(_mean(values, count), min(1.0, count / num_live))
+            elif self._update == "delta":
+                tensor.add_(_mean(values, sum(counts)), alpha=weight)
+            else:
+                tensor.grad = _mean(values, sum(counts))
+            self._changed_at[index] = version
+        if self._steps is not None:
+            self._steps.step(weight=weight, share=share, age=age)
+        self.version = version
+
+    def _set_options(self, groups: Sequence[dict[str, Any]]) -> None:
+        if self._optimizer is None:
+            return
+        for number, options in enumerate(groups):
+            if number in self._group_of:
+                target = self._optimizer.param_groups[self._group_of[number]]
+                target.update(
+                    {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+                )
+
+    def drop(self, worker: int, *, clock: int) -> None:
+        """Forget a pending update, if it is here."""
+        self._pending.pop((worker, clock), None)
+
+    def pull(self, known_version: int | None) -> Pulled:
+        """The slices that changed after ``known_version`` (all, buffers too, when None), copied."""
+        if known_version is None:
+            present = list(range(len(self._slices)))
+        else:
+            present = [
+                index
+                for index, changed in enumerate(self._changed_at)
+                if changed > known_version and self._slices[index].kind == "parameter"
+            ]
+        payload = self._packed([self._bytes[index] for index in present])
+        return Pulled(self.version, present if len(present) < len(self._slices) else None, payload)
+
+    def pull_all(self) -> Pulled:
+        """All slices, and the optimizer's state."""
+        if self._steps is not None:
+            self._steps.end_round()
+        table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
+        payload = self._packed(self._bytes + [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors])
+        return Pulled(self.version, None, payload, table)
+
+    def snapshot(self, number: int) -> None:
+        """Keep a copy of the present state as ``number``."""
+        self._snapshots[number] = self._block.clone()
+
+    def pull_snapshot(self, number: int) -> Pulled:
+        """All slices as they were at a snapshot."""
+        return Pulled(self.version, None, self._packed(self._parts(self._snapshots[number])))
+
+    def _parts(self, block: torch.Tensor) -> list[torch.Tensor]:
+        """The bytes of every slice, sharing the block's memory."""
+        return [
+            block[piece.offset : piece.offset + num_bytes]
+            for piece, num_bytes in zip(self._slices, self._num_bytes, strict=True)
+        ]
+
+    def _packed(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """Bytes one after the other, copied by one call."""
+        payload = self._allocate(sum(part.numel() for part in parts))
+        if parts:
+            torch.cat(parts, out=payload)
+        return payload
+
+
+def _mean(values: Sequence[tuple[torch.Tensor, int]], count: int) -> torch.Tensor:
+    """Sum of value times number, over ``count``: an update without this slice counts as zero, as in an all-reduce."""
+    first, times = values[0]
+    if times == count:
+        return first
+    total = first * times if times > 1 else first.clone()
+    for value, number in values[1:]:
+        total.add_(value, alpha=number)
+    return total.div_(count)

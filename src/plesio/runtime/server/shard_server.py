@@ -1,0 +1,259 @@
+"""A shard and those who wait for it: pushes come in, orders change it, pulls are answered when they may be.
+
+A pull says after which of the worker's own updates it wants the parameters and at which clock it will go on from. It is
+answered as soon as that update has been decided on (applied or refused) and the worker has credit for its next step. So
+parameters and the right to run on them come together, in one message: a worker that must wait holds nothing that could
+grow stale meanwhile, and no step costs a round trip of its own for permission. When the stage that the shard is for
+ends (`halt`), no answer waits for credit: it says that the worker stops.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from plesio.core.clock import Clock
+from plesio.policies import Arrived
+from plesio.protocol.bulk import BulkFromWorker, Initial, Initialised, Pull, Pulled, Push, Shared, SharedRequest
+from plesio.protocol.effects import (
+    AdmitOrder,
+    ApplyOrder,
+    CreditOrder,
+    DropOrder,
+    HaltOrder,
+    Order,
+    SnapshotOrder,
+    StayOrder,
+)
+from plesio.protocol.figures import Snapshot
+from plesio.protocol.message import encode
+from plesio.protocol.peers import worker_identity
+from plesio.protocol.to_server import PartArrived
+from plesio.runtime.parameters.layout import slices_of
+from plesio.runtime.server.shard import Shard
+from plesio.runtime.transport import Bulk, Header
+from plesio.runtime.transport.connection import WorkerConnections
+
+__all__ = ["ShardServer", "warm_up"]
+
+
+def warm_up() -> None:
+    """Have all of torch in memory that a shard needs: the first optimizer of a process imports torch's compiler."""
+    torch.optim.SGD([torch.zeros(1)], lr=0.1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """A worker asks for the parameters.
+
+    Attributes:
+        after: The clock of its own last update, which must have been decided on.
+        clock: Its clock; it needs credit for one step more.
+        known_version: Version it holds, so that only what changed since is sent; None for everything.
+        number: Repeated in the answer.
+        asked_s: When the request came in.
+    """
+
+    worker: int
+    after: int
+    clock: int
+    known_version: int | None
+    number: int
+    asked_s: float
+
+
+class ShardServer:
+    """Serves one server's shard in one run, or in one stage of it.
+
+    Args:
+        bulk: The message that it begins with.
+        initial: What that says: the slices, how they are updated, and by what optimizer.
+        endpoint: Where messages come from and go to.
+        index: Number of the server.
+        clock: Tells how long an answer was held back.
+    """
+
+    def __init__(self, bulk: Bulk, initial: Initial, *, endpoint: WorkerConnections, index: int, clock: Clock) -> None:
+        torch.set_num_threads(1)
+        slices, packed = slices_of(initial.slices), torch.from_numpy(bulk.payload)
+        block = torch.zeros(slices[-1].offset + slices[-1].num_bytes if slices else 0, dtype=torch.uint8)
+        position = 0
+        for piece in slices:
+            block[piece.offset : piece.offset + piece.num_bytes] = packed[position : position + piece.num_bytes]
+            position += piece.num_bytes
+        self._shard = Shard(
+            slices,
+            block=block,
+            update=initial.update,
+            optimizer=initial.optimizer,
+            allocate=lambda num_bytes: torch.from_numpy(endpoint.stage(num_bytes)),
+        )
+        if initial.state:
+            self._shard.load_state(initial.state, packed[position:])
+        self._endpoint = endpoint
+        self._index = index
+        self._clock = clock
+        self._halted = False
+        self._pushes: dict[tuple[int, int], Bulk] = {}
+        self._decided: dict[int, int] = defaultdict(int)
+        self._credit: dict[int, int] = defaultdict(int)
+        self._waiting: list[_Request] = []
+        self._refused: set[int] = set()
+        endpoint.release(bulk)
+        kind, meta = encode(Initialised())
+        endpoint.send(bulk.peer, self._reply(bulk.header, kind, version=0), meta=meta)
+
+    def take(self, bulk: Bulk, message: BulkFromWorker, *, snapshots: Sequence[Snapshot]) -> PartArrived | None:
+        """Act on a worker's message; what has to be decided on is returned.
+
+        Args:
+            bulk: What arrived.
+            message: What it says beside its payload.
+            snapshots: Those of the run, where this server knows them.
+
+        Raises:
+            ExchangeError: An update does not fit the slices that it names.
+        """
+        match message:
+            case Push():
+                return self._push(bulk, message)
+            case Pull():
+                self._pull(bulk, message)
+            case SharedRequest():
+                self._share(bulk, message, snapshots=snapshots)
+        return None
+
+    def _push(self, bulk: Bulk, push: Push) -> PartArrived:
+        """Keep an update until it is decided on."""
+        header = bulk.header
+        self._shard.push(
+            header.worker,
+            clock=header.clock,
+            payload=torch.from_numpy(bulk.payload),
+            present=push.present,
+            groups=push.groups,
+        )
+        self._pushes[header.worker, header.clock] = bulk
+        event = Arrived(
+            worker=header.worker, clock=header.clock, num_steps=push.num_steps, base_version=header.base_version
+        )
+        return PartArrived(event=event, num_samples=push.num_samples, finished=push.finished, server=self._index)
+
+    def _pull(self, bulk: Bulk, pull: Pull) -> None:
+        """Answer now, or when an order makes it possible."""
+        header = bulk.header
+        self._waiting.append(
+            _Request(
+                worker=header.worker,
+                after=pull.after,
+                clock=header.clock,
+                known_version=pull.known,
+                number=header.request,
+                asked_s=self._clock.now_s(),
+            )
+        )
+        self._endpoint.release(bulk)
+        self._answer()
+
+    def _share(self, bulk: Bulk, request: SharedRequest, *, snapshots: Sequence[Snapshot]) -> None:
+        """Send everything, as it is now (with the optimizer's state, if asked for) or was at a snapshot."""
+        if request.optimizer:
+            pulled = self._shard.pull_all()
+        elif request.snapshot is None:
+            pulled = self._shard.pull(None)
+        else:
+            pulled = self._shard.pull_snapshot(request.snapshot)
+        kind, meta = encode(Shared(present=_tuple(pulled.present), snapshots=tuple(snapshots), state=pulled.state))
+        self._endpoint.release(bulk)
+        reply = self._reply(bulk.header, kind, version=pulled.version)
+        self._endpoint.send(bulk.peer, reply, meta=meta, payload=pulled.payload.numpy())
+
+    def _reply(self, header: Header, kind: int, *, version: int) -> Header:
+        return Header(
+            kind=kind,
+            generation=header.generation,
+            worker=header.worker,
+            base_version=version,
+            request=header.request,
+        )
+
+    def carry_out(self, orders: Iterable[Order]) -> None:
+        """Do what was decided, and answer the pulls that this makes possible.
+
+        Orders that belong together are given together: an answer then has the credit that came with the update.
+        """
+        for order in orders:
+            self._carry_out(order)
+        self._answer()
+
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case ApplyOrder(updates=updates):
+                self._shard.apply(
+                    updates,
+                    weight=order.weight,
+                    version=order.version,
+                    num_live=order.num_live,
+                    num_workers=order.num_workers,
+                    share=order.share,
+                    age=order.age,
+                )
+                for worker, clock in updates:
+                    self._decide(worker, clock=clock)
+            case DropOrder(worker=worker, clock=clock):
+                self._shard.drop(worker, clock=clock)
+                self._refused.add(worker)
+                self._decide(worker, clock=clock)
+            case AdmitOrder(worker=worker, clock=clock):
+                # its clock may have gone back: what it sent before its rest says nothing about what it sends now
+                self._decided[worker] = clock
+            case CreditOrder(worker=worker, clock=clock):
+                self._credit[worker] = clock
+            case HaltOrder():
+                self._halted = True
+            case StayOrder():
+                self._halted = False
+            case SnapshotOrder(number=number):
+                self._shard.snapshot(number)
+
+    def _known_version(self, request: _Request) -> int | None:
+        """The worker's version; before all versions if it made steps that were refused, so that it gets rid of them."""
+        if request.worker not in self._refused or request.known_version is None:
+            return request.known_version
+        self._refused.discard(request.worker)
+        return -1
+
+    def _decide(self, worker: int, *, clock: int) -> None:
+        self._decided[worker] = max(self._decided[worker], clock)
+        bulk = self._pushes.pop((worker, clock), None)
+        if bulk is not None:
+            self._endpoint.release(bulk)
+
+    def _answer(self) -> None:
+        """Answer the pulls that need not wait any longer."""
+        now_s = self._clock.now_s()
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            credit = self._credit[request.worker]
+            if self._decided[request.worker] >= request.after and (credit > request.clock or self._halted):
+                self._send_parameters(request, credit=credit, held_s=now_s - request.asked_s)
+            else:
+                self._waiting.append(request)
+
+    def _send_parameters(self, request: _Request, *, credit: int, held_s: float) -> None:
+        pulled = self._shard.pull(self._known_version(request))
+        kind, meta = encode(Pulled(present=_tuple(pulled.present), credit=credit, held_s=held_s, halted=self._halted))
+        header = Header(
+            kind=kind,
+            generation=self._endpoint.generation,
+            worker=request.worker,
+            base_version=pulled.version,
+            request=request.number,
+        )
+        peer = worker_identity(request.worker).encode()
+        self._endpoint.send(peer, header, meta=meta, payload=pulled.payload.numpy())
+
+
+def _tuple(present: Iterable[int] | None) -> tuple[int, ...] | None:
+    return None if present is None else tuple(present)

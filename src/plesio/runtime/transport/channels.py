@@ -1,0 +1,140 @@
+"""Control messages over a ZeroMQ socket; servers route by peer, workers have the one server."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from plesio.runtime.transport.sockets import Socket, Traffic
+from plesio.runtime.transport.wire import (
+    OWN_KINDS,
+    Control,
+    Refusal,
+    WireError,
+    decode_control,
+    encode_control,
+)
+
+__all__ = [
+    "DATA_HELLO",
+    "FREED",
+    "HELLO",
+    "MANY",
+    "SERVER",
+    "WELCOME",
+    "ControlChannel",
+    "Membership",
+    "zmtp_bytes",
+]
+
+SERVER = b""
+"""The one peer of a client's channel."""
+
+HELLO = OWN_KINDS
+"""A client's first control message: over which link its data will come, if any will, and what memory it offers."""
+
+WELCOME = OWN_KINDS + 1
+"""The server's answer to it: the ticket for the data connection, the generation, what memory it offers, and whether it
+can open the client's."""
+
+DATA_HELLO = OWN_KINDS + 2
+"""A client's first bulk message, without a payload: connections that say nothing count as failed handshakes. Tells
+whether the client can open the server's memory."""
+
+FREED = OWN_KINDS + 3
+"""A bulk message without a payload: its sender no longer uses the receiver's segment of serial ``header.request``."""
+
+_CURVE_BYTES = 33  # RFC 26: a MESSAGE command's name, nonce, authenticator and flags
+MANY = 64
+"""Messages that are read from a socket before its owner is heard again."""
+
+
+@dataclass(slots=True)
+class Membership:
+    """What every message of an endpoint carries and is checked against.
+
+    Attributes:
+        job: `job_digest` of the job.
+        generation: Of the membership; whoever owns the endpoint moves it on.
+    """
+
+    job: int
+    generation: int
+
+
+def zmtp_bytes(num_bytes: int, *, encrypted: bool) -> int:
+    """What ZMTP 3.1 adds to a frame: flags, a length of 1 or 8 bytes, and the envelope of CURVE."""
+    envelope = _CURVE_BYTES if encrypted else 0
+    return envelope + (2 if num_bytes + envelope < 256 else 9)
+
+
+class ControlChannel:
+    """Control messages over a CURVE socket.
+
+    Args:
+        socket: A ROUTER or a DEALER, connected or bound.
+        membership: Checked on each message received, and put on each sent.
+        traffic: Where bytes are counted.
+        on_refused: Called with the reason for each message that is thrown away.
+        on_heard: Called with the peer and the file descriptor of its connection for each message.
+        routed: Whether frames begin with the peer's identity (a ROUTER's do).
+    """
+
+    def __init__(
+        self,
+        socket: Socket,
+        *,
+        membership: Membership,
+        traffic: Traffic,
+        on_refused: Callable[[Refusal], None],
+        on_heard: Callable[[bytes, int], None],
+        routed: bool,
+    ) -> None:
+        self.socket = socket
+        self._membership = membership
+        self._bytes = traffic.of("tcp")
+        self._on_refused = on_refused
+        self._on_heard = on_heard
+        self._routed = routed
+
+    def send(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
+        """Send; returns False when the peer is not connected."""
+        frame = encode_control(kind, body, job=self._membership.job, generation=self._membership.generation)
+        try:
+            self.socket.send_multipart([peer, frame] if self._routed else [frame])
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                return False
+            raise
+        self._bytes.sent_payload += len(frame)
+        self._bytes.sent_framing += zmtp_bytes(len(frame), encrypted=True)
+        return True
+
+    def receive(self) -> tuple[list[Control], bool]:
+        """The messages that are here, at most a few dozen, and whether that was all."""
+        messages: list[Control] = []
+        for _ in range(MANY):
+            try:
+                frames = self.socket.recv_multipart(zmq.DONTWAIT, copy=False)
+            except zmq.Again:
+                return messages, True
+            try:
+                messages.append(self._decode(frames))
+            except WireError as error:
+                self._on_refused(error.reason)
+        return messages, False
+
+    def _decode(self, frames: list[zmq.Frame]) -> Control:
+        *route, frame = frames
+        peer = route[0].bytes if route else SERVER
+        descriptor = frame.get(zmq.SRCFD)
+        assert isinstance(descriptor, int)
+        self._on_heard(peer, descriptor)
+        if len(route) != int(self._routed):
+            raise WireError(Refusal.MALFORMED, f"a control message of {len(frames)} frames")
+        self._bytes.received_payload += len(frame)
+        self._bytes.received_framing += zmtp_bytes(len(frame), encrypted=True)
+        # The server says which generation it is, so a client hears it in any.
+        generation = self._membership.generation if self._routed else None
+        return decode_control(frame.bytes, peer=peer, job=self._membership.job, generation=generation)

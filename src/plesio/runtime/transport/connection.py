@@ -1,0 +1,93 @@
+"""The two ends of a connection between a worker and a server, on real sockets or modelled links."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.runtime.transport import Bulk, Control, Header, Refusal, Traffic
+
+__all__ = ["ControlConnection", "ServerConnection", "WorkerConnections"]
+
+
+class ControlConnection(Protocol):
+    """A connection for control messages alone; see `ControlClient`, the one on real sockets."""
+
+    @property
+    def generation(self) -> int:
+        """Of the messages that are sent."""
+        ...
+
+    @generation.setter
+    def generation(self, generation: int) -> None: ...
+
+    def send(self, kind: int, body: Mapping[str, Any]) -> None:
+        """Queue a control message."""
+        ...
+
+
+class ServerConnection(Protocol):
+    """A worker's connection to one server; see `ClientEndpoint`, the one on real sockets."""
+
+    @property
+    def generation(self) -> int:
+        """Of the messages that are sent."""
+        ...
+
+    @generation.setter
+    def generation(self, generation: int) -> None: ...
+
+    def send_control(self, kind: int, body: Mapping[str, Any]) -> None:
+        """Queue a control message."""
+        ...
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Memory to fill and `push`."""
+        ...
+
+    def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = ...) -> object:
+        """Queue a bulk message."""
+        ...
+
+    def poll(self, timeout_s: float) -> list[Control | Bulk]:
+        """What has arrived complete; waits for the first at most ``timeout_s``."""
+        ...
+
+    def release(self, bulk: Bulk) -> None:
+        """Hand back the payload of a message that came out of `poll`."""
+        ...
+
+
+class WorkerConnections(Protocol):
+    """A server's connections to all its peers; see `ServerEndpoint`, those on real sockets."""
+
+    traffic: Traffic
+    refused: Counter[Refusal]
+
+    @property
+    def generation(self) -> int:
+        """Of the membership; messages of another are refused."""
+        ...
+
+    @generation.setter
+    def generation(self, generation: int) -> None: ...
+
+    def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
+        """Send a control message; False when the peer is not connected."""
+        ...
+
+    def send(
+        self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = ...
+    ) -> object:
+        """Send a bulk message."""
+        ...
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Memory to fill and `send`."""
+        ...
+
+    def release(self, bulk: Bulk) -> None:
+        """Hand back the payload of a message that arrived."""
+        ...

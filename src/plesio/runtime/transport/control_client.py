@@ -1,0 +1,177 @@
+"""A client's control connection, and how any connection to a server is made."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import zmq
+
+from plesio.core.errors import TransportError
+from plesio.runtime.transport.channels import HELLO, SERVER, WELCOME, ControlChannel, Membership
+from plesio.runtime.transport.security import JobKeys
+from plesio.runtime.transport.sockets import Context, Socket, Traffic, configure
+from plesio.runtime.transport.watch import ClientWatch
+from plesio.runtime.transport.wire import Control, Refusal, job_digest
+
+__all__ = ["CONNECT_S", "ControlClient", "connect"]
+
+CONNECT_S = 30.0
+"""How long to wait for a server that should be there: on a busy machine it may be long in answering."""
+
+
+def connect(socket: Socket, address: str, *, watch: ClientWatch, timeout_s: float) -> None:
+    """Connect and wait until the server has let this socket in.
+
+    Raises:
+        TransportError: It cannot be reached in time, or refuses.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    socket.connect(address)
+    while True:
+        watch.read()
+        if watch.established:
+            return
+        if watch.refused:
+            raise TransportError(f"{address} refused the connection: a wrong key or ticket, or no Plesio server")
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TransportError(
+                f"no server answers at {address} (waited {timeout_s:g} s); does it run, and is it reachable?"
+            )
+        watch.socket.poll(max(1, int(left_s * 1e3)))
+
+
+class ControlClient:
+    """A control connection of its own; for one thread, such as the one that sends a worker's heartbeats.
+
+    Args:
+        addresses: `ServerEndpoint.addresses` of the server.
+        identity: Names the connection to the server; no two live ones may share it.
+        job: Name of the job.
+        keys: The job's keys.
+        context: The process's context; threads may share it.
+        timeout_s: How long to wait for the server.
+        hello: What to tell the server about the data connection that will follow, if one will; see `HELLO`.
+
+    Raises:
+        TransportError: The server is of another job, cannot be reached, or refuses the key.
+    """
+
+    def __init__(
+        self,
+        addresses: Mapping[str, str],
+        *,
+        identity: bytes,
+        job: str,
+        keys: JobKeys,
+        context: Context,
+        timeout_s: float,
+        hello: Mapping[str, Any] | None = None,
+    ) -> None:
+        if addresses["job"] != job:
+            raise TransportError(f'the server at {addresses["control"]} runs job "{addresses["job"]}", not "{job}"')
+        self.refused: Counter[Refusal] = Counter()
+        """Messages turned away, by reason."""
+        self.traffic = Traffic()
+        """Bytes sent and received, by class of link."""
+        self._address = addresses["control"]
+        self.membership = Membership(job=job_digest(job), generation=0)
+        """What messages carry; see `generation`."""
+        socket = context.socket(zmq.DEALER)
+        configure(socket, bulk=False)
+        socket.routing_id = identity
+        socket.curve_publickey = keys.worker.public
+        socket.curve_secretkey = keys.worker.secret
+        socket.curve_serverkey = addresses["public_key"].encode()
+        self._watch = ClientWatch(socket)
+        self._channel = ControlChannel(
+            socket,
+            membership=self.membership,
+            traffic=self.traffic,
+            on_refused=self.note_refused,
+            on_heard=lambda *_: None,
+            routed=False,
+        )
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(self._watch.socket, zmq.POLLIN)
+        try:
+            self.welcome = self._connect(hello or {}, timeout_s=timeout_s)
+            """What the server has answered; see `WELCOME`."""
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, hello: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
+        deadline_s = time.monotonic() + timeout_s
+        connect(self._channel.socket, self._address, watch=self._watch, timeout_s=timeout_s)
+        self._channel.send(SERVER, HELLO, hello)
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise TransportError(f"the server at {self._address} did not welcome this worker in {timeout_s:g} s")
+            for control in self.poll(left_s):
+                if control.kind == WELCOME:
+                    self.generation = int(control.body["generation"])
+                    return control.body
+
+    @property
+    def generation(self) -> int:
+        """Generation that messages are sent in: the server's when it welcomed this client, until set to another."""
+        return self.membership.generation
+
+    @generation.setter
+    def generation(self, generation: int) -> None:
+        self.membership.generation = generation
+
+    def send(self, kind: int, body: Mapping[str, Any]) -> None:
+        """Queue a control message.
+
+        Raises:
+            ValueError: The body is too large.
+        """
+        self._channel.send(SERVER, kind, body)
+
+    def poll(self, timeout_s: float) -> list[Control]:
+        """The control messages that have arrived; waits for the first at most ``timeout_s``.
+
+        A message of any generation of this job is handed out: it is for the server to say which one it is.
+
+        Raises:
+            TransportError: The connection is lost.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            controls, _ = self._channel.receive()
+            if not controls:
+                self._watch.check(self._address)
+            left_s = deadline_s - time.monotonic()
+            if controls or left_s <= 0:
+                return controls
+            self._poller.poll(math.ceil(left_s * 1e3))
+
+    @property
+    def sockets(self) -> tuple[Socket, ...]:
+        """What becomes readable when `poll` has something to return."""
+        return (self._channel.socket, self._watch.socket)
+
+    def note_refused(self, reason: Refusal) -> None:
+        """Count a message turned away."""
+        self.refused[reason] += 1
+
+    def close(self) -> None:
+        """Close the connection; may be called twice. What the server has not got yet is lost."""
+        if not self._channel.socket.closed:
+            self._watch.close()
+            self._channel.socket.close()
+
+    def __enter__(self) -> "ControlClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

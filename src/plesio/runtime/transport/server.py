@@ -1,0 +1,355 @@
+"""The server's end: two ROUTER sockets, the handler that says who may connect, and one poll loop over all of it."""
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import zmq
+from numpy.typing import NDArray
+
+from plesio.core.errors import TransportError
+from plesio.runtime.transport.assembly import Assembler, BufferPool
+from plesio.runtime.transport.channels import (
+    HELLO,
+    WELCOME,
+    ControlChannel,
+    Membership,
+)
+from plesio.runtime.transport.data_channel import DataChannel
+from plesio.runtime.transport.mappings import Mappings
+from plesio.runtime.transport.outbox import Outbox, Sending
+from plesio.runtime.transport.security import CONTROL_DOMAIN, DATA_DOMAIN, JobKeys, Tickets, ZapHandler
+from plesio.runtime.transport.segments import MemoryOffer, make_pool
+from plesio.runtime.transport.sockets import (
+    Context,
+    Link,
+    Socket,
+    Traffic,
+    bind,
+    configure,
+    host_identity,
+    keep_received_memory,
+)
+from plesio.runtime.transport.watch import ServerWatch
+from plesio.runtime.transport.wire import Bulk, Control, Gone, Header, Incoming, Refusal, job_digest
+
+__all__ = ["ServerEndpoint"]
+
+_MAX_PATH_BYTES = 107  # sun_path of unix(7), without its final zero
+_EMPTY = np.empty(0, dtype=np.uint8)
+
+
+class ServerEndpoint:
+    """Receives from any number of workers, and answers them. To be used by one thread.
+
+    Args:
+        job: Name of the job; workers of another are refused.
+        keys: The job's keys.
+        host: Address to listen on, and the one workers are told.
+        ipc_dir: Existing directory, best one that only this user may enter, for the socket that workers on this host
+            use; None for tcp alone. The socket's file is removed on close.
+        control_port: Port of the control channel; 0 for any free one.
+        data_port: Port of the data channel; 0 for any free one.
+        max_bulk_bytes: Largest bulk payload that is accepted.
+        generation: Of the membership; see `generation`.
+
+    Raises:
+        TransportError: A port is taken, ``host`` is not of this machine, or ``ipc_dir`` cannot be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        keys: JobKeys,
+        host: str,
+        ipc_dir: Path | None,
+        max_bulk_bytes: int,
+        control_port: int = 0,
+        data_port: int = 0,
+        generation: int = 0,
+    ) -> None:
+        keep_received_memory()
+        self.refused: Counter[Refusal] = Counter()
+        """Connections and messages turned away, by reason."""
+        self.num_abandoned = 0
+        """Bulk messages that began and will never be complete, because their sender was cut off."""
+        self.traffic = Traffic()
+        """Bytes sent and received, by class of link."""
+        self.peers: set[bytes] = set()
+        """Identities whose control connections are open."""
+        self._membership = Membership(job=job_digest(job), generation=generation)
+        self._tickets = Tickets()
+        self._links: dict[bytes, Link] = {}
+        self._pool = BufferPool(max_free_bytes=4 * max_bulk_bytes)
+        self._assembler = Assembler(
+            max_bytes=max_bulk_bytes, allocate=lambda _, num_bytes: self._pool.take(num_bytes), discard=self._abandon
+        )
+        segments = make_pool(max_free_bytes=4 * max_bulk_bytes) if ipc_dir is not None else None
+        self._outbox = Outbox(segments=segments, max_free_bytes=4 * max_bulk_bytes)
+        self._mappings = Mappings(max_bytes=max_bulk_bytes)
+        # A context of its own, because a context holds one ZAP handler, and a process may hold several servers.
+        self._context: Context = zmq.Context()
+        self._ipc_path: Path | None = None
+        try:
+            self._open_sockets(keys)
+            self.addresses = self._bind(
+                job=job, keys=keys, host=host, ipc_dir=ipc_dir, control_port=control_port, data_port=data_port
+            )
+            """What a worker needs in order to connect: texts, to be published as they are."""
+        except BaseException:
+            self._context.destroy(linger=0)
+            self._outbox.close()
+            raise
+
+    def _open_sockets(self, keys: JobKeys) -> None:
+        self._zap = ZapHandler(
+            self._context, worker_key=keys.worker.public, tickets=self._tickets, on_refused=self._note_denied
+        )
+        control, data = self._router(bulk=False), self._router(bulk=True)
+        control.curve_server = True
+        control.curve_secretkey = keys.server.secret
+        control.zap_domain = CONTROL_DOMAIN
+        data.plain_server = True
+        data.zap_domain = DATA_DOMAIN
+        self._control_watch = ServerWatch(control, on_failed_handshake=self._note_failed_handshake)
+        self._data_watch = ServerWatch(data, on_failed_handshake=self._note_failed_handshake)
+        self._control = ControlChannel(
+            control,
+            membership=self._membership,
+            traffic=self.traffic,
+            on_refused=self._note_refused,
+            on_heard=self._control_watch.note_heard,
+            routed=True,
+        )
+        self._data = DataChannel(
+            data,
+            membership=self._membership,
+            traffic=self.traffic,
+            link_of=lambda peer: self._links.get(peer, "tcp"),
+            assembler=self._assembler,
+            outbox=self._outbox,
+            mappings=self._mappings,
+            destination=lambda *_: None,
+            on_refused=self._note_refused,
+            on_abandoned=self._note_abandoned,
+            on_heard=self._data_watch.note_heard,
+            routed=True,
+        )
+        self._poller = zmq.Poller()
+        for readable in self.sockets:
+            self._poller.register(readable, zmq.POLLIN)
+
+    def _router(self, *, bulk: bool) -> Socket:
+        socket = self._context.socket(zmq.ROUTER)
+        configure(socket, bulk=bulk)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a peer that is gone says so
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a worker that comes back takes its identity over
+        return socket
+
+    def _bind(
+        self, *, job: str, keys: JobKeys, host: str, ipc_dir: Path | None, control_port: int, data_port: int
+    ) -> dict[str, str]:
+        control_port = bind(self._control.socket, host=host, port=control_port)
+        data_port = bind(self._data.socket, host=host, port=data_port)
+        if ipc_dir is not None:
+            self._ipc_path = self._bind_ipc(ipc_dir / f"{os.getpid()}-{data_port}.sock")
+        return {
+            "job": job,
+            "public_key": keys.server.public.decode(),
+            "control": f"tcp://{host}:{control_port}",
+            "data_tcp": f"tcp://{host}:{data_port}",
+            "data_ipc": str(self._ipc_path or ""),
+            "host": host_identity(),
+        }
+
+    def _bind_ipc(self, path: Path) -> Path:
+        if len(os.fsencode(path)) > _MAX_PATH_BYTES:
+            raise TransportError(
+                f'"{path}" is too long for a socket ({_MAX_PATH_BYTES} bytes); use a shorter directory'
+            )
+        try:
+            self._data.socket.bind(f"ipc://{path}")
+        except zmq.ZMQError as error:
+            raise TransportError(
+                f'cannot make a socket in "{path.parent}" ({error}); use a writable directory'
+            ) from error
+        return path
+
+    @property
+    def sockets(self) -> tuple[Socket, ...]:
+        """What becomes readable when `poll` has something to return."""
+        watches = (self._control_watch.socket, self._data_watch.socket)
+        return (self._control.socket, self._data.socket, self._zap.socket, *watches)
+
+    @property
+    def generation(self) -> int:
+        """Generation of the membership. Messages of another are refused; set it to move on."""
+        return self._membership.generation
+
+    @generation.setter
+    def generation(self, generation: int) -> None:
+        self._membership.generation = generation
+
+    def poll(self, timeout_s: float) -> list[Incoming]:
+        """What has arrived complete: control messages, bulk messages, and the ends of connections.
+
+        Returns as soon as there is something, or an empty list after ``timeout_s``. Nothing that a peer sends makes it
+        raise; what must be refused is counted in `refused`.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            incoming = self._take()
+            if incoming:
+                return incoming
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return []
+            self._poller.poll(math.ceil(left_s * 1e3))
+
+    def _take(self) -> list[Incoming]:
+        self._zap.answer_all()
+        self._control_watch.read()
+        self._data_watch.read()
+        num_control_ended, num_data_ended = self._control_watch.num_ended, self._data_watch.num_ended
+        controls, all_control_read = self._control.receive()
+        bulks, all_data_read = self._data.receive()
+        self.peers.update(control.peer for control in controls)
+        incoming: list[Incoming] = [control for control in controls if not self._welcome(control)]
+        incoming += bulks
+        if all_control_read and all_data_read:
+            for peer in self._data_watch.take_gone(num_ended=num_data_ended):
+                self._assembler.drop(peer)
+            for peer in self._control_watch.take_gone(num_ended=num_control_ended):
+                self._unshare(peer)
+                self.peers.discard(peer)
+                incoming.append(Gone(peer=peer))
+        return incoming
+
+    def _welcome(self, control: Control) -> bool:
+        if control.kind != HELLO:
+            return False
+        welcome: dict[str, Any] = {"generation": self.generation}
+        link = control.body.get("data")
+        if link in ("ipc", "tcp"):
+            self._links[control.peer] = link
+            self._unshare(control.peer)
+            welcome["ticket"] = self._tickets.issue(control.peer)
+            if link == "ipc" and self._outbox.segments is not None:
+                welcome["memory"] = self._outbox.segments.offer.to_json()
+                welcome["opens"] = self._mappings.admit(control.peer, MemoryOffer.from_json(control.body.get("memory")))
+        self._control.send(control.peer, WELCOME, welcome)
+        return True
+
+    def _unshare(self, peer: bytes) -> None:
+        self._mappings.forget(peer)
+        self._outbox.forget(peer)
+
+    def shares_memory(self, peer: bytes) -> bool:
+        """Whether payloads to this peer go through shared memory; if not, in chunks over its link's socket."""
+        return self._outbox.shares(peer)
+
+    @property
+    def num_unshared(self) -> int:
+        """Payloads that did not, because this machine had no memory for one more segment."""
+        return self._outbox.num_unshared
+
+    def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
+        """Send a control message; returns False when the peer is not connected.
+
+        Raises:
+            ValueError: The body is too large, or no JSON object.
+        """
+        return self._control.send(peer, kind, body)
+
+    def send(
+        self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY
+    ) -> Sending | None:
+        """Send a bulk message; None when the peer is not connected.
+
+        Args:
+            peer: Identity of the receiver.
+            header: Its generation should be this endpoint's.
+            meta: A JSON object beside the payload.
+            payload: A contiguous array. It must not change before `Sending.done`; see `send_copy`. Copied once when it
+                goes through shared memory, and not at all otherwise. An array from `stage`, or the beginning of one, is
+                never copied, and must not be used any more.
+
+        Raises:
+            ValueError: ``meta`` is too large, or the payload is not contiguous.
+        """
+        return self._data.send(peer, header, meta=meta, payload=payload)
+
+    def send_copy(
+        self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any]
+    ) -> bool:
+        """As `send`, of a staged copy: ``payload`` may change as soon as this returns.
+
+        Returns:
+            False when the peer is not connected.
+        """
+        copy = self.stage(payload.nbytes)
+        np.copyto(copy.view(payload.dtype).reshape(payload.shape), payload)
+        return self._data.send(peer, header, meta=meta, payload=copy) is not None
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """A contiguous writable array with arbitrary content: fill it and `send` it, and it is never copied.
+
+        It is memory that peers on this host can read in place where there are any, and used again later. Each one is to
+        be sent, once and to one peer; then it belongs to the endpoint again.
+        """
+        return self._outbox.stage(num_bytes)
+
+    def release(self, bulk: Bulk) -> None:
+        """Hand back the payload of a message that came out of `poll`; it must not be used any more."""
+        if not self._data.release(bulk.payload):
+            self._pool.give_back(bulk.payload)
+
+    def revoke(self, peer: bytes) -> None:
+        """Let no new data connection of this peer in; it needs a new ticket first."""
+        self._tickets.revoke(peer)
+        self._links.pop(peer, None)
+
+    def _note_abandoned(self) -> None:
+        self.num_abandoned += 1
+
+    def _abandon(self, _: Header, payload: NDArray[np.uint8]) -> None:
+        self.num_abandoned += 1
+        self._pool.give_back(payload)
+
+    def _note_refused(self, reason: Refusal) -> None:
+        self.refused[reason] += 1
+
+    def _note_failed_handshake(self) -> None:
+        self.refused[Refusal.HANDSHAKE] += 1
+
+    def _note_denied(self, reason: Refusal) -> None:
+        self.refused[reason] += 1
+        watch = self._control_watch if reason is Refusal.KEY else self._data_watch
+        watch.note_denied()
+
+    def close(self) -> None:
+        """Close all sockets and remove the ipc file; may be called twice."""
+        if self._context.closed:
+            return
+        self._control_watch.close()
+        self._data_watch.close()
+        self._context.destroy(linger=0)
+        self._mappings.close()
+        self._outbox.close()
+        if self._ipc_path is not None:
+            self._ipc_path.unlink(missing_ok=True)
+
+    def __enter__(self) -> "ServerEndpoint":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

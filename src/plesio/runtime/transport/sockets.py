@@ -1,0 +1,173 @@
+"""ZeroMQ sockets as this transport sets them up, who is on this host, and what crossed the wire."""
+
+import errno
+import functools
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import zmq
+
+from plesio.core.errors import TransportError
+from plesio.runtime.transport.wire import MAX_CONTROL_BYTES
+
+__all__ = [
+    "CHUNK_BYTES",
+    "IN_PLACE_FROM_BYTES",
+    "WHOLE_BYTES",
+    "Context",
+    "Link",
+    "LinkBytes",
+    "Socket",
+    "Traffic",
+    "bind",
+    "choose_link",
+    "configure",
+    "host_identity",
+    "keep_received_memory",
+]
+
+Context = zmq.Context[zmq.Socket[bytes]]
+Socket = zmq.Socket[bytes]
+Link = Literal["ipc", "tcp"]
+
+CHUNK_BYTES = 2**22
+"""Body of a chunk. Those of 1 and 2 MiB take more processor time, those of 8 and 16 MiB lose the overlap of receiving a
+chunk with copying the one before."""
+
+WHOLE_BYTES = 24 * 2**20
+"""Payloads up to here travel in one piece and are read in place: that spares the receiver the copy, half of its
+processor time. Larger ones would be allocated anew each time (see `keep_received_memory`), which costs more than the
+copy of chunks."""
+
+IN_PLACE_FROM_BYTES = 2**16
+"""Smaller payloads are copied: that costs less than a message that gives shared memory back, and aligns them."""
+
+_RECEIVE_CHUNKS = 4
+"""Chunks that may wait in a receiver, per connection, before TCP holds the sender back."""
+
+_HEARTBEAT_MS = 5_000
+_HEARTBEAT_TIMEOUT_MS = 30_000
+"""Far above a lease: this clears away dead connections; whether a worker is alive is for its lease to say."""
+
+_HANDSHAKE_MS = 60_000
+"""Longer than any client waits: a server that loads torch on a busy host answers late, which is no refusal."""
+
+_HEAD_BYTES = 1024
+
+
+def configure(socket: Socket, *, bulk: bool) -> None:
+    """Set the options all sockets share.
+
+    Nothing is ever dropped for a full queue: senders queue without limit (references, not copies) and receivers hold
+    the sender back. A frame larger than any message of this protocol ends its connection before memory is taken.
+
+    Args:
+        socket: Not connected or bound yet.
+        bulk: Whether it carries chunks, or control messages.
+    """
+    socket.linger = 0
+    socket.sndhwm = 0
+    socket.rcvhwm = _RECEIVE_CHUNKS if bulk else 0
+    socket.maxmsgsize = WHOLE_BYTES if bulk else MAX_CONTROL_BYTES + _HEAD_BYTES
+    socket.handshake_ivl = _HANDSHAKE_MS
+    socket.heartbeat_ivl = _HEARTBEAT_MS
+    socket.heartbeat_timeout = _HEARTBEAT_TIMEOUT_MS
+    socket.heartbeat_ttl = _HEARTBEAT_TIMEOUT_MS
+
+
+@functools.cache
+def keep_received_memory() -> None:
+    """Let the C library keep the memory of received chunks; the first call in a process does it.
+
+    ZeroMQ allocates each chunk it receives. At first glibc takes such blocks from the kernel and gives them back at
+    once, with a page fault for every 4 KiB in between: measured, up to half of the time of an exchange. It stops when
+    the program has freed a larger block (up to 32 MiB, see mallopt(3), M_MMAP_THRESHOLD), so here is one.
+    """
+    np.empty(2**25 - 2**13, dtype=np.uint8)
+
+
+def bind(socket: Socket, *, host: str, port: int) -> int:
+    """Bind to ``host:port``, or to any free port when ``port`` is 0; returns the port.
+
+    Raises:
+        TransportError: The port is taken, or ``host`` is not an address of this machine.
+    """
+    try:
+        socket.bind(f"tcp://{host}:{port or '*'}")
+    except zmq.ZMQError as error:
+        if error.errno == errno.EADDRINUSE:
+            text = f"port {port} of {host} is in use; choose another, or 0 for any free one"
+        else:
+            text = f'cannot listen on "{host}" port {port} ({error}); give an address of this machine'
+        raise TransportError(text) from error
+    endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return int(endpoint.rsplit(b":", 1)[1].rstrip(b"\0"))
+
+
+def host_identity() -> str:
+    """A text that two processes share if and only if they run on one machine and in one network namespace.
+
+    The kernel's boot id tells machines apart, also those cloned from one image; the namespace's inode tells apart the
+    hosts of a testbed and most containers.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
+def choose_link(addresses: Mapping[str, str]) -> Link:
+    """``ipc`` when the server is on this host and its socket file can be reached from here, else ``tcp``."""
+    path = addresses.get("data_ipc", "")
+    if not path or addresses["host"] != host_identity():
+        return "tcp"
+    try:
+        return "ipc" if stat.S_ISSOCK(os.stat(path).st_mode) else "tcp"
+    except OSError:  # a container that shares the network but not the file system
+        return "tcp"
+
+
+@dataclass(slots=True)
+class LinkBytes:
+    """Bytes over one class of link, as counted by the endpoint.
+
+    Over ``ipc`` most payloads cross shared memory, not a socket. They count all the same: they are exchanged, and over
+    any other link they would be sent.
+
+    Attributes:
+        sent_payload: Payloads of bulk messages, and JSON.
+        sent_framing: Heads, and what ZMTP and CURVE add to each frame.
+        received_payload: As sent, in the other direction.
+        received_framing: As sent, in the other direction.
+    """
+
+    sent_payload: int = 0
+    sent_framing: int = 0
+    received_payload: int = 0
+    received_framing: int = 0
+
+    @property
+    def sent(self) -> int:
+        """All bytes sent."""
+        return self.sent_payload + self.sent_framing
+
+    @property
+    def received(self) -> int:
+        """All bytes received."""
+        return self.received_payload + self.received_framing
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes by class of link. Handshakes, heartbeats and the headers of TCP and IP are not counted."""
+
+    ipc: LinkBytes = field(default_factory=LinkBytes)
+    tcp: LinkBytes = field(default_factory=LinkBytes)
+
+    def of(self, link: Link) -> LinkBytes:
+        """The counters of one class."""
+        return self.ipc if link == "ipc" else self.tcp

@@ -1,0 +1,182 @@
+"""Connections as ZeroMQ's socket monitor reports them: which were refused, and whose have ended."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from plesio.core.errors import TransportError
+from plesio.runtime.transport.sockets import Socket
+
+__all__ = ["ClientWatch", "ServerWatch"]
+
+_FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+
+
+class _Monitor:
+    """The event stream of one socket."""
+
+    def __init__(self, socket: Socket) -> None:
+        self._watched = socket
+        address = f"inproc://plesio-monitor-{id(self)}"
+        socket.monitor(address, zmq.EVENT_ALL)
+        self.socket: Socket = socket.context.socket(zmq.PAIR)
+        self.socket.linger = 0
+        self.socket.rcvhwm = 0  # a full queue would stop ZeroMQ's own thread
+        self.socket.connect(address)
+
+    def read(self) -> list[tuple[int, int]]:
+        """The events since the last call, each with its value."""
+        events = []
+        while self.socket.poll(0):
+            message = parse_monitor_message(self.socket.recv_multipart())
+            events.append((int(message["event"]), int(message["value"])))
+        return events
+
+    def close(self) -> None:
+        """Stop the stream."""
+        self._watched.disable_monitor()
+        self.socket.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    serial: int
+    descriptor: int
+    peer: bytes | None = None
+
+
+class ServerWatch:
+    """Follows the connections of a server's socket, each known by its file descriptor.
+
+    ZeroMQ does not report each failed handshake (a sender of garbage just ends), nor which connection a successful one
+    belongs to. But a client's connection says something as soon as it stands. So a connection that ends without a word
+    has been refused; and if the ZAP handler did that, `note_denied` has said so and it is not counted again.
+
+    The end of a connection is known before what it brought is read, and its descriptor is used again at once. So an
+    ended connection is kept until the socket has been read to the end: see `take_gone`.
+
+    Args:
+        socket: Before it is bound.
+        on_failed_handshake: Called for each connection that never was one.
+    """
+
+    def __init__(self, socket: Socket, *, on_failed_handshake: Callable[[], None]) -> None:
+        self._monitor = _Monitor(socket)
+        self.socket = self._monitor.socket
+        self._on_failed_handshake = on_failed_handshake
+        self._num_accepted = 0
+        self._live: dict[int, _Connection] = {}
+        self._ended: list[_Connection] = []
+        self._latest: dict[bytes, _Connection] = {}
+        self._num_denied = 0
+
+    def note_denied(self) -> None:
+        """The ZAP handler has refused one of the connections that are in their handshake."""
+        self._num_denied += 1
+
+    def note_heard(self, peer: bytes, descriptor: int) -> None:
+        """``peer`` begins a message over a connection that was known as ``descriptor`` when it arrived."""
+        self.read()
+        connection = self._origin(peer, descriptor)
+        connection.peer = peer
+        latest = self._latest.get(peer)
+        if latest is None or latest.serial < connection.serial:
+            self._latest[peer] = connection
+
+    def _origin(self, peer: bytes, descriptor: int) -> _Connection:
+        live = self._live.get(descriptor)
+        if live is not None and live.peer == peer:
+            return live
+        ended = [connection for connection in self._ended if connection.descriptor == descriptor]
+        for connection in ended:
+            if connection.peer in (None, peer):
+                return connection
+        if live is None:  # flushed after its connection's end had been reported and taken
+            live = _Connection(self._next_serial(), descriptor)
+            self._ended.append(live)
+        return live
+
+    def read(self) -> None:
+        """Take in what has happened."""
+        for event, value in self._monitor.read():
+            if event == zmq.EVENT_ACCEPTED:
+                self._live[value] = _Connection(self._next_serial(), value)
+            elif event == zmq.EVENT_DISCONNECTED and value in self._live:
+                self._ended.append(self._live.pop(value))
+
+    def _next_serial(self) -> int:
+        self._num_accepted += 1
+        return self._num_accepted
+
+    @property
+    def num_ended(self) -> int:
+        """Connections that have ended and are not taken yet."""
+        return len(self._ended)
+
+    def take_gone(self, *, num_ended: int) -> list[bytes]:
+        """Peers whose last connection is among the first ``num_ended`` that ended; they are forgotten.
+
+        Note `num_ended`, read the socket until it is empty, then call this: now all is read that these brought.
+        """
+        ended, self._ended = self._ended[:num_ended], self._ended[num_ended:]
+        gone = []
+        for connection in ended:
+            if connection.peer is None:
+                self._count_refused()
+            elif self._latest.get(connection.peer) is connection:
+                del self._latest[connection.peer]
+                gone.append(connection.peer)
+        return gone
+
+    def _count_refused(self) -> None:
+        if self._num_denied > 0:
+            self._num_denied -= 1
+        else:
+            self._on_failed_handshake()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._monitor.close()
+
+
+class ClientWatch:
+    """Follows the one connection of a client's socket.
+
+    Args:
+        socket: Before it is connected.
+    """
+
+    def __init__(self, socket: Socket) -> None:
+        self._monitor = _Monitor(socket)
+        self.socket = self._monitor.socket
+        self.established = False
+        """The handshake was completed; stays true."""
+        self.refused = False
+        """The server ended the handshake."""
+        self.lost = False
+        """It stood, and has ended."""
+
+    def read(self) -> None:
+        """Take in what has happened."""
+        for event, _ in self._monitor.read():
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.established = True
+            elif event & _FAILED or event == zmq.EVENT_DISCONNECTED:
+                self.lost = self.established
+                self.refused = not self.established
+
+    def check(self, address: str) -> None:
+        """Raise when the connection is lost.
+
+        Raises:
+            TransportError: It stood, and has ended.
+        """
+        self.read()
+        if self.lost:
+            raise TransportError(f"the server at {address} has ended the connection")
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._monitor.close()

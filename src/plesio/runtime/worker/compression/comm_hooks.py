@@ -1,0 +1,38 @@
+"""torch's own communication hooks, where they do the same job as a compression.
+
+For `DistributedDataParallel`, whose reductions overlap with the backward pass. They do for 16-bit numbers without
+feedback: what a `CompressedReducer` makes of them in another world differs by rounding only. torch's PowerSGD hook does
+not: it begins after two uncompressed steps, its residuals are neither guarded nor to be seen, and they grow without end
+(`plesio.runtime.worker.compression.power_sgd`). torch has no top-k, random-k or QSGD.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+
+from plesio.policies.compression import Compression, HalfPrecision
+
+__all__ = ["CommHook", "ddp_comm_hook"]
+
+CommHook = Callable[[dist.ProcessGroup, Any], torch.futures.Future[torch.Tensor]]
+"""As ``DistributedDataParallel.register_comm_hook(process_group, hook)`` takes it."""
+
+
+def ddp_comm_hook(compression: Compression) -> CommHook | None:
+    """The hook of torch's that does what ``compression`` says; None if there is none.
+
+    >>> from plesio.policies.compression import parse_compression
+    >>> [ddp_comm_hook(parse_compression(text)).__name__ for text in ("fp16", "bf16")]
+    ['fp16_compress_hook', 'bf16_compress_hook']
+    >>> ddp_comm_hook(parse_compression("bf16+feedback")) is None
+    True
+    """
+    match compression:
+        case HalfPrecision(form="fp16", feedback=False):
+            return fp16_compress_hook
+        case HalfPrecision(form="bf16", feedback=False):
+            return bf16_compress_hook
+    return None

@@ -1,0 +1,273 @@
+"""The mean of the ranks' updates, each of which sends only a part or a rounding of its own.
+
+    reducer = CompressedReducer(group, parse_compression("topk:0.01"), shapes=[...], seed=0)
+    pending = reducer.begin(flat, clock)        # the same compression, shapes, seed and clock on all ranks
+    ...                                         # steps, while it is under way
+    mean = pending.wait()                       # the same on all ranks, to the bit
+
+Everything that a rank does follows from what all ranks know: when to send in full (an earlier exchange told all of them
+that one asked), and what random numbers to draw (seed, clock).
+
+**What is not finite.** A rank whose update has a NaN or an infinity sends NaN, whatever its codec would have picked, so
+the mean is not finite on any rank and the caller can refuse it on all. The exchange then counts as not made: residuals
+and starting points stay as they were, so what the others had kept back is not lost with it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plesio.policies.compression import (
+    NO_COMPRESSION,
+    Compression,
+    HalfPrecision,
+    NoCompression,
+    PowerSgd,
+    Qsgd,
+    RandomK,
+    TopK,
+    num_elements,
+)
+from plesio.runtime.worker.compression.codec import Codec
+from plesio.runtime.worker.compression.feedback import ErrorFeedback
+from plesio.runtime.worker.compression.half_precision import HalfPrecisionCodec
+from plesio.runtime.worker.compression.means import (
+    FactoredMean,
+    FullMean,
+    GatheredMean,
+    Mean,
+    Outcome,
+    ScatteredMean,
+    SummedMean,
+    Wire,
+)
+from plesio.runtime.worker.compression.power_sgd import Factoring
+from plesio.runtime.worker.compression.qsgd import QsgdCodec
+from plesio.runtime.worker.compression.random_k import RandomKCodec
+from plesio.runtime.worker.compression.top_k import TopKCodec
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.replica import all_finite
+
+__all__ = ["CompressedReducer", "CompressionFigures", "Flush", "PendingMean", "make_codec"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flush:
+    """An exchange that was sent in full because the guard of a rank had asked for it.
+
+    Attributes:
+        clock: Of the exchange.
+        ratio: This rank's residual before it, as a multiple of its updates' average norm.
+        limit: The multiple that is allowed.
+    """
+
+    clock: int
+    ratio: float
+    limit: float
+
+    @property
+    def asked(self) -> bool:
+        """Whether this rank was one of those that asked."""
+        return self.ratio > self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionFigures:
+    """What one rank's reducer has done so far.
+
+    Attributes:
+        num_exchanges: Finished, the refused ones included.
+        num_refused: Whose mean was not finite.
+        sent_bytes: Sent by this rank, every collective being a ring.
+        uncompressed_bytes: That it would have sent without compression.
+        residual_ratio: Norm of the residual over the updates' average norm, after the last exchange.
+        worst_residual_ratio: The largest of all exchanges.
+        flushes: Exchanges sent in full.
+    """
+
+    num_exchanges: int = 0
+    num_refused: int = 0
+    sent_bytes: int = 0
+    uncompressed_bytes: int = 0
+    residual_ratio: float = 0.0
+    worst_residual_ratio: float = 0.0
+    flushes: tuple[Flush, ...] = ()
+
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes were sent; 1 if none had to be."""
+        return self.uncompressed_bytes / self.sent_bytes if self.sent_bytes else 1.0
+
+
+class CompressedReducer:
+    """Makes means over the ranks of flat tensors of one length; one exchange at a time.
+
+    Args:
+        group: The ranks.
+        compression: What is sent; equal on all ranks.
+        shapes: Of the tensors that lie one after the other in the flat one.
+        seed: Of the run; equal on all ranks.
+        spread: Makes the whole mean of this group's, which is a slice of it; called once for each exchange. None: it is
+            all of it. The whole is refused or taken, so groups that share one do the same.
+    """
+
+    exchanges = "exchanges"
+    """What they are called where they are counted."""
+
+    def __init__(
+        self,
+        group: Group,
+        compression: Compression,
+        *,
+        shapes: Sequence[Sequence[int]],
+        seed: int,
+        spread: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.compression = compression
+        self._group = group
+        self._spread = spread
+        self._num_elements = num_elements(shapes)
+        self._wire = Wire(group)
+        self._full = FullMean(self._wire)
+        self._mean = _mean_of(compression, shapes=shapes, seed=seed, wire=self._wire)
+        self._feedback = ErrorFeedback(limit=compression.residual_limit(shapes)) if compression.keeps_residual else None
+        self._pending: PendingMean | None = None
+        self._flush_next = False
+        self._num_exchanges = 0
+        self._num_refused = 0
+        self._uncompressed_bytes = 0
+        self._worst_ratio = 0.0
+        self._flushes: list[Flush] = []
+
+    @property
+    def keeps_residual(self) -> bool:
+        """Whether what is not sent is added to the next update."""
+        return self.compression.keeps_residual
+
+    @property
+    def residual(self) -> Tensor | None:
+        """What this rank has kept back of its shares (updates times weights); None is zero."""
+        return None if self._feedback is None else self._feedback.residual
+
+    @property
+    def flushes(self) -> Sequence[Flush]:
+        """Exchanges that were sent in full because a guard had asked for it."""
+        return self._flushes
+
+    @torch.no_grad()
+    def begin(self, flat: Tensor, clock: int, *, weight: float | None = None, in_full: bool = False) -> "PendingMean":
+        """Begin the mean of all ranks' ``flat`` tensors, which stay as they are.
+
+        Args:
+            flat: This rank's, floating-point.
+            clock: Of the exchange: the same on all ranks, and another for every exchange.
+            weight: Of this rank; together 1. None: every rank counts as much.
+            in_full: Send everything, and what was kept back of earlier updates; all ranks do or none.
+        """
+        assert flat.shape == (self._num_elements,), "flat, and of the shapes that the reducer was made for"
+        assert self._pending is None, "one exchange at a time"
+        share = flat.to(torch.promote_types(flat.dtype, torch.float32)) * (
+            1 / self._group.size if weight is None else weight
+        )
+        if not all_finite([share]):
+            share.fill_(float("nan"))
+        elif self._feedback is not None:
+            self._feedback.compensate(share)
+        asks = self._feedback is not None and self._feedback.exceeded
+        way = self._full if in_full or self._flush_next else self._mean
+        self._uncompressed_bytes += NO_COMPRESSION.sent_bytes(self._num_elements, num_ranks=self._group.size)
+        transfer = way.begin(share, clock=clock, asks=asks)
+        dtype = flat.dtype  # and not flat, which nobody needs meanwhile
+        self._pending = PendingMean(lambda: self._take(transfer.finish(), clock=clock, dtype=dtype))
+        return self._pending
+
+    def _take(self, outcome: Outcome, *, clock: int, dtype: torch.dtype) -> Tensor:
+        self._pending = None
+        self._num_exchanges += 1
+        mean = outcome.mean.to(dtype)
+        if self._spread is not None:
+            mean = self._spread(mean)
+        if not all_finite([mean]):  # the same on all ranks, so all decide alike
+            self._num_refused += 1
+            self._flush_next = self._flush_next or outcome.asked
+            return mean
+        if self._feedback is not None:
+            if self._flush_next:
+                self._flushes.append(Flush(clock=clock, ratio=self._feedback.ratio, limit=self._feedback.limit))
+            self._feedback.keep(outcome.residual)
+            self._worst_ratio = max(self._worst_ratio, self._feedback.ratio)
+        self._flush_next = outcome.asked
+        return mean
+
+    def figures(self) -> CompressionFigures:
+        """What has been done so far."""
+        return CompressionFigures(
+            num_exchanges=self._num_exchanges,
+            num_refused=self._num_refused,
+            sent_bytes=self._wire.sent_bytes,
+            uncompressed_bytes=self._uncompressed_bytes,
+            residual_ratio=0.0 if self._feedback is None else self._feedback.ratio,
+            worst_residual_ratio=self._worst_ratio,
+            flushes=tuple(self._flushes),
+        )
+
+
+class PendingMean:
+    """A mean that is being made.
+
+    Args:
+        take: Waits for it.
+    """
+
+    def __init__(self, take: Callable[[], Tensor]) -> None:
+        self._take = take
+        self._mean: Tensor | None = None
+
+    def took_s(self) -> None:
+        """Not known."""
+
+    @torch.no_grad()
+    def wait(self) -> Tensor:
+        """The mean, when it is there: flat, of the updates' dtype, and equal on all ranks."""
+        if self._mean is None:
+            self._mean = self._take()
+        return self._mean
+
+
+def make_codec(compression: Compression, *, num_elements: int, seed: int, rank: int) -> Codec:
+    """The codec of a compression that has payloads.
+
+    Args:
+        compression: One that neither sends everything nor factors matrices.
+        num_elements: Of an update.
+        seed: Of the run.
+        rank: Of the rank that encodes.
+    """
+    match compression:
+        case HalfPrecision():
+            return HalfPrecisionCodec(compression, num_elements=num_elements)
+        case TopK():
+            return TopKCodec(compression, num_elements=num_elements)
+        case RandomK():
+            return RandomKCodec(compression, num_elements=num_elements, seed=seed)
+        case Qsgd():
+            return QsgdCodec(compression, num_elements=num_elements, seed=seed, rank=rank)
+    raise AssertionError(f"no codec for {compression!r}")
+
+
+def _mean_of(compression: Compression, *, shapes: Sequence[Sequence[int]], seed: int, wire: Wire) -> Mean:
+    match compression:
+        case NoCompression():
+            return FullMean(wire)
+        case PowerSgd():
+            return FactoredMean(wire, Factoring(compression, shapes=shapes, seed=seed), compression.feedback)
+        case Qsgd():
+            number = num_elements(shapes)
+            part = -(-number // wire.group.size)
+            codec = QsgdCodec(compression, num_elements=part, seed=seed, rank=wire.group.rank)
+            return ScatteredMean(wire, codec, number, compression.keeps_residual)
+    whole = make_codec(compression, num_elements=num_elements(shapes), seed=seed, rank=wire.group.rank)
+    make = SummedMean if whole.summable else GatheredMean
+    return make(wire, whole, compression.keeps_residual)

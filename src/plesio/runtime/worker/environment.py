@@ -1,0 +1,123 @@
+"""Where a process stands in its job, as torchrun's variables say it (Slurm, Kubernetes and Ray Train set the same).
+
+They know of hosts and not of racks. ``PLESIO_RACK`` may have the number of a worker's rack, for all workers or none;
+else `plesio.runtime.worker.rack_choice` finds out.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from plesio.core.errors import ConfigError
+
+__all__ = ["Place"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One process of a job.
+
+    Attributes:
+        rank: Its number; ``num_workers`` or more for a worker that joins a running job.
+        num_workers: Workers at the start.
+        local_rank: Its number on its host.
+        local_workers: Workers on its host at the start.
+        address: Where the job's key-value store is.
+        port: Its port.
+        agent_hosts_store: Whether the launcher runs that store (torchrun and ``plesio run`` do); else rank 0 does.
+        restart: How often torchrun has started the job over.
+        rack: Number of its rack, if the environment says one.
+    """
+
+    rank: int
+    num_workers: int
+    local_rank: int
+    local_workers: int
+    address: str
+    port: int
+    agent_hosts_store: bool
+    restart: int = 0
+    rack: int | None = None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Place | None":
+        """The place that the variables describe; None for a process on its own.
+
+        Raises:
+            ConfigError: Some of torchrun's variables are there and others are missing or no numbers, or the rack is
+                none.
+        """
+        if "RANK" not in environ and "WORLD_SIZE" not in environ:
+            return None
+        needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        missing = [name for name in needed if not environ.get(name)]
+        if missing:
+            raise ConfigError(
+                f"{' and '.join(missing)} not set although {' and '.join(n for n in needed if environ.get(n))} is; "
+                "start workers with `plesio run` or torchrun, or set all of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"
+            )
+        num_workers = _number(environ, "WORLD_SIZE")
+        rank = _number(environ, "RANK")
+        if num_workers == 1 and rank == 0:
+            return None
+        local_rank = _number(environ, "LOCAL_RANK", default=rank)
+        return cls(
+            rank=rank,
+            num_workers=num_workers,
+            local_rank=local_rank,
+            local_workers=_number(environ, "LOCAL_WORLD_SIZE", default=num_workers),
+            address=environ["MASTER_ADDR"],
+            port=_number(environ, "MASTER_PORT"),
+            agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            restart=_number(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
+            rack=_number(environ, "PLESIO_RACK") if "PLESIO_RACK" in environ else None,
+        )
+
+    @classmethod
+    def alone(cls) -> "Place":
+        """The place of a process on its own."""
+        return cls(
+            rank=0, num_workers=1, local_rank=0, local_workers=1, address="127.0.0.1", port=0, agent_hosts_store=False
+        )
+
+    @property
+    def late(self) -> bool:
+        """Whether this worker joins a job that is running already."""
+        return self.rank >= self.num_workers
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts at the start, of ``local_workers`` workers each."""
+        return -(-self.num_workers // self.local_workers)
+
+    @property
+    def host(self) -> int:
+        """Number of this process's host, by rank."""
+        return self.rank // self.local_workers
+
+    def own_address(self) -> str:
+        """The address of this host on its way to the key-value store: loopback when all is on one host."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((self.address, self.port))  # a datagram socket: chooses a route, sends nothing
+            return str(probe.getsockname()[0])
+
+    def own_interface(self) -> str | None:
+        """The network interface that has `own_address`."""
+        own = self.own_address()
+        for name, addresses in psutil.net_if_addrs().items():
+            if any(address.address == own for address in addresses):
+                return str(name)
+        return None
+
+
+def _number(environ: Mapping[str, str], name: str, *, default: int | None = None) -> int:
+    text = environ.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return int(text or "")
+    except ValueError:
+        raise ConfigError(f'{name}="{text}" is not a whole number') from None

@@ -1,0 +1,443 @@
+"""The exchange of a policy that changes while it runs: one static exchange after another.
+
+On a collective a worker reports to server 0 after the step that the last answer named, goes on, and does what the
+answer says after the step from which it holds (`policies.adaptive.review_clocks`). A change happens there, on all ranks
+alike:
+
+1. *settle*: what is under way is merged and all replicas become their mean; no step of anybody is lost;
+2. where workers that stepped by themselves step together from now on, all of them or those of a rack, the optimizer's
+   state becomes the mean over the ranks;
+3. the next exchange is built, and `on_transition` is called. On the way to the store one worker first gives the servers
+   its state, the optimizer's with it where they step it, and all say that they are there; then the store admits them.
+
+A stage on the store ends by a halt, which comes with the answer to a pull. The worker goes on to its batches, as others
+may be in the next loop over the data already (`plesio.runtime.worker.staged_batches`), and stands still there:
+
+1. it hands in what it has, gives its samples back, and says that it stands still;
+2. when all do, everything that was pushed is applied, so the version that the servers hold is the last one, and all
+   take it over, the optimizer's state with it where the servers have stepped it;
+3. the clock becomes that of the furthest worker, the next exchange is built, and `on_transition` is called.
+
+Learning rates stay as they are: under every policy they are those of the synchronous step, of which local SGD takes a
+share by itself (`outer_step`). So does momentum: each replica's is that of its own steps, and their mean that of the
+mean gradient, which is what BSP would have had; the servers' is that of all updates.
+
+Going back (the guard's alarm): a state is known to be good one review after it was kept, so two are kept, and every
+rank loads the older one. It was kept at one clock by all, perhaps between two averagings, so parameters and optimizer
+state are then averaged. What a compression had kept back by then is not in it. The copies take twice the memory of the
+parameters and the optimizer's state. On the store each keeps the parameters that it pulled last, of versions about as
+old; the optimizer's state is the servers', so who goes back to such a copy begins without.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from plesio.core.errors import ConfigError
+from plesio.policies import Policy, Reviewed, parse_policy
+from plesio.policies.adaptive.training.rate_limit import RateLimit
+from plesio.policies.steered import NEVER
+from plesio.protocol.plans import PlanFigures
+from plesio.protocol.to_server import Standing
+from plesio.protocol.to_worker import Steering, Turn
+from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
+from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.replica import Replica, State
+from plesio.runtime.worker.exchange.state_copy import StateCopy, average_state
+from plesio.runtime.worker.exchange.store_stage import StageExchange, StoreExchanges
+from plesio.runtime.worker.loading import BatchSource
+from plesio.runtime.worker.monitor import StepMonitor
+from plesio.runtime.worker.rack_batches import Rack
+from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.sharing import Leasing, tell_metric
+from plesio.runtime.worker.staged_batches import StagedBatches
+from plesio.runtime.worker.step_clock import StepClock
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["AdaptiveExchange", "SteeringChannel", "Transition"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """A change of policy in a running job.
+
+    Attributes:
+        clock: The last step under ``before``.
+        before: The policy up to there.
+        after: The policy from there on.
+        restored: Whether the worker has gone back to an earlier state.
+    """
+
+    clock: int
+    before: Policy
+    after: Policy
+    restored: bool
+
+
+class SteeringChannel(Protocol):
+    """Where a worker is steered from: server 0, by way of the worker's world."""
+
+    def review(self, review: Reviewed) -> None:
+        """Report what this worker saw."""
+        ...
+
+    def steer(self) -> Steering:
+        """Wait for the answer to the last review."""
+        ...
+
+    def news(self, rack: Rack | None) -> Steering | None:
+        """The answer to the last review, if it has come; all of a rack that shares the store call it together."""
+        ...
+
+    def enter_store(self, standing: Standing) -> None:
+        """Return when all workers stand where this one does."""
+        ...
+
+    def leave_store(self, standing: Standing, rack: Rack | None) -> Turn:
+        """Return when it is known how this worker, or its rack, which stands still, goes on."""
+        ...
+
+
+class AdaptiveExchange:
+    """Runs the policies that the policy's machine asks for, and has samples dealt as the one in force needs it.
+
+    Args:
+        replica: Equal on all ranks.
+        group: The ranks.
+        exchanges: Builds the exchange of each policy on the collective.
+        stores: Builds that of each policy on the store; None where there is none.
+        first: The policy to begin with.
+        first_review: Clock of the first review and the one from which its answer holds.
+        monitor: Gathers reviews; None where nobody reads them.
+        limit: Holds learning rates that leap; None lets them.
+        rounds: This rank's; dealt in the shares that are asked for.
+        timeline: Where waiting for an answer goes.
+        channel: Where answers come from.
+        leasing: Where samples come from on the store.
+        steps: Moved where all go on together.
+        on_transition: Called after every change, with the optimizer, on every worker.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        group: Group,
+        exchanges: CollectiveExchanges,
+        stores: StoreExchanges | None,
+        first: Policy,
+        first_review: tuple[int, int],
+        monitor: StepMonitor | None,
+        limit: RateLimit | None,
+        rounds: RoundRecords,
+        timeline: Timeline,
+        channel: SteeringChannel,
+        leasing: Leasing,
+        steps: StepClock,
+        on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None,
+    ) -> None:
+        self._replica = replica
+        self._group = group
+        self._exchanges = exchanges
+        self._stores = stores
+        self._monitor = monitor
+        self._limit = limit
+        self._rounds = rounds
+        self._timeline = timeline
+        self._channel = channel
+        self._leasing = leasing
+        self._steps = steps
+        self._on_transition = on_transition
+        self._policy = first
+        self._shares: tuple[float, ...] = ()
+        self._review, self._holds = first_review
+        self._awaits_news = False
+        """The last review has not been answered."""
+        self._kept: deque[StateCopy] = deque(maxlen=2)
+        self._snapshots: list[SharedState] = []
+        """Of stages that are over."""
+        self._clock = 0
+        self._rack: Rack | None = None
+        """This worker's, if racks share the store now."""
+        self._batches: StagedBatches | None = None
+        """Of the latest loop over the data."""
+        self._collective: CollectiveExchange | None = None
+        self._store: StageExchange | None = None
+        self._current: Exchange = self._begin(first, turn=None)
+        """Of the last two the one that is at work."""
+
+    def _begin(self, policy: Policy, *, turn: Turn | None) -> Exchange:
+        """The exchange of ``policy``, in force at this worker's clock."""
+        self._rack = self._exchanges.rack(together=policy.synchronous) if policy.racks_share_store else None
+        self._collective = self._store = None
+        if policy.exchange == "collective":
+            self._collective = self._exchanges.build(policy)
+            self._collective.count_as(self._exchanges.share(policy, self._shares))
+            return self._collective
+        assert self._stores is not None, f"{policy.spec} without a store"
+        self._store = self._stores.begin(
+            policy,
+            clock=self._clock,
+            leads=self._group.rank == 0 if turn is None else self._group.rank == turn.leader,
+            enter=lambda: self._channel.enter_store(self._standing(turn)),
+        )
+        return self._store
+
+    def _standing(self, turn: Turn | None) -> Standing:
+        """What this worker says on its way to the store: where it stands, and what is to be dealt out there.
+
+        Args:
+            turn: How it has left another stage on the store, if it has.
+
+        Raises:
+            ConfigError: The samples are not dealt by `Session.shard`, so there is nothing to lease.
+        """
+        source = self._batches
+        if source is None and self._clock > 0:
+            raise ConfigError(
+                f"this run trains on the store from step {self._clock} on, where each worker has as many samples "
+                "as it gets to; write session.shard(loader) around the loader, so that they can be dealt out"
+            )
+        if source is None:
+            return Standing(clock=self._clock)
+        if turn is None:
+            remainder = source.to_leases()
+        else:
+            remainder = source.figures.whole() if turn.remainder is None else turn.remainder
+        return Standing(
+            clock=self._clock,
+            plan=source.plan,
+            figures=source.figures,
+            remainder=remainder,
+            samples=self._rounds.global_samples,
+        )
+
+    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
+        """Rounds or leased blocks, as the exchange in force needs it."""
+        self._batches = StagedBatches(
+            figures,
+            plan=plan,
+            seed=self._leasing.seed,
+            rounds=self._rounds,
+            lease=lambda: self._leasing.batches(figures, plan=plan, exchange=self, rack=self._rack),
+            stages=self,
+        )
+        return self._batches
+
+    def share_metric(self, metric: float | None) -> float | None:
+        """Rank 0's, on all ranks of a collective; on the store nobody waits for it."""
+        return metric if self.on_store else tell_metric(metric, self._group)
+
+    @property
+    def on_store(self) -> bool:
+        """Whether the store is what updates go through now."""
+        return self._store is not None
+
+    @property
+    def in_rack(self) -> bool:
+        """Whether this worker is one of a rack that shares the store now."""
+        return self._rack is not None
+
+    @property
+    def halted(self) -> bool:
+        """Whether the stage on the store ends, as far as this worker knows."""
+        return self._store is not None and self._store.halted
+
+    def halt(self) -> None:
+        """The stage on the store ends."""
+        if self._store is not None:
+            self._store.halt()
+
+    @property
+    def ready_s(self) -> float | None:
+        """When this step's own gradient was complete, if it is being exchanged since then; else None."""
+        return self._current.ready_s
+
+    def step(self, progress: Progress) -> None:
+        """Exchange as the policy in force says; report, and do as the answer says, when it is time."""
+        self._clock = progress.clock
+        share = self._share_of_rate(progress.clock)
+        with self._replica.scaled_rate(share):
+            self._current.step(progress)
+        if self._monitor is not None:
+            self._monitor.step(progress, rate=share * self._rate)
+        if progress.clock >= self._review:
+            self._review, self._awaits_news = NEVER, True
+            self._channel.review(self._seen(progress.clock, rate=share * self._rate))
+        if self.on_store:
+            self._hear_news()
+        elif progress.clock == self._holds:
+            begun_s = self._timeline.now_s()
+            steer = self._channel.steer()
+            self._timeline.wait(begun_s, self._timeline.now_s(), clock=progress.clock)
+            assert steer.clock == progress.clock, f"an answer for clock {steer.clock} at clock {progress.clock}"
+            self._follow(steer)
+
+    @property
+    def _rate(self) -> float:
+        return float(self._replica.optimizer.param_groups[0]["lr"])
+
+    def _share_of_rate(self, clock: int) -> float:
+        """What the learning rates are multiplied by in this step."""
+        if self._limit is None:
+            return 1.0
+        rate, held_before = self._rate, self._limit.holds
+        allowed = self._limit.allow(rate)
+        if self._limit.holds and not held_before:
+            self._timeline.event("hold", at_s=self._timeline.now_s(), clock=clock, rate=rate, allowed=allowed)
+            self._timeline.meter.totals.fallbacks.append(
+                f"at step {clock} the learning rate leapt to {rate:.4g}, above all earlier ones: it was held at "
+                f"{allowed:.4g} and raised step by step while training bore it"
+            )
+        return allowed / rate if self._limit.holds else 1.0
+
+    def _seen(self, clock: int, *, rate: float) -> Reviewed:
+        if self._monitor is None:
+            return Reviewed(worker=self._group.rank, clock=clock, samples=(), compute_s=(), blocked_s=())
+        replica = self._replica
+        return self._monitor.take(
+            clock,
+            learning_rate=rate,
+            momentum=replica.momentum,
+            normalises=replica.normalises,
+            parameters=list(replica.parameters.values()),
+        )
+
+    def _hear_news(self) -> None:
+        """Go on on the store as the answer to the last review says, if it has come."""
+        if not self._awaits_news or (news := self._channel.news(self._rack)) is None:
+            return
+        self._review, self._awaits_news = news.next_review, False
+        if news.keep:
+            self._kept.append(StateCopy(self._replica, optimizer_state=False))
+
+    def _follow(self, steer: Steering) -> None:
+        """Go on from a collective."""
+        self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
+        self._take_shares(steer)
+        restores = steer.restore and bool(self._kept)
+        if parse_policy(steer.policy) != self._policy or restores:
+            self._change(steer, turn=None)
+        if self._limit is not None and not restores and steer.keep:
+            self._limit.good()
+        if steer.keep and not self.on_store:
+            self._kept.append(StateCopy(self._replica))
+
+    def _take_shares(self, steer: Steering) -> None:
+        if steer.shares != self._shares:
+            self._rounds.change(steer.shares)
+            self._shares = steer.shares
+            if self._collective is not None:
+                self._collective.count_as(self._exchanges.share(self._policy, self._shares))
+
+    def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:
+        """Stand still at the end of a stage on the store until it is known how to go on, and begin that.
+
+        Args:
+            plan: Which loop of the session the worker is in.
+            release: Called when all updates are handed in: gives back what is leased.
+        """
+        self.flush()
+        release()
+        turn = self._channel.leave_store(Standing(clock=self._clock, plan=plan), self._rack)
+        steer = turn.steer
+        if steer is None:
+            assert self._store is not None, "only a stage on the store is left so"
+            if turn.to_the_end:
+                self._store.halt()
+            else:
+                self._store.resume()
+            return turn
+        self._rounds.go_on_from(turn.samples)
+        self._hear_news()
+        self._awaits_news = False
+        self._exchanges.passed(turn.samples)
+        self._clock = steer.clock
+        self._review, self._holds = steer.next_review, steer.next_clock
+        self._change(steer, turn=turn)
+        self._take_shares(steer)
+        self._steps.go_on_from(steer.clock)
+        return turn
+
+    def _change(self, steer: Steering, *, turn: Turn | None) -> None:
+        before, self._policy = self._policy, parse_policy(steer.policy)
+        restored = steer.restore and bool(self._kept)
+        _log.info("%s in place of %s%s", steer.policy, before.spec, ", from the last good state" if restored else "")
+        if self._store is not None:
+            self._store.take_back()
+        if self._collective is not None:
+            self._collective.settle()
+        if self._group.rank == 0 if turn is None else self._group.rank == turn.leader:
+            self._snapshots += self._current.snapshots()
+        self._current.close()
+        if restored:
+            if self._limit is not None:
+                self._limit.returned()
+            self._kept[0].restore()
+            self._kept = deque([self._kept[0]], maxlen=2)
+        if restored or _own_states_meet(before, self._policy):
+            self._average_state(steer.clock, parameters=restored)
+        self._current = self._begin(self._policy, turn=turn)
+        if self._monitor is not None:
+            self._monitor.forget()
+        self._timeline.event("steer", at_s=self._timeline.now_s(), clock=steer.clock, policy=steer.policy)
+        if self._on_transition is not None:
+            transition = Transition(clock=steer.clock, before=before, after=self._policy, restored=restored)
+            self._on_transition(transition, self._replica.optimizer)
+
+    def _average_state(self, clock: int, *, parameters: bool) -> None:
+        begun_s = self._timeline.now_s()
+        if not average_state(self._replica, self._group, parameters=parameters):
+            self._timeline.meter.totals.fallbacks.append(
+                f"at step {clock} the optimizer's state was dropped: not all workers had one"
+            )
+        self._timeline.blocked(begun_s, self._timeline.now_s(), clock=clock)
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Backward passes in this context only add to the gradient."""
+        return self._current.accumulating()
+
+    def admitted_at(self, clock: int) -> None:
+        """A rest on the store is over; on a collective nobody rests."""
+        self._clock = clock
+        self._current.admitted_at(clock)
+
+    def flush(self) -> None:
+        """Hand in to the store what is held back."""
+        if self._store is not None:
+            self._store.flush()
+
+    def shared(self) -> State | None:
+        """The shared parameters now, on rank 0 (on the store: on the worker that evaluates)."""
+        return self._current.shared()
+
+    def finish(self) -> None:
+        """Contribute what is still held back."""
+        self._current.finish()
+        if self._monitor is not None and (clipped := self._monitor.clipped) is not None:
+            self._timeline.meter.totals.fallbacks.append(clipped)
+
+    def snapshots(self) -> list[SharedState]:
+        """The snapshots taken since the last call, on the worker that evaluates."""
+        taken, self._snapshots = self._snapshots, []
+        return taken + self._current.snapshots()
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._current.close()
+        self._kept.clear()
+
+
+def _own_states_meet(before: Policy, after: Policy) -> bool:
+    """Whether workers that had an optimizer's state of their own step alike from now on, and so need the same one."""
+    if before.update != "delta" or before.exchange == after.exchange == "store":
+        return False
+    return after.update == "gradient" or (after.inner is not None and before.inner is None)

@@ -1,0 +1,243 @@
+"""Local SGD on the collective exchange: ranks step on their own, and their parameters are averaged every period.
+
+With delay 0 an averaging blocks (Stich 2019). With delay d the all-reduce of the parameters x taken at clock c runs
+behind the next d steps; when step c + d is done, what it found, mean(x) - x, is added, so the progress made meanwhile
+is kept (overlapped averaging, as in Wang et al. 2020, "Overlap Local-SGD", without their anchor model). Floating-point
+buffers are averaged with the parameters.
+
+With a compression, or short local steps and an `OuterStep`, what is averaged is how far the parameters have come since
+the last mean (`replica_mean`). Buffers are averaged as they are, in full: a running average that is sent late and added
+up overshoots what it averages. At the end, or when another policy follows, everything is sent in full, so that nothing
+is kept back.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+
+import torch
+
+from plesio.policies import Policy
+from plesio.runtime.worker.compression import CompressedReducer
+from plesio.runtime.worker.compression.records import CompressionRecords
+from plesio.runtime.worker.exchange.blame import takes_blame
+from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.outer_step import FullReducer, OuterStep
+from plesio.runtime.worker.exchange.rack_reducer import RackReducer
+from plesio.runtime.worker.exchange.replica import Replica, State
+from plesio.runtime.worker.exchange.replica_mean import DeltaMean, Named, ParameterMean, Reducer, ReplicaMean, parts
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["AveragingExchange", "ReducerMaker"]
+
+ReducerMaker = Callable[[Sequence[torch.Size]], CompressedReducer | RackReducer]
+"""Makes what compresses flat deltas of tensors of these shapes."""
+
+
+class AveragingExchange:
+    """Averages parameters every ``policy.period`` steps and merges the mean ``policy.delay`` steps later.
+
+    Args:
+        replica: Equal on all ranks when the exchange is built.
+        policy: Says when.
+        group: The ranks.
+        timeline: Where blocked spans go.
+        refuse: Called when this rank's gradient is not finite; its local step is left out, nobody else is touched.
+        snapshots: Kept on rank 0, each at the next averaging.
+        gauge: Shown this rank's own gradients; None for a policy that never adapts.
+        make_reducer: Makes what compresses the parameters' deltas, for each dtype; None sends everything.
+        inner_rate: Share of the learning rate that local steps take.
+        outer: What becomes of a mean of deltas, by dtype. None: nothing but the mean itself; and where nothing is
+            compressed either, the parameters themselves are averaged.
+    """
+
+    ready_s: float | None = None
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        policy: Policy,
+        group: Group,
+        timeline: Timeline,
+        refuse: Refusal,
+        snapshots: SnapshotTaker,
+        gauge: Gauge | None = None,
+        make_reducer: ReducerMaker | None = None,
+        inner_rate: float = 1.0,
+        outer: Mapping[torch.dtype, OuterStep] | None = None,
+    ) -> None:
+        self._replica = replica
+        self._policy = policy
+        self._group = group
+        self._timeline = timeline
+        self._refuse = refuse
+        self._leads = group.rank == 0
+        self._snapshots = snapshots
+        self._share = 1.0
+        self._gauge = gauge
+        self._pending: Progress | None = None
+        """When the averaging under way was begun."""
+        self._latest: Progress | None = None
+        self._averaged_clock = 0
+        self._started_s = 0.0
+        self._num_steps = 0
+        """Since the last averaging was begun."""
+        self._inner_rate = inner_rate
+        self._records: CompressionRecords | None = None
+        self._means: list[ReplicaMean] = []
+        if make_reducer is None and outer is None:
+            self._average([(name, tensor) for name, tensor, _, _ in replica.tensors()])
+        else:
+            self._average_deltas(make_reducer, outer=outer or {})
+            self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors() if kind == "buffer"])
+
+    def count_as(self, share: float) -> None:
+        """Say what this rank's parameters count in the mean; the ranks' shares add up to their number."""
+        self._share = share
+
+    def _average(self, tensors: Sequence[Named]) -> None:
+        self._means += [ParameterMean(named, group=self._group) for named in _by_dtype(tensors)]
+
+    def _average_deltas(self, make_reducer: ReducerMaker | None, *, outer: Mapping[torch.dtype, OuterStep]) -> None:
+        compressed: list[CompressedReducer | RackReducer] = []
+        for named in _by_dtype([(name, p) for name, p, kind, _ in self._replica.tensors() if kind == "parameter"]):
+            reducer: Reducer = FullReducer(self._group)
+            if make_reducer is not None:
+                compressed.append(reducer := make_reducer([tensor.shape for _, tensor in named]))
+            dtype = named[0][1].dtype
+            self._means.append(
+                DeltaMean(
+                    named,
+                    reducer=reducer,
+                    outer=outer[dtype] if dtype in outer else OuterStep(inner_rate=1.0, momentum=0.0),
+                    group=self._group,
+                )
+            )
+        if compressed:
+            self._records = CompressionRecords(compressed, timeline=self._timeline)
+
+    def step(self, progress: Progress) -> None:
+        """Step locally, then merge and start the averagings that are due."""
+        if self._finite():
+            with self._replica.scaled_rate(self._inner_rate):
+                self._replica.optimizer.step()
+        else:
+            self._refuse(progress.clock, "not_finite")
+        self._replica.optimizer.zero_grad(set_to_none=True)
+        self.stepped(progress)
+
+    def _finite(self) -> bool:
+        if self._gauge is None:
+            return self._replica.gradients_finite()
+        return self._gauge.measure(list(self._replica.gradients()))
+
+    def stepped(self, progress: Progress) -> None:
+        """The replica has made its step: merge and start the averagings that are due."""
+        self._latest = progress
+        self._num_steps += 1
+        merges = self._policy.merges_at(progress.clock)
+        if merges is not None and merges < progress.clock:
+            self._merge()
+        if self._policy.exchanges_at(progress.clock):
+            self._start(progress)
+            if merges == progress.clock:
+                self._merge()
+
+    @torch.no_grad()
+    def _start(self, progress: Progress, *, in_full: bool = False) -> None:
+        self._started_s = self._timeline.now_s()
+        for mean in self._means:
+            mean.start(clock=progress.clock, num_steps=max(1, self._num_steps), share=self._share, in_full=in_full)
+        self._num_steps = 0
+        self._pending = progress
+
+    @torch.no_grad()
+    def _merge(self) -> None:
+        if self._pending is None:
+            return
+        started, self._pending = self._pending, None
+        begun_s = self._timeline.now_s()
+        took_s = [mean.wait() for mean in self._means]
+        if self._policy.delay == 0:  # nothing but the exchange since it was begun
+            took_s = [self._timeline.now_s() - self._started_s]
+        known_s = [each_s for each_s in took_s if each_s is not None]
+        if self._gauge is not None and len(known_s) == len(took_s):
+            self._gauge.exchanged(started.clock, took_s=max(known_s))
+        # without steps since, the mean itself is taken: replicas are then equal to the bit
+        stepped_since = self._latest is not None and self._latest.clock != started.clock
+        self._timeline.blocked(begun_s, self._timeline.now_s(), clock=started.clock)
+        means = [mean.merge(stepped=stepped_since) for mean in self._means]
+        if any(mean.refused for mean in self._means):
+            self._blame(started.clock)
+        if self._records is not None:
+            self._records.look()
+        self._averaged_clock = started.clock
+        self._snapshots.offer(started.global_samples, at_s=started.at_s, state=lambda: self._state(means))
+
+    def _blame(self, clock: int) -> None:
+        guilty = not all(mean.sent_finite for mean in self._means)
+        device = next(iter(self._replica.parameters.values())).device
+        if takes_blame(self._group, guilty=guilty, device=device):
+            self._refuse(clock, "not_finite")
+
+    def _state(self, means: Sequence[torch.Tensor]) -> State:
+        """The averaged tensors by name; what is not averaged (integer buffers) from this rank."""
+        state = self._replica.state()
+        for mean, flat in zip(self._means, means, strict=True):
+            for (name, _), part in zip(mean.named, parts(mean.named, flat), strict=True):
+                state[name] = part.to("cpu", copy=True)
+        return state
+
+    def accumulating(self) -> nullcontext[None]:
+        """Gradients stay on the rank anyhow."""
+        return nullcontext()
+
+    def admitted_at(self, clock: int) -> None:
+        """Never rests: all ranks have equally many batches."""
+
+    @torch.no_grad()
+    def shared(self) -> State | None:
+        """The mean of the replicas as they are now (a collective of its own); rank 0 gets it, the replicas stay.
+
+        Right after an averaging all replicas are equal to the bit, and what rank 0 has is the mean.
+        """
+        if self._latest is not None and self._latest.clock == self._averaged_clock:
+            return self._replica.state() if self._leads else None
+        means = [torch.cat([tensor.reshape(-1) for _, tensor in mean.named]) for mean in self._means]
+        for flat in means:
+            self._group.all_reduce(flat).wait()
+            flat.div_(self._group.size)
+        return self._state(means) if self._leads else None
+
+    def settle(self) -> None:
+        """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
+        self.finish()
+
+    def finish(self) -> None:
+        """Merge what is under way, and average once more, in full, if steps were made since or something kept back."""
+        self._merge()
+        latest = self._latest
+        kept_back = any(mean.kept_back for mean in self._means)
+        if latest is not None and (latest.clock != self._averaged_clock or kept_back):
+            self._start(latest, in_full=True)
+            self._merge()
+            if self._records is not None and kept_back:
+                self._records.settled(latest.clock)
+
+    def snapshots(self) -> list[SharedState]:
+        """The snapshots taken since the last call (rank 0)."""
+        return self._snapshots.take()
+
+    def close(self) -> None:
+        """Forget what is under way."""
+        self._pending = None
+        if self._records is not None and self._latest is not None:
+            self._records.close(self._latest.clock)
+
+
+def _by_dtype(tensors: Sequence[Named]) -> list[list[Named]]:
+    groups: dict[torch.dtype, list[Named]] = {}
+    for name, tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append((name, tensor))
+    return list(groups.values())

@@ -1,0 +1,20 @@
+"""Who takes the blame for a mean that is not finite, which all ranks see and none can trace to an update."""
+
+import torch
+
+from plesio.runtime.worker.exchange.group import Group
+
+__all__ = ["takes_blame"]
+
+
+def takes_blame(group: Group, *, guilty: bool, device: torch.device) -> bool:
+    """Whether this rank counts the refusal: every guilty one does, and if there is none, rank 0 for all.
+
+    Args:
+        group: The ranks, all of which call this.
+        guilty: Whether this rank knows that what it contributed was not finite.
+        device: Of the group's tensors.
+    """
+    flags = torch.tensor([1.0 if guilty else 0.0], device=device)
+    group.all_reduce(flags).wait()
+    return guilty or (flags.item() == 0 and group.rank == 0)

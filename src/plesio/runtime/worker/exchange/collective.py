@@ -1,0 +1,279 @@
+"""Builds the collective exchange of a policy, on a replica that is equal on all ranks."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from plesio.policies import Policy
+from plesio.policies.compression import NO_COMPRESSION
+from plesio.runtime.worker.compression import CompressedReducer
+from plesio.runtime.worker.compression.comm_hooks import ddp_comm_hook
+from plesio.runtime.worker.exchange.averaging import AveragingExchange, ReducerMaker
+from plesio.runtime.worker.exchange.ddp import DdpExchange
+from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, Refusal, SnapshotTaker
+from plesio.runtime.worker.exchange.gradient_mean import GradientMeanExchange
+from plesio.runtime.worker.exchange.group import Group, TorchGroup
+from plesio.runtime.worker.exchange.hierarchical import HierarchicalExchange
+from plesio.runtime.worker.exchange.outer_step import OuterStep
+from plesio.runtime.worker.exchange.rack_reducer import RackReducer
+from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
+from plesio.runtime.worker.exchange.rack_watch import RackWatch
+from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.exchange.store import StoreExchange
+from plesio.runtime.worker.exchange.synchronous import ReducingExchange, SynchronousExchange
+from plesio.runtime.worker.rack_batches import Rack
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["CollectiveExchange", "CollectiveExchanges"]
+
+
+class CollectiveExchange(Exchange, Protocol):
+    """An exchange that another one can follow in the middle of a run."""
+
+    def count_as(self, share: float) -> None:
+        """Say what this rank's parameters count in a mean of parameters, relative to an equal share.
+
+        All ranks call it between steps, after the same one.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
+        ...
+
+
+class CollectiveExchanges:
+    """Builds one exchange after another for one worker.
+
+    Args:
+        replica: What it trains.
+        group: The ranks.
+        timeline: Where blocked spans go.
+        refuse: Called when a gradient of this worker is not finite.
+        snapshots: Kept on rank 0.
+        gauge: Shown this rank's own gradients; None for a policy that never adapts.
+        seed: Of the run; equal on all ranks.
+        watch: Shown what exchanges by racks take; None where nothing was predicted.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        group: Group,
+        timeline: Timeline,
+        refuse: Refusal,
+        snapshots: SnapshotTaker,
+        gauge: Gauge | None = None,
+        seed: int = 0,
+        watch: RackWatch | None = None,
+    ) -> None:
+        self._replica = replica
+        self._group = group
+        self._timeline = timeline
+        self._refuse = refuse
+        self._snapshots = snapshots
+        self._gauge = gauge
+        self._seed = seed
+        self._watch = watch
+        self._outer: dict[torch.dtype, OuterStep] = {}
+        self._outer_made_as: tuple[float, float] | None = None
+        self._racks: Racks | None = None
+        """Known when it is first needed: all ranks take part in that."""
+
+    @torch.no_grad()
+    def make_equal(self) -> None:
+        """Give all ranks rank 0's parameters and buffers."""
+        for tensor in (*self._replica.parameters.values(), *self._replica.model.buffers()):
+            self._group.broadcast(tensor)
+
+    def passed(self, samples: int) -> None:
+        """So many samples have been trained on by way of another exchange, which has kept its own snapshots."""
+        self._outer_made_as = None  # nor has it moved on by the steps that were made here
+        self._snapshots.passed(samples)
+
+    def share(self, policy: Policy, shares: Sequence[float]) -> float:
+        """What this rank's parameters count in a mean under ``policy``, relative to an equal share.
+
+        Args:
+            policy: One that has been built here.
+            shares: By rank, of each round's samples; empty is equal shares. A rack has those of its ranks together.
+        """
+        if not shares:
+            return 1.0
+        ranks = [self._group.rank] if policy.inner is None else self._rack_mates()
+        return statistics.fmean(shares[rank] for rank in ranks) * self._group.size
+
+    def _rack_mates(self) -> Sequence[int]:
+        """The ranks of this rank's rack; known since the first policy by racks."""
+        assert self._racks is not None, "no policy by racks has been built"
+        return next(ranks for ranks in self._racks.members if self._group.rank in ranks)
+
+    def build(self, policy: Policy) -> CollectiveExchange:
+        """The exchange of ``policy``."""
+        if policy.inner is not None:
+            self._outer_made_as = None  # what it moved on is no longer what is trained
+            return self._build_levels(policy, policy.inner)
+        if policy.update == "gradient":
+            return self._build_in_step(policy)
+        return AveragingExchange(
+            self._replica,
+            policy=policy,
+            group=self._group,
+            timeline=self._timeline,
+            refuse=self._refuse,
+            snapshots=self._snapshots,
+            gauge=self._gauge,
+            make_reducer=_reducers_of(self._group, policy, seed=self._seed),
+            inner_rate=policy.inner_rate,
+            outer=self._outer_steps(policy),
+        )
+
+    def _build_in_step(self, policy: Policy) -> SynchronousExchange:
+        """That of a policy whose replicas are equal after every step: gradients are averaged."""
+        self._outer_made_as = None
+        if policy.delay == 0 and isinstance(self._group, TorchGroup) and self._ddp_can(policy):
+            return DdpExchange(
+                self._replica,
+                group=self._group,
+                timeline=self._timeline,
+                refuse=self._refuse,
+                snapshots=self._snapshots,
+                gauge=self._gauge,
+                comm_hook=ddp_comm_hook(policy.compression),
+            )
+        if policy.delay > 0 or policy.compression != NO_COMPRESSION:
+            return GradientMeanExchange(
+                self._replica,
+                policy=policy,
+                group=self._group,
+                timeline=self._timeline,
+                refuse=self._refuse,
+                snapshots=self._snapshots,
+                gauge=self._gauge,
+                seed=self._seed,
+            )
+        return ReducingExchange(
+            self._replica,
+            group=self._group,
+            timeline=self._timeline,
+            refuse=self._refuse,
+            snapshots=self._snapshots,
+            gauge=self._gauge,
+        )
+
+    def _ddp_can(self, policy: Policy) -> bool:
+        """Whether DDP makes this mean; of sparse gradients on CPUs alone (by Gloo), and with no hook that casts."""
+        if policy.compression == NO_COMPRESSION:
+            return all(parameter.device.type == "cpu" for parameter in self._replica.sparse.values())
+        return not self._replica.sparse and ddp_comm_hook(policy.compression) is not None
+
+    def _outer_steps(self, policy: Policy) -> Mapping[torch.dtype, OuterStep] | None:
+        """Those of the exchange before, if it made them alike: their momentum outlives a change of the period."""
+        made_as = policy.inner_rate, policy.momentum
+        if self._outer_made_as != made_as:
+            dtypes = {parameter.dtype for parameter in self._replica.parameters.values()}
+            self._outer_made_as = made_as
+            self._outer = {dtype: OuterStep(inner_rate=made_as[0], momentum=made_as[1]) for dtype in dtypes}
+        return self._outer if policy.has_outer_step else None
+
+    def racks(self) -> Racks:
+        """Where the ranks are; all of them call it."""
+        if self._racks is None:
+            self._racks = Racks.among(self._group)
+        return self._racks
+
+    def _own_rack(self) -> Group:
+        rack = self._group.split(self.racks().members)
+        assert rack is not None, "every rank is in a rack"
+        return rack
+
+    def rack(self, *, together: bool) -> Rack:
+        """This rank's rack, in a stage whose racks share the store; all ranks call it.
+
+        Args:
+            together: Whether racks exchange in rounds of all.
+        """
+        members = self.racks().members
+        return Rack(
+            group=self._own_rack(),
+            sizes=tuple(map(len, members)),
+            evaluates=self._group.rank in members[0],
+            together=together,
+        )
+
+    def build_on_store(self, inner: Policy, store: StoreExchange) -> RackStoreExchange:
+        """The exchange of racks that share a store, to which a rack's first rank goes by ``store``; all call it.
+
+        Args:
+            inner: The policy within a rack.
+            store: This worker's way to the store.
+        """
+        rack = self._own_rack()
+        in_step = self._inside(rack)._build_in_step(inner)
+        return RackStoreExchange(in_step, store, rack=rack, replica=self._replica, timeline=self._timeline)
+
+    def _inside(self, rack: Group) -> "CollectiveExchanges":
+        return CollectiveExchanges(
+            self._replica,
+            group=rack,
+            timeline=self._timeline,
+            refuse=self._refuse,
+            snapshots=SnapshotTaker(None),
+            gauge=None if self._gauge is None else _RackGauge(self._gauge, self._rack_mates()),
+        )
+
+    def _build_levels(self, policy: Policy, inner: Policy) -> CollectiveExchange:
+        racks = self.racks()
+        if len(racks.members) == 1:
+            if self._group.rank == 0:
+                self._timeline.meter.totals.fallbacks.append(
+                    f"all workers are in one rack, so {policy.spec} is {inner.spec}"
+                )
+            return self.build(inner)
+        between = BetweenRacks(self._group, racks, rails=policy.compression.cuts, watch=self._watch)
+        outer = AveragingExchange(
+            self._replica,
+            policy=policy,
+            group=between,
+            timeline=self._timeline,
+            refuse=self._refuse,
+            snapshots=self._snapshots,
+            gauge=self._gauge,
+            make_reducer=_reducers_of(between, policy, seed=self._seed),
+        )
+        return HierarchicalExchange(self._inside(between.inside).build(inner), outer)
+
+
+def _reducers_of(group: Group | BetweenRacks, policy: Policy, *, seed: int) -> ReducerMaker | None:
+    """None where everything is sent in full."""
+    compression = policy.compression
+    if compression == NO_COMPRESSION:
+        return None
+    if isinstance(group, BetweenRacks):
+        return lambda shapes: RackReducer(group, compression, shapes=shapes, seed=seed)
+    return lambda shapes: CompressedReducer(group, compression, shapes=shapes, seed=seed)
+
+
+class _RackGauge:
+    """A worker's gauge where its gradient is one of its rack's."""
+
+    def __init__(self, gauge: Gauge, ranks: Sequence[int]) -> None:
+        self._gauge = gauge
+        self._ranks = ranks
+
+    @property
+    def weight(self) -> float:
+        return self._gauge.weight_among(self._ranks)
+
+    def weight_among(self, ranks: Sequence[int]) -> float:
+        return self._gauge.weight_among(ranks)
+
+    def measure(self, parts: Sequence[torch.Tensor]) -> bool:
+        return self._gauge.measure(parts)
+
+    def exchanged(self, clock: int, *, took_s: float) -> None:
+        self._gauge.exchanged(clock, took_s=took_s)

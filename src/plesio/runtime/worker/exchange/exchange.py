@@ -1,0 +1,194 @@
+"""What a session needs of an exchange, whichever it is."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from plesio.runtime.worker.exchange.replica import Replica, State
+
+__all__ = ["Exchange", "Gauge", "LocalExchange", "Progress", "Refusal", "SharedState", "SnapshotTaker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far training is when a step ends.
+
+    Attributes:
+        clock: This worker's clock.
+        samples: Samples of this worker's step.
+        global_samples: Samples of all workers so far, where that is known without asking (collectives); else None.
+        loss: This worker's loss, if it gave one.
+        at_s: Training time.
+    """
+
+    clock: int
+    samples: int
+    global_samples: int | None
+    loss: float | None
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """The shared parameters after ``samples`` samples and ``at_s`` seconds of training."""
+
+    samples: int
+    at_s: float
+    state: State
+
+
+class Exchange(Protocol):
+    """How one worker shares its updates. Every method is called from the training thread.
+
+    An exchange owns the optimizer step: when `step` returns, the replica is ready for the next forward pass and the
+    gradients are cleared.
+    """
+
+    @property
+    def ready_s(self) -> float | None:
+        """When this step's own gradient was complete, if it is being exchanged since then; else None."""
+        ...
+
+    def step(self, progress: Progress) -> None:
+        """Exchange this step's gradient and bring the replica up to date."""
+        ...
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Backward passes in this context only add to the gradient."""
+        ...
+
+    def admitted_at(self, clock: int) -> None:
+        """The worker takes part again from ``clock`` on, after a rest."""
+        ...
+
+    def shared(self) -> State | None:
+        """The shared parameters now, on the worker that evaluates; None on the others. All workers call it."""
+        ...
+
+    def finish(self) -> None:
+        """Contribute what is still held back. All workers call it, once, before `close`."""
+        ...
+
+    def snapshots(self) -> list[SharedState]:
+        """The snapshots taken since the last call, on the worker that evaluates."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the model: hooks, buffers, handles."""
+        ...
+
+
+class LocalExchange:
+    """Nobody to share with: an ordinary single-process run."""
+
+    ready_s: float | None = None
+
+    def __init__(self, replica: Replica, *, refuse: "Refusal", snapshots: "SnapshotTaker") -> None:
+        self._replica = replica
+        self._refuse = refuse
+        self._snapshots = snapshots
+
+    def step(self, progress: Progress) -> None:
+        """Step the optimizer unless the gradient is not finite."""
+        if self._replica.gradients_finite():
+            self._replica.optimizer.step()
+        else:
+            self._refuse(progress.clock, "not_finite")
+        self._replica.optimizer.zero_grad(set_to_none=True)
+        self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Nothing to hold back."""
+        return nullcontext()
+
+    def admitted_at(self, clock: int) -> None:
+        """Never rests."""
+
+    def shared(self) -> State | None:
+        """The replica's own state."""
+        return self._replica.state()
+
+    def finish(self) -> None:
+        """Nothing is held back."""
+
+    def snapshots(self) -> list[SharedState]:
+        """The snapshots taken since the last call."""
+        return self._snapshots.take()
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Refusal(Protocol):
+    """Called with the clock and the reason when an update of this worker does not reach the parameters."""
+
+    def __call__(self, clock: int, reason: str) -> None:
+        """Count and trace it."""
+        ...
+
+
+class Gauge(Protocol):
+    """Looks at a worker's own gradients before they are exchanged, where the policy adapts to what it sees."""
+
+    @property
+    def weight(self) -> float:
+        """What this rank's gradient is multiplied by before the mean over the ranks is taken."""
+        ...
+
+    def weight_among(self, ranks: Sequence[int]) -> float:
+        """The same before the mean over some of the ranks."""
+        ...
+
+    def measure(self, parts: Sequence[torch.Tensor]) -> bool:
+        """Some or all of the gradient of the step under way; always the same parts in the same order.
+
+        An extraordinary one is scaled down in place.
+
+        Returns:
+            Whether it is finite.
+        """
+        ...
+
+    def exchanged(self, clock: int, *, took_s: float) -> None:
+        """The exchange that this rank began after step ``clock`` took so long, from there until it was complete."""
+        ...
+
+
+class SnapshotTaker:
+    """Keeps copies of the state whenever the number of samples passes a multiple of ``every`` (None: never)."""
+
+    def __init__(self, every: int | None) -> None:
+        self._every = every
+        self._passed = 0
+        self._taken: list[SharedState] = []
+
+    def due(self, samples: int | None) -> bool:
+        """Whether a multiple has been passed since the last snapshot."""
+        return self._every is not None and samples is not None and samples // self._every > self._passed
+
+    def offer(self, samples: int | None, *, at_s: float, state: "StateMaker") -> None:
+        """Take a snapshot if one is due."""
+        if samples is not None and self._every is not None and self.due(samples):
+            self._passed = samples // self._every
+            self._taken.append(SharedState(samples, at_s, state()))
+
+    def passed(self, samples: int) -> None:
+        """Others have taken the snapshots up to here."""
+        if self._every is not None:
+            self._passed = samples // self._every
+
+    def take(self) -> list[SharedState]:
+        """The snapshots since the last call."""
+        taken, self._taken = self._taken, []
+        return taken
+
+
+class StateMaker(Protocol):
+    """Makes the state to keep, called only when it is kept."""
+
+    def __call__(self) -> State:
+        """The state."""
+        ...

@@ -1,0 +1,84 @@
+"""All dense gradients of a replica as one flat tensor for each dtype, and back; its sparse ones beside them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from plesio.policies.compression import NO_COMPRESSION, Compression
+from plesio.runtime.worker.exchange.replica import Replica
+
+__all__ = ["FlatGradients"]
+
+
+class FlatGradients:
+    """Takes the gradients off a replica, and puts others on.
+
+    A parameter that has no gradient counts as having a gradient of zeros, so that what is exchanged has one length
+    whatever a step has used, and gets one like all others. Sparse gradients, which have no length of their own, are
+    taken and given as they are (`Replica.sparse` says which); where no module has announced one, it is made dense.
+
+    Args:
+        replica: Whose.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        parameters = [p for name, p in replica.parameters.items() if name not in replica.sparse]
+        self._sparse = list(replica.sparse.values())
+        self._groups = [
+            [p for p in parameters if p.dtype == dtype] for dtype in dict.fromkeys(p.dtype for p in parameters)
+        ]
+
+    @property
+    def shapes(self) -> list[list[torch.Size]]:
+        """Of the parameters in each flat tensor, in their order."""
+        return [[parameter.shape for parameter in group] for group in self._groups]
+
+    def share_sent(self, compression: Compression) -> float:
+        """Bytes that a rank contributes under ``compression``, as a share of those in full; 1 without gradients."""
+        num_bits = sum(compression.payload_bits(shapes) for shapes in self.shapes)
+        in_full = sum(NO_COMPRESSION.payload_bits(shapes) for shapes in self.shapes)
+        return num_bits / in_full if in_full else 1.0
+
+    @torch.no_grad()
+    def take(self) -> list[Tensor]:
+        """The gradients; the replica has none afterwards."""
+        flats = [
+            torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad.to_dense()).reshape(-1) for p in group])
+            for group in self._groups
+        ]
+        for group in self._groups:
+            for parameter in group:
+                parameter.grad = None
+        return flats
+
+    @torch.no_grad()
+    def give(self, flats: Sequence[Tensor]) -> None:
+        """Make ``flats`` the gradients; they share their memory."""
+        for group, flat in zip(self._groups, flats, strict=True):
+            for parameter, part in zip(group, torch.split(flat, [p.numel() for p in group]), strict=True):
+                parameter.grad = part.view_as(parameter)
+
+    @torch.no_grad()
+    def take_sparse(self) -> list[Tensor]:
+        """The sparse gradients; the replica has none of them afterwards."""
+        taken = [_rows(parameter) for parameter in self._sparse]
+        for parameter in self._sparse:
+            parameter.grad = None
+        return taken
+
+    def give_sparse(self, gradients: Sequence[Tensor]) -> None:
+        """Make these the sparse gradients."""
+        for parameter, gradient in zip(self._sparse, gradients, strict=True):
+            parameter.grad = gradient
+
+    @torch.no_grad()
+    def zeros(self) -> list[Tensor]:
+        """Gradients of nothing."""
+        return [torch.cat([torch.zeros_like(p).reshape(-1) for p in group]) for group in self._groups]
+
+
+def _rows(parameter: Tensor) -> Tensor:
+    """The gradient of a parameter whose rows are looked up; without one, of no row."""
+    gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    return gradient if gradient.is_sparse else gradient.to_sparse(1)  # a weight that is used otherwise too has it dense

@@ -1,0 +1,74 @@
+"""Hierarchical exchange: bulk synchronous within a rack, parameters averaged between racks.
+
+    every step              gradients are averaged over the rack, whose replicas stay equal, optimizer state included
+    every H steps           parameters are averaged over all workers, which is over racks, as those of a rack are equal
+    d steps after that      what the averaging found, mean - own, is added (at once without a delay)
+
+Both levels are the exchanges that there are: the inner one is that of BSP on the rack's group (DDP itself where DDP can
+be), the outer one local SGD's on `BetweenRacks`, with a `RackReducer` where what goes between racks is compressed.
+Optimizer state of different racks differs, as it does between the workers of local SGD. A gradient that is not finite
+costs its rack the step, and no other.
+"""
+
+from contextlib import AbstractContextManager
+
+from plesio.runtime.worker.exchange.averaging import AveragingExchange
+from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
+from plesio.runtime.worker.exchange.replica import State
+
+__all__ = ["HierarchicalExchange"]
+
+
+class HierarchicalExchange:
+    """Steps as one exchange has it and then merges and starts averagings as another has.
+
+    Args:
+        inner: Of the rack; takes no snapshots.
+        outer: Between racks.
+    """
+
+    def __init__(self, inner: Exchange, outer: AveragingExchange) -> None:
+        self._inner = inner
+        self._outer = outer
+
+    def count_as(self, share: float) -> None:
+        """Say what this rank's parameters count in a mean over all ranks; equal in a rack."""
+        self._outer.count_as(share)
+
+    @property
+    def ready_s(self) -> float | None:
+        """When this step's own gradient was complete, if it is being exchanged in the rack since then; else None."""
+        return self._inner.ready_s
+
+    def step(self, progress: Progress) -> None:
+        """Step with the rack's mean gradient, then merge and start the averagings that are due."""
+        self._inner.step(progress)
+        self._outer.stepped(progress)
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Backward passes in this context are not reduced."""
+        return self._inner.accumulating()
+
+    def admitted_at(self, clock: int) -> None:
+        """Never rests: all ranks have equally many batches."""
+
+    def shared(self) -> State | None:
+        """The mean of the racks' parameters as they are now, on rank 0; the replicas stay."""
+        return self._outer.shared()
+
+    def settle(self) -> None:
+        """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
+        self._outer.settle()
+
+    def finish(self) -> None:
+        """Merge what is under way, and average once more if steps were made since it began."""
+        self._outer.finish()
+
+    def snapshots(self) -> list[SharedState]:
+        """The snapshots taken since the last call (rank 0), each at an averaging between racks."""
+        return self._outer.snapshots()
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._inner.close()
+        self._outer.close()

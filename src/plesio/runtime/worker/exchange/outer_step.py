@@ -1,0 +1,76 @@
+"""What becomes of the mean of the ranks' local progress: a step of its own, longer than the progress and smoothed.
+
+Local steps are short (a share a of the learning rate), so that replicas drift apart by little and the noise of a rank's
+own batch, which a mean over the ranks would have removed, is small. What they come to is taken 1/a times, so that
+training goes as fast as under BSP. Long steps in the direction of a few samples are noisy in turn, so the direction is
+the moving average of the progress by local step:
+
+    u <- m u + (1 - m) D / n,      x <- x + n u / a
+
+with D the mean over the ranks of what n local steps came to. Two step sizes as in Karimireddy et al. 2020 ("SCAFFOLD",
+section 3) and Reddi et al. 2021 ("Adaptive Federated Optimization"); the momentum as in Wang et al. 2020 ("SlowMo"),
+whose slow learning rate is (1 - m) / a here. Progress is counted by step, so that u outlives a change of the period.
+"""
+
+import torch
+from torch import Tensor
+
+from plesio.runtime.worker.exchange.group import Group, Work
+
+__all__ = ["FullReducer", "OuterStep"]
+
+
+class OuterStep:
+    """Turns mean progress into a step.
+
+    Args:
+        inner_rate: a, the share of the learning rate that local steps take.
+        momentum: m.
+    """
+
+    def __init__(self, *, inner_rate: float, momentum: float) -> None:
+        self._factor = 1 / inner_rate
+        self._momentum = momentum
+        self._velocity: Tensor | None = None
+
+    def step(self, progress: Tensor, *, num_steps: int) -> Tensor:
+        """The step to take for the mean progress of ``num_steps`` local steps, in the memory of ``progress``."""
+        if self._momentum == 0:
+            return progress.mul_(self._factor)
+        if self._velocity is None:
+            self._velocity = torch.zeros_like(progress)
+        self._velocity.lerp_(progress / num_steps, 1 - self._momentum)
+        return torch.mul(self._velocity, num_steps * self._factor, out=progress)
+
+
+class FullReducer:
+    """Means over the ranks of flat tensors, sent in full; one at a time.
+
+    Args:
+        group: The ranks.
+    """
+
+    keeps_residual = False
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def begin(self, flat: Tensor, clock: int, *, weight: float, in_full: bool) -> "_PendingSum":
+        """Begin the sum of all ranks' ``flat`` tensors times their weights; the tensors stay as they are."""
+        share = flat * weight
+        return _PendingSum(share, self._group.all_reduce(share))
+
+
+class _PendingSum:
+    def __init__(self, share: Tensor, work: Work) -> None:
+        self._share = share
+        self._work = work
+
+    def wait(self) -> Tensor:
+        """The sum, when it is there."""
+        self._work.wait()
+        return self._share
+
+    def took_s(self) -> float:
+        """Seconds that it took."""
+        return self._work.took_s()

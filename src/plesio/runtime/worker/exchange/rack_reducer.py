@@ -1,0 +1,97 @@
+"""Compressed means between racks: each rail compresses its own slice, and in the rack everything goes in full.
+
+The ranks of a rack bring equal updates, so a mean over all ranks is one over racks (`racks`).
+Each rail makes that of its slice by a `CompressedReducer` of its own: a residual is that of one rack's slice, and a
+rail sends in full when one of *its* ranks asks for it. As all ranks of a rack take what its rails have decoded, they
+stay equal to the bit.
+
+A mean that is not finite is refused on all rails or on none: it is spread in the rack before it is judged. Otherwise a
+rail with a finite slice would take it as sent, while the update as a whole is refused, and what its residual had added
+to it would be lost.
+
+What cannot be cut (`Compression.cuts`: the matrices of PowerSGD) goes by the leaders.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from plesio.policies.compression import Compression, num_elements
+from plesio.runtime.worker.compression import CompressedReducer, CompressionFigures, Flush, PendingMean
+from plesio.runtime.worker.exchange.racks import BetweenRacks
+
+__all__ = ["RackReducer"]
+
+
+class RackReducer:
+    """Makes means over all ranks of flat tensors that are equal on the ranks of a rack; one exchange at a time.
+
+    Args:
+        between: All ranks; with one rail where the compression cannot be cut.
+        compression: What is sent between racks; equal on all ranks.
+        shapes: Of the tensors that lie one after the other in the flat one.
+        seed: Of the run; equal on all ranks.
+    """
+
+    def __init__(
+        self, between: BetweenRacks, compression: Compression, *, shapes: Sequence[Sequence[int]], seed: int
+    ) -> None:
+        assert compression.cuts or between.num_rails == 1, "what cannot be cut goes by the leaders"
+        self.compression = compression
+        self._between = between
+        self._num_elements = num_elements(shapes)
+        self._on_rail: CompressedReducer | None = None
+        if between.rail is not None:
+            slices = [(between.slice_elements(self._num_elements),)]
+            self._on_rail = CompressedReducer(
+                between.rail,
+                compression,
+                shapes=shapes if between.num_rails == 1 else slices,
+                seed=seed,
+                spread=self._spread,
+            )
+
+    @property
+    def keeps_residual(self) -> bool:
+        """Whether what is not sent is added to the next update; the same on all ranks."""
+        return self.compression.keeps_residual
+
+    @property
+    def exchanges(self) -> str:
+        """What its exchanges are called where they are counted: rails flush by themselves."""
+        rails = self._between.num_rails
+        return "exchanges" if rails == 1 else f"exchanges on rail {self._between.inside.rank + 1} of {rails}"
+
+    @property
+    def residual(self) -> Tensor | None:
+        """What this rank's rack has kept back of its shares of this rank's slice; None is zero."""
+        return None if self._on_rail is None else self._on_rail.residual
+
+    @property
+    def flushes(self) -> Sequence[Flush]:
+        """Exchanges that this rank's rail sent in full because a guard had asked for it."""
+        return () if self._on_rail is None else self._on_rail.flushes
+
+    @torch.no_grad()
+    def begin(self, flat: Tensor, clock: int, *, weight: float, in_full: bool = False) -> PendingMean:
+        """Begin the mean of all ranks' ``flat`` tensors, which stay as they are.
+
+        Args:
+            flat: This rank's, floating-point, and its rack's.
+            clock: Of the exchange: the same on all ranks, and another for every exchange.
+            weight: Of this rank, as of each other of its rack; all ranks' together are 1.
+            in_full: Send everything, and what was kept back of earlier updates; all ranks do or none.
+        """
+        if self._on_rail is None:
+            received = torch.empty_like(flat)
+            return PendingMean(lambda: self._spread(received))
+        own = self._between.slice_of(flat)
+        return self._on_rail.begin(own, clock, weight=weight * self._between.inside.size, in_full=in_full)
+
+    def figures(self) -> CompressionFigures:
+        """What this rank has done so far between racks; nothing, if it is on no rail."""
+        return CompressionFigures() if self._on_rail is None else self._on_rail.figures()
+
+    def _spread(self, own: Tensor) -> Tensor:
+        return self._between.spread(own, num_elements=self._num_elements)

@@ -1,0 +1,160 @@
+"""Racks that share a parameter store: bulk synchronous within a rack, which to the store is one worker.
+
+    every step              gradients are averaged over the rack, whose replicas stay equal
+    when an exchange is due the rack's first rank, its *leader*, pushes the rack's update and pulls; what it has then,
+                            parameters and credit, it broadcasts in the rack
+    in between              all of the rack step their own optimizers with the same gradient
+
+So between racks goes one push and one pull for each rack and exchange, and all of a rack know the credit and decide
+alike when the next one is due. While the leader exchanges, the others wait for its broadcast, which also says how long
+the leader itself was held back for other racks: that much of it is waiting, the rest communicating.
+
+A gradient that is not finite costs the rack the step, and no other rack.
+"""
+
+from contextlib import AbstractContextManager
+
+import torch
+
+from plesio.runtime.worker.exchange.exchange import Progress, SharedState
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.replica import Replica, State
+from plesio.runtime.worker.exchange.store import StoreExchange
+from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["RackStoreExchange"]
+
+
+class RackStoreExchange:
+    """Averages gradients in the rack, and exchanges with the store by way of the rack's leader.
+
+    Args:
+        inner: Of the rack; takes no snapshots.
+        store: This worker's way to the store; pushes and pulls on the leader only.
+        rack: The workers of the rack; rank 0 leads.
+        replica: What is trained.
+        timeline: Where waiting and communicating go.
+    """
+
+    def __init__(
+        self, inner: SynchronousExchange, store: StoreExchange, *, rack: Group, replica: Replica, timeline: Timeline
+    ) -> None:
+        self._inner = inner
+        self._store = store
+        self._rack = rack
+        self._leads = rack.rank == 0
+        self._replica = replica
+        self._timeline = timeline
+        self._clock = 0
+
+    @property
+    def ready_s(self) -> float | None:
+        """When this step's own gradient was complete, if it is being exchanged in the rack since then; else None."""
+        return self._inner.ready_s
+
+    @property
+    def halted(self) -> bool:
+        """Whether the stage that the exchange is for ends, as far as the rack has heard."""
+        return self._store.halted
+
+    def halt(self) -> None:
+        """The stage that the exchange is for ends."""
+        self._store.halt()
+
+    def resume(self) -> None:
+        """The stage that the exchange is for goes on after all."""
+        self._store.resume()
+
+    def begin(self, clock: int) -> None:
+        """Take the shared state over and begin at ``clock``. All of a rack call it, as all that follows."""
+        self._clock = clock
+        if self._leads:
+            self._store.begin(clock)
+        self._copy_leader()
+        for buffer in self._replica.model.buffers():
+            self._rack.broadcast(buffer)
+
+    def admitted_at(self, clock: int) -> None:
+        """Take part again from ``clock`` on, with parameters as they are now."""
+        self._clock = clock
+        if self._leads:
+            self._store.admitted_at(clock)
+        self._copy_leader()
+
+    def step(self, progress: Progress) -> None:
+        """Add the rack's mean gradient to its update under way; exchange if it is time."""
+        self._clock = progress.clock
+        finite = self._inner.reduce(progress)
+        due = self._store.due(progress.clock)
+        if self._leads:
+            self._store.add(progress, finite=finite, due=due)
+            if due:
+                self._store.exchange()
+        elif finite:
+            self._store.step_alone(due=due)
+        if due:
+            self._follow()
+        self._replica.optimizer.zero_grad(set_to_none=True)
+
+    def _follow(self) -> None:
+        """Be where the leader is after an exchange, and enter the time in the records."""
+        begun_s = self._timeline.now_s()
+        waited_s = self._copy_leader()
+        ended_s = self._timeline.now_s()
+        # the leader's own waiting is in its records; it comes last to the broadcast
+        resumed_s = begun_s if self._leads else min(begun_s + waited_s, ended_s)
+        self._timeline.wait(begun_s, resumed_s, clock=self._clock)
+        self._timeline.communicate(resumed_s, ended_s, clock=self._clock)
+
+    @torch.no_grad()
+    def _copy_leader(self) -> float:
+        """Take the leader's parameters and credit over; returns how long the leader waited for other racks."""
+        if self._rack.size == 1:
+            return 0.0
+        store = self._store
+        told = torch.tensor([store.credit, store.waited_s, store.halted], dtype=torch.float64)
+        self._rack.broadcast(told)
+        parameters = list(self._replica.parameters.values())
+        for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
+            alike = [parameter for parameter in parameters if parameter.dtype == dtype]
+            flat = torch.cat([parameter.reshape(-1) for parameter in alike])
+            self._rack.broadcast(flat)
+            if not self._leads:
+                parts = torch.split(flat, [parameter.numel() for parameter in alike])
+                for parameter, part in zip(alike, parts, strict=True):
+                    parameter.copy_(part.view_as(parameter))
+        credit, waited_s, halted = told.tolist()
+        store.hear(credit=int(credit), halted=bool(halted))
+        return float(waited_s)
+
+    def flush(self) -> None:
+        """Hand in what the rack holds back, and wait until it has been decided on."""
+        if self._leads:
+            self._store.flush()
+        self._follow()
+
+    def take_back(self) -> None:
+        """Take over what the servers hold now, the optimizer's state too where they have stepped it."""
+        self._store.take_back()
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Backward passes in this context are not reduced."""
+        return self._inner.accumulating()
+
+    def shared(self) -> State | None:
+        """The shared state now, on the worker that evaluates."""
+        return self._store.shared()
+
+    def finish(self) -> None:
+        """Hand in what the rack holds back."""
+        self.flush()
+
+    def snapshots(self) -> list[SharedState]:
+        """The snapshots that the servers have taken since the last call."""
+        return self._store.snapshots()
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._inner.close()
+        self._store.close()

@@ -1,0 +1,171 @@
+"""Which ranks are near to each other, and sums over all ranks that send no more between racks than they must.
+
+Where the ranks of a rack bring equal tensors, as replicas that step together are, a sum over all ranks is one over the
+racks, each counted by its number of ranks. It is taken in two stages:
+
+1. between racks, at once: each rank sums its own slice of the tensor with its peers, one of each rack (a *rail*);
+2. within the rack, when somebody waits for the sum: the ranks gather each other's slices.
+
+Racks that are not equally large have one rail, of their first ranks (the *leaders*), which broadcast what they have. So
+has what cannot be cut into slices.
+
+Either way ``2 (R-1) S`` bytes of S go between R racks in all. With m rails, m interfaces send an m-th each, so only a
+shared uplink limits them and no rank's own traffic is held up by all of it; and the second stage takes
+``(m-1)/m S/B`` instead of ``⌈log₂ m⌉ S/B`` seconds. `benchmarks/adaptive/hierarchical.py` has both, modelled.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from plesio.runtime.worker.exchange.group import Gathering, Group, Work
+from plesio.runtime.worker.exchange.rack_watch import RackWatch
+
+__all__ = ["BetweenRacks", "Racks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Racks:
+    """The ranks of each rack, in ascending order.
+
+    >>> racks = Racks.of([0, 0, 4, 4])
+    >>> racks.members, racks.rails
+    (((0, 1), (2, 3)), ((0, 2), (1, 3)))
+    >>> Racks.of([0, 0, 2]).rails
+    ((0, 2),)
+    """
+
+    members: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, rack_of_rank: Sequence[int]) -> "Racks":
+        """Those of ranks whose racks have these numbers."""
+        numbers = dict.fromkeys(rack_of_rank)
+        return cls(tuple(tuple(r for r, rack in enumerate(rack_of_rank) if rack == number) for number in numbers))
+
+    @classmethod
+    def among(cls, group: Group) -> "Racks":
+        """Those of a group's ranks, who tell each other; all of them call it."""
+        return cls.of([int(part) for part in group.all_gather(torch.tensor([group.rack])).wait()])
+
+    @property
+    def rails(self) -> tuple[tuple[int, ...], ...]:
+        """Groups of one rank of each rack; one group alone, the leaders, if racks are not equally large."""
+        equal = len({len(ranks) for ranks in self.members}) == 1
+        return tuple(zip(*self.members, strict=True)) if equal else (self.leaders,)
+
+    @property
+    def leaders(self) -> tuple[int, ...]:
+        """The first rank of each rack."""
+        return tuple(ranks[0] for ranks in self.members)
+
+
+class BetweenRacks:
+    """All ranks of a group, where those of a rack bring equal tensors to a sum.
+
+    Args:
+        group: All ranks.
+        racks: Where they are.
+        rails: Whether all ranks of racks that are equally large take part between racks, or the leaders alone.
+        watch: Shown what sums take; None where nothing was predicted.
+    """
+
+    def __init__(self, group: Group, racks: Racks, *, rails: bool = True, watch: RackWatch | None = None) -> None:
+        self.rank = group.rank
+        self.size = group.size
+        self.rack = group.rack
+        self._group = group
+        self.watch = watch
+        self.sizes = list(map(len, racks.members))
+        between = racks.rails if rails else (racks.leaders,)
+        self.num_rails = len(between)
+        """Slices that a tensor is cut into."""
+        self.rail = group.split(between)
+        """This rank's peers in other racks; None for who is on no rail."""
+        inside = group.split(racks.members)
+        assert inside is not None, "every rank is in a rack"
+        self.inside = inside
+        """The ranks of this rank's rack."""
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Overwrite ``tensor`` with rank 0's."""
+        self._group.broadcast(tensor)
+
+    def all_gather(self, tensor: torch.Tensor) -> Gathering:
+        """Begin to collect every rank's ``tensor``; it must stay as it is until they are there."""
+        return self._group.all_gather(tensor)
+
+    def all_to_all(self, rows: torch.Tensor) -> Gathering:
+        """Begin to send row r of ``rows`` to rank r; collects every rank's row for this one."""
+        return self._group.all_to_all(rows)
+
+    def split(self, parts: Sequence[Sequence[int]]) -> Group | None:
+        """Groups of some ranks each."""
+        return self._group.split(parts)
+
+    def all_reduce(self, tensor: torch.Tensor) -> "_Sum":
+        """Begin to overwrite ``tensor``, equal on the ranks of a rack, with the sum over all ranks.
+
+        It must stay as it is until the sum is there.
+        """
+        flat = tensor.view(-1)
+        own = self.slice_of(flat) * self.inside.size
+        return _Sum(flat, own, None if self.rail is None else self.rail.all_reduce(own), between=self)
+
+    def slice_elements(self, num_elements: int) -> int:
+        """Numbers in a slice of a tensor of ``num_elements``; the last slice is padded with zeros."""
+        return -(-num_elements // self.num_rails)
+
+    def slice_of(self, flat: torch.Tensor) -> torch.Tensor:
+        """This rank's slice ``[slice_elements]`` of ``flat``, whose memory it may share."""
+        if self.num_rails == 1:
+            return flat
+        width = self.slice_elements(flat.numel())
+        mine = flat[width * self.inside.rank : width * (self.inside.rank + 1)]
+        return torch.nn.functional.pad(mine, (0, width - mine.numel()))
+
+    def spread(self, own: torch.Tensor, *, num_elements: int) -> torch.Tensor:
+        """All ``num_elements`` numbers, of which this rank brings the slice ``own``; all ranks of the rack call it.
+
+        Of a rack with one rail the leader's ``own`` is all of them, and the others' is overwritten with it.
+        """
+        if self.num_rails > 1:
+            return torch.cat(self.inside.all_gather(own).wait())[:num_elements]
+        self.inside.broadcast(own)
+        return own
+
+
+class _Sum:
+    """A sum under way between racks, and spread in this one when it is waited for."""
+
+    def __init__(self, flat: torch.Tensor, own: torch.Tensor, work: Work | None, *, between: BetweenRacks) -> None:
+        self._flat = flat
+        self._own = own
+        self._work = work
+        self._between = between
+
+    def wait(self) -> None:
+        """Return when the sum is there."""
+        if self._work is not None:
+            self._work.wait()
+        begun_s = time.perf_counter()
+        self._flat.copy_(self._between.spread(self._own, num_elements=self._flat.numel()))
+        if self._between.watch is not None:
+            self._show(self._between.watch, spread_s=time.perf_counter() - begun_s)
+
+    def _show(self, watch: RackWatch, *, spread_s: float) -> None:
+        between = self._between
+        watch.saw(
+            summed_s=math.inf if self._work is None else self._work.took_s(),
+            spread_s=spread_s if between.inside.size > 1 else math.inf,
+            num_bytes=self._flat.numel() * self._flat.element_size(),
+            num_rails=between.num_rails,
+            sizes=between.sizes,
+        )
+
+    def took_s(self) -> float:
+        """Seconds between racks; in the rack the sum is spread only when somebody waits. 0 for who is on no rail."""
+        return 0.0 if self._work is None else self._work.took_s()

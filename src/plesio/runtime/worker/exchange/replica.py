@@ -1,0 +1,189 @@
+"""A worker's model and optimizer, seen as the tensors that an exchange moves."""
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from plesio.core.errors import TaskError
+from plesio.runtime.parameters.layout import TensorKind
+
+__all__ = ["Buckets", "Replica", "State", "all_finite", "parameters_sha256"]
+
+State = dict[str, torch.Tensor]
+"""Tensors by name: parameters and buffers, detached, on the CPU."""
+
+
+class Replica:
+    """What one worker trains.
+
+    Args:
+        model: The user's module; never wrapped or replaced.
+        optimizer: Its optimizer.
+
+    Raises:
+        TaskError: The model has no parameter that is trained, or the optimizer holds none of them.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise TaskError(
+                f"the model ({type(model).__name__}) has no trainable parameters; give it some, or set requires_grad"
+            )
+        embedded = {id(module.weight) for module in model.modules() if _makes_sparse_gradients(module)}
+        self.sparse = {name: p for name, p in self.parameters.items() if id(p) in embedded}
+        """Parameters whose gradients are sparse, as torch's modules say."""
+        self.buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
+        group_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        missing = [name for name, p in self.parameters.items() if id(p) not in group_of]
+        if len(missing) == len(self.parameters):
+            raise TaskError("the optimizer holds none of the model's parameters; build it from model.parameters()")
+        self._group_of = {name: group_of.get(id(p), -1) for name, p in self.parameters.items()}
+
+    @property
+    def device_type(self) -> str:
+        """Of the first parameter."""
+        return next(iter(self.parameters.values())).device.type
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the trained parameters."""
+        return sum(p.numel() * p.element_size() for p in self.parameters.values())
+
+    def tensors(self) -> list[tuple[str, torch.Tensor, TensorKind, int]]:
+        """(name, tensor, kind, parameter group) in name order, parameters first, as `Layout.of` takes them."""
+        parameters: list[tuple[str, torch.Tensor, TensorKind, int]] = [
+            (name, self.parameters[name].detach(), "parameter", self._group_of[name])
+            for name in sorted(self.parameters)
+        ]
+        return parameters + [(name, self.buffers[name], "buffer", -1) for name in sorted(self.buffers)]
+
+    def digest(self) -> str:
+        """A short name for the tensors' names, shapes and dtypes: equal on workers whose models are alike."""
+        text = repr([(name, tuple(tensor.shape), str(tensor.dtype), kind) for name, tensor, kind, _ in self.tensors()])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def gradients(self) -> Iterator[torch.Tensor]:
+        """The gradients that are there; sparse ones are coalesced in their place, so that each row is there once."""
+        for parameter in self.parameters.values():
+            if parameter.grad is not None:
+                if parameter.grad.is_sparse:
+                    parameter.grad = parameter.grad.coalesce()
+                yield parameter.grad
+
+    def gradients_finite(self) -> bool:
+        """Whether no gradient holds NaN or infinity (read in one pass, without a copy)."""
+        return all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
+
+    @property
+    def momentum(self) -> float:
+        """Of the optimizer, 0 without: the largest of its groups' ``momentum`` or first of ``betas``, torch's names."""
+        groups = self.optimizer.param_groups
+        return max(float(group.get("momentum") or group.get("betas", (0.0,))[0]) for group in groups)
+
+    @property
+    def normalises(self) -> bool:
+        """Whether the optimizer divides by the size of past gradients: Adam and its kin, RMSprop, Adagrad, Adadelta."""
+        return any(
+            key in group for group in self.optimizer.param_groups for key in ("betas", "alpha", "lr_decay", "rho")
+        )
+
+    def sparse_momentum(self) -> None:
+        """Make SGD's momentum of sparse gradients sparse, as its own steps do: Nesterov's cannot add a dense one."""
+        for parameter in self.sparse.values():
+            state = self.optimizer.state.get(parameter, {})
+            if isinstance(momentum := state.get("momentum_buffer"), torch.Tensor) and not momentum.is_sparse:
+                state["momentum_buffer"] = momentum.to_sparse(1)
+
+    @contextmanager
+    def scaled_rate(self, share: float) -> Iterator[None]:
+        """With ``share`` of its learning rates in the optimizer, also where a schedule has set them."""
+        rates = [group["lr"] for group in self.optimizer.param_groups] if share != 1 else []
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+            group["lr"] = rate * share
+        try:
+            yield
+        finally:
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+                group["lr"] = rate
+
+    def state(self) -> State:
+        """A copy of parameters and all buffers, on the CPU."""
+        copied = {name: p.detach().to("cpu", copy=True) for name, p in self.parameters.items()}
+        copied.update({name: b.detach().to("cpu", copy=True) for name, b in self.model.named_buffers()})
+        return copied
+
+    @torch.no_grad()
+    def load(self, state: State) -> None:
+        """Set parameters and those buffers that ``state`` has."""
+        for name, parameter in self.parameters.items():
+            parameter.copy_(state[name])
+        for name, buffer in self.model.named_buffers():
+            if name in state:
+                buffer.copy_(state[name])
+
+    @contextmanager
+    def loaded(self, state: State) -> Iterator[None]:
+        """With ``state`` in the model; what was there before comes back afterwards."""
+        own = self.state()
+        self.load(state)
+        try:
+            yield
+        finally:
+            self.load(own)
+
+
+def _makes_sparse_gradients(module: torch.nn.Module) -> bool:
+    """Whether the gradient of its weight is a COO tensor: the test that DDP makes, too."""
+    return isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
+
+
+def all_finite(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether no tensor holds NaN or infinity.
+
+    A sum is finite only if every term is. That of finite terms overflows only where they are of 1e30 and more, which
+    counts as bad.
+    """
+    sums = [tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]
+    if all(total.device.type == "cpu" for total in sums):
+        return all(math.isfinite(total.item()) for total in sums)
+    return bool(torch.isfinite(torch.stack([total.float() for total in sums])).all())  # the device is asked once
+
+
+class Buckets:
+    """Gradients that are views of a few flat tensors, as DDP keeps them; checked a tensor at a time."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._addresses: list[int] = []
+        self._flat: list[torch.Tensor] = []
+
+    def finite(self) -> bool:
+        """Whether no gradient holds NaN or infinity."""
+        gradients = list(self._replica.gradients())
+        if any(gradient.is_sparse for gradient in gradients):
+            return self._replica.gradients_finite()
+        addresses = [gradient.untyped_storage().data_ptr() for gradient in gradients]
+        if addresses != self._addresses:  # a flat tensor keeps its storage alive, so an address is not used again
+            self._addresses = addresses
+            of_storage = dict(zip(addresses, gradients, strict=True))
+            self._flat = [
+                torch.empty(0, dtype=gradient.dtype, device=gradient.device).set_(gradient.untyped_storage())
+                for gradient in of_storage.values()
+            ]
+        # a place that no gradient is a view of may hold anything
+        return all_finite(self._flat) or self._replica.gradients_finite()
+
+
+def parameters_sha256(replica: Replica, state: State) -> str:
+    """SHA-256 over the trained parameters' bytes in ``state``, in name order."""
+    digest = hashlib.sha256()
+    for name in sorted(replica.parameters):
+        digest.update(name.encode())
+        digest.update(state[name].contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

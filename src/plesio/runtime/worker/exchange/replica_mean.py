@@ -1,0 +1,215 @@
+"""How the mean of replicas is made and merged: of their parameters, or of their deltas.
+
+Both take a copy of the replica, have it averaged over the ranks, and add what was found, *mean - own*, to what the
+replica has become meanwhile; without steps since, the replica becomes the mean, equal on all ranks to the bit.
+
+**Of parameters**: all of them are sent.
+
+**Of deltas** (Basu et al. 2019, "Qsparse-local-SGD"): every rank keeps the *base*, the last mean, the same on all ranks
+to the bit; it sends its own x - base, in full or what a `CompressedReducer` makes of it, and an `OuterStep` made of the
+mean is added to the base; the plain one is the mean itself.
+
+    delta = x - base,     step = outer(reducer's mean),     base <- base + step,     x <- x + step - delta
+
+The rest of a delta stays in the reducer's residual and is sent later; the replica goes back by it, as by all of its own
+that is not in the mean. With weights w of the ranks, ``Σ w x = base + Σ w delta``, so nothing depends on the base but
+rounding, and how far the codec's zero is from x.
+
+A mean delta that is not finite is refused: it counts as zero, so that everybody goes back to the base, less what was
+trained since; a rank whose own delta was not finite, to the base itself.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from plesio.runtime.worker.exchange.group import Group, Work
+from plesio.runtime.worker.exchange.outer_step import OuterStep
+from plesio.runtime.worker.exchange.replica import all_finite
+
+__all__ = ["DeltaMean", "Named", "ParameterMean", "ReplicaMean", "parts"]
+
+Named = tuple[str, Tensor]
+
+
+class ReplicaMean(Protocol):
+    """The mean of some tensors of one dtype; one at a time is under way."""
+
+    @property
+    def named(self) -> Sequence[Named]:
+        """The replica's tensors and their names."""
+        ...
+
+    def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
+        """Begin the mean of the tensors as they are now.
+
+        Args:
+            clock: Of the exchange.
+            num_steps: Since the last one was begun, at least 1.
+            share: What this rank's count; the ranks' shares add up to their number.
+            in_full: Send everything, also what was kept back.
+        """
+        ...
+
+    def wait(self) -> float | None:
+        """Return when the mean is there: the seconds that it took, if that is known."""
+        ...
+
+    def merge(self, *, stepped: bool) -> Tensor:
+        """Merge it, and return the tensors' mean, flat; they have changed since it was begun if ``stepped``."""
+        ...
+
+    @property
+    def refused(self) -> bool:
+        """Whether the last mean was not finite and refused; the same on all ranks."""
+        ...
+
+    @property
+    def sent_finite(self) -> bool:
+        """Whether what this rank contributed to the last mean was finite."""
+        ...
+
+    @property
+    def kept_back(self) -> bool:
+        """Whether something has not been sent yet."""
+        ...
+
+
+class Reducer(Protocol):
+    """Makes means of the ranks' deltas."""
+
+    @property
+    def keeps_residual(self) -> bool:
+        """Whether it keeps back what it does not send."""
+        ...
+
+    def begin(self, flat: Tensor, clock: int, *, weight: float, in_full: bool) -> "PendingDelta":
+        """Begin the sum of the ranks' ``flat`` tensors times their weights, which add up to 1."""
+        ...
+
+
+class PendingDelta(Protocol):
+    """A mean under way."""
+
+    def wait(self) -> Tensor:
+        """The mean, when it is there."""
+        ...
+
+    def took_s(self) -> float | None:
+        """Seconds that it took, if that is known."""
+        ...
+
+
+class ParameterMean:
+    """The mean of the tensors themselves.
+
+    Args:
+        named: Of one dtype.
+        group: The ranks.
+    """
+
+    kept_back = False
+    refused = False
+    sent_finite = True
+
+    def __init__(self, named: Sequence[Named], *, group: Group) -> None:
+        self.named = named
+        self._group = group
+        self._under_way: tuple[Tensor, Tensor, Work] | None = None
+        """What was sent, what becomes the sum, and who makes it."""
+
+    def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
+        """Begin the mean of the tensors as they are now."""
+        sent = _flat(self.named)
+        total = sent * share
+        self._under_way = sent, total, self._group.all_reduce(total)
+
+    def wait(self) -> float:
+        """Return when the mean is there: the seconds that it took."""
+        assert self._under_way is not None, "begun"
+        _, _, work = self._under_way
+        work.wait()
+        return work.took_s()
+
+    def merge(self, *, stepped: bool) -> Tensor:
+        """Merge it, and return it."""
+        assert self._under_way is not None, "begun"
+        (sent, total, _), self._under_way = self._under_way, None
+        mean = total.div_(self._group.size)  # sum, then divide
+        for (_, tensor), before, after in zip(
+            self.named, parts(self.named, sent), parts(self.named, mean), strict=True
+        ):
+            if stepped:
+                tensor.add_(after - before)
+            else:
+                tensor.copy_(after)
+        return mean
+
+
+class DeltaMean:
+    """The mean of how far the tensors have come since the last one.
+
+    Args:
+        named: Of one dtype, equal on all ranks.
+        reducer: Of their shapes.
+        outer: What becomes of the mean.
+        group: The ranks.
+    """
+
+    def __init__(self, named: Sequence[Named], *, reducer: Reducer, outer: OuterStep, group: Group) -> None:
+        self.named = named
+        self.kept_back = False
+        self.refused = False
+        self.sent_finite = True
+        self._base = _flat(named)
+        self._reducer = reducer
+        self._outer = outer
+        self._num_steps = 0
+        self._group = group
+        self._own = self._mean = torch.empty(0)
+        self._pending: PendingDelta | None = None
+
+    def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
+        """Begin the mean of the tensors as they are now."""
+        self._num_steps = num_steps
+        self._own = _flat(self.named).sub_(self._base)
+        self._pending = self._reducer.begin(self._own, clock, weight=share / self._group.size, in_full=in_full)
+        self.kept_back = self._reducer.keeps_residual and not in_full
+
+    def wait(self) -> float | None:
+        """Return when the mean is there: the seconds that it took, if that is known."""
+        assert self._pending is not None, "begun"
+        pending, self._pending = self._pending, None
+        self._mean = pending.wait()
+        return pending.took_s()
+
+    def merge(self, *, stepped: bool) -> Tensor:
+        """Merge it, unless it is not finite, which all ranks see alike; return the base."""
+        self.refused = not all_finite([self._mean])
+        self.sent_finite = not self.refused or all_finite([self._own])
+        if self.refused:
+            self._mean.zero_()
+        else:
+            self._mean = self._outer.step(self._mean, num_steps=self._num_steps)
+            self._base.add_(self._mean)
+        bases = parts(self.named, self._base)
+        corrections = parts(self.named, self._mean.sub_(self._own))
+        for (_, tensor), base, correction in zip(self.named, bases, corrections, strict=True):
+            if stepped and self.sent_finite:
+                tensor.add_(correction)
+            else:
+                tensor.copy_(base)
+        self._own = self._mean = torch.empty(0)
+        return self._base
+
+
+def _flat(named: Sequence[Named]) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for _, tensor in named])
+
+
+def parts(named: Sequence[Named], flat: Tensor) -> list[Tensor]:
+    """``flat`` cut into the shapes of the tensors, sharing its memory."""
+    sizes = [tensor.numel() for _, tensor in named]
+    return [part.view_as(tensor) for part, (_, tensor) in zip(torch.split(flat, sizes), named, strict=True)]

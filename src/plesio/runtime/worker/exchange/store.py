@@ -1,0 +1,343 @@
+"""The store exchange, worker's side: push an update, pull parameters, and run on the credit that came with them.
+
+Between two exchanges the replica goes on by itself, with its own optimizer: a worker sees its own updates at once,
+those of others at the next pull. An exchange happens when the policy's period is over, or earlier when the credit that
+came with the last pull is used up; so parameters are never older than the policy allows (see `ShardServer` for why no
+other message is needed).
+
+What is pushed: for ``gradient`` updates the mean gradient of the steps since the last push, for ``delta`` updates the
+way that the replica has come since the last pull. Tensors without a gradient are not sent; of a pull only tensors come
+back that changed. NaN and infinity are looked for before anything is sent.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plesio.policies import Policy
+from plesio.protocol.bulk import Initial, Push, Table
+from plesio.runtime.parameters.layout import Layout
+from plesio.runtime.parameters.optimizer_spec import group_options, optimizer_spec
+from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
+from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState
+from plesio.runtime.worker.exchange.packing import pack, unpack
+from plesio.runtime.worker.exchange.replica import Replica, State
+from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["StoreExchange"]
+
+
+class StoreExchange:
+    """One worker's view of the store.
+
+    Args:
+        replica: What it trains.
+        policy: Says when to exchange and what.
+        client: Connections to the servers.
+        layout: Where the tensors are.
+        timeline: Where waiting and communicating go.
+        refuse: Called when an update of this worker is refused.
+        gauge: Shown this worker's own gradients; None for a policy that never adapts.
+    """
+
+    ready_s: float | None = None
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        policy: Policy,
+        client: StoreClient,
+        layout: Layout,
+        timeline: Timeline,
+        refuse: Refusal,
+        gauge: Gauge | None = None,
+    ) -> None:
+        self._halted = False
+        self._replica = replica
+        self._policy = policy
+        self._gauge = gauge
+        self._client = client
+        self._layout = layout
+        self._timeline = timeline
+        self._refuse = refuse
+        self._by_name = {name: tensor for name, tensor, _, _ in replica.tensors()}
+        self._gradients: dict[str, torch.Tensor] = {}
+        self._base: dict[str, torch.Tensor] = {}
+        self._sent_groups: tuple[dict[str, Any], ...] | None = None
+        self._num_steps = 0
+        self._num_samples = 0
+        self._clock = 0
+        self._pushed_clock = 0
+        self._version = 0
+        self._credit = 0
+        self._waited_s = 0.0
+        self._fetched_snapshots = len(client.snapshots())
+        # Where the servers step, the replica's own optimizer may never do; a scheduler would take that for a mistake.
+        replica.optimizer._opt_called = True  # type: ignore[attr-defined]
+
+    @property
+    def halted(self) -> bool:
+        """Whether the stage that the exchange is for ends, as far as this worker has heard."""
+        return self._halted
+
+    def halt(self) -> None:
+        """The stage that the exchange is for ends."""
+        self._halted = True
+
+    def resume(self) -> None:
+        """The stage that the exchange is for goes on after all."""
+        self._halted = False
+
+    @property
+    def credit(self) -> int:
+        """The clock up to which this worker may run."""
+        return self._credit
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds of the last exchange that it waited for others."""
+        return self._waited_s
+
+    def hear(self, *, credit: int, halted: bool) -> None:
+        """What another worker, which exchanges for this one, was told."""
+        self._credit, self._halted = credit, halted
+
+    def offer_initial(self) -> None:
+        """Give the servers this replica's state to start from, the optimizer's too where they step it (one worker).
+
+        Raises:
+            ExchangeError: The servers cannot run the replica's optimizer.
+        """
+        optimizer = None
+        states: list[Table | None] = [None for _ in self._layout.servers]
+        tensors: list[list[torch.Tensor]] = [[] for _ in self._layout.servers]
+        if self._policy.update == "gradient":
+            optimizer = optimizer_spec(self._replica.optimizer)
+            for server in range(len(self._layout.servers)):
+                table, tensors[server] = read_state(self._replica.optimizer, self._pieces(server))
+                states[server] = table if any(table) else None
+        _, payloads = self._pack(self._by_name, also=tensors)
+        initials = [
+            Initial(
+                slices=self._layout.rows(server),
+                update=self._policy.update,
+                optimizer=optimizer,
+                state=states[server],
+            )
+            for server in range(len(self._layout.servers))
+        ]
+        self._client.initialise(initials, payloads=payloads)
+
+    def _pieces(self, server: int) -> list[Piece]:
+        """The server's slices of parameters, each with its parameter."""
+        parameters = self._replica.parameters
+        slices = self._layout.servers[server]
+        return [(parameters[piece.name], piece) for piece in slices if piece.kind == "parameter"]
+
+    def take_back(self) -> None:
+        """Take over what the servers hold now, the optimizer's state too where they have stepped it."""
+        begun_s = self._timeline.now_s()
+        replies = self._client.shared(snapshot=None, optimizer=True)
+        self._merge(replies)
+        if self._policy.update == "gradient":
+            self._replica.optimizer.state.clear()
+            for server, reply in enumerate(replies):
+                payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server) :])
+                pieces = self._pieces(server)
+                write_state(self._replica.optimizer, pieces, table=reply.state or [], payload=payload)
+            self._replica.sparse_momentum()
+        self._timeline.communicate(begun_s, self._timeline.now_s(), clock=self._clock)
+
+    def begin(self, clock: int) -> None:
+        """Take the shared state over and begin at ``clock``."""
+        self._clock = self._pushed_clock = clock
+        self._merge(self._client.pull(after=clock, clock=clock, known_version=None))
+
+    def admitted_at(self, clock: int) -> None:
+        """Take part again from ``clock`` on, with parameters as they are now."""
+        self._clock = self._pushed_clock = clock
+        self._merge(self._client.pull(after=clock, clock=clock, known_version=self._version))
+
+    def step(self, progress: Progress) -> None:
+        """Add this step to the update under way; exchange if it is time."""
+        if self._gauge is not None:
+            self._gauge.measure(list(self._replica.gradients()))
+        finite = self._replica.gradients_finite()
+        if not finite:
+            self._refuse(progress.clock, "not_finite")
+        due = self.due(progress.clock)
+        self.add(progress, finite=finite, due=due)
+        if due:
+            self.exchange()
+        self._replica.optimizer.zero_grad(set_to_none=True)
+
+    def due(self, clock: int) -> bool:
+        """Whether an exchange follows step ``clock``: the period is over, or the credit is used up."""
+        return self._policy.exchanges_at(clock) or clock + 1 > self._credit
+
+    def add(self, progress: Progress, *, finite: bool, due: bool) -> None:
+        """Make the step that is in the gradients a part of the update under way, if it is finite.
+
+        Args:
+            progress: The step.
+            finite: Whether the gradients are.
+            due: Whether an exchange follows.
+        """
+        self._clock = progress.clock
+        self._num_samples += progress.samples
+        if finite:
+            self._num_steps += 1
+            if self._policy.update == "gradient":
+                self._accumulate()
+            self.step_alone(due=due)
+
+    def step_alone(self, *, due: bool) -> None:
+        """Step the replica's own optimizer, where what it does is not replaced at once by what is pulled."""
+        if self._policy.update == "delta" or not due:
+            self._replica.optimizer.step()
+
+    def exchange(self) -> None:
+        """Push the update under way and pull the parameters."""
+        self._push()
+        self._pull(clock=self._clock)
+
+    def _accumulate(self) -> None:
+        for name, parameter in self._replica.parameters.items():
+            if parameter.grad is None:
+                continue
+            grad = parameter.grad.to_dense()
+            if name in self._gradients:
+                self._gradients[name].add_(grad)
+            else:
+                # in a rack it may be a view of DDP's bucket, which the update's next step writes over
+                self._gradients[name] = grad if self._policy.period == 1 else grad.clone()
+
+    def _push(self) -> None:
+        """Send the update under way; if it has no finite step, say so instead."""
+        clock = self._exchange_clock()
+        self._pushed_clock = clock
+        if self._num_steps == 0:
+            self._client.not_finite(clock=clock, base_version=self._version)
+        else:
+            begun_s = self._timeline.now_s()
+            present, payloads = self._pack(self._update())
+            groups = group_options(self._replica.optimizer)
+            changed = self._policy.update == "gradient" and groups != self._sent_groups
+            if changed:
+                self._sent_groups = groups
+            push = Push(
+                num_steps=self._num_steps,
+                num_samples=self._num_samples,
+                present=None,
+                finished=self._client.take_finished(),
+                groups=groups if changed else None,
+            )
+            self._client.push(push, clock=clock, base_version=self._version, present=present, payloads=payloads)
+            now_s = self._timeline.now_s()
+            self._timeline.communicate(begun_s, now_s, clock=self._clock)
+            self._timeline.event("push", at_s=now_s, clock=self._clock, version=self._version, steps=self._num_steps)
+        self._gradients = {}
+        self._num_steps = self._num_samples = 0
+
+    def _exchange_clock(self) -> int:
+        """The clock that the update is handed in for: its round's, when a synchronous policy's worker ends early."""
+        if not self._policy.synchronous:
+            return self._clock
+        return -(-self._clock // self._policy.period) * self._policy.period
+
+    def _update(self) -> dict[str, torch.Tensor]:
+        """The tensors to push, by name."""
+        if self._policy.update == "delta":
+            update = {name: p.detach() - self._base[name] for name, p in self._replica.parameters.items()}
+        else:
+            for grad in self._gradients.values() if self._num_steps > 1 else ():
+                grad.div_(self._num_steps)
+            update = self._gradients
+        return {**update, **self._replica.buffers}
+
+    def _pack(
+        self, tensors: Mapping[str, torch.Tensor], *, also: Sequence[Sequence[torch.Tensor]] | None = None
+    ) -> tuple[list[list[int] | None], list[NDArray[np.uint8]]]:
+        """Copy the slices of ``tensors`` to where they are sent from; say which are there (None: all).
+
+        For each server flat tensors may follow that it also gets.
+        """
+        flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
+        present: list[list[int] | None] = []
+        payloads: list[NDArray[np.uint8]] = []
+        for server, slices in enumerate(self._layout.servers):
+            here = [index for index, piece in enumerate(slices) if piece.name in flat]
+            parts = [slices[index].cut(flat[slices[index].name]) for index in here]
+            parts += [] if also is None else also[server]
+            payload = self._client.endpoints[server].stage(sum(part.nbytes for part in parts))
+            pack(parts, torch.from_numpy(payload))
+            present.append(here if len(here) < len(slices) else None)
+            payloads.append(payload)
+        return present, payloads
+
+    def _pull(self, *, clock: int) -> None:
+        begun_s = self._timeline.now_s()
+        replies = self._client.pull(after=self._pushed_clock, clock=clock, known_version=self._version)
+        self._merge(replies)
+        ended_s = self._timeline.now_s()
+        # the server says how long it held the answer back for others; the rest was the transfer
+        self._waited_s = min(max(reply.held_s for reply in replies), ended_s - begun_s)
+        self._timeline.wait(begun_s, begun_s + self._waited_s, clock=self._clock)
+        self._timeline.communicate(begun_s + self._waited_s, ended_s, clock=self._clock)
+        self._timeline.event("pull", at_s=ended_s, clock=self._clock, version=self._version)
+
+    def _merge(self, replies: list[Reply]) -> None:
+        self._write(self._by_name, replies)
+        self._version = min(reply.version for reply in replies)
+        self._credit = min(reply.credit for reply in replies)
+        self._halted = any(reply.halted for reply in replies)
+        if self._policy.update == "delta":
+            self._base = {name: p.detach().clone() for name, p in self._replica.parameters.items()}
+
+    def flush(self) -> None:
+        """Hand in what is held back, and wait until it has been decided on."""
+        self._waited_s = 0.0
+        if self._num_steps:
+            self._push()
+            self._pull(clock=0)  # credit for a first step is always there
+
+    def accumulating(self) -> nullcontext[None]:
+        """Gradients stay on the worker anyhow."""
+        return nullcontext()
+
+    def shared(self) -> State | None:
+        """The shared state now, on the worker that evaluates."""
+        return self._state(snapshot=None) if self._client.evaluates() else None
+
+    def finish(self) -> None:
+        """Hand in what is held back."""
+        self.flush()
+
+    def snapshots(self) -> list[SharedState]:
+        """The snapshots that the servers have taken since the last call."""
+        known = self._client.snapshots()
+        fresh = known[self._fetched_snapshots :]
+        self._fetched_snapshots = len(known)
+        return [SharedState(one.samples, one.at_s, self._state(snapshot=one.number)) for one in fresh]
+
+    def _state(self, *, snapshot: int | None) -> State:
+        state = self._replica.state()
+        self._write(state, self._client.shared(snapshot=snapshot))
+        return state
+
+    def _write(self, tensors: Mapping[str, torch.Tensor], replies: Sequence[Reply]) -> None:
+        """Overwrite the slices of ``tensors`` that the servers have sent."""
+        for slices, reply in zip(self._layout.servers, replies, strict=True):
+            here = slices if reply.present is None else [slices[index] for index in reply.present]
+            unpack(torch.from_numpy(reply.payload), [(tensors[piece.name], piece) for piece in here])
+
+    def close(self) -> None:
+        """Forget what is held back."""
+        self._gradients.clear()
+        self._base.clear()

@@ -1,0 +1,346 @@
+"""A worker's connections to the servers of its job: requests out, answers sorted to whoever waits for them."""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.core.clock import Clock
+from plesio.core.errors import PlesioError, TransportError
+from plesio.protocol.bulk import Initial, Pull, Pulled, Push, Shared, SharedRequest, Table
+from plesio.protocol.figures import Snapshot
+from plesio.protocol.message import Message, decode, encode
+from plesio.protocol.peers import server_identity
+from plesio.protocol.plans import Block, PlanFigures
+from plesio.protocol.to_server import Finish, Finished, LeaseRequest, Leave, NotFinite, Release, UpdateHead
+from plesio.protocol.to_worker import Failed, Lease, MayLeave, ToWorker, UpdateRefused
+from plesio.runtime.transport import Bulk, Control, Header
+from plesio.runtime.transport.connection import ServerConnection
+
+__all__ = ["Leases", "Reply", "StoreClient"]
+
+M = TypeVar("M", bound=Message)
+
+POLL_S = 0.5
+"""How often a waiting worker looks whether the wait has become pointless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One server's answer to a pull.
+
+    Attributes:
+        version: Of the parameters.
+        present: The slices in the payload; None for all.
+        payload: Those, packed, and the optimizer's state if it was asked for.
+        credit: The clock up to which the worker may run.
+        held_s: Seconds that the answer was held back for others.
+        halted: Whether the worker stops here, whatever its credit.
+        state: The table of the optimizer's state; None if there is none.
+    """
+
+    version: int
+    present: Sequence[int] | None
+    payload: NDArray[np.uint8]
+    credit: int = 0
+    held_s: float = 0.0
+    halted: bool = False
+    state: Table | None = None
+
+
+class StoreClient:
+    """One worker's end of all its connections. Used by the training thread only.
+
+    Args:
+        endpoints: Connections, server 0 first.
+        rank: This worker.
+        clock: For time limits.
+        failure: Says why waiting has become pointless (the job's server is gone, a worker is lost), or None.
+        on_refused: Called with clock and reason when the policy refused an update of this worker.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[ServerConnection],
+        *,
+        rank: int,
+        clock: Clock,
+        failure: Callable[[], PlesioError | None],
+        on_refused: Callable[[int, str], None],
+    ) -> None:
+        self.endpoints = list(endpoints)
+        self._rank = rank
+        self._clock = clock
+        self._failure = failure
+        self._on_refused = on_refused
+        self._controls: dict[type[Message], deque[Message]] = defaultdict(deque)
+        self._bulks: list[dict[int, Bulk]] = [{} for _ in self.endpoints]
+        self._held: list[Bulk | None] = [None for _ in self.endpoints]
+        self._ignored: Counter[type[Message]] = Counter()
+        self._num_requests = 0
+        self._finished: list[Finished] = []
+        self._evaluates: bool | None = None
+        self._snapshots: list[Snapshot] = []
+
+    def tell(self, message: Message) -> None:
+        """Send a control message to server 0."""
+        self.endpoints[0].send_control(*encode(message))
+
+    def await_message(self, kind: type[M], *, timeout_s: float | None = None, explain: Callable[[], str] = str) -> M:
+        """The next control message of this type from server 0.
+
+        Args:
+            kind: Which.
+            timeout_s: How long to wait; None for ever.
+            explain: What to add to the error when it does not come.
+
+        Raises:
+            TransportError: It did not come within ``timeout_s``.
+            PlesioError: The run cannot go on, or the server refused the request.
+        """
+        deadline_s = None if timeout_s is None else self._clock.now_s() + timeout_s
+        while (message := self.heard(kind)) is None:
+            if (failed := self.heard(Failed)) is not None:
+                raise TransportError(failed.message)
+            if deadline_s is not None and self._clock.now_s() > deadline_s:
+                waited_for = kind.__name__.lower()
+                raise TransportError(
+                    f"the job's server has not answered within {timeout_s:g} s ({waited_for}){explain()}"
+                )
+            self._wait(0)
+        return message
+
+    def heard(self, kind: type[M]) -> M | None:
+        """A control message of this type that came while something else was waited for, if there is one."""
+        messages = self._controls[kind]
+        if not messages:
+            return None
+        message = messages.popleft()
+        assert isinstance(message, kind)
+        return message
+
+    def ignore_next(self, kind: type[Message]) -> None:
+        """The next control message of this type answers a question that nobody has any more."""
+        if self.heard(kind) is None:
+            self._ignored[kind] += 1
+
+    def _wait(self, server: int) -> None:
+        arrived = self.endpoints[server].poll(POLL_S)
+        for incoming in arrived:
+            if isinstance(incoming, Bulk):
+                self._bulks[server][incoming.header.request] = incoming
+            elif isinstance(incoming, Control):
+                self._take(decode(incoming.kind, incoming.body, ToWorker, peer=server_identity(server)))
+        failure = None if arrived else self._failure()
+        if failure is not None:
+            raise failure
+
+    def _take(self, message: ToWorker) -> None:
+        kind = type(message)
+        if self._ignored[kind] > 0:
+            self._ignored[kind] -= 1
+        elif isinstance(message, UpdateRefused):
+            self._on_refused(message.clock, message.reason.value)
+        else:
+            self._controls[kind].append(message)
+
+    def _request(self, message: Message, *, clock: int = 0) -> list[Bulk]:
+        """Ask every server the same and collect the answers (valid until the next request)."""
+        number = self._new_request()
+        kind, meta = encode(message)
+        header = self._header(kind, clock=clock, request=number)
+        for endpoint in self.endpoints:
+            endpoint.push(header, meta=meta)
+        return self._collect(number)
+
+    def _new_request(self) -> int:
+        self._num_requests += 1
+        return self._num_requests
+
+    def _collect(self, number: int) -> list[Bulk]:
+        answers = []
+        for server, waiting in enumerate(self._bulks):
+            while number not in waiting:
+                self._wait(server)
+            held = self._held[server]
+            if held is not None:
+                self.endpoints[server].release(held)
+            self._held[server] = waiting.pop(number)
+            answers.append(self._held[server])
+        return [answer for answer in answers if answer is not None]
+
+    def _header(self, kind: int, *, clock: int = 0, base_version: int = 0, request: int = 0) -> Header:
+        return Header(
+            kind=kind,
+            generation=self.endpoints[0].generation,
+            worker=self._rank,
+            clock=clock,
+            base_version=base_version,
+            request=request,
+        )
+
+    def initialise(self, initials: Sequence[Initial], *, payloads: Sequence[NDArray[np.uint8]]) -> None:
+        """Give every server its slices' initial values, and the optimizer's state; returns when all have them."""
+        number = self._new_request()
+        for endpoint, initial, payload in zip(self.endpoints, initials, payloads, strict=True):
+            kind, meta = encode(initial)
+            endpoint.push(self._header(kind, request=number), meta=meta, payload=payload)
+        self._collect(number)
+
+    def push(
+        self,
+        push: Push,
+        *,
+        clock: int,
+        base_version: int,
+        present: Sequence[Sequence[int] | None],
+        payloads: Sequence[NDArray[np.uint8]],
+    ) -> None:
+        """Send an update, in payloads that were staged by the servers' endpoints.
+
+        Args:
+            push: What goes with it, to servers that get all of their slices.
+            clock: This worker's.
+            base_version: What the update was computed from.
+            present: Of each server, the slices that it gets; None for all.
+            payloads: Of each server.
+        """
+        kind, whole = encode(push)
+        header = self._header(kind, clock=clock, base_version=base_version)
+        for endpoint, here, payload in zip(self.endpoints, present, payloads, strict=True):
+            endpoint.push(header, meta=whole if here is None else {**whole, "present": here}, payload=payload)
+
+    def note_finished(self, plan: int, block: int, num_samples: int) -> None:
+        """These leased samples are part of the update under way: they are finished when it has arrived."""
+        self._finished.append((plan, block, num_samples))
+
+    def take_finished(self) -> tuple[Finished, ...]:
+        """What was noted since the last call."""
+        taken, self._finished = self._finished, []
+        return tuple(taken)
+
+    def tell_finished(self) -> None:
+        """Report samples that have no update of their own."""
+        for plan, block, num_samples in self.take_finished():
+            self.tell(Finish(plan=plan, block=block, num_samples=num_samples))
+
+    def not_finite(self, *, clock: int, base_version: int) -> None:
+        """Say that there is no update at this clock because it was not finite."""
+        head = UpdateHead(worker=self._rank, clock=clock, base_version=base_version)
+        self.tell(NotFinite(event=head, finished=self.take_finished()))
+
+    def pull(self, *, after: int, clock: int, known_version: int | None) -> list[Reply]:
+        """The parameters after this worker's update at clock ``after``, when it has credit beyond ``clock``.
+
+        The payloads are valid until the next request.
+        """
+        answers = self._request(Pull(after=after, known=known_version), clock=clock)
+        replies = []
+        for server, bulk in enumerate(answers):
+            pulled: Pulled = decode(bulk.header.kind, bulk.meta, Pulled, peer=server_identity(server))
+            replies.append(
+                Reply(
+                    version=bulk.header.base_version,
+                    present=pulled.present,
+                    payload=bulk.payload,
+                    credit=pulled.credit,
+                    held_s=pulled.held_s,
+                    halted=pulled.halted,
+                )
+            )
+        return replies
+
+    def shared(self, *, snapshot: int | None, optimizer: bool = False) -> list[Reply]:
+        """Everything the servers hold, now (also of the optimizer, if asked for) or at a snapshot."""
+        answers = self._request(SharedRequest(snapshot=snapshot, optimizer=optimizer))
+        replies = []
+        for server, bulk in enumerate(answers):
+            shared: Shared = decode(bulk.header.kind, bulk.meta, Shared, peer=server_identity(server))
+            if server == 0:
+                self._snapshots = list(shared.snapshots)
+            replies.append(
+                Reply(
+                    version=bulk.header.base_version,
+                    present=shared.present,
+                    payload=bulk.payload,
+                    state=shared.state,
+                )
+            )
+        return replies
+
+    def leave(self) -> None:
+        """Say that this worker has trained all it will; on the worker that evaluates, wait until all have."""
+        self.tell(Leave())
+        self._evaluates = self.await_message(MayLeave).evaluates
+
+    def evaluates(self) -> bool:
+        """Whether evaluating is this worker's: rank 0's, unless the server has decided otherwise."""
+        return self._rank == 0 if self._evaluates is None else self._evaluates
+
+    def snapshots(self) -> list[Snapshot]:
+        """The snapshots that the servers hold, as of the last `shared`."""
+        return self._snapshots
+
+
+class Leases:
+    """The coordinator's leases for one plan, seen from this worker.
+
+    Args:
+        client: How to reach it.
+        plan: Which loop of the session.
+        figures: What is dealt out.
+        on_admitted: Called with the clock when a rest is over.
+        before_rest: Called before the worker asks for samples with nothing left to train on.
+        on_halt: Called when there are no samples because the stage on the store ends.
+    """
+
+    def __init__(
+        self,
+        client: StoreClient,
+        *,
+        plan: int,
+        figures: PlanFigures,
+        on_admitted: Callable[[int], None],
+        before_rest: Callable[[], None],
+        on_halt: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._on_halt = on_halt
+        self._plan = plan
+        self._figures = figures
+        self._on_admitted = on_admitted
+        self._before_rest = before_rest
+        self._asked = False
+
+    def request(self, *, idle: bool) -> None:
+        """Ask for the next block."""
+        if idle:
+            self._before_rest()
+            self._client.tell_finished()  # what the loop took and made no step of
+        self._client.tell(LeaseRequest(plan=self._plan, idle=idle, figures=self._figures))
+        self._asked = True
+
+    def receive(self) -> Block | None:
+        """The answer."""
+        self._asked = False
+        lease = self._client.await_message(Lease)
+        if lease.clock is not None:
+            self._on_admitted(lease.clock)
+        if lease.halted:
+            self._on_halt()
+        return lease.block
+
+    def finish(self, block: int, *, num_samples: int) -> None:
+        """Note progress on a block; it counts when the update that it is part of has arrived."""
+        self._client.note_finished(self._plan, block, num_samples)
+
+    def release(self) -> None:
+        """Give back all that is leased and not finished."""
+        if self._asked:
+            self._asked = False
+            self._client.ignore_next(Lease)  # not waited for: the worker may be on its way out
+        self._client.tell_finished()  # their update is still this worker's to push
+        self._client.tell(Release())

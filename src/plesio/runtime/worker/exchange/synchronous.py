@@ -1,0 +1,153 @@
+"""Bulk synchronous training on a collective, less the reduction itself: what every step does with the mean gradient."""
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from plesio.runtime.worker.exchange.blame import takes_blame
+from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.replica import Replica, State
+from plesio.runtime.worker.exchange.sparse_mean import SparseMean
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["ReducingExchange", "SynchronousExchange"]
+
+
+class SynchronousExchange:
+    """All replicas are equal, and step with the same mean gradient.
+
+    Args:
+        replica: Equal on all ranks when the exchange is built.
+        group: The ranks.
+        timeline: Where blocked spans go.
+        refuse: Called on the rank to blame when a gradient is not finite.
+        snapshots: Kept on rank 0.
+        gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts.
+    """
+
+    ready_s: float | None = None
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        group: Group,
+        timeline: Timeline,
+        refuse: Refusal,
+        snapshots: SnapshotTaker,
+        gauge: Gauge | None = None,
+    ) -> None:
+        self._replica = replica
+        self._group = group
+        self._timeline = timeline
+        self._refuse = refuse
+        self._leads = group.rank == 0
+        self._snapshots = snapshots
+        self._gauge = gauge
+
+    def count_as(self, share: float) -> None:
+        """No mean of parameters is ever taken here: gradients are weighed step by step."""
+
+    def step(self, progress: Progress) -> None:
+        """Step the optimizer with the averaged gradient, the same on every rank."""
+        if self.reduce(progress):
+            self._replica.optimizer.step()
+        self._replica.optimizer.zero_grad(set_to_none=True)
+        self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
+
+    def reduce(self, progress: Progress) -> bool:
+        """Complete the mean gradient of a step, which is then in the replica, the same on every rank.
+
+        Returns:
+            Whether it is finite; if not, somebody has taken the blame.
+        """
+        self.ready_s = None
+        if self._finite():  # the mean is the same on all ranks, so all decide alike
+            return True
+        self._blame(progress)
+        return False
+
+    def _finite(self) -> bool:
+        return self._replica.gradients_finite()
+
+    def _blame(self, progress: Progress) -> None:
+        """Refuse the step; the rank whose own loss is not finite takes the blame, else rank 0 for all."""
+        guilty = progress.loss is not None and not math.isfinite(progress.loss)
+        device = next(iter(self._replica.parameters.values())).device
+        if takes_blame(self._group, guilty=guilty, device=device):
+            self._refuse(progress.clock, "not_finite")
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Backward passes in this context are not reduced."""
+        return nullcontext()
+
+    def admitted_at(self, clock: int) -> None:
+        """Never rests: all ranks have equally many batches."""
+
+    def shared(self) -> State | None:
+        """Every replica is the shared state; rank 0 gives its own."""
+        return self._replica.state() if self._leads else None
+
+    def settle(self) -> None:
+        """Replicas are equal after every step."""
+
+    def finish(self) -> None:
+        """Nothing is held back."""
+
+    def snapshots(self) -> list[SharedState]:
+        """The snapshots taken since the last call (rank 0)."""
+        return self._snapshots.take()
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class ReducingExchange(SynchronousExchange):
+    """Reduces the gradients itself, after the backward pass; for groups that DDP cannot use."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        group: Group,
+        timeline: Timeline,
+        refuse: Refusal,
+        snapshots: SnapshotTaker,
+        gauge: Gauge | None = None,
+    ) -> None:
+        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots, gauge=gauge)
+        self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
+
+    @torch.no_grad()
+    def reduce(self, progress: Progress) -> bool:
+        """Average the gradients; buffers become rank 0's, as DDP makes them before each forward pass."""
+        begun_s = self._timeline.now_s()
+        gradients = list(self._replica.gradients())
+        weight = 1.0
+        if self._gauge is not None:
+            self._gauge.measure(gradients)
+            weight = self._gauge.weight
+        self._average_sparse(weight)
+        dense = [gradient for gradient in gradients if not gradient.is_sparse]
+        for dtype in dict.fromkeys(gradient.dtype for gradient in dense):
+            alike = [gradient for gradient in dense if gradient.dtype == dtype]
+            flat = torch.cat([gradient.reshape(-1) for gradient in alike]).mul_(weight).div_(self._group.size)
+            self._group.all_reduce(flat).wait()
+            parts = torch.split(flat, [gradient.numel() for gradient in alike])
+            for gradient, part in zip(alike, parts, strict=True):
+                gradient.copy_(part.view_as(gradient))
+        for buffer in self._buffers:
+            self._group.broadcast(buffer)
+        self._timeline.blocked(begun_s, self._timeline.now_s(), clock=progress.clock)
+        return super().reduce(progress)
+
+    def _average_sparse(self, weight: float) -> None:
+        trained = self._replica.parameters.values()
+        touched = [(p, p.grad) for p in trained if p.grad is not None and p.grad.is_sparse]
+        if touched:
+            own = [gradient for _, gradient in touched]
+            means = SparseMean(own, group=self._group, weight=weight / self._group.size).wait()
+            for (parameter, _), mean in zip(touched, means, strict=True):
+                parameter.grad = mean

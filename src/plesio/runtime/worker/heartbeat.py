@@ -1,0 +1,108 @@
+"""A worker's sign of life, sent from a thread of its own so that a long step is not taken for death.
+
+The same connection brings the news that cannot wait for the training thread: a worker is lost, or this one was counted
+lost. Where a collective cannot go on, the thread aborts the process group, which wakes the training thread out of it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from plesio.core.errors import PlesioError, TransportError, WorkerLostError
+from plesio.protocol.message import decode, encode
+from plesio.protocol.to_server import Heartbeat as Beat
+from plesio.protocol.to_worker import Alive, Expelled, Lost
+from plesio.runtime.coordinator.members import FIRST_LEASE_S
+from plesio.runtime.transport import ControlClient
+from plesio.runtime.worker.meter import Meter
+
+__all__ = ["Heartbeat"]
+
+BEATS_PER_LEASE = 5
+LONGEST_INTERVAL_S = 1.0
+POLL_S = 0.05
+"""Longest nap of the thread: so late may a beat be, and so long may `Heartbeat.stop` take."""
+
+
+class Heartbeat:
+    """Beats for one run after another, on one connection for the whole job.
+
+    Args:
+        client: A connection of its own; closed by `stop`.
+    """
+
+    def __init__(self, client: ControlClient) -> None:
+        self._client = client
+        self._meter: Meter | None = None
+        self._abort: Callable[[], None] = lambda: None
+        self._failure: PlesioError | None = None
+        self._failed = threading.Event()
+        self._lease_s = FIRST_LEASE_S
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="plesio-heartbeat", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> PlesioError | None:
+        """Why the run cannot go on, if it cannot."""
+        return self._failure
+
+    def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
+        """Beat for a run.
+
+        Args:
+            meter: Whose figures go with each beat.
+            abort: Called once, from the thread, when the run cannot go on.
+        """
+        self._failure = None
+        self._failed.clear()
+        self._abort = abort
+        self._meter = meter
+
+    def wait_for_failure(self) -> PlesioError | None:
+        """`failure`, waiting for it a lease at most: whoever is lost is known by then."""
+        self._failed.wait(self._lease_s)
+        return self._failure
+
+    def quiet(self) -> None:
+        """Beat no more for this run, but go on listening: the training thread sends the last figures itself."""
+        self._meter = None
+
+    def next_run(self) -> None:
+        """The run has ended; what is sent from now on belongs to the next."""
+        self._client.generation += 1
+
+    def stop(self) -> None:
+        """End the thread and close its connection."""
+        self._stop.set()
+        self._thread.join()
+        self._client.close()
+
+    def _run(self) -> None:
+        interval_s = LONGEST_INTERVAL_S / BEATS_PER_LEASE
+        next_beat_s = 0.0
+        try:
+            while not self._stop.is_set():
+                meter, now_s = self._meter, time.monotonic()
+                if meter is not None and now_s >= next_beat_s:
+                    self._client.send(*encode(Beat(report=meter.take())))
+                    next_beat_s = now_s + interval_s
+                for control in self._client.poll(POLL_S):
+                    match decode(control.kind, control.body, Alive | Lost | Expelled, peer="server 0"):
+                        case Alive(lease_s=lease_s):
+                            self._lease_s = lease_s
+                            interval_s = min(LONGEST_INTERVAL_S, lease_s / BEATS_PER_LEASE)
+                        case Lost(workers=workers, fatal=True):
+                            self._fail(WorkerLostError.of(workers))
+                        case Expelled():
+                            text = "this worker was silent for longer than its lease and was counted lost; join again"
+                            self._fail(TransportError(text))
+        except TransportError as error:
+            if not self._stop.is_set():
+                self._fail(TransportError(f"the job's server is gone: {error}"))
+
+    def _fail(self, failure: PlesioError) -> None:
+        if self._failure is None:
+            self._failure = failure
+            self._failed.set()
+            self._abort()

@@ -1,0 +1,140 @@
+"""What a run needs of its job, in whichever world that is."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from plesio.core.clock import Clock
+from plesio.core.errors import PlesioError
+from plesio.runtime.transport.connection import ServerConnection
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worker.rack_choice import RackChoice, Wish
+
+__all__ = ["Ambient", "JobHandle", "Pulse", "ambient", "within"]
+
+
+class Pulse(Protocol):
+    """Keeps telling the job's server that this worker lives, and hears what it must know at once."""
+
+    @property
+    def failure(self) -> PlesioError | None:
+        """Why the run cannot go on, if it cannot."""
+        ...
+
+    def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
+        """Begin for a run; ``abort`` is called once if it cannot go on."""
+        ...
+
+    def wait_for_failure(self) -> PlesioError | None:
+        """`failure`, waiting for it a lease at most."""
+        ...
+
+    def quiet(self) -> None:
+        """Send no more figures for this run."""
+        ...
+
+
+class JobHandle(Protocol):
+    """One worker's membership in a job."""
+
+    place: Place
+    rack: int
+    """Where this worker is: equal for workers whose ways to each other are short."""
+    clock: Clock
+    meet_s: float
+
+    def servers(self, count: int) -> Sequence[ServerConnection]:
+        """Connections to the first ``count`` servers."""
+        ...
+
+    def heartbeat(self) -> Pulse:
+        """The sign of life."""
+        ...
+
+    def group(self, device_type: str) -> Group:
+        """The group of all ranks that the job began with; all of them call it."""
+        ...
+
+    def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
+        """Agree on who is in which rack, before the first use of `rack` or `group`; all workers call it.
+
+        Returns:
+            What was decided; None where there was nothing to decide.
+        """
+        ...
+
+    def abort_collectives(self) -> None:
+        """Wake whoever is blocked in a collective, with an error."""
+        ...
+
+    def missing(self) -> list[int]:
+        """Workers that the job should begin with and that have not come."""
+        ...
+
+    def bytes_sent(self) -> Counter[str]:
+        """Bytes this worker has sent in this job, by class of link."""
+        ...
+
+    def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
+        """A function that tells what was sent since ``before``."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """Memory that this worker uses."""
+        ...
+
+    def let_servers_go_on(self) -> None:
+        """The others of the run go on without this worker, and so must the servers that it started."""
+        ...
+
+    def next_run(self) -> None:
+        """A run has ended."""
+        ...
+
+    def close(self) -> None:
+        """Leave the job."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ambient:
+    """The job that sessions of this thread join when they are given none, and what holds for them.
+
+    Attributes:
+        job: The job.
+        policy: Instead of the one that a session asks for.
+        trace: Folder of sessions that name none.
+        pacer: Of sessions that bring none.
+    """
+
+    job: JobHandle
+    policy: str | None = None
+    trace: Path | None = None
+    pacer: Pacer | None = None
+
+
+_AMBIENT = threading.local()
+
+
+def ambient() -> Ambient | None:
+    """What surrounds the virtual worker whose thread this is; None elsewhere."""
+    found: Ambient | None = getattr(_AMBIENT, "found", None)
+    return found
+
+
+@contextmanager
+def within(surroundings: Ambient) -> Iterator[None]:
+    """In this context, and this thread, sessions join the ambient job when they are given none."""
+    before = ambient()
+    _AMBIENT.found = surroundings
+    try:
+        yield
+    finally:
+        _AMBIENT.found = before

@@ -1,0 +1,65 @@
+"""A worker's own records: what it sends to the server, which adds them up (`plesio.runtime.coordinator.ledger`)."""
+
+from collections.abc import Callable
+
+import psutil
+
+from plesio.protocol.figures import Report
+
+__all__ = ["Meter", "process_memory_bytes"]
+
+
+def process_memory_bytes() -> int:
+    """Memory that this process uses."""
+    return int(psutil.Process().memory_info().rss)
+
+
+class Meter:
+    """A worker's own records; the training thread writes, the heartbeat thread takes what is new.
+
+    Lists are handed over by swapping them, which needs no lock.
+
+    Args:
+        bytes_sent: Tells the bytes sent so far, by class of link.
+        memory_bytes: Tells the memory that the worker uses.
+    """
+
+    RECENT = 20
+
+    def __init__(
+        self, *, bytes_sent: Callable[[], dict[str, int]] = dict, memory_bytes: Callable[[], int] = process_memory_bytes
+    ) -> None:
+        self.totals = Report()
+        self._bytes_sent = bytes_sent
+        self._memory_bytes = memory_bytes
+        self._recent: list[float] = []
+
+    def step(self, *, clock: int, samples: int, duration_s: float, loss: float | None, at_s: float) -> None:
+        """A step is finished."""
+        totals = self.totals
+        totals.clock = clock
+        totals.steps += 1
+        totals.samples += samples
+        totals.elapsed_s = at_s
+        if loss is not None:
+            totals.losses.append((clock, at_s, loss))
+        self._recent.append(duration_s)
+        if len(self._recent) > self.RECENT:
+            del self._recent[0]
+
+    def refuse(self, reason: str) -> None:
+        """An update of this worker was refused."""
+        self.totals.refused[reason] = self.totals.refused.get(reason, 0) + 1
+
+    def take(self) -> Report:
+        """The totals, with the lists' news since the last call."""
+        totals = self.totals
+        losses, totals.losses = totals.losses, []
+        blocked, totals.blocked = totals.blocked, []
+        recent = sorted(self._recent)
+        totals.recent_step_s = recent[len(recent) // 2] if recent else 0.0
+        totals.peak_memory_bytes = max(totals.peak_memory_bytes, self._memory_bytes())
+        report = Report(**{name: getattr(totals, name) for name in Report.__slots__})
+        report.losses, report.blocked = losses, blocked
+        report.bytes_sent, report.refused = self._bytes_sent(), dict(totals.refused)
+        return report

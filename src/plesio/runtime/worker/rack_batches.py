@@ -1,0 +1,216 @@
+"""The samples of a rack that leases as one: its leader asks the coordinator and tells the others, who take their parts.
+
+A block's batches are the rack's: each is divided over its workers, who so make equally many steps. A quicker rack
+asks earlier and gets more blocks, as a quicker worker does. Nothing crosses racks but the leader's questions and the
+answers; in the rack goes one small broadcast for each block, at the same place in every worker's loop.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from msgspec.structs import replace
+
+from plesio.core.errors import DataError
+from plesio.protocol.message import Message, decode, encode, kind_of
+from plesio.protocol.plans import Block, PlanFigures
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.loading import BlockSource, LeasedBatches
+
+__all__ = ["Rack", "RackBatches", "RackBlocks", "figures_for_racks"]
+
+M = TypeVar("M", bound=Message)
+
+_NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rack:
+    """This worker's rack, in a run whose racks share a store.
+
+    Attributes:
+        group: Its workers; rank 0 leads.
+        sizes: Workers of every rack.
+        evaluates: Whether the worker that evaluates is one of them.
+        together: Whether racks exchange in rounds of all.
+    """
+
+    group: Group
+    sizes: tuple[int, ...]
+    evaluates: bool
+    together: bool
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker speaks for the rack."""
+        return self.group.rank == 0
+
+    def tell(self, said: M | None, kind: type[M]) -> M | None:
+        """What the leader says, a message of this type or None, on all of the rack; all call it together.
+
+        What the others say does not matter.
+        """
+        values = None if said is None else encode(said)[1]
+        text = torch.tensor(list(json.dumps(values).encode()), dtype=torch.uint8)
+        length = torch.tensor([len(text)])
+        self.group.broadcast(length)
+        if not self.leads:
+            text = torch.empty(int(length), dtype=torch.uint8)
+        self.group.broadcast(text)
+        found = json.loads(bytes(text.tolist()))
+        return None if found is None else decode(kind_of(kind), found, kind, peer="the rack's leader")
+
+
+def figures_for_racks(figures: PlanFigures, *, sizes: tuple[int, ...], together: bool) -> PlanFigures:
+    """What of a plan is dealt out: a last rest that is too small for a batch is not, as on a collective.
+
+    Args:
+        figures: What the loop asks for.
+        sizes: Workers of every rack.
+        together: Whether racks exchange in rounds of all; then one worker without a sample is too many.
+
+    Raises:
+        DataError: An epoch does not give every worker a sample.
+
+    >>> figures_for_racks(PlanFigures(num_samples=9, batch_size=4, budget_samples=19), sizes=(2, 2), together=False)
+    PlanFigures(num_samples=9, batch_size=4, budget_samples=18)
+    """
+    least = sum(sizes) if together else max(sizes)
+    epochs, rest = divmod(figures.budget_samples, figures.num_samples)
+    budget = epochs * figures.num_samples + (rest if rest >= least else 0)
+    if figures.num_samples < least or budget == 0:
+        num_samples = min(figures.num_samples, figures.budget_samples)
+        raise DataError(
+            f"{num_samples} samples are too few for racks of {', '.join(map(str, sizes))} workers: use fewer"
+        )
+    return replace(figures, budget_samples=budget)
+
+
+class LeaseMaker(Protocol):
+    """Makes the leader's leases."""
+
+    def __call__(self, *, on_admitted: Callable[[int], None], on_halt: Callable[[], None]) -> BlockSource:
+        """Leases that say when a rest is over, and when the stage on the store ends."""
+        ...
+
+
+class RackBlocks:
+    """Blocks that the leader leases and all of the rack hear of. All of it call the same methods at the same places.
+
+    Args:
+        rack: Its workers.
+        lease: Makes the leader's own leases, given whom to tell the clock at which a rest is over, and whom to tell
+            that the stage on the store ends.
+        before_rest: Called before the rack asks for samples with nothing left to train on.
+        on_admitted: Called with the clock when a rest is over.
+        on_halt: Called when there are no samples because the stage on the store ends.
+    """
+
+    def __init__(
+        self,
+        rack: Group,
+        *,
+        lease: "LeaseMaker",
+        before_rest: Callable[[], None],
+        on_admitted: Callable[[int], None],
+        on_halt: Callable[[], None],
+    ) -> None:
+        self._rack = rack
+        self._source = lease(on_admitted=self._note, on_halt=self._note_halt) if rack.rank == 0 else None
+        self._before_rest = before_rest
+        self._on_admitted = on_admitted
+        self._on_halt = on_halt
+        self._clock = _NOTHING
+        self._halted = False
+
+    def _note(self, clock: int) -> None:
+        self._clock = clock
+
+    def _note_halt(self) -> None:
+        self._halted = True
+
+    def request(self, *, idle: bool) -> None:
+        """Ask for the next block."""
+        if self._source is not None:
+            self._source.request(idle=idle)  # hands in what is held back before a rest
+        elif idle:
+            self._before_rest()
+
+    def receive(self) -> Block | None:
+        """The answer, on all of the rack."""
+        block = None if self._source is None else self._source.receive()
+        clock, self._clock = self._clock, _NOTHING
+        halted, self._halted = self._halted, False
+        fields = [_NOTHING] * 5 if block is None else [block.id, block.epoch, block.start, block.stop, block.batch_size]
+        told = torch.tensor([clock, int(halted), *fields])
+        self._rack.broadcast(told)
+        clock, halted, number, epoch, start, stop, batch_size = told.tolist()
+        if clock != _NOTHING:
+            self._on_admitted(clock)
+        if halted:
+            self._on_halt()
+        if number == _NOTHING:
+            return None
+        size = self._rack.size
+        return Block(id=number, epoch=epoch, start=start, stop=stop, batch_size=batch_size, num_workers=size)
+
+    def finish(self, block: int, *, num_samples: int) -> None:
+        """Note progress on a block."""
+        if self._source is not None:
+            self._source.finish(block, num_samples=num_samples)
+
+    def release(self) -> None:
+        """Give back all that is leased and not finished."""
+        if self._source is not None:
+            self._source.release()
+
+
+class RackBatches:
+    """One worker's part of the batches that its rack leases.
+
+    Args:
+        whole: The rack's batches.
+        rack: Its workers.
+    """
+
+    turned = False
+
+    def __init__(self, whole: LeasedBatches, *, rack: Group) -> None:
+        self._whole = whole
+        self._rack = rack
+        self._dealt: deque[tuple[int, int]] = deque()
+        """Samples of this worker and of the rack, of each batch that was drawn and not trained on."""
+
+    def batches(self) -> Iterator[list[int]]:
+        """Indices of each batch, until there is none for now."""
+        for batch in self._whole.batches():
+            share, extra = divmod(len(batch), self._rack.size)
+            begin = self._rack.rank * share + min(self._rack.rank, extra)
+            own = batch[begin : begin + share + (self._rack.rank < extra)]
+            self._dealt.append((len(own), len(batch)))
+            yield own
+
+    def wait(self) -> bool:
+        """Rest, with all of the rack, until a block comes, or the plan is done."""
+        self._dealt.clear()
+        return self._whole.wait()
+
+    def taken(self, num_samples: int) -> None:
+        """It is finished when it has been trained on."""
+
+    def trained(self, num_samples: int) -> int | None:
+        """Report the rack's progress."""
+        of_rack = 0
+        while num_samples > 0 and self._dealt:
+            own, of_all = self._dealt.popleft()
+            num_samples -= own
+            of_rack += of_all
+        return self._whole.trained(of_rack)
+
+    def close(self) -> None:
+        """Give back what is held, and what is on its way."""
+        self._dealt.clear()
+        self._whole.close()

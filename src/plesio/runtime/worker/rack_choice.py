@@ -1,0 +1,181 @@
+"""Which rack every worker is in: said by the caller, or found by a short probe between hosts.
+
+All workers tell rank 0 what they ask for, and rank 0 decides; so all act on one answer, and nobody probes alone.
+
+- `Racks` by rank, as `plesio.join`'s ``racks=(0, 0, 1, 1)`` says them: taken as they are.
+- ``"host"``: every host is a rack.
+- ``"auto"``: what ``PLESIO_RACK`` says, where it is set on all workers; else a probe
+  (`exchange.host_racks`), if the policy goes by racks and there are hosts enough to form two. If it
+  finds one rack, every host is a rack: the ways within a host are shorter than any between hosts.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from plesio.core.errors import ConfigError
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.exchange.host_racks import FEWEST_HOSTS, HostRacks, Way
+
+__all__ = ["RackChoice", "Racks", "Wish", "check_racks", "choose"]
+
+Racks = Literal["auto", "host"] | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a worker asks for.
+
+    Attributes:
+        policy: Its text.
+        by_racks: Whether the policy goes by racks.
+        racks: As the caller has it.
+        host: The first rank on the worker's host.
+        named: What ``PLESIO_RACK`` says there.
+    """
+
+    policy: str
+    by_racks: bool
+    racks: str | tuple[int, ...]
+    host: int
+    named: int | None
+
+    @classmethod
+    def of(cls, place: Place, racks: Racks, *, policy: str, by_racks: bool) -> "Wish":
+        """That of the worker at ``place``."""
+        return cls(
+            policy=policy,
+            by_racks=by_racks,
+            racks=racks if isinstance(racks, str) else tuple(racks),
+            host=place.rank - place.local_rank,
+            named=place.rack,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> "Wish":
+        """What `to_json` wrote."""
+        values = json.loads(text)
+        racks = values["racks"]
+        return cls(**{**values, "racks": racks if isinstance(racks, str) else tuple(racks)})
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RackChoice:
+    """What was decided.
+
+    Attributes:
+        racks: Each worker's, by rank; equal numbers are one rack.
+        how: Who says so.
+        found: What a probe found.
+        order: The hosts' first ranks in the order that such a ring wants; empty without a probe.
+    """
+
+    racks: tuple[int, ...]
+    how: Literal["caller", "host", "PLESIO_RACK", "probe"]
+    found: HostRacks | None = None
+    order: tuple[int, ...] = ()
+
+    @classmethod
+    def probed(cls, hosts: Sequence[int], found: HostRacks) -> "RackChoice":
+        """The choice where ``found`` is between these hosts.
+
+        Args:
+            hosts: By rank, the first rank on the worker's host.
+            found: Of the hosts in ascending order of their first ranks.
+        """
+        leaders = sorted(set(hosts))
+        if found.num_racks == 1:
+            return cls(racks=tuple(hosts), how="host", found=found, order=tuple(leaders))
+        rack_of = dict(zip(leaders, found.racks, strict=True))
+        return cls(
+            racks=tuple(rack_of[host] for host in hosts),
+            how="probe",
+            found=found,
+            order=tuple(leaders[host] for host in found.order),
+        )
+
+    def advice(self) -> str:
+        """What would spare the ways between racks, as a sentence; empty if nothing would.
+
+        The order of a process group's ring is that of its ranks, so it cannot be changed for a job that is running.
+        """
+        if self.how != "probe" or self.found is None or self.found.crossings <= self.found.num_racks:
+            return ""
+        ranks = ", ".join(map(str, self.order))
+        return (
+            f"a ring of all workers crosses racks {self.found.crossings} times where {self.found.num_racks} would do, "
+            f"because hosts were started in another order than their racks: start those of ranks {ranks} in this order"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "RackChoice":
+        """What `to_json` wrote."""
+        found = values["found"]
+        if found is not None:
+            within, between = (None if found[name] is None else Way(**found[name]) for name in ("within", "between"))
+            found = HostRacks(**{**found, "racks": tuple(found["racks"]), "within": within, "between": between})
+        return cls(**{**values, "racks": tuple(values["racks"]), "order": tuple(values["order"]), "found": found})
+
+
+def check_racks(racks: Racks, *, num_workers: int) -> None:
+    """Make sure that ``racks`` can be what it says.
+
+    >>> check_racks((0, 0, 1), num_workers=4)
+    Traceback (most recent call last):
+    plesio.core.errors.ConfigError: racks names the racks of 3 workers and there are 4; write a number for each rank
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if isinstance(racks, str):
+        if racks not in ("auto", "host"):
+            raise ConfigError(
+                f'racks="{racks}"; write "auto", "host", or the number of each rank\'s rack: (0, 0, 1, 1)'
+            )
+        return
+    if len(racks) != num_workers:
+        raise ConfigError(
+            f"racks names the racks of {len(racks)} workers and there are {num_workers}; write a number for each rank"
+        )
+    for rack in racks:
+        if type(rack) is not int or rack < 0:
+            raise ConfigError(f"racks has {rack!r}; write a whole number from 0 on for each rank")
+
+
+def choose(wishes: Sequence[Wish]) -> RackChoice | None:
+    """What follows from what all workers ask for, by rank; None if a probe must say.
+
+    Raises:
+        ConfigError: They ask for different racks, or ``PLESIO_RACK`` is set for some of them.
+    """
+    first = wishes[0]
+    hosts = tuple(wish.host for wish in wishes)
+    named = tuple(wish.named for wish in wishes if wish.named is not None)
+    for rank, wish in enumerate(wishes):
+        if wish.racks != first.racks:
+            raise ConfigError(
+                f"worker {rank} has racks={wish.racks!r} and worker 0 {first.racks!r}; write the same for all"
+            )
+    if not isinstance(first.racks, str):
+        return RackChoice(racks=first.racks, how="caller")
+    if first.racks == "auto" and named:
+        if len(named) < len(wishes):
+            without = next(rank for rank, wish in enumerate(wishes) if wish.named is None)
+            raise ConfigError(
+                f"PLESIO_RACK is set for {len(named)} of {len(wishes)} workers, not for worker {without}; "
+                "set it for all, or for none"
+            )
+        return RackChoice(racks=named, how="PLESIO_RACK")
+    agreed = all(wish.by_racks and wish.policy == first.policy for wish in wishes)  # else the run says who differs
+    if first.racks == "auto" and agreed and len(set(hosts)) >= FEWEST_HOSTS:
+        return None
+    return RackChoice(racks=hosts, how="host")

@@ -1,0 +1,367 @@
+"""The session: what a training loop sees of Plesio.
+
+    session = plesio.join(model, optimizer, policy="ssp:4")
+    for epoch in range(10):
+        for x, y in session.shard(loader):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            session.step(loss)
+        session.evaluate(lambda: accuracy(model, held_out))
+    session.close()
+
+A session keeps the clock and the records and leaves the rest to its parts: an `Exchange` shares the updates, `Sharing`
+deals out samples, the `Meter` and the trace take down where the time went. Time is split at two marks in
+every step: the end of the last one (computing begins) and the moment the gradient is complete (exchanging begins).
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+import torch
+from torch.utils.data import DataLoader
+
+from plesio.core.clock import TrainingClock
+from plesio.core.errors import ConfigError, PlesioError
+from plesio.core.logs import at_clock
+from plesio.core.results import Evaluation, RunResult
+from plesio.policies import Policy
+from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
+from plesio.runtime.worker.exchange.replica import Replica, parameters_sha256
+from plesio.runtime.worker.loading import BatchSource, plan_figures, rounds_ahead, shard
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.sharing import Sharing
+from plesio.runtime.worker.step_clock import StepClock
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["Session", "World"]
+
+_log = logging.getLogger(__name__)
+
+
+class World(Protocol):
+    """Where a session runs: who else is there, and who keeps the run's records."""
+
+    @property
+    def rank(self) -> int:
+        """This worker's number."""
+        ...
+
+    @property
+    def num_workers(self) -> int:
+        """Workers at the start of the run."""
+        ...
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long the run had been going on when this worker was admitted."""
+        ...
+
+    @property
+    def rounds(self) -> RoundRecords:
+        """This rank's rounds, where samples are dealt in rounds."""
+        ...
+
+    def explain(self, error: BaseException) -> PlesioError | None:
+        """What lies behind ``error``, if it is that the run cannot go on (a worker is lost, the server is gone)."""
+        ...
+
+    def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
+        """Enter evaluations in the records."""
+        ...
+
+    def leave(self) -> None:
+        """This worker has ended its part; where it evaluates, wait until all have."""
+        ...
+
+    def result(self) -> RunResult:
+        """The run's figures as far as this process knows them."""
+        ...
+
+    def close(
+        self, *, status: Literal["finished", "interrupted", "failed"], error: str | None, in_rack: bool = False
+    ) -> None:
+        """End the run here and let go of what was opened for it.
+
+        Args:
+            status: How it ended for this worker.
+            error: Why it failed, if it did.
+            in_rack: Whether this worker is one of a rack that shares the store: other racks go on without it.
+        """
+        ...
+
+
+class Session:
+    """One worker's part in a run. Made by `plesio.join`; see there for the arguments.
+
+    Attributes:
+        model: The user's model, as it was passed.
+        policy: The consistency policy in force.
+        rank: This worker's number, 0 to ``num_workers - 1`` (higher for workers that join later).
+        num_workers: Workers at the start of the run.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        policy: Policy,
+        world: World,
+        exchange: Exchange,
+        sharing: Sharing,
+        steps: StepClock,
+        timeline: Timeline,
+        pacer: Pacer | None = None,
+    ) -> None:
+        self.model = replica.model
+        self.policy = policy
+        self.rank = world.rank
+        self.num_workers = world.num_workers
+        self._replica = replica
+        self._world = world
+        self._exchange = exchange
+        self._sharing = sharing
+        self._steps = steps
+        self._timeline = timeline
+        self._pacer = pacer
+        self._now_s = timeline.now_s
+        self._training = TrainingClock(timeline.clock, already_s=world.elapsed_s)
+        self._marked_s: float | None = None
+        self._batches: BatchSource | None = None
+        self._batch_samples = 0
+        self._global_samples: int | None = 0
+        self._num_plans = 0
+        self._finished = False
+        self._closed = False
+
+    @property
+    def clock(self) -> int:
+        """Steps that this worker has finished (a worker that joins late starts from the slowest worker's clock)."""
+        return self._steps.finished
+
+    @property
+    def elapsed_s(self) -> float:
+        """Training time of the run so far: evaluation does not count."""
+        return self._training.elapsed_s()
+
+    def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> Iterator[Any]:
+        """This worker's batches: over all live workers, each sample of the data set once an epoch.
+
+        Under a synchronous policy the order is a function of the seed alone; under a relaxed one workers lease blocks
+        as they go, so fast workers take more. The loader's ``batch_size`` is one worker's.
+
+        Args:
+            loader: A loader over a map-style data set; its sampler is replaced, everything else is kept.
+            samples: Train on this many samples over all workers, crossing epochs; None is one epoch.
+
+        Yields:
+            Batches in the loader's own form.
+
+        Raises:
+            DataError: The data set has no length, or has fewer samples than there are workers.
+        """
+        self._ensure_open()
+        figures = plan_figures(loader, samples=samples)
+        self._world.rounds.draw_ahead(rounds_ahead(loader))
+        source = self._sharing.batch_source(figures, plan=self._num_plans)
+        self._num_plans += 1
+        self._batches = source
+        batches = shard(loader, source=source, now_s=self._now_s, on_waited=self._waited_for_samples)
+        try:
+            while True:
+                self._mark()
+                item = next(batches, None)
+                if item is None:
+                    return
+                batch, num_samples = item
+                self._batch_samples += num_samples  # several batches make one step when gradients are accumulated
+                yield batch
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+            self._batches = None
+
+    def _waited_for_samples(self, begun_s: float, ended_s: float) -> None:
+        """What the worker had done until then is in the records: what it still handed in, and its last step."""
+        self._timeline.wait(max(begun_s, self._timeline.ended_s), ended_s, clock=self.clock)
+        self._marked_s = ended_s
+
+    def accumulate(self) -> contextlib.AbstractContextManager[None]:
+        """For gradient accumulation: backward passes in this context are kept on the worker until the next `step`.
+
+        Leaving it out is correct too; DDP then only communicates in every backward pass.
+        """
+        return self._exchange.accumulating()
+
+    def step(self, loss: torch.Tensor | float | None = None) -> None:
+        """Finish a step: exchange as the policy says, step the optimizer, clear the gradients.
+
+        Call it where ``optimizer.step()`` was. A gradient with NaN or infinity is refused: it reaches nobody's
+        parameters, and is counted against this worker.
+
+        Args:
+            loss: This step's loss, for the records.
+
+        Raises:
+            WorkerLostError: A worker is gone that the exchange cannot do without.
+        """
+        self._ensure_open()
+        entered_s = self._now_s()
+        began_s = entered_s if self._marked_s is None else self._marked_s
+        clock = self.clock + 1
+        ready_s = self._exchange.ready_s or entered_s
+        timeline = self._timeline
+        timeline.compute(began_s, ready_s, clock=clock)
+        if ready_s < entered_s:
+            timeline.blocked(ready_s, entered_s, clock=clock)
+        if self._pacer is not None:
+            size = self._world.rounds.relative_size
+            self._pacer.pace(clock, started_s=began_s + (entered_s - ready_s), relative_size=size)
+            paced_s = self._now_s()
+            timeline.compute(entered_s, paced_s, clock=clock)
+        samples, self._batch_samples = self._batch_samples, 0
+        if self._batches is not None and samples:
+            self._global_samples = self._batches.trained(samples)
+        value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
+        at_s = self._training.elapsed_s()
+        progress = Progress(clock, samples, self._global_samples, value, at_s)
+        stepping_s, exchanged_s = self._now_s(), timeline.exchanged_s
+        try:
+            self._exchange.step(progress)
+        except RuntimeError as error:
+            raise self._world.explain(error) or error from error
+        # the optimizer's step and the packing of tensors: all of the exchange that was neither waiting nor transfer
+        timeline.worked((self._now_s() - stepping_s) - (timeline.exchanged_s - exchanged_s))
+        self._steps.finish(clock)
+        at_clock(clock)
+        self._marked_s = self._now_s()
+        _log.debug("a step of %d samples took %.6f s", samples, self._marked_s - began_s)
+        timeline.meter.step(
+            clock=clock,
+            samples=samples,
+            duration_s=self._marked_s - began_s,
+            loss=value,
+            at_s=self._training.elapsed_s(),
+        )
+
+    def evaluate(self, metric: Callable[[], float]) -> float | None:
+        """Evaluate the shared parameters, with the training clock stopped. All workers call it at the same place.
+
+        Args:
+            metric: Called with the shared parameters in the model and the model in evaluation mode.
+
+        Returns:
+            The metric: on every worker of a collective run; on the worker that evaluates, rank 0, of a store run
+            (where the others go on at once and get None).
+        """
+        self._ensure_open()
+        self._training.pause()
+        begun_s = self._now_s()
+        try:
+            state = self._exchange.shared()
+            value = None
+            if state is not None:
+                present = SharedState(self._samples_done(), self._training.elapsed_s(), state)
+                points = [self._measure(metric, shared) for shared in [*self._exchange.snapshots(), present]]
+                self._world.evaluated(points, parameters_sha256=None)
+                value = points[-1].metric
+            return self._sharing.share_metric(value)
+        finally:
+            self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
+            self._training.resume()
+            self._marked_s = None if self._marked_s is None else self._now_s()
+
+    def _samples_done(self) -> int:
+        return self._global_samples if self._global_samples is not None else self._world.result().samples
+
+    def _measure(self, metric: Callable[[], float], shared: SharedState) -> Evaluation:
+        training = self.model.training
+        with self._replica.loaded(shared.state), torch.no_grad():
+            self.model.eval()
+            value = float(metric())
+            self.model.train(training)
+        return Evaluation(samples=shared.samples, at_s=shared.at_s, metric=value)
+
+    def finish(self, metric: Callable[[], float] | None = None) -> None:
+        """Contribute what is held back and, on rank 0, wait for the others and evaluate what they made together.
+
+        Called by `close`; call it yourself to have every snapshot (``snapshot_every`` of `plesio.JoinOptions`) and the
+        final parameters evaluated after the training, so that no worker's time is disturbed.
+        """
+        self._ensure_open()
+        if self._finished:
+            return
+        self._finished = True
+        if self._training.elapsed_s() > 0:
+            self._training.pause()
+        try:
+            self._exchange.finish()
+            self._world.leave()
+            state = self._exchange.shared()
+        except RuntimeError as error:
+            raise self._world.explain(error) or error from error
+        if state is None:
+            return
+        snapshots = self._exchange.snapshots()
+        final = SharedState(self._samples_done(), self._training.elapsed_s(), state)
+        if metric is not None:
+            if not snapshots or snapshots[-1].samples < final.samples:
+                snapshots.append(final)
+            self._world.evaluated([self._measure(metric, shared) for shared in snapshots], parameters_sha256=None)
+        self._replica.load(state)
+        self._world.evaluated([], parameters_sha256=parameters_sha256(self._replica, state))
+
+    def report(self) -> RunResult:
+        """The run's figures so far; after `close`, on rank 0, those of the whole run."""
+        return self._world.result()
+
+    def close(self) -> None:
+        """End this worker's part; harmless when repeated. On rank 0 it waits for the others and has the final model."""
+        if self._closed:
+            return
+        try:
+            self.finish()
+        except BaseException as error:
+            self._shut(error)
+            raise
+        self._shut(None)
+
+    def _shut(self, error: BaseException | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._exchange.close()
+        self._timeline.trace.close()
+        in_rack = self._sharing.in_rack
+        if error is None:
+            self._world.close(status="finished", error=None, in_rack=in_rack)
+        elif isinstance(error, KeyboardInterrupt):
+            self._world.close(status="interrupted", error="interrupted", in_rack=in_rack)
+        else:
+            self._world.close(status="failed", error=f"{type(error).__name__}: {error}", in_rack=in_rack)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        lost = None if isinstance(error, PlesioError) else self._world.explain(error)
+        self._shut(lost or error)
+        if lost is not None and isinstance(error, RuntimeError):
+            raise lost from error
+
+    def _mark(self) -> None:
+        """Computing begins, unless it has since the last step."""
+        self._training.start()
+        if self._marked_s is None:
+            self._marked_s = self._now_s()
+
+    def _ensure_open(self) -> None:
+        if self._closed:
+            raise ConfigError("this session is closed; plesio.join(...) opens another")

@@ -1,0 +1,171 @@
+"""What a worker shares with the others beside its updates: the samples, and the metric of the one that evaluates.
+
+Where the exchange is a collective, samples are dealt in rounds that every rank computes by itself, and all hear the
+metric. On the store they are leased, by each worker or by a rack as one, and nobody waits for a metric but the rack of
+the one that evaluates. `plesio.runtime.worker.exchange.adaptive` is the third: it goes from one to the other.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+
+from plesio.protocol.plans import PlanFigures
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.store_client import Leases, StoreClient
+from plesio.runtime.worker.loading import BatchSource, LeasedBatches, SynchronousBatches
+from plesio.runtime.worker.rack_batches import Rack, RackBatches, RackBlocks, figures_for_racks
+from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.step_clock import StepClock
+
+__all__ = ["ByLeases", "InRounds", "Leaser", "Leasing", "Sharing", "tell_metric"]
+
+
+class Sharing(Protocol):
+    """How samples come to a worker, and who hears what it measures."""
+
+    @property
+    def in_rack(self) -> bool:
+        """Whether this worker is one of a rack that shares the store now: without it the other racks go on."""
+        ...
+
+    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
+        """Where this worker's samples of the ``plan``-th loop come from."""
+        ...
+
+    def share_metric(self, metric: float | None) -> float | None:
+        """The evaluating worker's metric, on the workers that wait for it; elsewhere ``metric`` itself."""
+        ...
+
+
+def tell_metric(metric: float | None, group: Group) -> float:
+    """Rank 0's metric, on all of the group; all of them call it."""
+    value = torch.tensor([float("nan") if metric is None else metric], dtype=torch.float64)
+    group.broadcast(value)
+    return float(value.item())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InRounds:
+    """Samples in fixed rounds of all ranks.
+
+    Args:
+        rounds: This rank's.
+        seed: Of the order of samples.
+        group: Who waits for the metric; None where there is nobody else.
+        in_rack: Whether this is the only rack of a run whose racks share the store.
+    """
+
+    rounds: RoundRecords
+    seed: int
+    group: Group | None
+    in_rack: bool = False
+
+    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
+        """Batches that every rank computes by itself."""
+        return SynchronousBatches(
+            figures.whole(), batch_size=figures.batch_size, first_epoch=plan, seed=self.seed, rounds=self.rounds
+        )
+
+    def share_metric(self, metric: float | None) -> float | None:
+        """Rank 0's."""
+        return metric if self.group is None else tell_metric(metric, self.group)
+
+
+class Leaser(Protocol):
+    """The exchange of a worker that leases samples: it rests when there are none, and is let in again."""
+
+    def flush(self) -> None:
+        """Hand in what is held back, and wait until it has been decided on."""
+        ...
+
+    def admitted_at(self, clock: int) -> None:
+        """The worker takes part again from ``clock`` on, after a rest."""
+        ...
+
+    def halt(self) -> None:
+        """There are no samples because the stage on the store ends."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leasing:
+    """Leases samples from the coordinator.
+
+    Args:
+        client: How to reach it.
+        steps: Moved when a rest is over.
+        seed: Of the order of samples.
+    """
+
+    client: StoreClient
+    steps: StepClock
+    seed: int
+
+    def batches(
+        self, figures: PlanFigures, *, plan: int, exchange: Leaser, rack: Rack | None
+    ) -> LeasedBatches | RackBatches:
+        """The source of what one loop leases.
+
+        Args:
+            figures: What is dealt out.
+            plan: Which loop of the session.
+            exchange: Rests and goes on.
+            rack: The worker's, if racks share the store.
+        """
+
+        def admitted(clock: int) -> None:
+            self.steps.go_on_from(clock)
+            exchange.admitted_at(clock)
+
+        if rack is None:
+            leases = Leases(
+                self.client,
+                plan=plan,
+                figures=figures,
+                on_admitted=admitted,
+                before_rest=exchange.flush,
+                on_halt=exchange.halt,
+            )
+            return LeasedBatches(leases, num_samples=figures.num_samples, first_epoch=plan, seed=self.seed)
+        figures = figures_for_racks(figures, sizes=rack.sizes, together=rack.together)
+        blocks = RackBlocks(
+            rack.group,
+            lease=partial(Leases, self.client, plan=plan, figures=figures, before_rest=exchange.flush),
+            before_rest=exchange.flush,
+            on_admitted=admitted,
+            on_halt=exchange.halt,
+        )
+        whole = LeasedBatches(blocks, num_samples=figures.num_samples, first_epoch=plan, seed=self.seed)
+        return RackBatches(whole, rack=rack.group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByLeases:
+    """Samples that each worker, or each rack, leases as it goes.
+
+    Args:
+        leasing: How.
+        exchange: The worker's.
+        rack: The worker's, if racks share the store.
+    """
+
+    leasing: Leasing
+    exchange: Leaser
+    rack: Rack | None = None
+
+    @property
+    def in_rack(self) -> bool:
+        """Whether racks share the store."""
+        return self.rack is not None
+
+    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
+        """Leased blocks."""
+        return self.leasing.batches(figures, plan=plan, exchange=self.exchange, rack=self.rack)
+
+    def share_metric(self, metric: float | None) -> float | None:
+        """Rank 0's, in its own rack; elsewhere nobody waits for it."""
+        if self.rack is None or not self.rack.evaluates:
+            return metric
+        return tell_metric(metric, self.rack.group)

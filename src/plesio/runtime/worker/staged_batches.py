@@ -1,0 +1,142 @@
+"""The samples of a plan whose exchange changes: in rounds on a collective, in leases on the store, each of them once.
+
+On the way to the store all ranks have trained on the same rounds, so each knows what is left; the coordinator leases
+that out. On the way from it every worker gives back what it holds, and the coordinator says what is left; that is dealt
+in rounds. What a loader has drawn ahead is dropped with the loader, since nobody has trained on it.
+
+A worker that is stopped stands still here, between two batches. Others may have been quicker and be in the next plan:
+a plan that is done is left, and the worker stands still at the beginning of the next one. Fewer samples than there are
+workers make no round; a plan of which only they are left is finished on the store.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from plesio.protocol.plans import PlanFigures, Remainder
+from plesio.protocol.to_worker import Turn
+from plesio.runtime.worker.loading import LeasedBatches, SynchronousBatches
+from plesio.runtime.worker.rack_batches import RackBatches
+from plesio.runtime.worker.rounds import RoundRecords
+
+__all__ = ["StagedBatches", "Stages"]
+
+
+class Stages(Protocol):
+    """The exchanges of a worker, one after another."""
+
+    @property
+    def on_store(self) -> bool:
+        """Whether the store is what updates go through now."""
+        ...
+
+    @property
+    def halted(self) -> bool:
+        """Whether the stage on the store ends, as far as this worker knows."""
+        ...
+
+    def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:
+        """Stand still until it is known how to go on, and begin that.
+
+        Args:
+            plan: Which loop of the session the worker is in.
+            release: Called when all updates are handed in: gives back what is leased.
+        """
+        ...
+
+
+class StagedBatches:
+    """Deals in rounds or in leases, as the exchange in force asks.
+
+    Args:
+        figures: What is dealt out.
+        plan: Which loop of the session.
+        seed: Seed of the order.
+        rounds: The rank's; outlives the plan.
+        lease: Makes the source of what is leased in the stage that begins.
+        stages: Says which exchange is in force.
+    """
+
+    def __init__(
+        self,
+        figures: PlanFigures,
+        *,
+        plan: int,
+        seed: int,
+        rounds: RoundRecords,
+        lease: Callable[[], LeasedBatches | RackBatches],
+        stages: Stages,
+    ) -> None:
+        self.figures = figures
+        self.plan = plan
+        self._seed = seed
+        self._rounds = rounds
+        self._lease = lease
+        self._stages = stages
+        self._to_the_end = False
+        self._moved = False
+        self._current = self._begin(figures.whole())
+
+    def _begin(self, remainder: Remainder) -> SynchronousBatches | LeasedBatches | RackBatches:
+        if self._stages.on_store:
+            return self._lease()
+        return SynchronousBatches(
+            remainder,
+            batch_size=self.figures.batch_size,
+            first_epoch=self.plan,
+            seed=self._seed,
+            rounds=self._rounds,
+        )
+
+    @property
+    def turned(self) -> bool:
+        """Whether what comes next is dealt otherwise, or not at all for now."""
+        return self._moved or self._stopped
+
+    @property
+    def _stopped(self) -> bool:
+        return self._stages.halted and not self._to_the_end
+
+    def batches(self) -> Iterator[list[int]]:
+        """Indices of each batch, until there is none for now."""
+        if not self._stopped:
+            yield from self._current.batches()
+
+    def wait(self) -> bool:
+        """Wait until there are more batches, stand still where the stage ends, and go on as all do."""
+        if self._moved:
+            self._moved = False
+            return True
+        if not self._stopped:
+            if self._current.wait():
+                return True
+            if not self._stopped:  # it may have been stopped while it waited
+                return False
+        return self._depart()
+
+    def _depart(self) -> bool:
+        turn = self._stages.depart(self.plan, release=self._current.close)
+        self._to_the_end = turn.to_the_end
+        if turn.steer is not None:
+            self._current = self._begin(self.figures.whole() if turn.remainder is None else turn.remainder)
+        return True
+
+    def to_leases(self) -> Remainder:
+        """From now on samples are leased; returns what is left for that."""
+        assert isinstance(self._current, SynchronousBatches)
+        remainder = self._current.remainder()
+        self._current.close()
+        self._current = self._lease()
+        self._moved = True
+        return remainder
+
+    def taken(self, num_samples: int) -> None:
+        """The training loop has been given a batch of ``num_samples``."""
+        self._current.taken(num_samples)
+
+    def trained(self, num_samples: int) -> int | None:
+        """A step on the next ``num_samples`` samples is done; see `BatchSource`."""
+        return self._current.trained(num_samples)
+
+    def close(self) -> None:
+        """The worker leaves its loop: what it holds and has not trained on goes back."""
+        self._current.close()

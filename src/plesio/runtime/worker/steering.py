@@ -1,0 +1,49 @@
+"""Where a worker under a changing policy is steered from: server 0, over the worker's connection to it."""
+
+from plesio.policies import Reviewed
+from plesio.protocol.to_server import Review, Standing
+from plesio.protocol.to_worker import Entered, Steering, Turn
+from plesio.runtime.worker.exchange.store_client import StoreClient
+from plesio.runtime.worker.rack_batches import Rack
+
+__all__ = ["ServerSteering"]
+
+
+class ServerSteering:
+    """What a worker tells about itself, and what it is told to do.
+
+    Args:
+        client: How to reach server 0.
+    """
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+
+    def review(self, review: Reviewed) -> None:
+        """Report what this worker saw."""
+        self._client.tell(Review(event=review))
+
+    def steer(self) -> Steering:
+        """Wait for the answer to the last review."""
+        return self._client.await_message(Steering)
+
+    def news(self, rack: Rack | None) -> Steering | None:
+        """The answer to the last review, if it has come; not waited for. A rack's leader tells the rack."""
+        news = self._client.heard(Steering) if rack is None or rack.leads else None
+        return news if rack is None else rack.tell(news, Steering)
+
+    def enter_store(self, standing: Standing) -> None:
+        """This worker stands still and the store has its state: returns when all have said so."""
+        self._client.tell(standing)
+        self._client.await_message(Entered)
+
+    def leave_store(self, standing: Standing, rack: Rack | None) -> Turn:
+        """This worker has handed in all it had: returns when it is known how it goes on."""
+        turn = None
+        if rack is None or rack.leads:
+            self._client.tell(standing)
+            turn = self._client.await_message(Turn)
+        if rack is not None:  # one speaks for a rack, so that all of it hear the same
+            turn = rack.tell(turn, Turn)
+        assert turn is not None
+        return turn

@@ -1,0 +1,193 @@
+"""What a worker of a job trains with under a policy: its exchange, and how it shares samples and metrics."""
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+
+from plesio.policies import Policy
+from plesio.policies.adaptive.system.setting import Sent
+from plesio.policies.adaptive.training.rate_limit import RateLimit
+from plesio.runtime.parameters.layout import Layout
+from plesio.runtime.parameters.optimizer_spec import runs_on_servers
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.exchange.adaptive import AdaptiveExchange, Transition
+from plesio.runtime.worker.exchange.collective import CollectiveExchanges
+from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SnapshotTaker
+from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.host_racks import HostRacks
+from plesio.runtime.worker.exchange.rack_watch import RackWatch
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.exchange.store import StoreExchange
+from plesio.runtime.worker.exchange.store_stage import StoreExchanges
+from plesio.runtime.worker.monitor import StepMonitor
+from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
+from plesio.runtime.worker.steering import ServerSteering
+from plesio.runtime.worker.step_clock import StepClock
+from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worlds.distributed import DistributedWorld
+
+__all__ = ["OnTransition", "Parts"]
+
+OnTransition = Callable[[Transition, torch.optim.Optimizer], None]
+
+_Made = tuple[Exchange, Sharing]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Makes the parts of one worker, which joins its run meanwhile: all workers make theirs together.
+
+    Args:
+        replica: What it trains.
+        policy: Under which.
+        world: The worker's place in the run.
+        timeline: Where its time goes.
+        place: Where it is.
+        steps: Its clock.
+        seed: Of the order of samples.
+        snapshots: Kept on rank 0.
+        found: What a probe found out about hosts.
+        total_samples: Of the whole training, where that is known.
+        on_transition: Called after every change of a policy that changes.
+    """
+
+    replica: Replica
+    _: KW_ONLY
+    policy: Policy
+    world: DistributedWorld
+    timeline: Timeline
+    place: Place
+    steps: StepClock
+    seed: int
+    snapshots: SnapshotTaker
+    found: HostRacks | None
+    total_samples: int | None
+    on_transition: OnTransition | None
+
+    def make(self) -> _Made:
+        """The exchange of the policy, and how samples and metrics are shared under it."""
+        if self.policy.exchange == "collective":
+            return self._on_collective()
+        return self._on_store() if self.policy.inner is None else self._racks_on_store(self.policy.inner)
+
+    def _on_store(self) -> _Made:
+        store = self._join_store()
+        store.begin(self.steps.finished)
+        return store, ByLeases(leasing=self._leasing(), exchange=store)
+
+    def _racks_on_store(self, inner: Policy) -> _Made:
+        store = self._join_store()
+        group = self._group()
+        exchanges = self._exchanges(group, gauge=None, seed=0, watch=None)
+        if len(exchanges.racks().members) == 1:
+            exchanges.make_equal()
+            if group.rank == 0:
+                line = f"all workers are in one rack, so {self.policy.spec} is {inner.spec}"
+                self.timeline.meter.totals.fallbacks.append(line)
+            return exchanges.build(inner), self._in_rounds(group, in_rack=True)
+        rack = exchanges.rack(together=self.policy.synchronous)
+        exchange = exchanges.build_on_store(inner, store)
+        exchange.begin(self.steps.finished)
+        return exchange, ByLeases(leasing=self._leasing(), exchange=exchange, rack=rack)
+
+    def _join_store(self) -> StoreExchange:
+        layout = Layout.of(self.replica.tensors(), num_servers=len(self.world.client.endpoints))
+        store = StoreExchange(
+            self.replica,
+            policy=self.policy,
+            client=self.world.client,
+            layout=layout,
+            timeline=self.timeline,
+            refuse=self.timeline.refuse,
+        )
+        if self.place.rank == 0:
+            store.offer_initial()
+        self.steps.go_on_from(self.world.join(layout=layout.digest()))
+        return store
+
+    def _on_collective(self) -> _Made:
+        # first: nobody may wait in a collective for one who disagrees
+        self.steps.go_on_from(self.world.join(layout=self.replica.digest()))
+        group, policy = self._group(), self.policy
+        can_push = bool(policy.pushes) and runs_on_servers(self.replica.optimizer)
+        monitor = self._monitor(group, can_push=can_push)
+        exchanges = self._exchanges(group, gauge=monitor, seed=self.seed, watch=self._watch(group))
+        exchanges.make_equal()
+        in_rounds = self._in_rounds(group)
+        if not policy.adapts:
+            return exchanges.build(policy), in_rounds
+        stores = None
+        if can_push:
+            stores = StoreExchanges(
+                self.replica,
+                client=self.world.client,
+                timeline=self.timeline,
+                refuse=self.timeline.refuse,
+                gauge=monitor,
+                exchanges=exchanges,
+            )
+        steered = AdaptiveExchange(
+            self.replica,
+            group=group,
+            exchanges=exchanges,
+            stores=stores,
+            first=policy.first,
+            first_review=policy.first_review,
+            monitor=monitor,
+            limit=None if policy.guard is None else RateLimit(jump=policy.guard.rate_jump),
+            rounds=self.world.rounds,
+            timeline=self.timeline,
+            channel=ServerSteering(self.world.client),
+            leasing=self._leasing(),
+            steps=self.steps,
+            on_transition=self.on_transition,
+        )
+        return steered, steered if policy.pushes else in_rounds
+
+    def _monitor(self, group: Group, *, can_push: bool) -> StepMonitor | None:
+        """Measures what the policy's reviews ask for."""
+        if self.policy.review is None:
+            return None
+        return StepMonitor(
+            group.rank,
+            config=self.policy.review,
+            guard=self.policy.guard,
+            timeline=self.timeline,
+            rounds=self.world.rounds,
+            total_samples=self.total_samples,
+            rack=group.rack,
+            can_push=can_push,
+            low_rank_share=FlatGradients(self.replica).share_sent(Sent.LOW_RANK.compression),
+        )
+
+    def _watch(self, group: Group) -> RackWatch | None:
+        """If a probe found racks."""
+        if self.found is None or self.found.between is None:
+            return None
+        say = self.timeline.meter.totals.fallbacks.append
+        return RackWatch(self.found, group=group, workers_per_host=self.place.local_workers, say=say)
+
+    def _exchanges(
+        self, group: Group, *, gauge: Gauge | None, seed: int, watch: RackWatch | None
+    ) -> CollectiveExchanges:
+        return CollectiveExchanges(
+            self.replica,
+            group=group,
+            timeline=self.timeline,
+            refuse=self.timeline.refuse,
+            snapshots=self.snapshots,
+            gauge=gauge,
+            seed=seed,
+            watch=watch,
+        )
+
+    def _group(self) -> Group:
+        return self.world.group(self.replica.device_type)
+
+    def _in_rounds(self, group: Group, *, in_rack: bool = False) -> InRounds:
+        return InRounds(rounds=self.world.rounds, seed=self.seed, group=group, in_rack=in_rack)
+
+    def _leasing(self) -> Leasing:
+        return Leasing(client=self.world.client, steps=self.steps, seed=self.seed)

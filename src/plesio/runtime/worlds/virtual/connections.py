@@ -1,0 +1,373 @@
+"""Both ends of the modelled connections between workers and servers.
+
+The ends have the methods of `ClientEndpoint`, `ControlClient` and `ServerEndpoint`, so sessions and servers cannot
+tell. What a message would be on the wire is counted as there; payloads are handed over and not copied, as in shared
+memory.
+"""
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.core.errors import TransportError
+from plesio.cost.host_costs import HostCosts
+from plesio.protocol.message import kind_of
+from plesio.protocol.to_server import Join
+from plesio.runtime.server.job_server import JobServer
+from plesio.runtime.transport import Bulk, Control, Gone, Header, Incoming, Refusal, Traffic
+from plesio.runtime.worlds.virtual.fabric import Fabric
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
+
+__all__ = ["ControlLine", "ServerConnections", "VirtualServer", "WorkerLine"]
+
+_NOTHING = np.empty(0, np.uint8)
+_CONTROL_BYTES = 60
+"""Head and encryption of a control message on the wire."""
+_JOIN_BYTES = 500
+"""What a worker says to join: whichever folder and machine it names, a simulation stays the same."""
+_BULK_BYTES = 80
+"""Heads and framing of a bulk message."""
+
+
+class _JsonBytes:
+    """Tells how long messages are as JSON; asked for the same object again, as when all servers get it, it knows."""
+
+    def __init__(self) -> None:
+        self._encode = json.JSONEncoder(separators=(",", ":")).encode
+        self._latest: Mapping[str, Any] | None = None
+        self._num_bytes = 0
+
+    def __call__(self, body: Mapping[str, Any] | None) -> int:
+        if not body:
+            return 0
+        if body is not self._latest:
+            self._num_bytes = len(self._encode(body))
+            self._latest = body
+        return self._num_bytes
+
+
+_json_bytes = _JsonBytes()
+
+
+class Memory:
+    """Arrays to send in, used again when the receiver is done with them."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[NDArray[np.uint8]]] = {}
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """An array with arbitrary content."""
+        free = self._free.get(num_bytes)
+        return free.pop() if free else np.empty(num_bytes, np.uint8)
+
+    def release(self, bulk: Bulk) -> None:
+        """The payload of a message may be used again."""
+        if bulk.payload.size:
+            self._free.setdefault(bulk.payload.size, []).append(bulk.payload)
+
+
+class ServerConnections:
+    """A server's ends of all its connections.
+
+    Args:
+        host: Where the server is.
+        fabric: Carries what it sends.
+        memory: For payloads.
+        queue: What the server has to do: a bulk message leaves when it has had the time to make it.
+    """
+
+    def __init__(self, *, host: int, fabric: Fabric, memory: Memory, queue: "WorkQueue") -> None:
+        self.host = host
+        self.fabric = fabric
+        self.memory = memory
+        self.traffic = Traffic()
+        self.refused: Counter[Refusal] = Counter()
+        self.generation = 0
+        self.lines: dict[bytes, ControlLine] = {}
+        self._queue = queue
+
+    def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
+        """Send a control message; False when the peer is not connected."""
+        line = self.lines.get(peer)
+        if line is None:
+            return False
+        num_bytes = _CONTROL_BYTES + _json_bytes(body)
+        self.traffic.tcp.sent_payload += num_bytes
+        control = Control(peer=b"", kind=kind, generation=self.generation, body=body)
+        line.to_worker.send(num_bytes, lambda: line.deliver(control))
+        return True
+
+    def send(
+        self,
+        peer: bytes,
+        header: Header,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        payload: NDArray[Any] = _NOTHING,
+    ) -> object:
+        """Send a bulk message; None when the peer is not connected."""
+        line = self.lines.get(peer)
+        if line is None:
+            return None
+        bulk = Bulk(peer=b"", header=header, meta=meta or {}, payload=payload.reshape(-1).view(np.uint8))
+        num_bytes = _BULK_BYTES + _json_bytes(meta) + payload.nbytes
+        self.traffic.of("ipc" if line.host == self.host else "tcp").sent_payload += num_bytes
+        self._queue.answer(lambda: line.bulk_to_worker.send(num_bytes, lambda: line.deliver(bulk)))
+        return bulk
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Memory to fill and `send`."""
+        return self.memory.stage(num_bytes)
+
+    def release(self, bulk: Bulk) -> None:
+        """Hand back the payload of a message that arrived."""
+        self.memory.release(bulk)
+
+
+class WorkQueue:
+    """What a server has to do: its messages and answers one after the other, each for as long as it would take.
+
+    Args:
+        costs: What messages cost.
+        process: Has the host's processors do so many seconds of work, and then calls the function.
+    """
+
+    def __init__(self, costs: HostCosts, *, process: Callable[[float, Callable[[], None]], None]) -> None:
+        self._costs = costs
+        self._process = process
+        self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
+        """What is to be done, and how long it takes."""
+        self._answers: list[tuple[float, Callable[[], None]]] = []
+        self._busy = False
+
+    def answer(self, send: Callable[[], None]) -> None:
+        """Send a bulk message when it has been made."""
+        self._answers.append((self._costs.serve(0), send))
+        if not self._busy:
+            self._do_next()
+
+    def do(self, num_bytes: int, act: Callable[[], None]) -> None:
+        """Act on a message with a payload of so many bytes when those before it are done with."""
+        self._do(self._costs.serve(num_bytes), act)
+
+    def do_at_once(self, act: Callable[[], None]) -> None:
+        """The same, where acting takes no time of its own."""
+        self._do(0.0, act)
+
+    def _do(self, work_s: float, act: Callable[[], None]) -> None:
+        self._waiting.append((work_s, act))
+        if not self._busy:
+            self._do_next()
+
+    def _do_next(self) -> None:
+        if self._answers:  # to a message: they leave one by one before the next message is looked at
+            self._waiting.extendleft(reversed(self._answers))
+            self._answers.clear()
+        self._busy = bool(self._waiting)
+        if self._waiting:
+            work_s, act = self._waiting.popleft()
+
+            def done() -> None:
+                act()
+                self._do_next()
+
+            self._process(work_s, done)
+
+
+class VirtualServer:
+    """A server behind the queue of what it has to do.
+
+    Args:
+        index: Number of the server.
+        connections: Its connections.
+        queue: What it has to do.
+        make: Makes the server proper.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        connections: ServerConnections,
+        queue: WorkQueue,
+        make: Callable[["VirtualServer"], JobServer],
+    ) -> None:
+        self.index = index
+        self.connections = connections
+        self._queue = queue
+        self.proper = make(self)
+
+    def receive(self, incoming: Incoming, *, num_bytes: int) -> None:
+        """A message is here; it is acted on when those before it are done with."""
+        if isinstance(incoming, Bulk) and not num_bytes:  # a request without a payload costs what its answer does
+            self._queue.do_at_once(lambda: self.proper.handle([incoming]))
+        else:
+            self._queue.do(num_bytes, lambda: self.proper.handle([incoming]))
+
+    def obey(self, incoming: Control | Bulk) -> None:
+        """A decision of server 0 is here."""
+        if isinstance(incoming, Control):
+            self._queue.do(0, lambda: self.proper.obey([incoming]))
+
+
+class ControlLine:
+    """A connection for control messages alone.
+
+    Args:
+        identity: Names the connection.
+        host: Where this end is.
+        server: The other end.
+        on_arrival: Called with what the server sends.
+    """
+
+    def __init__(
+        self, identity: bytes, *, host: int, server: VirtualServer, on_arrival: Callable[[Control | Bulk], None]
+    ) -> None:
+        self.identity = identity
+        self.host = host
+        self.traffic = Traffic()
+        self._server = server
+        self._on_arrival = on_arrival
+        self._open = True
+        fabric, there = server.connections.fabric, server.connections.host
+        # control and bulk messages have connections of their own, as on sockets: they overtake each other
+        self.to_worker, self.bulk_to_worker = fabric.channel(there, host), fabric.channel(there, host)
+        self._to_server, self._bulk_to_server = fabric.channel(host, there), fabric.channel(host, there)
+        self.generation = server.connections.generation
+        server.connections.lines[identity] = self
+
+    def deliver(self, incoming: Control | Bulk) -> None:
+        """What the server sent is here."""
+        if self._open and (isinstance(incoming, Control) or incoming.header.generation == self.generation):
+            self._on_arrival(incoming)
+
+    def send(self, kind: int, body: Mapping[str, Any]) -> None:
+        """Queue a control message."""
+        num_bytes = _JOIN_BYTES if kind == kind_of(Join) else _CONTROL_BYTES + _json_bytes(body)
+        self.traffic.tcp.sent_payload += num_bytes
+        self._carry(Control(peer=self.identity, kind=kind, generation=self.generation, body=body), num_bytes, work=0)
+
+    def _begin(self, action: Callable[[], None]) -> None:
+        action()
+
+    def _carry(self, incoming: Control | Bulk, num_bytes: int, *, work: int) -> None:
+        server = self._server
+        channel = self._bulk_to_server if isinstance(incoming, Bulk) else self._to_server
+
+        def send() -> None:
+            if self._open:  # it may have been cut while the worker was still packing
+                channel.send(num_bytes, lambda: server.receive(incoming, num_bytes=work))
+
+        if self._open:
+            self._begin(send)
+
+    def cut(self) -> None:
+        """This end is gone; the server notices as soon as word of it can travel."""
+        if self._open:
+            self._open = False
+            server, gone = self._server, Gone(peer=self.identity)
+            server.connections.lines.pop(self.identity, None)
+            self._to_server.send(0, lambda: server.receive(gone, num_bytes=0))
+
+    def close(self) -> None:
+        """Leave the server; it does not act on it."""
+        self._open = False
+        self._server.connections.lines.pop(self.identity, None)
+
+
+@dataclass(slots=True)
+class _Owner:
+    """The thread that a line belongs to."""
+
+    scheduler: Scheduler
+    turn: Turn
+    costs: HostCosts
+    work: Callable[[float], None]
+
+
+class WorkerLine(ControlLine):
+    """A worker's connection to one server, for control and bulk messages.
+
+    Args:
+        identity: Names the connection.
+        host: Where the worker is.
+        server: The other end.
+        memory: For payloads.
+        scheduler: Puts the worker to sleep while it waits.
+        turn: The worker's.
+        costs: What packing takes.
+        work: Lets the worker work for so many seconds.
+    """
+
+    def __init__(
+        self,
+        identity: bytes,
+        *,
+        host: int,
+        server: VirtualServer,
+        memory: Memory,
+        scheduler: Scheduler,
+        turn: Turn,
+        costs: HostCosts,
+        work: Callable[[float], None],
+    ) -> None:
+        self._inbox: deque[Control | Bulk] = deque()
+        self._polled = False
+        self._memory = memory
+        self._owner = _Owner(scheduler, turn, costs, work)
+        super().__init__(identity, host=host, server=server, on_arrival=self._take_in)
+
+    def _take_in(self, incoming: Control | Bulk) -> None:
+        self._inbox.append(incoming)
+        if self._polled:
+            self._owner.scheduler.wake(self._owner.turn)
+
+    def _begin(self, action: Callable[[], None]) -> None:
+        self._owner.scheduler.do(self._owner.turn, action)
+
+    def send_control(self, kind: int, body: Mapping[str, Any]) -> None:
+        """Queue a control message."""
+        self.send(kind, body)
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Memory to fill and `push`."""
+        return self._memory.stage(num_bytes)
+
+    def push(
+        self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _NOTHING
+    ) -> object:
+        """Queue a bulk message; the worker spends the time that packing it takes."""
+        view = payload.reshape(-1).view(np.uint8)
+        if view.size:
+            self._owner.work(self._owner.costs.pack(view.size, further=self._server.index > 0))
+        num_bytes = _BULK_BYTES + _json_bytes(meta) + view.size
+        link: Literal["ipc", "tcp"] = "ipc" if self.host == self._server.connections.host else "tcp"
+        self.traffic.of(link).sent_payload += num_bytes
+        bulk = Bulk(peer=self.identity, header=header, meta=meta or {}, payload=view)
+        self._carry(bulk, num_bytes, work=view.size)
+        return bulk
+
+    def poll(self, timeout_s: float) -> list[Control | Bulk]:
+        """What has arrived; waits for the first at most ``timeout_s`` virtual seconds, or until woken."""
+        if not self._open:
+            self._owner.scheduler.meet(self._owner.turn)
+            raise TransportError("this worker has left the job")
+        if not self._inbox and timeout_s > 0:
+            self._polled = True
+            self._owner.scheduler.wait(self._owner.turn, timeout_s)
+            self._polled = False
+        arrived = list(self._inbox)
+        self._inbox.clear()
+        unpacked = sum(one.payload.size for one in arrived if isinstance(one, Bulk))
+        if unpacked:
+            self._owner.work(self._owner.costs.pack(unpacked, further=self._server.index > 0))
+        return arrived
+
+    def release(self, bulk: Bulk) -> None:
+        """Hand back the payload of a message that came out of `poll`."""
+        self._memory.release(bulk)

@@ -1,0 +1,188 @@
+"""What the workers of a simulation share: time, network, servers, and the cores of their hosts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+
+from plesio.cost.cluster import Cluster
+from plesio.cost.host_costs import HostCosts
+from plesio.cost.link_changes import seconds_through_changes
+from plesio.cost.placement import all_reduce_on, broadcast_on
+from plesio.protocol.peers import server_identity
+from plesio.runtime.server.job_server import JobServer
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worlds.virtual.connections import ControlLine, Memory, ServerConnections, VirtualServer, WorkQueue
+from plesio.runtime.worlds.virtual.fabric import Fabric
+from plesio.runtime.worlds.virtual.group import Meeting
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
+from plesio.sim.kernel import Kernel
+from plesio.sim.sharing import ProcessorSharing
+
+__all__ = ["Deployment"]
+
+
+@dataclass(slots=True)
+class ServerClock:
+    """A server's time; it never sleeps."""
+
+    kernel: Kernel
+
+    def now_s(self) -> float:
+        """Virtual seconds since the simulation began."""
+        return self.kernel.now_s
+
+    def unix_s(self) -> float:
+        """The same."""
+        return self.kernel.now_s
+
+    def sleep_s(self, duration_s: float) -> None:
+        """Servers act on events only."""
+        raise AssertionError("a server in a simulation never sleeps")
+
+    def sleep_until_s(self, deadline_s: float) -> None:
+        """As `sleep_s`."""
+        self.sleep_s(deadline_s)
+
+
+@dataclass(slots=True)
+class Deployment:
+    """A job's hosts and servers in one simulation.
+
+    Args:
+        cluster: Hosts and links.
+        num_workers: Workers at the start.
+        costs: What training costs processors beside the steps.
+    """
+
+    cluster: Cluster
+    num_workers: int
+    costs: HostCosts
+    kernel: Kernel = field(default_factory=Kernel)
+    scheduler: Scheduler = field(init=False)
+    fabric: Fabric = field(init=False)
+    memory: Memory = field(default_factory=Memory)
+    meters: dict[Turn, Meter] = field(default_factory=dict)
+    """Of each worker, its records of the run under way."""
+    _meetings: dict[tuple[tuple[int, ...], frozenset[tuple[int, ...]]], Meeting] = field(default_factory=dict)
+    _servers: list[VirtualServer] = field(default_factory=list)
+    _cores: dict[int, ProcessorSharing] = field(default_factory=dict)
+    _processors: dict[int, ProcessorSharing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.cluster.check_workers(self.num_workers)
+        self.scheduler = Scheduler(self.kernel)
+        self.fabric = Fabric(self.kernel, self.cluster)
+
+    def meeting(self, ranks: Sequence[int], *, beside: Sequence[Sequence[int]] = ()) -> Meeting:
+        """Where these ranks meet for collectives, while the groups ``beside`` do the same among themselves."""
+        others = frozenset(tuple(group) for group in beside)
+        key = (tuple(ranks), others)
+        if key not in self._meetings:
+
+            @cache
+            def all_reduce_s(num_bytes: int, since_s: float) -> float:
+                measured_s = self.costs.all_reduce(num_bytes)
+                if measured_s is not None:
+                    return measured_s
+                return all_reduce_on(self.cluster.at(since_s), ranks, num_bytes, beside=others)
+
+            @cache
+            def broadcast_s(num_bytes: int, since_s: float) -> float:
+                return broadcast_on(self.cluster.at(since_s), ranks, num_bytes, beside=others)
+
+            self._meetings[key] = Meeting(
+                len(ranks),
+                scheduler=self.scheduler,
+                all_reduce_s=partial(self._while_links_change, all_reduce_s),
+                broadcast_s=partial(self._while_links_change, broadcast_s),
+                # a ring all-reduce is a reduce-scatter and an all-gather, as long as each other (Thakur et al. 2005)
+                all_gather_s=partial(
+                    self._while_links_change, lambda num_bytes, since_s: all_reduce_s(num_bytes, since_s) / 2
+                ),
+            )
+        return self._meetings[key]
+
+    def _while_links_change(self, duration_s: Callable[[int, float], float], num_bytes: int, begin_s: float) -> float:
+        """Seconds of a collective that begins at ``begin_s``; ``duration_s`` has it with the links of a moment."""
+        changes_s = [change.at_s for change in self.cluster.changes]
+        return seconds_through_changes(begin_s, changes_s, partial(duration_s, num_bytes))
+
+    def abort_collectives(self, rank: int) -> None:
+        """Whoever waits in a collective that ``rank`` takes part in fails at its next turn."""
+        for (ranks, _), meeting in self._meetings.items():
+            meeting.broken |= rank in ranks
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts that the workers need."""
+        return self.host_of(self.num_workers - 1) + 1
+
+    def host_of(self, rank: int) -> int:
+        """Where a worker is; one that joins late is put where the ranks begin again."""
+        return self.cluster.host_of(rank % self.num_workers)
+
+    def count_collective(self, ranks: Sequence[int], rank: int, operation: str, num_bytes: int) -> int:
+        """Bytes that ``rank`` sends to the next one in the ring of ``ranks`` for a collective of ``num_bytes``."""
+        size = len(ranks)
+        rounds = 2 * (size - 1) / size if operation == "all_reduce" else (size - 1) / size
+        sent = round(rounds * num_bytes)
+        if self.cluster.rack_of(rank) != self.cluster.rack_of(ranks[(ranks.index(rank) + 1) % size]):
+            self.fabric.cross_rack_bytes += sent
+        return sent
+
+    def server(self, index: int) -> VirtualServer:
+        """A server, started when it is first asked for."""
+        while len(self._servers) <= index:
+            self._servers.append(self._start(len(self._servers)))
+        return self._servers[index]
+
+    def _start(self, index: int) -> VirtualServer:
+        host = index % self.num_hosts
+        queue = WorkQueue(self.costs, process=partial(self.process, host))
+        connections = ServerConnections(host=host, fabric=self.fabric, memory=self.memory, queue=queue)
+
+        def make(server: VirtualServer) -> JobServer:
+            first = None
+            if index > 0:
+                first = ControlLine(
+                    server_identity(index).encode(),
+                    host=host,
+                    server=self._servers[0],
+                    on_arrival=server.obey,
+                )
+            return JobServer(
+                index,
+                endpoint=connections,
+                first=first,
+                clock=ServerClock(self.kernel),
+                world="virtual",
+                cross_rack_bytes=lambda: self.fabric.cross_rack_bytes,
+            )
+
+        return VirtualServer(index, connections=connections, queue=queue, make=make)
+
+    def process(self, host: int, work_s: float, on_done: Callable[[], None]) -> None:
+        """Have a host's processors do ``work_s`` seconds of work of a server or worker; ``on_done`` follows."""
+        if self.costs.cores is None:
+            self.kernel.after(work_s, on_done)
+            return
+        if host not in self._processors:
+            self._processors[host] = ProcessorSharing(self.kernel, capacity=self.costs.cores)
+        self._processors[host].submit(work_s, on_done)
+
+    def work(self, turn: Turn, *, host: int, work_s: float) -> None:
+        """Let a worker do ``work_s`` seconds of work: on a core of its own, or on those that the host's work shares."""
+        if self.costs.cores is None:
+            self.scheduler.spend(turn, work_s)
+        elif work_s > 0:
+            self.scheduler.pause(turn, lambda done: self.process(host, work_s, done))
+
+    def compute(self, turn: Turn, *, host: int, duration_s: float) -> None:
+        """Let a worker compute for ``duration_s`` of a core's time; where the cluster has few cores they are shared."""
+        if self.cluster.cores_per_host >= self.cluster.workers_per_host:
+            self.scheduler.sleep(turn, duration_s)
+            return
+        if host not in self._cores:
+            self._cores[host] = ProcessorSharing(self.kernel, capacity=self.cluster.cores_per_host)
+        cores = self._cores[host]
+        self.scheduler.pause(turn, lambda done: cores.submit(duration_s, done))

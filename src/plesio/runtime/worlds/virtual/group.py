@@ -1,0 +1,243 @@
+"""Collectives among the threads of the virtual world: the sums are real, their times are modelled."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import torch
+
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
+
+__all__ = ["Meeting", "VirtualGroup"]
+
+
+@dataclass(slots=True)
+class _Operation:
+    """One collective: who has come with which tensor, and whether it is over."""
+
+    tensors: dict[int, torch.Tensor] = field(default_factory=dict)
+    waiting: list[Turn] = field(default_factory=list)
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    done: bool = False
+
+
+class Meeting:
+    """What the ranks of a group share.
+
+    Args:
+        size: Ranks.
+        scheduler: Whose time collectives take.
+        all_reduce_s: Seconds of an all-reduce of so many bytes that begins at a moment, when all have come.
+        broadcast_s: The same for a broadcast.
+        all_gather_s: The same for an all-gather, of so many bytes in all.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        scheduler: Scheduler,
+        all_reduce_s: Callable[[int, float], float],
+        broadcast_s: Callable[[int, float], float],
+        all_gather_s: Callable[[int, float], float],
+    ) -> None:
+        self.size = size
+        self.scheduler = scheduler
+        self.all_reduce_s = all_reduce_s
+        self.broadcast_s = broadcast_s
+        self.all_gather_s = all_gather_s
+        self.broken = False
+        self._operations: dict[int, _Operation] = {}
+        self._free_at_s = 0.0
+
+    def come(
+        self,
+        number: int,
+        rank: int,
+        tensor: torch.Tensor,
+        *,
+        at_s: float,
+        duration_s: Callable[[float], float],
+        result: Callable[[dict[int, torch.Tensor]], None],
+    ) -> _Operation:
+        """A rank has come to the group's ``number``-th collective at ``at_s``; the last one starts it.
+
+        ``duration_s`` is called with the moment when it starts.
+        """
+        operation = self._operations.setdefault(number, _Operation())
+        operation.began_s = max(operation.began_s, at_s)
+        operation.tensors[rank] = tensor
+        if len(operation.tensors) == self.size:
+            del self._operations[number]
+            kernel = self.scheduler.kernel
+            # a group's collectives run one after the other
+            starts_s = max(self._free_at_s, operation.began_s)
+            self._free_at_s = starts_s + duration_s(starts_s)
+            operation.ended_s = self._free_at_s
+            kernel.at(self._free_at_s, lambda: self._finish(operation, result))
+        return operation
+
+    def _finish(self, operation: _Operation, result: Callable[[dict[int, torch.Tensor]], None]) -> None:
+        with torch.no_grad():
+            result(operation.tensors)
+        operation.tensors.clear()
+        operation.done = True
+        for turn in operation.waiting:
+            self.scheduler.wake(turn)
+
+    def wait(self, operation: _Operation, turn: Turn) -> None:
+        """Return when the collective is over."""
+        operation.waiting.append(turn)
+        while not operation.done:
+            if self.broken:
+                raise RuntimeError("the collective was aborted: a worker is lost")
+            self.scheduler.wait(turn)
+
+
+class _Pending:
+    def __init__(self, meeting: Meeting, operation: _Operation, turn: Turn, *, began_s: float) -> None:
+        self._meeting = meeting
+        self._operation = operation
+        self._turn = turn
+        self._began_s = began_s
+
+    def wait(self) -> None:
+        """Return when the collective is over."""
+        self._meeting.wait(self._operation, self._turn)
+
+    def took_s(self) -> float:
+        """Seconds from when this rank began it until it was over."""
+        return self._operation.ended_s - self._began_s
+
+
+class _Gathering:
+    def __init__(self, pending: _Pending, parts: torch.Tensor) -> None:
+        self._pending = pending
+        self._parts = parts
+
+    def wait(self) -> list[torch.Tensor]:
+        """All ranks' tensors in their order, when the collective is over."""
+        self._pending.wait()
+        return list(self._parts)
+
+
+class _PartMaker(Protocol):
+    """Makes this rank's view of the group of ``ranks``, beside which others do the same."""
+
+    def __call__(self, ranks: Sequence[int], beside: Sequence[Sequence[int]]) -> "VirtualGroup": ...
+
+
+class VirtualGroup:
+    """One rank's view of the group.
+
+    Args:
+        rank: Whose.
+        meeting: What the ranks share.
+        turn: The rank's.
+        count_bytes: Called with the payload of each collective that begins.
+        rack: Where the rank is.
+        part: Makes groups of some of the ranks.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        *,
+        meeting: Meeting,
+        turn: Turn,
+        count_bytes: Callable[[str, int], None],
+        rack: int,
+        part: _PartMaker,
+    ) -> None:
+        self.rank = rank
+        self.size = meeting.size
+        self.rack = rack
+        self._meeting = meeting
+        self._turn = turn
+        self._count_bytes = count_bytes
+        self._part = part
+        self._parts: dict[tuple[tuple[int, ...], ...], VirtualGroup | None] = {}
+        self._num_collectives = 0
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Overwrite ``tensor`` with rank 0's."""
+        num_bytes = tensor.numel() * tensor.element_size()
+        self._count_bytes("broadcast", num_bytes)
+        self._begin(tensor, duration_s=partial(self._meeting.broadcast_s, num_bytes), result=_copy_first).wait()
+
+    def all_reduce(self, tensor: torch.Tensor) -> _Pending:
+        """Begin to overwrite ``tensor`` with the sum over the ranks, added up in their order."""
+        num_bytes = tensor.numel() * tensor.element_size()
+        self._count_bytes("all_reduce", num_bytes)
+        return self._begin(tensor, duration_s=partial(self._meeting.all_reduce_s, num_bytes), result=_sum)
+
+    def all_gather(self, tensor: torch.Tensor) -> _Gathering:
+        """Begin to collect every rank's ``tensor``."""
+        num_bytes = self.size * tensor.numel() * tensor.element_size()
+        self._count_bytes("all_gather", num_bytes)
+        parts = tensor.new_empty((self.size, *tensor.shape))
+        parts[self.rank].copy_(tensor)
+        duration_s = partial(self._meeting.all_gather_s, num_bytes)
+        return _Gathering(self._begin(parts, duration_s=duration_s, result=_copy_own), parts)
+
+    def all_to_all(self, rows: torch.Tensor) -> _Gathering:
+        """Begin to send row r of ``rows`` to rank r; takes as long as an all-gather of as many bytes."""
+        num_bytes = rows.numel() * rows.element_size()
+        self._count_bytes("all_to_all", num_bytes)
+        rows = rows.clone()
+        duration_s = partial(self._meeting.all_gather_s, num_bytes)
+        return _Gathering(self._begin(rows, duration_s=duration_s, result=_transpose), rows)
+
+    def split(self, parts: Sequence[Sequence[int]]) -> "VirtualGroup | None":
+        """This rank's part of the group, the same for the same parts; None if it is in none."""
+        key = tuple(tuple(part) for part in parts)
+        if key not in self._parts:
+            own = next((part for part in key if self.rank in part), None)
+            others = [part for part in key if part != own]
+            self._parts[key] = None if own is None else self._part(own, others)
+        return self._parts[key]
+
+    def _begin(
+        self,
+        tensor: torch.Tensor,
+        *,
+        duration_s: Callable[[float], float],
+        result: Callable[[dict[int, torch.Tensor]], None],
+    ) -> _Pending:
+        number, self._num_collectives = self._num_collectives, self._num_collectives + 1
+        at_s = self._meeting.scheduler.now_s(self._turn)
+        operation = self._meeting.come(number, self.rank, tensor, at_s=at_s, duration_s=duration_s, result=result)
+        return _Pending(self._meeting, operation, self._turn, began_s=at_s)
+
+
+def _copy_first(tensors: dict[int, torch.Tensor]) -> None:
+    for rank, tensor in tensors.items():
+        if rank != 0:
+            tensor.copy_(tensors[0])
+
+
+def _copy_own(tensors: dict[int, torch.Tensor]) -> None:
+    """Each rank has brought a tensor with a part for every rank, its own filled in."""
+    for rank, parts in tensors.items():
+        for source, theirs in tensors.items():
+            if source != rank:
+                parts[source].copy_(theirs[source])
+
+
+def _transpose(tensors: dict[int, torch.Tensor]) -> None:
+    """Each rank has brought a row for every rank, and takes away every rank's row for it."""
+    sent = {rank: rows.clone() for rank, rows in tensors.items()}
+    for rank, rows in tensors.items():
+        for source, theirs in sent.items():
+            rows[source].copy_(theirs[rank])
+
+
+def _sum(tensors: dict[int, torch.Tensor]) -> None:
+    ordered = [tensors[rank] for rank in sorted(tensors)]
+    total = ordered[0].clone()
+    for tensor in ordered[1:]:
+        total.add_(tensor)
+    for tensor in ordered:
+        tensor.copy_(total)

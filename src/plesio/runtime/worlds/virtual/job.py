@@ -1,0 +1,228 @@
+"""A virtual worker's membership in its job: what `plesio.runtime.job.Job` is on real sockets."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from plesio.core.clock import Clock
+from plesio.core.errors import PlesioError, TransportError, WorkerLostError
+from plesio.protocol.message import decode, encode
+from plesio.protocol.peers import heartbeat_identity, worker_identity
+from plesio.protocol.to_server import Heartbeat
+from plesio.protocol.to_worker import Alive, Expelled, Lost
+from plesio.runtime.transport import Bulk, Control
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.rack_choice import RackChoice, Wish
+from plesio.runtime.worlds.virtual.connections import ControlLine, WorkerLine
+from plesio.runtime.worlds.virtual.deployment import Deployment
+from plesio.runtime.worlds.virtual.group import VirtualGroup
+from plesio.runtime.worlds.virtual.scheduler import Turn
+
+__all__ = ["VirtualJob"]
+
+
+class VirtualClock:
+    """A worker's time.
+
+    Args:
+        deployment: Whose time it is.
+        turn: The worker's.
+        host: Where it computes.
+    """
+
+    def __init__(self, deployment: Deployment, turn: Turn, *, host: int) -> None:
+        self._deployment = deployment
+        self._turn = turn
+        self._host = host
+
+    def now_s(self) -> float:
+        """Virtual seconds since the simulation began."""
+        return self._deployment.scheduler.now_s(self._turn)
+
+    def unix_s(self) -> float:
+        """The same: a simulation begins at 0."""
+        return self.now_s()
+
+    def sleep_s(self, duration_s: float) -> None:
+        """Compute for as long as ``duration_s`` takes on a core, shared or not."""
+        if duration_s > 0:
+            self._deployment.compute(self._turn, host=self._host, duration_s=duration_s)
+
+    def sleep_until_s(self, deadline_s: float) -> None:
+        """A step: compute until ``deadline_s``, or for as long as that takes on a shared core, and then wind it up."""
+        costs = self._deployment.costs
+        if costs.cores is None:
+            self.sleep_s(max(deadline_s - self.now_s(), costs.gradient_s))
+        else:
+            self._deployment.work(self._turn, host=self._host, work_s=costs.gradient_s)
+            self.sleep_s(deadline_s - self.now_s())
+        self._deployment.work(self._turn, host=self._host, work_s=costs.step_s)
+
+
+class _Pulse:
+    """Hears what a worker must know at once; in a simulation nobody needs to be told that it lives."""
+
+    def __init__(self, deployment: Deployment, turn: Turn, *, rank: int, host: int) -> None:
+        self._deployment = deployment
+        self._turn = turn
+        self._abort: Callable[[], None] = lambda: None
+        self._meter: Meter | None = None
+        self.failure: PlesioError | None = None
+        self.line = ControlLine(
+            heartbeat_identity(rank).encode(), host=host, server=deployment.server(0), on_arrival=self._hear
+        )
+
+    def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
+        """Begin for a run."""
+        self.failure = None
+        self._abort = abort
+        self._meter = meter
+        self._deployment.meters[self._turn] = meter
+
+    def wait_for_failure(self) -> PlesioError | None:
+        """`failure`, waiting for the news of it."""
+        while self.failure is None:
+            self._deployment.scheduler.wait(self._turn)
+        return self.failure
+
+    def quiet(self) -> None:
+        """The training thread sends the last figures itself."""
+        self._meter = None
+
+    def beat(self) -> None:
+        """Send the figures up to now, as a process does several times a lease."""
+        if self._meter is not None:
+            self.line.send(*encode(Heartbeat(report=self._meter.take())))
+
+    def _hear(self, incoming: Control | Bulk) -> None:
+        if not isinstance(incoming, Control):
+            return
+        match decode(incoming.kind, incoming.body, Alive | Lost | Expelled, peer="server 0"):
+            case Lost(workers=workers, fatal=True):
+                self.failure = WorkerLostError.of(workers)
+            case Expelled():
+                self.failure = TransportError("this worker was counted lost; join again")
+            case _:
+                return
+        self._abort()
+        self._deployment.scheduler.wake(self._turn)
+
+
+class VirtualJob:
+    """One virtual worker's membership.
+
+    Args:
+        deployment: The servers, the network and the time.
+        place: Where the worker stands.
+        turn: Its thread's.
+    """
+
+    meet_s = float("inf")
+
+    def __init__(self, deployment: Deployment, place: Place, turn: Turn) -> None:
+        self.place = place
+        self._deployment = deployment
+        self._turn = turn
+        self._host = deployment.host_of(place.rank)
+        self.rack = deployment.cluster.rack_of_host(self._host)
+        self.clock: Clock = VirtualClock(deployment, turn, host=self._host)
+        self._lines: list[WorkerLine] = []
+        self._pulse: _Pulse | None = None
+        self._group: VirtualGroup | None = None
+        self._collective_bytes = 0
+
+    def servers(self, count: int) -> Sequence[WorkerLine]:
+        """Connections to the first ``count`` servers."""
+        while len(self._lines) < count:
+            self._lines.append(
+                WorkerLine(
+                    worker_identity(self.place.rank).encode(),
+                    host=self._host,
+                    server=self._deployment.server(len(self._lines)),
+                    memory=self._deployment.memory,
+                    scheduler=self._deployment.scheduler,
+                    turn=self._turn,
+                    costs=self._deployment.costs,
+                    work=self._work,
+                )
+            )
+        return self._lines[:count]
+
+    def _work(self, work_s: float) -> None:
+        self._deployment.work(self._turn, host=self._host, work_s=work_s)
+
+    def heartbeat(self) -> _Pulse:
+        """Hears what this worker must know at once."""
+        if self._pulse is None:
+            self._pulse = _Pulse(self._deployment, self._turn, rank=self.place.rank, host=self._host)
+        return self._pulse
+
+    def group(self, device_type: str) -> VirtualGroup:
+        """The group of all ranks that the job began with."""
+        if self._group is None:
+            self._group = self._group_of(range(self.place.num_workers))
+        return self._group
+
+    def _group_of(self, ranks: Sequence[int], beside: Sequence[Sequence[int]] = ()) -> VirtualGroup:
+        return VirtualGroup(
+            ranks.index(self.place.rank),
+            meeting=self._deployment.meeting(ranks, beside=beside),
+            turn=self._turn,
+            count_bytes=partial(self._count, ranks),
+            rack=self.rack,
+            part=self._group_of,
+        )
+
+    def _count(self, ranks: Sequence[int], operation: str, num_bytes: int) -> None:
+        self._collective_bytes += self._deployment.count_collective(ranks, self.place.rank, operation, num_bytes)
+
+    def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
+        """The cluster has the racks."""
+        return None
+
+    def abort_collectives(self) -> None:
+        """Wake whoever is blocked in a collective with this worker, with an error."""
+        self._deployment.abort_collectives(self.place.rank)
+
+    def missing(self) -> list[int]:
+        """All come."""
+        return []
+
+    def bytes_sent(self) -> Counter[str]:
+        """Bytes this worker has sent in this job, by class of link."""
+        sent: Counter[str] = Counter(collective=self._collective_bytes)
+        for line in self._lines:
+            sent.update(ipc=line.traffic.ipc.sent, tcp=line.traffic.tcp.sent)
+        return sent
+
+    def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
+        """A function that tells what was sent since ``before``."""
+        return lambda: dict(self.bytes_sent() - before)
+
+    def memory_bytes(self) -> int:
+        """What a worker is said to need: of this process's memory nobody can say whose it is."""
+        return self._deployment.costs.memory_bytes
+
+    def let_servers_go_on(self) -> None:
+        """No worker has started them."""
+
+    def next_run(self) -> None:
+        """A run has ended; what is sent from now on belongs to the next."""
+        for line in (*self._lines, *(() if self._pulse is None else (self._pulse.line,))):
+            line.generation += 1
+
+    def close(self) -> None:
+        """Leave the job."""
+        for line in self._lines:
+            line.close()
+        if self._pulse is not None:
+            self._pulse.line.close()
+
+    def die(self) -> None:
+        """The worker is gone from one moment to the next."""
+        if self._pulse is not None:
+            self._pulse.beat()
+            self._pulse.line.cut()
+        for line in self._lines:
+            line.cut()

@@ -1,0 +1,228 @@
+"""`simulate`: run a worker's code on N virtual workers."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import torch
+
+from plesio.core.errors import PlesioError
+from plesio.core.results import RunResult
+from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
+from plesio.cost.host_costs import HostCosts
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.job_handle import Ambient, within
+from plesio.runtime.worlds.virtual.deployment import Deployment
+from plesio.runtime.worlds.virtual.job import VirtualJob
+from plesio.runtime.worlds.virtual.scheduler import StallError, Turn, WorkerGone
+
+__all__ = ["Outcome", "Progress", "Simulation", "simulate"]
+
+T = TypeVar("T")
+
+LOOK_S = 0.25
+"""Real seconds between two looks at a simulation's progress."""
+
+_SEED_STRIDE = 1_000_003
+
+
+@dataclass(slots=True)
+class Outcome(Generic[T]):
+    """How one worker ended: what its code returned, or raised; neither if it was lost."""
+
+    value: T | None = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation(Generic[T]):
+    """What a simulation yields.
+
+    Attributes:
+        outcomes: By rank.
+        runs: The results of the sessions, in their order.
+        virtual_s: Virtual seconds from beginning to end.
+        num_events: Events of the kernel.
+        num_switches: Turns that went from one thread to another.
+        cross_rack_bytes: Bytes that went from rack to rack.
+    """
+
+    outcomes: dict[int, Outcome[T]]
+    runs: tuple[RunResult, ...]
+    virtual_s: float
+    num_events: int
+    num_switches: int
+    cross_rack_bytes: int
+
+    def values(self) -> list[T | None]:
+        """What the workers returned, by rank; raises what the first of them raised instead."""
+        for rank in sorted(self.outcomes):
+            error = self.outcomes[rank].error
+            if error is not None:
+                raise error
+        return [self.outcomes[rank].value for rank in sorted(self.outcomes)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a simulation is: virtual seconds, steps and samples over all workers, the latest loss (NaN: none)."""
+
+    virtual_s: float
+    steps: int
+    samples: int
+    loss: float
+    mean_staleness: float
+
+
+@dataclass(slots=True)
+class _Stage(Generic[T]):
+    """Workers come and go on it."""
+
+    deployment: Deployment
+    main: Callable[[VirtualJob], T]
+    seed: int
+    num_entered: int = 0
+    outcomes: dict[int, Outcome[T]] = field(default_factory=dict)
+    jobs: dict[int, tuple[VirtualJob, Turn]] = field(default_factory=dict)
+
+    def await_faults(self, faults: Iterator[Fault]) -> None:
+        """Have the next fault happen when its time has come, and then wait for the one after it."""
+        fault = next(faults, None)
+        if fault is None:
+            return
+        kernel = self.deployment.kernel
+
+        def strike() -> None:
+            if fault.kind == "join":
+                self.enter()
+            else:
+                self.lose(fault.worker)
+            self.await_faults(faults)
+
+        kernel.at(max(fault.at_s, kernel.now_s), strike)
+
+    def enter(self) -> None:
+        """A worker begins."""
+        rank, self.num_entered = self.num_entered, self.num_entered + 1
+        workers = self.deployment.num_workers
+        per_host = self.deployment.cluster.workers_per_host
+        place = Place(
+            rank=rank,
+            num_workers=workers,
+            local_rank=rank % per_host,
+            local_workers=min(per_host, workers),
+            address="virtual",
+            port=0,
+            agent_hosts_store=True,
+        )
+        outcome = self.outcomes[rank] = Outcome[T]()
+
+        def body() -> None:
+            job, _ = self.jobs[rank]
+            try:
+                with within(Ambient(job=job)):
+                    outcome.value = self.main(job)
+            except WorkerGone:
+                pass  # as a killed process: it says nothing any more
+            except BaseException as error:  # it is the caller's to raise, on the thread that can
+                outcome.error = error
+            finally:
+                job.close()
+
+        turn = self.deployment.scheduler.spawn(f"worker {rank}", body, seed=self.seed * _SEED_STRIDE + rank)
+        self.jobs[rank] = (VirtualJob(self.deployment, place, turn), turn)
+
+    def lose(self, rank: int) -> None:
+        """A worker is gone from one moment to the next."""
+        if rank in self.jobs:
+            job, turn = self.jobs[rank]
+            job.die()
+            self.deployment.scheduler.end(turn)
+
+
+def simulate(
+    main: Callable[[VirtualJob], T],
+    *,
+    num_workers: int,
+    cluster: Cluster,
+    costs: HostCosts | None = None,
+    faults: Iterable[Fault] = (),
+    seed: int = 0,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Simulation[T]:
+    """Run ``main`` on virtual workers; `plesio.join` in it finds its job by itself.
+
+    Two simulations with equal arguments give equal results, to the bit.
+
+    Args:
+        main: One worker's code, called in a thread of its own for each with its job.
+        num_workers: Workers at the start.
+        cluster: Hosts and links.
+        costs: What exchanging costs processors; None for a typical machine's.
+        faults: Who is lost or joins, in the order of time; may be without end. Who joins has the next free rank.
+        seed: Of the workers' random streams.
+        on_progress: Called a few times a second (of real time), by any thread, and once at the end.
+
+    Raises:
+        ConfigError: The cluster has no room for so many workers.
+        StallError: The workers wait for each other for ever.
+    """
+    deployment = Deployment(cluster, num_workers, costs or HostCosts())
+    stage = _Stage(deployment, main, seed)
+    for _ in range(num_workers):
+        stage.enter()
+    stage.await_faults(iter(faults))
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # sums are then added up in the same order on every machine
+    try:
+        deployment.scheduler.run(on_turn=None if on_progress is None else _Look(deployment, on_progress))
+    except StallError as stall:
+        raise _first_error(stage.outcomes) or stall from stall
+    finally:
+        torch.set_num_threads(num_threads)
+    if on_progress is not None:
+        on_progress(_progress(deployment))
+    return Simulation(
+        outcomes=stage.outcomes,
+        runs=tuple(deployment.server(0).proper.results),
+        virtual_s=deployment.kernel.now_s,
+        num_events=deployment.kernel.num_events,
+        num_switches=deployment.scheduler.num_switches,
+        cross_rack_bytes=deployment.fabric.cross_rack_bytes,
+    )
+
+
+class _Look:
+    """Looks at a simulation, at its turns, but not at all of them."""
+
+    def __init__(self, deployment: Deployment, on_progress: Callable[[Progress], None]) -> None:
+        self._deployment = deployment
+        self._on_progress = on_progress
+        self._next_s = 0.0
+
+    def __call__(self) -> None:
+        if (now_s := time.monotonic()) >= self._next_s:
+            self._next_s = now_s + LOOK_S
+            self._on_progress(_progress(self._deployment))
+
+
+def _first_error(outcomes: dict[int, Outcome[T]]) -> BaseException | None:
+    """What a worker raised by itself: the others wait for it in vain."""
+    errors = [outcome.error for outcome in outcomes.values()]
+    return next(
+        (error for error in errors if error is not None and not isinstance(error, (StallError, PlesioError))), None
+    )
+
+
+def _progress(deployment: Deployment) -> Progress:
+    totals = [meter.totals for meter in deployment.meters.values()]
+    losses = [total.losses[-1] for total in totals if total.losses]
+    return Progress(
+        virtual_s=deployment.kernel.now_s,
+        steps=sum(total.steps for total in totals),
+        samples=sum(total.samples for total in totals),
+        loss=max(losses)[2] if losses else float("nan"),
+        mean_staleness=deployment.server(0).proper.mean_staleness,
+    )

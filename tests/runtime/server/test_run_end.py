@@ -1,0 +1,86 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from plesio.policies import parse_policy
+from plesio.protocol.effects import EndRun
+from plesio.protocol.figures import RunInfo
+from plesio.protocol.message import Message
+from plesio.protocol.to_server import Ended
+from plesio.protocol.to_worker import RunEnded
+from plesio.runtime.coordinator.coordinator import Coordinator
+from plesio.runtime.server.run_end import RunEnd
+from plesio.runtime.server.server_traffic import ServerTraffic
+from support.endpoints import KeepingEndpoint
+
+
+class Job:
+    """Server 0, and what it has told whom."""
+
+    def __init__(self, *others: bytes) -> None:
+        self.told: list[tuple[bytes, type[Message]]] = []
+        self.num_over = 0
+        self.end = RunEnd(
+            ServerTraffic(KeepingEndpoint()),
+            tell=lambda peer, message: self.told.append((peer, type(message))),
+            on_over=self._over,
+        )
+        for peer in others:
+            self.end.serves(peer)
+
+    def _over(self) -> None:
+        self.num_over += 1
+
+
+def coordinator() -> Coordinator:
+    return Coordinator(parse_policy("asp"), info=RunInfo(), expected=[0], num_servers=1)
+
+
+def test_a_run_of_one_server_is_over_at_once():
+    job = Job()
+    job.end.let_go(3)
+    job.end.begin(coordinator(), folder=None)
+    assert job.told == [(b"worker-3", RunEnded)]
+    assert (job.num_over, len(job.end.results), job.end.under_way) == (1, 1, False)
+
+
+def test_a_run_is_over_when_all_servers_have_forgotten_it():
+    job = Job(b"server-1", b"server-2")
+    job.end.let_go(0)
+    job.end.begin(coordinator(), folder=None)
+    assert sorted(job.told) == [(b"server-1", EndRun), (b"server-2", EndRun)]
+    job.end.ended_at(b"server-2", Ended(sent={"tcp": 7}, refused={}))
+    assert job.end.under_way
+    job.end.ended_at(b"server-1", Ended(sent={"tcp": 1}, refused={}))
+    assert (job.num_over, job.told[-1]) == (1, (b"worker-0", RunEnded))
+    assert job.end.results[0].bytes_sent["tcp"] == 8
+
+
+def test_a_server_that_is_gone_is_not_waited_for():
+    job = Job(b"server-1")
+    job.end.begin(coordinator(), folder=None)
+    job.end.gone(b"worker-0")
+    assert job.end.under_way
+    job.end.gone(b"server-1")
+    assert job.num_over == 1
+    job.end.begin(coordinator(), folder=None)
+    assert job.num_over == 2, "nor asked again"
+
+
+def test_the_end_of_the_job_closes_the_records_of_a_run_that_is_ending(tmp_path: Path):
+    job = Job(b"server-1")
+    job.end.begin(coordinator(), folder=tmp_path / "run")
+    job.end.give_up_waiting()
+    assert json.loads((tmp_path / "run" / "results.json").read_text())
+    assert (tmp_path / "run" / "events.jsonl").exists()
+    job.end.give_up_waiting()
+    assert job.num_over == 1
+
+
+def test_results_that_cannot_be_written_are_a_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    (tmp_path / "run").write_text("a file where the folder would be")
+    job = Job()
+    job.end.begin(coordinator(), folder=tmp_path / "run")
+    assert "could not be written" in caplog.text
+    assert (job.num_over, len(job.end.results)) == (1, 1)

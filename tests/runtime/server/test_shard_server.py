@@ -1,0 +1,168 @@
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from plesio.protocol.bulk import Initial, Pull, Pulled, Push, Shared, SharedRequest
+from plesio.protocol.effects import AdmitOrder, ApplyOrder, CreditOrder, DropOrder, Order, SnapshotOrder
+from plesio.protocol.message import Message, decode, kind_of
+from plesio.protocol.peers import worker_identity
+from plesio.runtime.parameters.layout import Layout
+from plesio.runtime.server.shard_server import ShardServer
+from plesio.runtime.transport import Bulk, Header
+from plesio.testing import FakeClock
+from support.endpoints import KeepingEndpoint
+
+LAYOUT = Layout.of([("w", torch.zeros(4), "parameter", 0)], num_servers=1)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker was sent."""
+
+    worker: int
+    request: int
+    version: int
+    credit: int
+    held_s: float
+    values: list[float]
+
+
+class Host:
+    """A shard with the values 0, 1, 2, 3, and its workers."""
+
+    def __init__(self) -> None:
+        self.endpoint = KeepingEndpoint()
+        self.clock = FakeClock()
+        initial = Initial(slices=LAYOUT.rows(0), update="delta", optimizer=None, state=None)
+        payload = np.arange(4, dtype=np.float32)
+        bulk = self.message(0, initial, clock=0, payload=payload)
+        self.shard = ShardServer(bulk, initial, endpoint=self.endpoint, index=0, clock=self.clock)
+        self.endpoint.bulks.clear()
+        self.endpoint.released.clear()
+
+    @property
+    def released(self) -> list[tuple[int, int]]:
+        """Updates whose payload is no longer needed."""
+        pushed = kind_of(Push)
+        headers = [bulk.header for bulk in self.endpoint.released if bulk.header.kind == pushed]
+        return [(header.worker, header.clock) for header in headers]
+
+    def message(
+        self, worker: int, message: Message, *, clock: int, payload: np.ndarray | None = None, request: int = 0
+    ) -> Bulk:
+        header = Header(kind=kind_of(type(message)), generation=0, worker=worker, clock=clock, request=request)
+        numbers = np.empty(0, np.uint8) if payload is None else payload.view(np.uint8)
+        return Bulk(peer=worker_identity(worker).encode(), header=header, meta={}, payload=numbers)
+
+    def answers(self) -> list[Answer]:
+        """What has been sent since the last call."""
+        sent, self.endpoint.bulks = self.endpoint.bulks, []
+        found = []
+        for _, header, meta, payload in sent:
+            pulled = decode(header.kind, meta, Pulled, peer="server 0")
+            values = payload.view(np.float32).tolist()
+            found.append(
+                Answer(header.worker, header.request, header.base_version, pulled.credit, pulled.held_s, values)
+            )
+        return found
+
+    def push(self, worker: int, *, clock: int, value: float) -> None:
+        push = Push(num_steps=1, num_samples=1, present=None, finished=())
+        bulk = self.message(worker, push, clock=clock, payload=np.full(4, value, dtype=np.float32))
+        part = self.shard.take(bulk, push, snapshots=())
+        assert part is not None
+        assert (part.event.worker, part.event.clock, part.server) == (worker, clock, 0)
+
+    def pull(self, worker: int, *, after: int, clock: int, known: int | None = 0) -> list[Answer]:
+        pull = Pull(after=after, known=known)
+        self.shard.take(self.message(worker, pull, clock=clock, request=worker * 100 + clock), pull, snapshots=())
+        return self.answers()
+
+    def order(self, order: Order) -> list[Answer]:
+        self.shard.carry_out([order])
+        return self.answers()
+
+    def apply(self, *updates: tuple[int, int], version: int) -> list[Answer]:
+        return self.order(ApplyOrder(updates=updates, weight=1.0, version=version, num_live=1))
+
+    def shared(self, *, snapshot: int | None) -> list[float]:
+        request = SharedRequest(snapshot=snapshot, optimizer=False)
+        self.shard.take(self.message(0, request, clock=0), request, snapshots=())
+        [(_, header, meta, payload)] = self.endpoint.bulks
+        self.endpoint.bulks.clear()
+        decode(header.kind, meta, Shared, peer="server 0")
+        return payload.view(np.float32).tolist()
+
+
+def test_pull_waits_for_the_decision_on_the_update_and_for_credit():
+    host = Host()
+    host.order(CreditOrder(worker=0, clock=1))
+    host.push(0, clock=1, value=1.0)
+    assert host.pull(0, after=1, clock=1) == []
+    host.clock.sleep_s(1.0)
+    assert host.apply((0, 1), version=1) == [], "decided, but no credit for a second step"
+    host.clock.sleep_s(2.0)
+    [answer] = host.order(CreditOrder(worker=0, clock=3))
+    assert (answer.request, answer.credit, answer.held_s) == (1, 3, 3.0)
+    assert answer.values == [1.0, 2.0, 3.0, 4.0]
+    assert host.released == [(0, 1)]
+
+
+def test_credit_alone_is_not_enough_either():
+    host = Host()
+    host.order(CreditOrder(worker=0, clock=9))
+    host.push(0, clock=2, value=1.0)
+    assert host.pull(0, after=2, clock=2) == []
+    [answer] = host.apply((0, 2), version=1)
+    assert answer.version == 1
+
+
+def test_pull_with_nothing_outstanding_is_answered_at_once():
+    host = Host()
+    host.order(CreditOrder(worker=0, clock=2))
+    [answer] = host.pull(0, after=0, clock=0, known=None)
+    assert answer.values == [0.0, 1.0, 2.0, 3.0]
+    assert answer.held_s == 0.0
+
+
+def test_orders_for_one_worker_do_not_answer_another():
+    host = Host()
+    assert host.pull(0, after=0, clock=0) == []
+    assert host.pull(1, after=0, clock=0) == []
+    answers = host.order(CreditOrder(worker=1, clock=1))
+    assert [answer.worker for answer in answers] == [1]
+
+
+def test_refused_update_is_decided_and_the_worker_is_rid_of_its_steps():
+    host = Host()
+    host.order(CreditOrder(worker=0, clock=5))
+    host.push(0, clock=1, value=7.0)
+    assert host.pull(0, after=1, clock=1, known=0) == []
+    [answer] = host.order(DropOrder(worker=0, clock=1))
+    # nothing has changed since version 0, but the worker's replica has: it gets everything
+    assert answer.values == [0.0, 1.0, 2.0, 3.0]
+    assert host.released == [(0, 1)]
+    [answer] = host.pull(0, after=1, clock=2, known=0)
+    assert answer.values == [], "once is enough"
+
+
+def test_admission_takes_the_clock_back():
+    host = Host()
+    host.order(CreditOrder(worker=0, clock=9))
+    host.push(0, clock=8, value=1.0)
+    host.apply((0, 8), version=1)
+    host.order(AdmitOrder(worker=0, clock=3))
+    host.push(0, clock=4, value=1.0)
+    assert host.pull(0, after=4, clock=4) == [], "what it sent before its rest says nothing about this update"
+    [answer] = host.apply((0, 4), version=2)
+    assert answer.version == 2
+
+
+def test_snapshot_can_be_asked_for_later():
+    host = Host()
+    host.order(SnapshotOrder(number=0))
+    host.push(0, clock=1, value=5.0)
+    host.apply((0, 1), version=1)
+    assert host.shared(snapshot=0) == [0.0, 1.0, 2.0, 3.0]
+    assert host.shared(snapshot=None) == [5.0, 6.0, 7.0, 8.0]

@@ -1,0 +1,230 @@
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from plesio.core.clock import MonotonicClock
+from plesio.core.trace import TraceWriter
+from plesio.policies.adaptive import GuardConfig, ReviewConfig
+from plesio.runtime.worker.exchange.exchange import Progress
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.monitor import Sketch, StepMonitor
+from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.timeline import Timeline
+
+
+def sketch_of(parts: list[torch.Tensor], *, size: int = 64) -> np.ndarray:
+    sketch = Sketch(size)
+    for part in parts:
+        sketch.add(part)
+    return np.array(sketch.take())
+
+
+def test_the_norm_is_exact_and_the_sketch_linear():
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(1000, generator=generator) for _ in range(2))
+    assert sketch_of([x])[0] == pytest.approx(float(x.square().sum()), rel=1e-6)
+    np.testing.assert_allclose(sketch_of([x])[1:] - sketch_of([y])[1:], sketch_of([x - y])[1:], atol=1e-4)
+
+
+def test_parts_make_the_whole_and_positions_matter():
+    x = torch.arange(200, dtype=torch.float32)
+    assert sketch_of([x]).shape == (65,)
+    assert sketch_of([x[:64], x[64:]]) == pytest.approx(sketch_of([x]), rel=1e-5)
+    assert not np.allclose(sketch_of([x[:60], x[60:]])[1:], sketch_of([x[60:], x[:60]])[1:])
+
+
+def test_inner_products_are_kept_without_bias():
+    """Over 400 pairs the mean of <s(x), s(y)> - <x, y> is within four of its standard errors of 0."""
+    generator = torch.Generator().manual_seed(2)
+    errors = []
+    for _ in range(400):
+        x, y = (torch.randn(2048, generator=generator) for _ in range(2))
+        y += 0.5 * x
+        exact = float(torch.dot(x, y))
+        errors.append((float(sketch_of([x])[1:] @ sketch_of([y])[1:]) - exact) / float(x.norm() * y.norm()))
+    assert abs(np.mean(errors)) < 4 * np.std(errors) / 20
+    assert np.std(errors) < 1.5 * np.sqrt(2 / 64)
+
+
+def sparse_of(dense: torch.Tensor) -> torch.Tensor:
+    """The same gradient, and its first row in two halves."""
+    rows = dense.clone()
+    rows[0] /= 2
+    rows = torch.cat([rows, rows[:1]])
+    places = torch.tensor([[*range(len(dense)), 0]])
+    return torch.sparse_coo_tensor(places, rows, dense.shape, check_invariants=False)
+
+
+def test_the_sketch_of_a_sparse_gradient_is_that_of_the_same_dense_one():
+    generator = torch.Generator().manual_seed(6)
+    table = torch.randn(30, 7, generator=generator) * (torch.rand(30, 1, generator=generator) < 0.3)
+    before = torch.randn(50, generator=generator)
+    dense, sparse = Sketch(64), Sketch(64)
+    for sketch in (dense, sparse):
+        sketch.add(before)
+    dense.add(table.reshape(-1))
+    sparse.add_rows(table.to_sparse(1))
+    assert sparse.take() == pytest.approx(dense.take(), rel=1e-5, abs=1e-5)
+
+
+def test_nothing_measured_is_nothing_told():
+    assert Sketch(8).take() == ()
+
+
+Cut = Callable[[torch.Tensor], list[list[torch.Tensor]]]
+PIECES: dict[str, Cut] = {
+    "one": lambda g: [[g]],
+    "parameters": lambda g: [[g[:300], g[300:310], g[310:]]],
+    "buckets": lambda g: [[g[:600]], [g[600:]]],
+}
+
+
+def make_timeline() -> Timeline:
+    clock = MonotonicClock()
+    return Timeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
+
+
+def monitor_of(guard: GuardConfig | None, timeline: Timeline | None = None) -> StepMonitor:
+    timeline, rounds = timeline or make_timeline(), RoundRecords(0, 4)
+    return StepMonitor(0, config=ReviewConfig(), guard=guard, timeline=timeline, rounds=rounds, total_samples=None)
+
+
+def gradients(num_steps: int, *, size: int = 1000) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    return [torch.randn(size, generator=generator) for _ in range(num_steps)]
+
+
+def step(
+    monitor: StepMonitor, clock: int, pieces: list[list[torch.Tensor]], *, loss: float | None = 1.0, rate: float = 0.1
+) -> bool:
+    finite = all([monitor.measure(parts) for parts in pieces])  # noqa: C419 (every piece is to be measured)
+    monitor.step(Progress(clock, 4, None, loss, 0.0), rate=rate)
+    return finite
+
+
+@pytest.mark.parametrize("cut", PIECES.values(), ids=PIECES.keys())
+def test_ordinary_gradients_are_left_as_they_are_and_a_spike_is_scaled_down(cut: Cut) -> None:
+    monitor = monitor_of(GuardConfig())
+    for clock, gradient in enumerate(gradients(100), start=1):
+        before = gradient.clone()
+        assert step(monitor, clock, cut(gradient))
+        assert torch.equal(gradient, before)
+    assert monitor.clipped is None
+    (spike,) = gradients(1)
+    unspoilt = spike.clone()
+    spike *= 50
+    assert step(monitor, 101, cut(spike))
+    torch.testing.assert_close(spike, unspoilt / 4, rtol=0.1, atol=0.05)  # the usual norm is not this one's
+    assert monitor.take(101, learning_rate=0.1).num_clipped == 1
+    assert monitor.take(102, learning_rate=0.1).num_clipped == 0
+    assert "in 1 steps, first in step 101" in str(monitor.clipped)
+
+
+def test_sparse_gradients_are_judged_scaled_down_and_found_not_finite_as_dense_ones_are():
+    plain, mixed = monitor_of(GuardConfig()), monitor_of(GuardConfig())
+    for clock, gradient in enumerate([*gradients(100), 50 * gradients(1)[0]], start=1):
+        layer, table = gradient[:400].clone(), gradient[400:].view(60, 10)
+        rows = sparse_of(table)
+        assert step(plain, clock, [[gradient]])
+        assert step(mixed, clock, [[layer, rows]])
+        torch.testing.assert_close(layer, gradient[:400])
+        torch.testing.assert_close(rows.to_dense(), table)
+    seen = [monitor.take(101, learning_rate=0.1) for monitor in (plain, mixed)]
+    assert [review.num_clipped for review in seen] == [1, 1]
+    norms = [[row[1] for row in review.gradients] for review in seen]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+    table[3, 3] = torch.inf
+    assert not step(mixed, 102, [[layer, sparse_of(table)]])
+
+
+def test_while_the_loss_is_extraordinary_the_gradient_counts_as_if_it_were():
+    monitor = monitor_of(GuardConfig())
+    steps = gradients(104)
+    for clock, gradient in enumerate(steps[:100], start=1):
+        step(monitor, clock, [[gradient]])
+    clipped = []
+    for clock, (gradient, loss) in enumerate(zip(steps[100:], [9.0, 9.0, 1.0, 1.0], strict=True), start=101):
+        before = gradient.norm()
+        step(monitor, clock, [[gradient]], loss=loss)
+        clipped.append(bool(gradient.norm() < before))
+    assert clipped == [False, True, True, False]
+
+
+def test_a_review_has_the_sketch_of_the_parameters_and_the_rates_of_its_steps():
+    generator = torch.Generator().manual_seed(5)
+    before = [torch.randn(300, generator=generator, requires_grad=True), torch.randn(7, 10, generator=generator)]
+    way = [0.01 * torch.randn(part.shape, generator=generator) for part in before]
+    after = [part.detach() + more for part, more in zip(before, way, strict=True)]
+    before[1], after[1] = before[1].double(), after[1].double()
+    unspoilt = [part.clone() for part in after]
+    monitor = monitor_of(GuardConfig())
+    reviews = []
+    for clock, parameters in enumerate((before, after), start=1):
+        step(monitor, clock, [gradients(1)], rate=0.3 * clock)
+        monitor.forget()  # a change between two reviews is part of the way
+        reviews.append(monitor.take(clock, learning_rate=0.1, parameters=parameters))
+    assert [review.summed_rate for review in reviews] == [0.3, 0.6]
+    assert [len(review.gradients) for review in reviews] == [1, 1]
+    sketched = np.array(reviews[1].position) - np.array(reviews[0].position)
+    assert all(map(torch.equal, after, unspoilt))
+    np.testing.assert_allclose(sketched, sketch_of([torch.cat([part.flatten() for part in way])])[1:], atol=1e-5)
+    assert monitor_of(None).take(1, learning_rate=0.1, parameters=before).position == ()
+
+
+def test_without_a_guard_nothing_is_scaled_down():
+    monitor = monitor_of(None)
+    for clock, gradient in enumerate(gradients(101), start=1):
+        spoilt = gradient * (1000 if clock == 101 else 1)
+        before = spoilt.clone()
+        step(monitor, clock, [[spoilt]])
+        assert torch.equal(spoilt, before)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_said_and_left_to_be_refused(value: float):
+    monitor = monitor_of(GuardConfig())
+    assert step(monitor, 1, [[torch.ones(4), torch.ones(2)]])
+    assert not step(monitor, 2, [[torch.ones(4), torch.tensor([1.0, value])]])
+    assert not step(monitor, 3, [[torch.tensor([1.0, value])]])
+    assert step(monitor, 4, [[]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_any_floating_dtype_and_sparse_gradients_are_measured(dtype: torch.dtype):
+    monitor = monitor_of(GuardConfig())
+    sparse = torch.sparse_coo_tensor([[1, 1]], [3.0, 4.0], (4,), dtype=torch.float32, check_invariants=True)
+    dense = torch.full((2,), 300.0, dtype=dtype)  # its square is beyond float16
+    assert step(monitor, 1, [[dense, sparse]])
+    review = monitor.take(1, learning_rate=0.1)
+    assert review.gradients[0][1] == pytest.approx(2 * 300.0**2 + 49.0)
+
+
+def test_what_a_change_took_is_no_steps_time():
+    timeline = make_timeline()
+    monitor = monitor_of(None, timeline)
+    timeline.blocked(0.0, 0.1, clock=1)
+    step(monitor, 1, [])
+    timeline.blocked(0.1, 0.7, clock=1)
+    monitor.forget()
+    timeline.blocked(0.7, 0.9, clock=2)
+    step(monitor, 2, [])
+    assert monitor.take(2, learning_rate=0.1).blocked_s == pytest.approx((0.2,))
+
+
+def test_on_the_store_progress_is_what_it_would_be_if_all_trained_alike() -> None:
+    monitor = StepMonitor(
+        0,
+        config=ReviewConfig(),
+        guard=None,
+        timeline=make_timeline(),
+        rounds=RoundRecords(0, 4),
+        total_samples=200,
+    )
+    monitor.step(Progress(1, 4, 40, None, 0.0))
+    for clock in range(2, 7):
+        monitor.step(Progress(clock, 4, None, None, 0.0))
+    review = monitor.take(6, learning_rate=0.1, momentum=0.0, normalises=False, parameters=[])
+    assert review.progress == (40 + 5 * 4 * 4) / 200

@@ -1,0 +1,379 @@
+"""Adaptive runs in racks: held against training written out by hand, and what they choose, take and send."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import plesio
+from plesio.core.results import RunResult
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
+from plesio.cost.step_time import Constant, LogNormal, StepTime
+from plesio.policies import BSP, Hierarchical, Policy, Reviewed, Steer, parse_policy, read_log, verify
+from plesio.policies.adaptive.controller import Decision
+from plesio.policies.adaptive.system.setting import Sent
+from plesio.protocol.figures import RunInfo
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import Simulation, simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
+from plesio.testing import LocalJob
+from support.decisions import script, to
+from support.problems import Problem, perceptron
+from support.workers import cluster_of_racks, pretend_hosts, racks_of, workers_of
+
+NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE = 240, 5, 4
+TOLERANCE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-11}
+"""float64, some hundred steps of a contraction."""
+STEP = Constant(mean_s=0.02)
+
+
+def build(hidden: int = 6) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = perceptron(NUM_FEATURES, hidden)
+    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def cluster(sizes: Sequence[int], *, uplink_bytes_per_s: float = 2e6, nic_bytes_per_s: float = 1e9) -> Cluster:
+    return cluster_of_racks(
+        sizes,
+        nic=Link(latency_s=20e-6, bytes_per_s=nic_bytes_per_s),
+        uplink=Link(latency_s=100e-6, bytes_per_s=uplink_bytes_per_s),
+    )
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """What one worker saw and ended with."""
+
+    batches: list[list[int]] = field(default_factory=list)
+    parameters: list[torch.Tensor] = field(default_factory=list)
+    transitions: list[plesio.Transition] = field(default_factory=list)
+
+
+def train(
+    policy: str, *, job: VirtualJob | None = None, step: StepTime = STEP, rank: int = 0, epochs: int = 8,
+    hidden: int = 6, trace: Path | None = None,
+) -> tuple[Worker, RunResult]:  # fmt: skip
+    """One worker's training."""
+    model, optimizer = build(hidden)
+    saw = Worker()
+    pacer = Pacer(step_time=step, seed=5, worker=rank, **({} if job is None else {"clock": job.clock}))
+    session = plesio.join(
+        model,
+        optimizer,
+        policy=policy,
+        trace=trace,
+        on_transition=lambda transition, _: saw.transitions.append(transition),
+        options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7)),
+    )
+    with session:
+        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
+        for index, x, y in session.shard(loader, samples=epochs * NUM_SAMPLES):
+            saw.batches.append(index.tolist())
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            session.step(loss)
+    saw.parameters = [parameter.detach().clone() for parameter in model.parameters()]
+    return saw, session.report()
+
+
+def run(
+    policy: str,
+    *,
+    sizes: Sequence[int] = (2, 2),
+    steps: Sequence[StepTime] | None = None,
+    links: Mapping[str, float] | None = None,
+    **options: Any,
+) -> Simulation[Worker]:
+    """Train on virtual workers in racks of these sizes."""
+
+    def work(job: VirtualJob) -> Worker:
+        rank = job.place.rank
+        return train(policy, job=job, step=STEP if steps is None else steps[rank], rank=rank, **options)[0]
+
+    return simulate(work, num_workers=sum(sizes), cluster=cluster(sizes, **(links or {})))
+
+
+def racks(period: int, delay: int = 0, **flags: Any) -> Decision:
+    return to(period, delay, by_racks=True, **flags)
+
+
+# Held against training by hand
+
+
+class ByHand:
+    """The same training without Plesio: a model for each worker, and sums in plain sight."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.num_workers = sum(sizes)
+        self.racks = racks_of(sizes)
+        self.models, self.optimizers = zip(*(build() for _ in range(self.num_workers)), strict=True)
+        self.parameters = [list(model.parameters()) for model in self.models]
+        self.data = Problem(NUM_SAMPLES, NUM_FEATURES)
+        self.pending: tuple[int, list[list[torch.Tensor]], list[torch.Tensor]] | None = None
+        self.merged = 0
+
+    def groups(self, policy: Policy) -> list[list[int]]:
+        """Who steps together."""
+        if isinstance(policy, BSP):
+            return [list(range(self.num_workers))]
+        return self.racks if isinstance(policy, Hierarchical) else [[one] for one in range(self.num_workers)]
+
+    def step(self, clock: int, batches: Sequence[Sequence[int]], policy: Policy, shares: Sequence[float]) -> None:
+        for model, batch in zip(self.models, batches, strict=True):
+            model.zero_grad()
+            (model(self.data.x[batch]) - self.data.y[batch]).square().mean().backward()
+        for group in self.groups(policy):
+            sizes = [len(batches[worker]) if shares else 1 for worker in group]
+            for same in zip(*(self.parameters[worker] for worker in group), strict=True):
+                mean = sum(size / sum(sizes) * p.grad for size, p in zip(sizes, same, strict=True))
+                for parameter in same:
+                    parameter.grad = mean.clone()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        if isinstance(policy, BSP):
+            return
+        if self.pending is not None and self.pending[0] + policy.delay == clock and policy.delay:
+            self.merge(stepped=True)
+        if clock % policy.period == 0:
+            self.start(clock, policy, shares)
+            if policy.delay == 0:
+                self.merge(stepped=False)
+
+    @torch.no_grad()
+    def start(self, clock: int, policy: Policy, shares: Sequence[float]) -> None:
+        weights = [0.0] * self.num_workers
+        for group in self.groups(policy):
+            for worker in group:
+                whole = sum(shares[other] for other in group) if shares else len(group) / self.num_workers
+                weights[worker] = whole / len(group)
+        sent = [[p.clone() for p in own] for own in self.parameters]
+        means = [sum(w * p for w, p in zip(weights, same, strict=True)) for same in zip(*sent, strict=True)]
+        self.pending = clock, sent, means
+
+    @torch.no_grad()
+    def merge(self, *, stepped: bool) -> None:
+        if self.pending is None:
+            return
+        (clock, sent, means), self.pending = self.pending, None
+        for own, before in zip(self.parameters, sent, strict=True):
+            for parameter, one, mean in zip(own, before, means, strict=True):
+                parameter.add_(mean - one) if stepped else parameter.copy_(mean)
+        self.merged = clock
+
+    @torch.no_grad()
+    def change(self, clock: int, before: Policy, after: Policy | None, shares: Sequence[float]) -> None:
+        """Settle, and give those that step together from now on the mean of all momenta, unless they had the same."""
+        if isinstance(before, BSP):
+            return
+        self.merge(stepped=self.pending is not None and self.pending[0] != clock)
+        if self.merged != clock:
+            self.start(clock, before, shares)
+            self.merge(stepped=False)
+        if after is None or all(any(set(g) <= set(of) for of in self.groups(before)) for g in self.groups(after)):
+            return
+        for same in zip(*self.parameters, strict=True):
+            states = [optimizer.state[p] for optimizer, p in zip(self.optimizers, same, strict=True)]
+            mean = sum(state["momentum_buffer"] for state in states) / self.num_workers
+            for state in states:
+                state["momentum_buffer"] = mean.clone()
+
+
+def by_hand(workers: Sequence[Worker], result: RunResult, *, sizes: Sequence[int]) -> list[torch.Tensor]:
+    """Train on the batches that the workers saw, with the changes that the result tells of."""
+    changes = {one["clock"]: (one["policy"], one["shares"]) for one in result.decisions}
+    hand, policy, shares = ByHand(sizes), parse_policy(result.decisions[0]["before"]), ()
+    num_steps = len(workers[0].batches)
+    for clock in range(1, num_steps + 1):
+        hand.step(clock, [worker.batches[clock - 1] for worker in workers], policy, shares)
+        if clock in changes:
+            spec, shares = changes[clock]
+            if (after := parse_policy(spec)) != policy:
+                hand.change(clock, policy, after, shares)
+            policy = after
+    hand.change(num_steps, policy, None, shares)
+    return [parameter.detach() for parameter in hand.parameters[0]]
+
+
+UNEQUAL = (0.4, 0.1, 0.25, 0.25)
+"""Samples of four workers; their racks have as many."""
+LOPSIDED = (0.4, 0.3, 0.2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "decisions"),
+    [
+        pytest.param((2, 2), [racks(4), to(1)], id="there and back"),
+        pytest.param((2, 2), [racks(8, 4), racks(2, 1), to(1), racks(4, 2)], id="with delays"),
+        pytest.param((2, 2), [to(4, 2), racks(4), to(2), racks(2), to(1)], id="by workers and by racks"),
+        pytest.param((3, 2), [racks(4, 2), to(4), racks(2), to(1)], id="racks of different sizes"),
+        pytest.param((2, 2), [racks(4, shares=UNEQUAL), to(1, shares=UNEQUAL)], id="shares within a rack"),
+        pytest.param(
+            (2, 2),
+            [racks(4, 2, shares=LOPSIDED), racks(4, shares=UNEQUAL), to(4, shares=LOPSIDED), racks(2)],
+            id="shares between racks",
+        ),
+    ],
+)
+@pytest.mark.parametrize("direction", ["first", pytest.param("last", marks=pytest.mark.slow)])
+def test_a_run_that_changes_is_the_one_written_out_by_hand(
+    sizes: Sequence[int], decisions: list[Decision], direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, *decisions)
+    simulation = run(f"adaptive,phase.direction={direction}", sizes=sizes)
+    workers, [result] = workers_of(simulation), simulation.runs
+    assert [one["policy"] for one in result.decisions] == [decision.setting.spec for decision in decisions]
+    for found, wanted in zip(workers[0].parameters, by_hand(workers, result, sizes=sizes), strict=True):
+        torch.testing.assert_close(found, wanted, **TOLERANCE)
+    changes = [one["clock"] for one in result.decisions if one["policy"] != one["before"]]
+    for worker in workers:
+        assert [transition.clock for transition in worker.transitions] == changes
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 2)], ids=str)
+def test_a_run_that_rounds_between_racks_for_a_while_is_near_to_the_one_that_does_not(
+    sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a way through every kind of change; the error of rounding is at most a 127th of the largest delta of each."""
+    script(
+        monkeypatch,
+        racks(4, sent=Sent.ROUNDED),
+        racks(2),
+        racks(2, sent=Sent.ROUNDED),
+        to(1),
+        racks(8, sent=Sent.ROUNDED),
+    )
+    simulation = run("adaptive", sizes=sizes)
+    workers, [result] = workers_of(simulation), simulation.runs
+    assert [parse_policy(one["policy"]).compression.spec for one in result.decisions] == [
+        "qsgd:8", "none", "qsgd:8", "none", "qsgd:8",
+    ]  # fmt: skip
+    for found, wanted in zip(workers[0].parameters, by_hand(workers, result, sizes=sizes), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=2e-2)
+        assert not torch.equal(found, wanted), "something was rounded"
+    for worker in workers[1:]:
+        for one, other in zip(worker.parameters, workers[0].parameters, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_back_to_the_last_good_state_from_steps_by_racks(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, racks(4, 2, keep=True), racks(4, 2), to(1, restore=True), to(1))
+    simulation = run("adaptive")
+    [result] = simulation.runs
+    assert [(one["policy"], one["restore"]) for one in result.decisions][-1] == ("bsp", True)
+    workers = workers_of(simulation)
+    assert workers[0].transitions[-1].restored
+    for worker in workers[1:]:
+        for one, other in zip(worker.parameters, workers[0].parameters, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+# What it chooses, what that takes, and what crosses racks
+
+SYSTEM_ALONE = "adaptive,gradient=off,noise=off,phase=off,feedback=off,progress=off,guard=off"
+LARGE = {"hidden": 1024, "epochs": 12}
+"""A model of 57 kB: 43 ms of a ring over an uplink of 2 MB/s, and 0.1 ms within a rack."""
+
+
+def last_policy(simulation: Simulation[Worker]) -> Policy:
+    return parse_policy(simulation.runs[0].decisions[-1]["policy"])
+
+
+def test_with_a_slow_uplink_it_goes_by_racks_and_the_log_replays(tmp_path: Path) -> None:
+    simulation = run(SYSTEM_ALONE, trace=tmp_path, **LARGE)
+    assert isinstance(last_policy(simulation), Hierarchical)
+    log = read_log(tmp_path / "events.jsonl")
+    assert verify(log) is None
+    assert {entry.event.rack for entry in log.entries if isinstance(entry.event, Reviewed)} == {0, 1}
+
+
+def test_a_step_takes_what_was_predicted_and_less_crosses_racks(tmp_path: Path) -> None:
+    steps = [LogNormal(mean_s=0.02, cv=0.1)] * 4
+    simulation = run(SYSTEM_ALONE, steps=steps, trace=tmp_path, **LARGE)
+    [result] = simulation.runs
+    policy = last_policy(simulation)
+    assert isinstance(policy, Hierarchical)
+    steers = [
+        action
+        for entry in read_log(tmp_path / "events.jsonl").entries
+        for action in entry.actions
+        if isinstance(action, Steer)
+    ]
+    last = next(steer for steer in steers if parse_policy(steer.policy) == policy)
+    predicted_s = statistics.fmean(dict(steer.inputs)["system.step_s"] for steer in steers if steer.clock > last.clock)
+    at_s = {point.clock: point.at_s for point in result.losses}
+    begin, end = min(clock for clock in at_s if clock > last.clock), max(at_s)
+    assert (at_s[end] - at_s[begin]) / (end - begin) == pytest.approx(predicted_s, rel=0.03)
+    [bsp] = run("bsp", steps=steps, **LARGE).runs
+    assert result.bytes_sent_cross_rack < 0.27 * bsp.bytes_sent_cross_rack
+
+
+VERY_SLOW = {"uplink_bytes_per_s": 1e5}
+"""An exchange between racks lasts half a second, 25 steps: what slack training may have does not hide it."""
+FEW_STEPS = f"{SYSTEM_ALONE},system.largest_period=2,topology.largest_period=4"
+
+
+def test_on_a_very_slow_uplink_it_rounds_between_racks_and_the_log_replays(tmp_path: Path) -> None:
+    rounded, full = (
+        run(f"{FEW_STEPS}{rest}", links=VERY_SLOW, trace=tmp_path / name, **LARGE)
+        for name, rest in (("rounded", ""), ("full", ",system.compress=off"))
+    )
+    assert last_policy(rounded).spec == "hier:bsp/local_sgd:4,compress=qsgd:8"
+    assert last_policy(full).spec == "hier:bsp/local_sgd:4"
+    assert verify(read_log(tmp_path / "rounded" / "events.jsonl")) is None
+    assert rounded.runs[0].wall_s < 0.6 * full.runs[0].wall_s
+    last = rounded.runs[0].decisions[-1]
+    assert "without rounding between racks" in last["reason"]
+    assert dict(last["inputs"])["topology.rounded_step_s"] < dict(last["inputs"])["topology.step_s"]
+
+
+@pytest.mark.parametrize("links", [{"uplink_bytes_per_s": 1e9}, {"uplink_bytes_per_s": 2e6, "nic_bytes_per_s": 2e6}])
+def test_with_equal_links_it_does_not(links: Mapping[str, float]) -> None:
+    """In the second case every way is slow: within a rack it takes half as long, and single workers hide all of it."""
+    assert not isinstance(last_policy(run(SYSTEM_ALONE, links=links, **LARGE)), Hierarchical)
+
+
+def test_left_out_or_with_a_worker_a_rack_nobody_steps_by_racks() -> None:
+    for policy, sizes in ((f"{SYSTEM_ALONE},topology=off", (2, 2)), (SYSTEM_ALONE, (1, 1, 1, 1))):
+        decisions = run(policy, sizes=sizes, **LARGE).runs[0].decisions
+        assert {one["policy"].partition(":")[0] for one in decisions} <= {"bsp", "bsp,compress=qsgd", "local_sgd"}
+        assert not any(name.startswith("topology.") for one in decisions for name in one["inputs"])
+
+
+# Real processes
+
+
+def pretend_two_hosts(policy: str) -> dict[str, Any]:
+    """This file's program on a process, half of whose job is on another host: what it saw and made, as plain values."""
+    rank = pretend_hosts(2)
+    saw, result = train(policy, rank=rank, step=Constant(mean_s=0.002), epochs=30)
+    parameters = [parameter.tolist() for parameter in saw.parameters]
+    return {"batches": saw.batches, "parameters": parameters, "result": result.to_json()}
+
+
+@pytest.mark.slow
+def test_on_processes_a_run_by_racks_is_the_one_written_out_by_hand() -> None:
+    """DDP in the racks, Gloo between them; what is changed when is decided by the time that steps really take.
+
+    Racks have to be little slower only, so that they are used although there is but one host; what the test's own
+    hand cannot do (rounding, short steps, the store, what the guard does) is left out.
+    """
+    system = "system.compress=off,system.largest_period=8,system.store=off"
+    policy = f"adaptive,feedback=off,guard=off,topology.tolerance=0.99,{system}"
+    with LocalJob(4) as job:
+        endings = job.run(Path(__file__), "pretend_two_hosts", timeout_s=100, policy=policy)
+    for ending in endings.values():
+        assert ending.error is None, ending.trace
+    found = [endings[rank].value for rank in range(4)]
+    result = RunResult.from_json(found[0]["result"])
+    assert any(one["policy"].startswith("hier") for one in result.decisions)
+    workers = [Worker(batches=one["batches"]) for one in found]
+    expected = by_hand(workers, result, sizes=(2, 2))
+    for mine, wanted in zip(found[0]["parameters"], expected, strict=True):
+        torch.testing.assert_close(torch.tensor(mine, dtype=torch.float64), wanted, **TOLERANCE)
