@@ -236,13 +236,9 @@ class Own(torch.optim.SGD):
     """An optimizer of the user's own."""
 
 
-def join_with(*, optimizer: str, policy: str) -> float:
+def join_with(*, policy: str) -> float:
     model, _ = build(int(os.environ["RANK"]))
-    made = (
-        torch.optim.LBFGS(model.parameters())
-        if optimizer == "LBFGS"
-        else Own(model.parameters(), lr=0.05, momentum=0.5)
-    )
+    made = Own(model.parameters(), lr=0.05, momentum=0.5)
     with plesio.join(model, made, policy=policy) as session:
         train(session, model, made)
     return whole_loss(model)

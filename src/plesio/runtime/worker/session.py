@@ -206,8 +206,10 @@ class Session:
 
         Raises:
             WorkerLostError: A worker is gone that the exchange cannot do without.
+            TaskError: A parameter has been unfrozen, or added to the optimizer, since `plesio.join`.
         """
         self._ensure_open()
+        self._replica.check_as_joined()
         entered_s = self._now_s()
         began_s = entered_s if self._marked_s is None else self._marked_s
         clock = self.clock + 1

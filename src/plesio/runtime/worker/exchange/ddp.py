@@ -6,9 +6,17 @@ on calling their own module: the two hooks that DDP puts around ``forward`` are 
 
 A rank is *blocked* from the moment its own gradient is complete until the reductions of the last buckets are; DDP does
 not know on what. `plesio.core.trace.split_blocked` tells waiting from communicating once all ranks have reported.
+
+**Parameters that a step does not use.** DDP waits for the gradient of every parameter, unless it is told to look for
+those that a forward pass has left out, which costs a walk through the graph and one reduction more a step. So ranks
+look in their first step, and tell DDP if what is computed there leaves one out on any of them.
+
+**Gradients after the mean.** All ranks see the same mean, so all refuse alike one that is not finite; that is looked at
+when the backward pass is over, and again at the step where somebody has written to the gradients since (clipping does).
+What is not finite only then is this rank's own doing, of which the others cannot know. Looking counts as computing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,8 +24,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _find_tensors
 from torch.utils._pytree import tree_leaves
 
+from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.compression.comm_hooks import CommHook
 from plesio.runtime.worker.exchange.exchange import Gauge, Refusal, SnapshotTaker
 from plesio.runtime.worker.exchange.group import TorchGroup
@@ -55,39 +65,79 @@ class DdpExchange(SynchronousExchange):
     ) -> None:
         super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots, gauge=gauge)
         self._buckets = Buckets(replica)
-        device = next(iter(replica.parameters.values())).device
-        device_ids = None if device.type == "cpu" else [device]
-        self._ddp = DistributedDataParallel(
-            replica.model,
-            device_ids=device_ids,
-            process_group=group.process_group,
-            gradient_as_bucket_view=True,
-            init_sync=False,
-        )
-        if gauge is not None:
-            self._ddp.register_comm_hook((gauge, group, comm_hook or allreduce_hook), _reduce_gauged)
-        elif comm_hook is not None:
-            self._ddp.register_comm_hook(group.process_group, comm_hook)
+        self._torch_group = group
+        self._comm_hook = comm_hook
+        self._ddp = self._build(find_unused=False)
+        self._used: set[int] | None = set()
+        """Of the parameters (ids), which the forward passes before this backward pass have used; None after a step."""
+        self._mean_finite = True
+        self._written: int | None = None
+        """How often gradients had been written to when the mean was looked at; None if it has not been."""
         self._hooks = [
             replica.model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             replica.model.register_forward_hook(self._after_forward),
         ]
 
+    def _build(self, *, find_unused: bool) -> DistributedDataParallel:
+        device = next(iter(self._replica.parameters.values())).device
+        ddp = DistributedDataParallel(
+            self._replica.model,
+            device_ids=None if device.type == "cpu" else [device],
+            process_group=self._torch_group.process_group,
+            gradient_as_bucket_view=True,
+            init_sync=False,
+            find_unused_parameters=find_unused,
+        )
+        if self._gauge is not None:
+            ddp.register_comm_hook((self._gauge, self._torch_group, self._comm_hook or allreduce_hook), _reduce_gauged)
+        elif self._comm_hook is not None:
+            ddp.register_comm_hook(self._torch_group.process_group, self._comm_hook)
+        return ddp
+
     def _before_forward(self, _module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         # Without gradients (evaluation) nothing may be exchanged: perhaps only this rank is here.
         if not torch.is_grad_enabled():
             return None
-        return self._ddp._pre_forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+        try:
+            return self._ddp._pre_forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if "Expected to have finished reduction" not in str(error):
+                raise
+            raise ExchangeError(
+                "the last step gave some parameters no gradient that the first one had used, and the others wait for "
+                "it; use all parameters in every step, or leave one out in the first step too"
+            ) from None
 
     def _after_forward(self, _module: torch.nn.Module, _args: Any, output: Any) -> Any:
         if not torch.is_grad_enabled():
             return None
-        output = self._ddp._post_forward(output)  # type: ignore[no-untyped-call]
+        if self._used is not None and self._ddp.require_backward_grad_sync:
+            self._look_for_unused(output, used=self._used)
+        else:
+            output = self._ddp._post_forward(output)  # type: ignore[no-untyped-call]
         for leaf in tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
                 break
         return output
+
+    def _look_for_unused(self, output: Any, *, used: set[int]) -> None:
+        """Have DDP look for unused parameters from now on if any rank has one, and else not.
+
+        It may have to be built anew for that, and what its own `_post_forward` adds to a graph would not stand that.
+        """
+        # as DDP finds them; where it finds none, it cannot look
+        tensors = list(_find_tensors(output))  # type: ignore[no-untyped-call]
+        used |= _reached(tensors)
+        parameters = list(self._replica.parameters.values())
+        unused = bool(tensors) and any(id(parameter) not in used for parameter in parameters)
+        flag = torch.tensor([float(unused)], device=parameters[0].device)
+        self._torch_group.all_reduce(flag).wait()
+        if (flag.item() > 0) != self._ddp.find_unused_parameters:
+            self._ddp = self._build(find_unused=flag.item() > 0)
+            self._ddp._pre_forward()  # type: ignore[no-untyped-call]
+        self._ddp.require_forward_param_sync = True
+        self._ddp.reducer.prepare_for_backward(tensors if self._ddp.find_unused_parameters else [])
 
     def _on_backward(self, _grad: torch.Tensor) -> None:
         # The engine runs its callbacks in order when the last gradient is computed; DDP's own, which waits for the
@@ -96,9 +146,30 @@ class DdpExchange(SynchronousExchange):
 
     def _on_gradients_complete(self) -> None:
         self.ready_s = self._timeline.now_s()
+        if self._used is not None:
+            self._used.clear()
+        if self._ddp.require_backward_grad_sync:  # behind DDP's own callback
+            torch.autograd.Variable._execution_engine.queue_callback(self._on_mean)
+
+    def _on_mean(self) -> None:
+        begun_s = self._timeline.now_s()
+        self._mean_finite, self._written = self._buckets.finite(), self._times_written()
+        if self.ready_s is not None:
+            self.ready_s += self._timeline.now_s() - begun_s
+
+    def _times_written(self) -> int:
+        return sum(gradient._version for gradient in self._replica.gradients())
 
     def _finite(self) -> bool:
-        return self._buckets.finite()
+        written, self._written, self._used = self._written, None, None
+        if written is None:  # the backward pass did not go through the model's output
+            return self._buckets.finite()
+        if self._mean_finite and written != self._times_written() and not self._buckets.finite():
+            raise ExchangeError(
+                "a gradient was finite when the workers had averaged it, and is not any more: what changes gradients "
+                "between backward() and step() must do the same on every worker"
+            )
+        return self._mean_finite
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
@@ -112,6 +183,21 @@ class DdpExchange(SynchronousExchange):
             hook.remove()
         self._hooks.clear()
         del self._ddp, self._buckets
+
+
+def _reached(tensors: Sequence[torch.Tensor]) -> set[int]:
+    """The leaves (ids) that these were computed from."""
+    found = {id(tensor) for tensor in tensors}
+    waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen = set(waiting)  # keeps them alive, so that each is known again
+    while waiting:
+        node = waiting.pop()
+        if (leaf := getattr(node, "variable", None)) is not None:  # an AccumulateGrad
+            found.add(id(leaf))
+        fresh = {before for before, _ in node.next_functions if before is not None} - seen
+        seen |= fresh
+        waiting.extend(fresh)
+    return found
 
 
 def _reduce_gauged(

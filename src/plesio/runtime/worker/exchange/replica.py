@@ -1,6 +1,7 @@
 """A worker's model and optimizer, seen as the tensors that an exchange moves."""
 
 import hashlib
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ class Replica:
         optimizer: Its optimizer.
 
     Raises:
-        TaskError: The model has no parameter that is trained, or the optimizer holds none of them.
+        TaskError: The model has no parameter that is trained, or the optimizer holds none of them; a parameter is
+            complex; or the optimizer's step needs a closure.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -35,6 +37,17 @@ class Replica:
             raise TaskError(
                 f"the model ({type(model).__name__}) has no trainable parameters; give it some, or set requires_grad"
             )
+        for name, parameter in self.parameters.items():
+            if parameter.is_complex():
+                raise TaskError(
+                    f'"{name}" is complex, and workers exchange real numbers; keep its real view as the parameter, and '
+                    f"make it complex where it is used: torch.view_as_complex({name})"
+                )
+        if _needs_closure(optimizer):
+            raise TaskError(
+                f"{type(optimizer).__name__} evaluates the loss by itself, as often as it likes (step(closure)), where "
+                "workers exchange once a step; use an optimizer that steps with the gradients that are there"
+            )
         embedded = {id(module.weight) for module in model.modules() if _makes_sparse_gradients(module)}
         self.sparse = {name: p for name, p in self.parameters.items() if id(p) in embedded}
         """Parameters whose gradients are sparse, as torch's modules say."""
@@ -44,6 +57,29 @@ class Replica:
         if len(missing) == len(self.parameters):
             raise TaskError("the optimizer holds none of the model's parameters; build it from model.parameters()")
         self._group_of = {name: group_of.get(id(p), -1) for name, p in self.parameters.items()}
+        self._held_still = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+        self._num_held = self._num_in_optimizer()
+
+    def _num_in_optimizer(self) -> int:
+        return sum(len(group["params"]) for group in self.optimizer.param_groups)
+
+    def check_as_joined(self) -> None:
+        """What is trained must be what was when the workers agreed on it.
+
+        Raises:
+            TaskError: A parameter has been unfrozen, or added to the optimizer: it would move on this worker alone.
+        """
+        for name, parameter in self._held_still:
+            if parameter.requires_grad:
+                raise TaskError(
+                    f'"{name}" was frozen when this session began and is trained now, so the other workers would never '
+                    "hear of it; close the session and join anew, or let it require a gradient from the start"
+                )
+        if self._num_in_optimizer() != self._num_held:
+            raise TaskError(
+                f"the optimizer held {self._num_held} parameters when this session began and holds "
+                f"{self._num_in_optimizer()} now; close the session and join anew, or give it all from the start"
+            )
 
     @property
     def device_type(self) -> str:
@@ -138,6 +174,12 @@ class Replica:
             self.load(own)
 
 
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step cannot be called without one."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
 def _makes_sparse_gradients(module: torch.nn.Module) -> bool:
     """Whether the gradient of its weight is a COO tensor: the test that DDP makes, too."""
     return isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
@@ -185,5 +227,5 @@ def parameters_sha256(replica: Replica, state: State) -> str:
     digest = hashlib.sha256()
     for name in sorted(replica.parameters):
         digest.update(name.encode())
-        digest.update(state[name].contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(state[name].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

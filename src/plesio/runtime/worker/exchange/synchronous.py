@@ -130,7 +130,8 @@ class ReducingExchange(SynchronousExchange):
             self._gauge.measure(gradients)
             weight = self._gauge.weight
         self._average_sparse(weight)
-        dense = [gradient for gradient in gradients if not gradient.is_sparse]
+        unused = self._fill_unused()
+        dense = [gradient for gradient in self._replica.gradients() if not gradient.is_sparse]
         for dtype in dict.fromkeys(gradient.dtype for gradient in dense):
             alike = [gradient for gradient in dense if gradient.dtype == dtype]
             flat = torch.cat([gradient.reshape(-1) for gradient in alike]).mul_(weight).div_(self._group.size)
@@ -138,10 +139,21 @@ class ReducingExchange(SynchronousExchange):
             parts = torch.split(flat, [gradient.numel() for gradient in alike])
             for gradient, part in zip(alike, parts, strict=True):
                 gradient.copy_(part.view_as(gradient))
+        for parameter in unused:
+            if parameter.grad is not None and not parameter.grad.any():
+                parameter.grad = None  # nobody has used it: the optimizer leaves it alone, as it does under DDP
         for buffer in self._buffers:
             self._group.broadcast(buffer)
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=progress.clock)
         return super().reduce(progress)
+
+    def _fill_unused(self) -> list[torch.nn.Parameter]:
+        """Give the dense parameters that this rank's step has not used a gradient of zeros, for others may have."""
+        replica = self._replica
+        unused = [p for name, p in replica.parameters.items() if p.grad is None and name not in replica.sparse]
+        for parameter in unused:
+            parameter.grad = torch.zeros_like(parameter)
+        return unused
 
     def _average_sparse(self, weight: float) -> None:
         trained = self._replica.parameters.values()

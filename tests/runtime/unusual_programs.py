@@ -1,0 +1,71 @@
+"""Workers whose models or loops do what most do not: parts that some steps leave out, gradients that are written to."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+import plesio
+
+NUM_STEPS = 6
+
+
+class Branches(nn.Module):
+    """Each rank's step goes through a branch of its own; one branch is nobody's. A parameter has no dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.branches = nn.ModuleList(nn.Linear(3, 1) for _ in range(3))
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: torch.Tensor, branch: int) -> torch.Tensor:
+        return self.branches[branch](x) * self.scale
+
+
+def batch(step: int, rank: int) -> torch.Tensor:
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(10 * step + rank))
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5, weight_decay=0.1)
+
+
+def used_by(rank: int, *, step: int, from_step: int) -> list[int]:
+    """The branches that a rank's step goes through."""
+    return [rank] if step >= from_step else [0, 1, 2]
+
+
+def loss_of(model: Branches, x: torch.Tensor, branches: Sequence[int]) -> torch.Tensor:
+    return torch.stack([model(x, branch).square().mean() for branch in branches]).sum()
+
+
+def branches(*, policy: str, from_step: int = 0) -> dict[str, list[float]]:
+    """Every rank trains its own branch from a step on, before it all of them, in as many forward passes."""
+    model = Branches()
+    optimizer = optimizer_of(model)
+    with plesio.join(model, optimizer, policy=policy) as session:
+        for step in range(NUM_STEPS):
+            branches = used_by(session.rank, step=step, from_step=from_step)
+            loss = loss_of(model, batch(step, session.rank), branches)
+            loss.backward()
+            session.step(loss)
+    return {name: tensor.reshape(-1).tolist() for name, tensor in model.state_dict().items()}
+
+
+def poke(*, policy: str, rank: int, clip: bool) -> Any:
+    """One rank writes a NaN into a gradient after the workers have averaged it; with ``clip`` all write to theirs."""
+    model = nn.Linear(3, 1)
+    with plesio.join(model, optimizer_of(model), policy=policy) as session:
+        for step in range(NUM_STEPS):
+            loss = model(batch(step, session.rank)).square().mean()
+            loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            if step == 2 and int(os.environ["RANK"]) == rank:
+                assert model.weight.grad is not None
+                model.weight.grad[0, 0] = float("nan")
+            session.step(loss)
+    return [float(p.detach().abs().sum()) for p in model.parameters()]
