@@ -108,7 +108,7 @@ def test_rows_are_medians_over_seeds_with_a_trivial_baseline_beside_them(
     monkeypatch.setattr(validating, "run_comparison", made_up_runs)
     monkeypatch.setattr(validating, "calibrate", calibration)
     settings = matrix(
-        policies=("bsp", "ssp:4", "asp", "local_sgd:8"),
+        policies=("bsp", "ssp:4,period=3", "asp", "local_sgd:8"),
         seeds=(0, 2),
         workloads=[QUADRATIC],
         step_times=("30 ms", "60 ms"),
@@ -116,7 +116,7 @@ def test_rows_are_medians_over_seeds_with_a_trivial_baseline_beside_them(
     predictions = validate(settings, out=tmp_path, progress=Silence())
     assert {one.setting["step_time"] for one in predictions} == {"30 ms", "60 ms"}
     first = [one for one in predictions if one.setting["step_time"] == "30 ms"]
-    bsp, ssp, asp, local = (by_name(first, policy) for policy in ("bsp", "ssp:4", "asp", "local_sgd:8"))
+    bsp, ssp, asp, local = (by_name(first, policy) for policy in ("bsp", "ssp:4,period=3", "asp", "local_sgd:8"))
     assert bsp["throughput"].measured == pytest.approx(501)
     assert bsp["throughput"].error == pytest.approx(0.1)
     assert bsp["wait share"].error == pytest.approx(5)

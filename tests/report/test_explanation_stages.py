@@ -201,7 +201,8 @@ def train(policy: str, folder: Path) -> None:
         pacer = Pacer(step_time=Constant(mean_s=STEP_S[rank]), seed=0, worker=rank, clock=job.clock)
         optimizer = SGD(model.parameters(), lr=0.05)
         info = RunInfo(task="tanh")
-        with plesio.join(model, optimizer, policy=policy, trace=folder, pacer=pacer, info=info) as session:
+        options = plesio.JoinOptions(pacer=pacer, info=info)
+        with plesio.join(model, optimizer, policy=policy, trace=folder, options=options) as session:
             for _, x, y in session.shard(DataLoader(Problem(360, 4), batch_size=4), samples=360):
                 loss = (model(x) - y).square().mean()
                 loss.backward()

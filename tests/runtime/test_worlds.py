@@ -82,7 +82,7 @@ ASYNCHRONOUS = [
     Case("asp,weight=inverse", servers=1, options={"evaluate": True}),
     Case("asp", servers=2, options={"groups": True, "scheduled": True, "clip": 0.5}),
     Case("asp", servers=1, options={"batch_norm": True, "frozen": True, "unused": True, "loader_workers": 1}),
-    Case("ssp:4", servers=1, options={"pace_s": {0: 0.001, 1: 0.005}}),
+    Case("ssp:4,period=3", servers=1, options={"pace_s": {0: 0.001, 1: 0.005}}),
 ]
 BATCH_NORM = [
     Case("local_sgd:4", options={"batch_norm": True}),
@@ -341,14 +341,14 @@ def test_batch_norm_statistics_are_shared(runs: dict[str, Run], name: str):
     assert int(state["norm.num_batches_tracked"]) > 0
 
 
-def test_larger_bound_sends_less(runs: dict[str, Run]):
+def test_a_longer_period_sends_less(runs: dict[str, Run]):
     every_step = runs["ssp:0+1 servers"].result.bytes_sent_total
-    every_third = runs["ssp:4+1 servers+pace_s={0: 0.001, 1: 0.005}"].result.bytes_sent_total
+    every_third = runs["ssp:4,period=3+1 servers+pace_s={0: 0.001, 1: 0.005}"].result.bytes_sent_total
     assert every_third < 0.75 * every_step
 
 
 def test_fast_worker_takes_more_under_a_relaxed_policy(runs: dict[str, Run]):
-    fast, slow = runs["ssp:4+1 servers+pace_s={0: 0.001, 1: 0.005}"].result.workers
+    fast, slow = runs["ssp:4,period=3+1 servers+pace_s={0: 0.001, 1: 0.005}"].result.workers
     assert fast.samples >= slow.samples
 
 

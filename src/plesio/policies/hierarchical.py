@@ -60,9 +60,9 @@ class Hierarchical(PeriodicSchedule):
     >>> policy = Hierarchical(outer=LocalSGD(period=8, delay=4))
     >>> policy.spec, policy.bound, policy.exchanges_at(8), policy.merges_at(12)
     ('hier:bsp/local_sgd:8,delay=4', 11, True, 8)
-    >>> policy = Hierarchical(outer=SSP(bound=4))
+    >>> policy = Hierarchical(outer=SSP(bound=4, period=3))
     >>> policy.spec, policy.exchange, policy.bound, policy.period
-    ('hier:bsp/ssp:4', 'store', 4, 3)
+    ('hier:bsp/ssp:4,period=3', 'store', 4, 3)
     """
 
     name: ClassVar[str] = "hier"

@@ -93,7 +93,7 @@ class Setting:
     ``by_racks`` the workers of a rack step together, the slack is between racks, and so is what is rounded.
 
     >>> Setting(slack=0, period=1, delay=0).spec, Setting.of(period=8, delay=4).spec, Setting.on_the_store(7).spec
-    ('bsp', 'local_sgd:8,delay=4', 'ssp:7,period=1')
+    ('bsp', 'local_sgd:8,delay=4', 'ssp:7')
     >>> Setting.of(period=8, delay=4, by_racks=True).spec
     'hier:bsp/local_sgd:8,delay=4'
     >>> IN_LOW_RANK.spec, IN_LOW_RANK.slack
