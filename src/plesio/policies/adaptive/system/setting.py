@@ -101,7 +101,7 @@ class Setting:
     >>> Setting.of(period=8, delay=0, by_racks=True, sent=Sent.ROUNDED).spec
     'hier:bsp/local_sgd:8,compress=qsgd:8'
     >>> Setting.on_the_store(3, by_racks=True).spec
-    'hier:bsp/ssp:3,period=1'
+    'hier:bsp/ssp:3'
     """
 
     slack: int
