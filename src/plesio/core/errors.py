@@ -102,10 +102,12 @@ class WorkerLostError(PlesioError):
         self.ranks = ranks
 
     @classmethod
-    def of(cls, ranks: Sequence[int]) -> "WorkerLostError":
-        """The error for a collective without these ranks."""
+    def of(cls, ranks: Sequence[int], *, error: str | None = None) -> "WorkerLostError":
+        """The error for a collective without these ranks; ``error`` is what they ended with, where that is known."""
         names = ", ".join(map(str, ranks))
         text = f"worker {names} was lost (rank {names}), and a collective exchange cannot go on without it"
+        if error is not None:
+            text = f"worker {names} ended with an error ({error}), and a collective exchange cannot go on without it"
         return cls(text, ranks=tuple(ranks))
 
 

@@ -55,13 +55,18 @@ class Alive(Message, frozen=True, kw_only=True, tag=5):
     lease_s: float
 
 
-class Lost(Message, frozen=True, kw_only=True, tag=6):
-    """These workers are gone; ``fatal`` if the one that is told cannot go on without them."""
+class Lost(Message, frozen=True, kw_only=True, tag=6, omit_defaults=True):
+    """These workers are gone; ``fatal`` if the one that is told cannot go on without them.
+
+    Attributes:
+        error: What they ended with, where they have said so.
+    """
 
     urgent: ClassVar[bool] = True
 
     workers: tuple[int, ...]
     fatal: bool
+    error: str | None = None
 
 
 class Expelled(Message, frozen=True, kw_only=True, tag=7):

@@ -255,6 +255,22 @@ def test_loss_is_fatal_for_a_collective_and_names_the_worker():
     assert "worker 1" in str(run.result.error)
 
 
+@pytest.mark.parametrize(("policy", "told"), [("bsp", True), ("local_sgd:4", True), ("asp", False)])
+def test_a_worker_that_ends_with_an_error_tells_those_who_would_wait_for_it(policy: str, told: bool):
+    run = Run(policy, workers=3).start()
+    run.told.clear()
+    run.bye(1, status="failed", error="ValueError: mine")
+    lost = Lost(workers=(1,), fatal=True, error="ValueError: mine")
+    assert [lost in run.told.get(worker, []) for worker in range(3)] == [told, False, told]
+
+
+def test_an_error_after_the_training_ends_nobody_elses():
+    run = Run("bsp", workers=2).start()
+    run.say(1, Leave())
+    run.bye(1, status="failed", error="ValueError: mine")
+    assert not any(isinstance(message, Lost) for message in run.told[0])
+
+
 def test_worker_that_is_silent_for_a_lease_is_lost_and_told_so_when_it_speaks():
     run = Run("asp").start()
     run.now_s = FIRST_LEASE_S

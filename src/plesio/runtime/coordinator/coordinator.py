@@ -276,10 +276,12 @@ class Coordinator:
         if not self.is_live(worker):
             return []
         self._hear(worker, goodbye.report, now_s=now_s)
-        if self.status == "finished" and not self._members[worker].doomed:
+        told: list[Effect] = []
+        if "finished" == self.status != goodbye.status and not self._members[worker].doomed:
             self.status, self.error = goodbye.status, goodbye.error
-        effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
-        return effects + self._remove(worker)
+            lost = Lost(workers=(worker,), fatal=True, error=goodbye.error)
+            told += [Tell(worker=other, message=lost) for other in self._members.bound_to(worker, self._stage.exchange)]
+        return [*self._retire(worker, LeaveReason.CLOSED, now_s=now_s), *self._remove(worker), *told]
 
     def lose(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker is known to be gone."""
@@ -333,10 +335,8 @@ class Coordinator:
 
     def tick(self, *, now_s: float) -> list[Effect]:
         """Lose every worker that has been silent for a lease. Call it several times a lease."""
-        effects: list[Effect] = []
-        for worker in self._members.silent_since(now_s - self.lease_s):
-            effects += self.lose(worker, now_s=now_s)
-        return effects
+        silent = self._members.silent_since(now_s - self.lease_s)
+        return [effect for worker in silent for effect in self.lose(worker, now_s=now_s)]
 
     def _hear(self, worker: int, report: Report, *, now_s: float) -> list[Effect]:
         """A sign of life, with figures. A worker that was declared lost is told so."""

@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from plesio.policies import ExchangeKind
+
 __all__ = ["FIRST_LEASE_S", "LEASE_STEPS", "MAX_LEASE_S", "MIN_LEASE_S", "Member", "Members", "lease_s"]
 
 FIRST_LEASE_S = 15.0
@@ -98,6 +100,12 @@ class Members(dict[int, Member]):
         if not self.by_racks or member.leaving:
             return []
         return [other for other in self.live if other != worker and self[other].rack == member.rack]
+
+    def bound_to(self, worker: int, exchange: ExchangeKind) -> list[int]:
+        """The live others that cannot go on without it while it trains: all of them in a collective, else its mates."""
+        if exchange == "store" or self[worker].leaving:
+            return self.mates(worker)
+        return [other for other in self.live if other != worker]
 
     def all_doomed_but(self, *workers: int) -> bool:
         """Whether nobody else goes on."""

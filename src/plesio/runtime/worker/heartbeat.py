@@ -92,8 +92,8 @@ class Heartbeat:
                         case Alive(lease_s=lease_s):
                             self._lease_s = lease_s
                             interval_s = min(LONGEST_INTERVAL_S, lease_s / BEATS_PER_LEASE)
-                        case Lost(workers=workers, fatal=True):
-                            self._fail(WorkerLostError.of(workers))
+                        case Lost(workers=workers, fatal=True, error=error):
+                            self._fail(WorkerLostError.of(workers, error=error))
                         case Expelled():
                             text = "this worker was silent for longer than its lease and was counted lost; join again"
                             self._fail(TransportError(text))

@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 GOODBYE_S = 10.0
 """How long a worker that failed waits for the run to end before it goes without its figures."""
+FAREWELL_S = 0.5
+"""The same where the others wait for it in a collective."""
 
 
 class DistributedWorld:
@@ -164,14 +166,17 @@ class DistributedWorld:
             if self._heartbeat is not None:
                 self._heartbeat.quiet()
                 self.client.tell(Goodbye(status=status, error=error, report=self._meter.take()))
-                # the run ends for all at once; a failing worker does not wait for those that go on
-                timeout_s = None if status == "finished" else GOODBYE_S
+                # the run ends for all at once; a failing worker does not wait for those that go on, nor for those that
+                # wait for it: Gloo wakes them when this process has ended, and they know of the error by then
+                failing_s = FAREWELL_S if self._policy.has_collectives else GOODBYE_S
+                timeout_s = None if status == "finished" else failing_s
                 self._result = self.client.await_message(RunEnded, timeout_s=timeout_s).result
                 self._job.next_run()
         except TransportError as failure:
             if status == "finished":
                 raise
-            _log.warning("could not say goodbye: %s", failure)
+            level = logging.DEBUG if self._policy.has_collectives else logging.WARNING
+            _log.log(level, "could not say goodbye: %s", failure)
         finally:
             if self._heartbeat is not None:
                 self._heartbeat.quiet()

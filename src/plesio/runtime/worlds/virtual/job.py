@@ -99,8 +99,8 @@ class _Pulse:
         if not isinstance(incoming, Control):
             return
         match decode(incoming.kind, incoming.body, Alive | Lost | Expelled, peer="server 0"):
-            case Lost(workers=workers, fatal=True):
-                self.failure = WorkerLostError.of(workers)
+            case Lost(workers=workers, fatal=True, error=error):
+                self.failure = WorkerLostError.of(workers, error=error)
             case Expelled():
                 self.failure = TransportError("this worker was counted lost; join again")
             case _:

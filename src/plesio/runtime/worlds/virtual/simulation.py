@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from plesio.core.errors import PlesioError
+from plesio.core.errors import PlesioError, WorkerLostError
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
@@ -57,11 +57,10 @@ class Simulation(Generic[T]):
     cross_rack_bytes: int
 
     def values(self) -> list[T | None]:
-        """What the workers returned, by rank; raises what the first of them raised instead."""
-        for rank in sorted(self.outcomes):
-            error = self.outcomes[rank].error
-            if error is not None:
-                raise error
+        """What the workers returned, by rank; raises what the first of them raised instead, a loss by others last."""
+        errors = [error for rank in sorted(self.outcomes) if (error := self.outcomes[rank].error) is not None]
+        for error in sorted(errors, key=lambda error: isinstance(error, WorkerLostError)):
+            raise error
         return [self.outcomes[rank].value for rank in sorted(self.outcomes)]
 
 
