@@ -106,13 +106,8 @@ def join(
     set_up_logging()
     speak_as(f"worker {0 if place is None else place.rank}")
     _log.info("joins under %s", chosen.spec)
-    run = _Run(
-        replica,
-        policy=chosen,
-        folder=None if trace is None else Path(trace),
-        pacer=pacer,
-        options=options,
-    )
+    folder = None if trace is None else Path(trace)
+    run = _Run(replica, policy=chosen, folder=folder, pacer=pacer, options=options)
     if place is None:
         return run.alone()
     return run.in_job(

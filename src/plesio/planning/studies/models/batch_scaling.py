@@ -310,16 +310,7 @@ def batch_scaling(
         raise ArgumentError(f"`batches` has {counted(len(sizes), 'different size')}; write 3 or more")
     rng = np.random.default_rng(seed)
     bowl = Bowl.with_noise_scale(noise_scale, dimension=dimension, condition=condition, walls=0.0, rng=rng)
-    measured = {}
-    for size in sizes:
-        steps, _, _ = descend_greedily(bowl, batch=size, target=target, num_runs=_GREEDY_RUNS, most=max_steps, rng=rng)
-        measured[float(size)] = steps
-        if not np.isfinite(steps).all():
-            raise ArgumentError(
-                f"with `batches` of {size} the `target` of {target:g} is not reached in {counted(max_steps, 'step')}; "
-                "write larger `batches`, a smaller `condition`, `dimension` or `noise_scale`, a larger `target` "
-                "or `max_steps`"
-            )
+    measured = {float(size): _steps_to(target, bowl, batch=size, most=max_steps, rng=rng) for size in sizes}
     _, mean_noise_scale, mean_simple_scale = descend_greedily(
         bowl, batch=math.inf, target=target, num_runs=1, most=max_steps, rng=rng
     )
@@ -335,15 +326,7 @@ def batch_scaling(
         first_noise_scale=float(bowl.noise_scale(bowl.start[None])[0]),
         estimated_noise_scale=estimated,
         estimated_error=error,
-        points=tuple(
-            BatchPoint(
-                batch=size,
-                steps=float(steps.mean()),
-                steps_error=1.96 * float(steps.std()) / math.sqrt(len(steps)),
-                fitted=least_steps + slope / size,
-            )
-            for size, steps in measured.items()
-        ),
+        points=tuple(_point(size, steps, fitted=least_steps + slope / size) for size, steps in measured.items()),
         rules=tuple(
             point
             for warmup in (0, warmup_steps)
@@ -398,3 +381,20 @@ def _rules(
             for size, length, number in zip(sizes, lengths, steps, strict=True)
         ]
     return points
+
+
+def _steps_to(target: float, bowl: Bowl, *, batch: int, most: int, rng: np.random.Generator) -> Numbers:
+    """Steps of each run; all of them must get there."""
+    steps, _, _ = descend_greedily(bowl, batch=batch, target=target, num_runs=_GREEDY_RUNS, most=most, rng=rng)
+    if not np.isfinite(steps).all():
+        raise ArgumentError(
+            f"with `batches` of {batch} the `target` of {target:g} is not reached in {counted(most, 'step')}; "
+            "write larger `batches`, a smaller `condition`, `dimension` or `noise_scale`, a larger `target` "
+            "or `max_steps`"
+        )
+    return steps
+
+
+def _point(batch: float, steps: Numbers, *, fitted: float) -> BatchPoint:
+    error = 1.96 * float(steps.std()) / math.sqrt(len(steps))
+    return BatchPoint(batch=batch, steps=float(steps.mean()), steps_error=error, fitted=fitted)

@@ -363,6 +363,7 @@ def collectives(
             f"`algorithms` has none for equal links to compare with; write one of {', '.join(ALL_REDUCES)}"
         )
     counts = sorted({*other_ranks, num_ranks})
+    link = Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
     return Collectives(
         num_ranks=num_ranks,
         message_bytes=message_bytes,
@@ -373,13 +374,8 @@ def collectives(
         by_size_s={
             name: tuple(links.all_reduce_s(name, size, num_ranks=num_ranks) for size in _SIZES) for name in names
         },
-        crossovers=all_reduce_crossovers(
-            num_ranks=num_ranks, link=Link(latency_s=latency_s, bytes_per_s=bytes_per_s), algorithms=equal
-        ),
-        ring_from_bytes={
-            count: ring_tree_crossover_bytes(count, link=Link(latency_s=latency_s, bytes_per_s=bytes_per_s))
-            for count in counts
-        },
+        crossovers=all_reduce_crossovers(num_ranks=num_ranks, link=link, algorithms=equal),
+        ring_from_bytes={count: ring_tree_crossover_bytes(count, link=link) for count in counts},
         half_bandwidth_bytes=num_ranks * latency_s * bytes_per_s,
         mean_sent_bytes=bytes_sent_per_rank(message_bytes, num_ranks=num_ranks),
         busiest_sent_bytes={name: busiest_rank_bytes(name, message_bytes, num_ranks=num_ranks) for name in equal},

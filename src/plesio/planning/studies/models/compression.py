@@ -335,11 +335,7 @@ def compression(
     Raises:
         ConfigError: A scheme that does not exist, or a number out of range.
     """
-    if gradient_bytes < 4 * num_workers:
-        raise ArgumentError(
-            f"`gradient_bytes` is {gradient_bytes:g}, less than a number for each of `num_workers`; "
-            f"write {4 * num_workers} B or more"
-        )
+    _check_gradient(gradient_bytes, num_workers=num_workers)
 
     def run(text: str, *, dense: CompressedRun | None) -> CompressedRun:
         try:
@@ -403,3 +399,11 @@ def _break_even(run: CompressedRun, *, dense: CompressedRun) -> float | None:
     if saved_bytes <= 0:
         return None
     return math.inf if lost_s <= 0 else saved_bytes / lost_s
+
+
+def _check_gradient(gradient_bytes: float, *, num_workers: int) -> None:
+    if gradient_bytes < 4 * num_workers:
+        raise ArgumentError(
+            f"`gradient_bytes` is {gradient_bytes:g}, less than a number for each of `num_workers`; "
+            f"write {4 * num_workers} B or more"
+        )

@@ -272,16 +272,8 @@ def determinism(
         trajectories = read_trajectory(Path(first)), read_trajectory(Path(second))
         only = _compared("the files", "", *trajectories, tolerance=tolerance)
         return Determinism(comparisons=(only,), orders=(), sums={}, tolerance=tolerance, num_elements=0)
-    if batch % training_ranks:
-        below = max(batch // training_ranks, 1) * training_ranks
-        raise ArgumentError(
-            f"`batch` is {batch}, no multiple of the {training_ranks} of `training_ranks`; write a `batch` of {below}"
-        )
-    if num_ranks * num_elements > _MOST_NUMBERS:
-        raise ArgumentError(
-            f"`num_elements` is {num_elements} with `num_ranks` of {num_ranks}, which takes too long; "
-            f"write at most {_MOST_NUMBERS // num_ranks} for `num_elements`"
-        )
+    _check_ranks(training_ranks, batch=batch)
+    _check_work(num_ranks, num_elements=num_elements)
     rng = np.random.default_rng(seed)
     tensors = np.empty((num_ranks, num_elements), np.float32)
     for rank in range(num_ranks):
@@ -333,3 +325,19 @@ def _compared(name: str, remedy: str, first: Trajectory, second: Trajectory, *, 
         steps=tuple(largest),
         relative=tuple(largest.values()),
     )
+
+
+def _check_ranks(training_ranks: int, *, batch: int) -> None:
+    if batch % training_ranks:
+        below = max(batch // training_ranks, 1) * training_ranks
+        raise ArgumentError(
+            f"`batch` is {batch}, no multiple of the {training_ranks} of `training_ranks`; write a `batch` of {below}"
+        )
+
+
+def _check_work(num_ranks: int, *, num_elements: int) -> None:
+    if num_ranks * num_elements > _MOST_NUMBERS:
+        raise ArgumentError(
+            f"`num_elements` is {num_elements} with `num_ranks` of {num_ranks}, which takes too long; "
+            f"write at most {_MOST_NUMBERS // num_ranks} for `num_elements`"
+        )

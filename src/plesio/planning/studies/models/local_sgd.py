@@ -310,11 +310,7 @@ def local_sgd(
     Raises:
         ConfigError: An input that is out of range, or a target that no number of local steps reaches.
     """
-    if floor_step * (1 + hessian_spread) >= 1:
-        raise ArgumentError(
-            f"`floor_step` is {floor_step:g} and `hessian_spread` is {hessian_spread:g}; "
-            f"write less than {1 / (1 + hessian_spread):.3g} for `floor_step`"
-        )
+    _check_floor_step(floor_step, hessian_spread=hessian_spread)
     random = np.random.default_rng(seed)
     unlike = make_heterogeneous(
         num_workers=num_workers,
@@ -339,11 +335,7 @@ def local_sgd(
         )
         for period in sorted(set(periods))
     ]
-    if all(math.isinf(point.iterations) for point in points):
-        raise ArgumentError(
-            f"no period of `periods` gets to a `target` of {target:g}; write a larger `target` or less `noise`"
-        )
-    iterations_by_period = {point.period: point.iterations for point in points}
+    iterations_by_period = _iterations_of(points, target=target)
     penalty = penalty_of(iterations_by_period)
     swept = sorted({*ratios, communicate_s / compute_s} - {0.0})
     times = {
@@ -360,8 +352,7 @@ def local_sgd(
         floor_step=floor_step,
         times=times,
         best_periods={
-            ratio: (_best_period(ratio, penalty), min(by_period, key=lambda period: by_period[period]))
-            for ratio, by_period in times.items()
+            ratio: (_best_period(ratio, penalty), min(each, key=each.__getitem__)) for ratio, each in times.items()
         },
     )
 
@@ -431,3 +422,20 @@ def _number(value: float) -> str:
 
 def _or_gap(value: float) -> float:
     return value if math.isfinite(value) else math.nan
+
+
+def _check_floor_step(floor_step: float, *, hessian_spread: float) -> None:
+    if floor_step * (1 + hessian_spread) >= 1:
+        raise ArgumentError(
+            f"`floor_step` is {floor_step:g} and `hessian_spread` is {hessian_spread:g}; "
+            f"write less than {1 / (1 + hessian_spread):.3g} for `floor_step`"
+        )
+
+
+def _iterations_of(points: Sequence[PeriodPoint], *, target: float) -> dict[int, float]:
+    """By period; one of them at least must get to the target."""
+    if all(math.isinf(point.iterations) for point in points):
+        raise ArgumentError(
+            f"no period of `periods` gets to a `target` of {target:g}; write a larger `target` or less `noise`"
+        )
+    return {point.period: point.iterations for point in points}

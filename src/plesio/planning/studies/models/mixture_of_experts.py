@@ -289,15 +289,7 @@ def mixture_of_experts(
     Raises:
         ConfigError: An input that is out of range.
     """
-    if num_experts % num_devices:
-        raise ArgumentError(
-            f"`num_experts` is {num_experts} and `num_devices` is {num_devices}; "
-            f"write a multiple of {num_devices} for `num_experts`, for each device has as many"
-        )
-    if top_k >= num_experts:
-        raise ArgumentError(
-            f"`top_k` is {top_k} and `num_experts` is {num_experts}; write less than {num_experts} for `top_k`"
-        )
+    _check_experts(num_experts, num_devices=num_devices, top_k=top_k)
     _check_work(num_draws, num_devices, tokens_per_device=tokens_per_device, num_experts=num_experts, top_k=top_k)
     link = Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
     layer = ExpertLayer(
@@ -317,9 +309,7 @@ def mixture_of_experts(
         by_skew=tuple(one.routing for one in by_skew.values()),
         num_experts=num_experts,
         capacity_factor=capacity_factor,
-        balanced_s=all_to_all_s(
-            sent_bytes, num_ranks=num_devices, link=Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
-        ),
+        balanced_s=all_to_all_s(sent_bytes, num_ranks=num_devices, link=link),
         drops={
             each: tuple(dropped_share(by_skew[each].chances, factor) for factor in _CAPACITIES)
             for each in sorted({*_DROP_SKEWS, skew})
@@ -346,4 +336,16 @@ def _check_work(num_draws: int, num_devices: int, *, tokens_per_device: int, num
             f"`num_draws` is {num_draws} with `num_devices` of {num_devices}, "
             f"`tokens_per_device` of {tokens_per_device}, `num_experts` of {num_experts} and `top_k` of {top_k}, which "
             f"takes too long; write {instead}"
+        )
+
+
+def _check_experts(num_experts: int, *, num_devices: int, top_k: int) -> None:
+    if num_experts % num_devices:
+        raise ArgumentError(
+            f"`num_experts` is {num_experts} and `num_devices` is {num_devices}; "
+            f"write a multiple of {num_devices} for `num_experts`, for each device has as many"
+        )
+    if top_k >= num_experts:
+        raise ArgumentError(
+            f"`top_k` is {top_k} and `num_experts` is {num_experts}; write less than {num_experts} for `top_k`"
         )

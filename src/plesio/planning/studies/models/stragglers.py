@@ -339,15 +339,7 @@ def stragglers(
         },
         periods={period: slowest_sum(drawn_s, period=period) / times.mean_s for period in PERIODS},
         by_workers={number: times.expected_s(rank=number, of=number) / times.mean_s for number in _WORKERS},
-        grid=tuple(
-            BarrierPoint(
-                num_workers=number,
-                cv=each,
-                cost=LogNormalTimes(mean_s=1.0, cv=each).expected_s(rank=number, of=number),
-            )
-            for number in _WORKERS
-            for each in _CVS
-        ),
+        grid=tuple(_lognormal_point(number, cv=each) for number in _WORKERS for each in _CVS),
         tails={kind: _by_cv(kind, num_workers=num_workers) for kind in ("lognormal", "gamma", "uniform")},
         late={float(time): _share_later(times, float(time) * times.mean_s) for time in late},
         late_twice=_any_of(num_workers, _share_later(times, 2 * times.mean_s)),
@@ -402,3 +394,8 @@ def _share_later(times: Durations, time_s: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if float(times.exceeded_s(np.array(middle))) > time_s else (low, middle)
     return low
+
+
+def _lognormal_point(num_workers: int, *, cv: float) -> BarrierPoint:
+    cost = LogNormalTimes(mean_s=1.0, cv=cv).expected_s(rank=num_workers, of=num_workers)
+    return BarrierPoint(num_workers=num_workers, cv=cv, cost=cost)
