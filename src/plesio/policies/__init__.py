@@ -11,6 +11,7 @@ ssp            never more than s steps ahead of the slowest                     
 asp            nobody waits                                                              asynchronous
 switch         one policy after another, by a schedule                                   steered
 adaptive       finds period, delay and shares while training                             steered
+interruptible  another policy, whose workers can be made to stand still together         steered
 =============  ========================================================================  ==========================
 
 `events` and `policy` are the interface to the worlds, `schedule` is what a worker decides by its clock alone,
@@ -35,6 +36,7 @@ from plesio.policies.events import (
     Joined,
     LeaveReason,
     Left,
+    Pause,
     Ready,
     Refuse,
     RefuseReason,
@@ -43,6 +45,7 @@ from plesio.policies.events import (
     Steer,
 )
 from plesio.policies.hierarchical import Hierarchical
+from plesio.policies.interruptible import Interruptible
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.replay import (
@@ -91,12 +94,14 @@ __all__ = [
     "Grant",
     "Halt",
     "Hierarchical",
+    "Interruptible",
     "Inverse",
     "Joined",
     "LeaveReason",
     "Left",
     "LocalSGD",
     "Machine",
+    "Pause",
     "Policy",
     "Product",
     "Ready",

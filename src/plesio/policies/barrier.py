@@ -36,6 +36,7 @@ from plesio.policies.events import (
     Joined,
     LeaveReason,
     Left,
+    Pause,
     Ready,
     Refuse,
     RefuseReason,
@@ -92,7 +93,7 @@ class BarrierMachine:
                 return self._leave(event)
             case Arrived():
                 return self._arrive(event)
-            case Reviewed() | Evaluated() | Ready():
+            case Reviewed() | Evaluated() | Ready() | Pause():
                 raise AssertionError(f"{event} is for policies that change")
 
     def _join(self, worker: int) -> tuple[Action, ...]:

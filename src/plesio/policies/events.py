@@ -28,6 +28,7 @@ __all__ = [
     "Joined",
     "LeaveReason",
     "Left",
+    "Pause",
     "Ready",
     "Refuse",
     "RefuseReason",
@@ -190,7 +191,14 @@ class Ready(_Tagged, frozen=True, kw_only=True):
     speaker: int | None = None
 
 
-Event = Joined | Left | Arrived | Reviewed | Evaluated | Ready
+class Pause(_Tagged, frozen=True, kw_only=True):
+    """All are to stand still together, as soon as they can, and to go on as they were; only under a changing policy.
+
+    At that moment nothing is on its way and all replicas are equal: it is when a checkpoint is taken (`Steer.save`).
+    """
+
+
+Event = Joined | Left | Arrived | Reviewed | Evaluated | Ready | Pause
 
 
 class Admit(_Tagged, frozen=True, kw_only=True):
@@ -261,11 +269,12 @@ class Steer(_Tagged, frozen=True, kw_only=True):
         keep: The workers keep a copy of their state as it is then.
         restore: The workers go back to the state that they kept, the older one where they kept two.
         alarm: Training diverged, and this is what is done about it.
+        save: The workers save their state as it is then: the answer to a `Pause`.
         reason: A sentence: why.
         inputs: The figures that it was decided from, by name.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("alarm",)
+    omits: ClassVar[tuple[str, ...]] = ("alarm", "save")
 
     clock: int
     before: str
@@ -276,6 +285,7 @@ class Steer(_Tagged, frozen=True, kw_only=True):
     keep: bool = False
     restore: bool = False
     alarm: bool = False
+    save: bool = False
     reason: str = ""
     inputs: tuple[tuple[str, float], ...] = ()
 

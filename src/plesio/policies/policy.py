@@ -16,6 +16,7 @@ from plesio.policies.weighting import Weighting
 if TYPE_CHECKING:
     from plesio.policies.adaptive.config.guard import GuardConfig
     from plesio.policies.adaptive.config.review import ReviewConfig
+    from plesio.policies.steered import Director
 
 __all__ = ["EXCHANGES", "UPDATES", "ExchangeKind", "Machine", "Policy", "UpdateKind"]
 
@@ -172,6 +173,11 @@ class Policy(Protocol):
         ...
 
     @property
+    def title(self) -> str:
+        """What results call it."""
+        ...
+
+    @property
     def spec(self) -> str:
         """The shortest text that `plesio.policies.parse_policy` turns into an equal policy."""
         ...
@@ -180,8 +186,12 @@ class Policy(Protocol):
         """A fresh machine that has seen no event.
 
         Args:
-            clock: Where the workers begin; 0 except for a policy that can be a stage.
+            clock: Where the workers begin.
         """
+        ...
+
+    def director(self, *, clock: int = 0) -> "Director":
+        """What says how all go on, where the policy is run as one that changes; workers begin at ``clock``."""
         ...
 
     def exchanges_at(self, clock: int) -> bool:

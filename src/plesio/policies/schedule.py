@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from plesio.policies.asynchronous import UNLIMITED
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.policy import ExchangeKind, Policy, UpdateKind
+from plesio.policies.steered import Constant, Director
 
 if TYPE_CHECKING:
     from plesio.policies.adaptive.config.guard import GuardConfig
@@ -120,6 +121,20 @@ class PeriodicSchedule:
     def guard(self) -> "GuardConfig | None":
         """Nobody watches for divergence."""
         return None
+
+    @property
+    def title(self) -> str:
+        """Its spec."""
+        return self.spec
+
+    @property
+    def spec(self) -> str:
+        """The shortest text that says it."""
+        raise NotImplementedError
+
+    def director(self, *, clock: int = 0) -> Director:
+        """Nothing ever changes."""
+        return Constant(cast(Policy, self))
 
     @property
     def period(self) -> int:

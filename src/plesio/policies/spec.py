@@ -20,6 +20,7 @@ from plesio.policies.bsp import BSP
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
 from plesio.policies.delayed import Delayed
 from plesio.policies.hierarchical import Hierarchical
+from plesio.policies.interruptible import Interruptible
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import Policy
 from plesio.policies.ssp import SSP
@@ -130,6 +131,8 @@ def parse_policy(text: str) -> Policy:
     """
     head, *options = (part.strip() for part in text.strip().lower().split(","))
     name, colon, argument = (part.strip() for part in head.partition(":"))
+    if name == Interruptible.name:
+        return Interruptible(policy=parse_policy(text.partition(":")[2]))
     form = _FORMS.get(name)
     if form is None:
         raise PolicySpecError(f'unknown policy "{name}"; {nearest(name, _FORMS)}')

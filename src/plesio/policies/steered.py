@@ -6,7 +6,7 @@ A `Director` says what comes next; this machine sees to it that a change happens
     store --Halt--> each stops at its next exchange --Ready of all--> Steer --> collective, or another store stage
 
 On a collective all workers have the same clock, so a change is named ahead: reviews are answered by a `Steer` that
-holds from a later clock (`policies.adaptive.review_clocks`). On the store clocks differ. There a change begins with a
+holds from a later clock (`policies.review_clocks`). On the store clocks differ. There a change begins with a
 `Halt`, which no worker can miss, since it comes with the answer to its next pull; when all stand still, `Steer` names
 the furthest worker's clock, and all go on from that one. So nobody waits longer than for the others' steps under way.
 
@@ -19,6 +19,8 @@ Invariants:
   it; all review.
 - Once a worker is lost in a stage on the store, or has left it, no change to a collective is begun, and one that is
   under way is called off (`Stay`).
+- A `Pause` is answered by the next `Steer` at which all stand: on a collective that of a review, on the store the end
+  of the stage, which is stopped for it and begun anew. So a checkpoint is taken where a change could be made.
 - One review at a time is open. It is answered when every live worker that has samples has reported to it, once.
 - On a collective a worker has credit without end: the collectives of the stage are what holds it.
 """
@@ -40,6 +42,7 @@ from plesio.policies.events import (
     Joined,
     LeaveReason,
     Left,
+    Pause,
     Ready,
     Reviewed,
     Stay,
@@ -47,7 +50,7 @@ from plesio.policies.events import (
 )
 from plesio.policies.policy import Machine, Policy
 
-__all__ = ["LEAD", "NEVER", "Course", "Director", "SteeredMachine"]
+__all__ = ["LEAD", "NEVER", "Constant", "Course", "Director", "SteeredMachine"]
 
 LEAD = 2
 """Steps between a review and the clock at which its answer is wanted: a message's way, there and back."""
@@ -99,14 +102,39 @@ class Director(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Directs a run in which nothing changes.
+
+    Args:
+        first: The policy of all of it.
+    """
+
+    first: Policy
+
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
+        """As before."""
+        return Course(policy=self.first)
+
+    def over(self, clock: int) -> Course | None:
+        """It is never over."""
+        return None
+
+    def next_review(self, since: int) -> tuple[int, int]:
+        """Never."""
+        return NEVER, NEVER
+
+
 class SteeredMachine:
     """Runs the policies that a director names.
 
     Args:
         director: Says what comes next.
+        clock: Where the workers begin.
     """
 
     __slots__ = (
+        "_began",
         "_coming",
         "_director",
         "_entering",
@@ -114,6 +142,7 @@ class SteeredMachine:
         "_inner",
         "_live",
         "_metric",
+        "_pausing",
         "_policy",
         "_ready",
         "_resting",
@@ -123,7 +152,8 @@ class SteeredMachine:
         "_speakers",
     )
 
-    def __init__(self, director: Director) -> None:
+    def __init__(self, director: Director, *, clock: int = 0) -> None:
+        self._began = clock
         self._director = director
         self._policy = first = director.first
         self._inner: Machine | None = None
@@ -140,7 +170,9 @@ class SteeredMachine:
         """Clock of each worker that stands still."""
         self._speakers: dict[int, int] = {}
         """Of each worker that another speaks for in this stage, that one."""
-        self._review, self._holds = director.next_review(0)
+        self._pausing = False
+        """All are to stand still, and have not yet."""
+        self._review, self._holds = director.next_review(clock)
         self._reviews: dict[int, Reviewed] = {}
         self._metric: float | None = None
 
@@ -164,6 +196,15 @@ class SteeredMachine:
             case Evaluated(metric=metric):
                 self._metric = metric
                 return ()
+            case Pause():
+                self._pausing = True
+                return self._stop_to_pause()
+
+    def _stop_to_pause(self) -> tuple[Action, ...]:
+        """End the stage on the store that is at work, if all are to stand still and it does not end anyway."""
+        if not self._pausing or self._inner is None or self._coming is not None:
+            return ()
+        return self._stop(Course(policy=self._policy, reason="a checkpoint is taken"))
 
     def _join(self, event: Joined) -> tuple[Action, ...]:
         worker = event.worker
@@ -173,7 +214,7 @@ class SteeredMachine:
             return self._inner.handle(event)
         assert worker not in self._live, f"worker {worker} has joined already"
         self._live.add(worker)
-        return (Admit(worker=worker, clock=0), Grant(worker=worker, clock=UNLIMITED))
+        return (Admit(worker=worker, clock=self._began), Grant(worker=worker, clock=UNLIMITED))
 
     def _leave(self, event: Left) -> tuple[Action, ...]:
         worker = event.worker
@@ -209,7 +250,7 @@ class SteeredMachine:
                 f"worker {event.worker} was lost under {self._policy.spec}: the others go on, "
                 "and not to a collective exchange any more"
             )
-        return (Stay(reason="; ".join(reasons)),)
+        return (Stay(reason="; ".join(reasons)), *self._stop_to_pause())
 
     def _arrive(self, event: Arrived) -> tuple[Action, ...]:
         assert self._inner is not None, "no update arrives anywhere: the exchange is collective"
@@ -244,13 +285,17 @@ class SteeredMachine:
         course = self._director.review(reviews, metric=self._metric)
         self._metric = None
         if self._inner is None:
-            return (self._steer(course, clock=self._holds),)
+            return (self._steer(course, clock=self._holds, stand=True),)
         if course.policy != self._policy or course.restore:
             return self._stop(course)
-        return (self._steer(course, clock=max(review.clock for review in reviews.values())),)
+        return (self._steer(course, clock=max(review.clock for review in reviews.values()), stand=False),)
 
-    def _steer(self, course: Course, *, clock: int) -> Steer:
+    def _steer(self, course: Course, *, clock: int, stand: bool) -> Steer:
+        """How all go on from ``clock``, where they all stand or on the store do not."""
         before, self._policy = self._policy, course.policy
+        saves = stand and self._pausing
+        if saves:
+            self._pausing = False
         self._review, self._holds = self._director.next_review(clock)
         self._entering = self._inner is None and course.policy.exchange == "store"
         return Steer(
@@ -263,6 +308,7 @@ class SteeredMachine:
             keep=course.keep,
             restore=course.restore,
             alarm=course.alarm,
+            save=saves,
             reason=course.reason,
             inputs=course.inputs,
         )
@@ -278,12 +324,14 @@ class SteeredMachine:
         if self._coming is None:
             return ()
         course, self._coming = self._coming, None
+        if self._policy.synchronous:  # the round that they stand in was handed in early, and is complete
+            clock = -(-clock // self._policy.period) * self._policy.period
         self._inner = None
         self._ready.clear()
         self._resting.clear()
         self._reviews.clear()
         self._speakers.clear()
-        return (self._steer(course, clock=clock),)
+        return (self._steer(course, clock=clock, stand=True),)
 
     def _enter(self, clock: int) -> tuple[Action, ...]:
         """All stand at ``clock`` on the way to the store: let those in that speak for themselves, or for a rack."""
@@ -291,7 +339,8 @@ class SteeredMachine:
         num_workers = Counter(self._speakers.get(worker, worker) for worker in sorted(self._ready))
         self._ready.clear()
         joined = [Joined(worker=worker, num_workers=number) for worker, number in num_workers.items()]
-        return tuple(action for event in joined for action in self._inner.handle(event))
+        admitted = [action for event in joined for action in self._inner.handle(event)]
+        return (*admitted, *self._stop_to_pause())
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the module's head does not hold."""

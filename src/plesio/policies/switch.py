@@ -26,7 +26,7 @@ from plesio.policies.events import Reviewed
 from plesio.policies.fields import require_whole
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
-from plesio.policies.steered import LEAD, NEVER, Course, SteeredMachine
+from plesio.policies.steered import LEAD, NEVER, Course, Director, SteeredMachine
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
 __all__ = ["Switch"]
@@ -96,7 +96,7 @@ class Switch(PeriodicSchedule):
     @property
     def first_review(self) -> tuple[int, int]:
         """Clock at which workers first report, and the one from which the answer holds."""
-        return _Schedule(self).next_review(0)
+        return self.director().next_review(0)
 
     @property
     def bound(self) -> float:
@@ -116,17 +116,20 @@ class Switch(PeriodicSchedule):
         return f"{self.name}:{'/'.join([self.policies[0].spec, *rest])}"
 
     def start(self, *, clock: int = 0) -> Machine:
-        """The schedule, from its beginning."""
-        assert clock == 0, f"a schedule begins at 0, not at {clock}"
-        return SteeredMachine(_Schedule(self))
+        """The schedule, from ``clock`` on."""
+        return SteeredMachine(self.director(clock=clock), clock=clock)
+
+    def director(self, *, clock: int = 0) -> Director:
+        """The schedule, in the stage that ``clock`` is in."""
+        return _Schedule(self, stage=sum(change <= clock for change in self.clocks))
 
 
 class _Schedule:
     """Where in the schedule a run is."""
 
-    def __init__(self, policy: Switch) -> None:
+    def __init__(self, policy: Switch, *, stage: int) -> None:
         self._policy = policy
-        self._stage = 0
+        self._stage = stage
 
     @property
     def _ends(self) -> int:
@@ -135,8 +138,8 @@ class _Schedule:
 
     @property
     def first(self) -> Policy:
-        """The first stage's."""
-        return self._policy.first
+        """The present stage's."""
+        return self._policy.policies[self._stage]
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
         """The next stage: a collective one is only reviewed where it ends."""

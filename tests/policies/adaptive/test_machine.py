@@ -6,11 +6,21 @@ import pytest
 from hypothesis import given, settings
 
 from plesio.core.errors import PolicySpecError
-from plesio.policies import Adaptive, Evaluated, Event, Joined, LeaveReason, Left, Reviewed, Steer, parse_policy, replay
+from plesio.policies import (
+    Adaptive,
+    Evaluated,
+    Event,
+    Joined,
+    LeaveReason,
+    Left,
+    Machine,
+    Reviewed,
+    Steer,
+    parse_policy,
+    replay,
+)
 from plesio.policies.adaptive.config.review import ReviewConfig
-from plesio.policies.adaptive.machine import AdaptiveMachine
-from plesio.policies.adaptive.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
-from plesio.policies.adaptive.system.setting import Setting
+from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
 from plesio.policies.steered import LEAD
 
 
@@ -29,9 +39,7 @@ def review(
     )
 
 
-def drive(
-    machine: AdaptiveMachine, *, workers: int, reviews: int, blocked_s: float = 0.08
-) -> tuple[list[Event], list[Steer]]:
+def drive(machine: Machine, *, workers: int, reviews: int, blocked_s: float = 0.08) -> tuple[list[Event], list[Steer]]:
     """Let workers join and report as they are told."""
     events: list[Event] = [Joined(worker=worker) for worker in range(workers)]
     for event in events:
@@ -60,7 +68,7 @@ def drive(
 )
 def test_reviews_are_where_nobody_need_wait_for_their_answer(since: int, period_delay: tuple[int, int], every: int):
     period, delay = period_delay
-    review_clock, holds = next_review(since, setting=Setting.of(period=period, delay=delay), every=every)
+    review_clock, holds = next_review(since, period=period, delay=delay, every=every)
     assert since < review_clock <= holds - LEAD
     assert holds - since >= every
     assert (holds - delay) % period == 0
@@ -69,7 +77,7 @@ def test_reviews_are_where_nobody_need_wait_for_their_answer(since: int, period_
 
 
 def test_workers_are_steered_alike_when_all_have_reported():
-    _, answers = drive(AdaptiveMachine(Adaptive()), workers=4, reviews=5)
+    _, answers = drive(Adaptive().start(), workers=4, reviews=5)
     assert answers[0].clock == FIRST_CLOCK
     for before, after in itertools.pairwise(answers):
         assert after.clock == before.next_clock
@@ -78,7 +86,7 @@ def test_workers_are_steered_alike_when_all_have_reported():
 def test_it_begins_with_bsp():
     adaptive = Adaptive()
     assert adaptive.first.spec == "bsp"
-    events, [steer] = drive(AdaptiveMachine(adaptive), workers=2, reviews=1)
+    events, [steer] = drive(adaptive.start(), workers=2, reviews=1)
     assert steer.before == "bsp"
     assert replay(adaptive, events)[-1] == (steer,)
 
@@ -94,7 +102,7 @@ def test_a_slow_network_ends_in_local_sgd_and_a_fast_one_in_bsp():
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 8), st.floats(0.0, 0.3))
 def test_the_same_events_give_the_same_actions(workers: int, reviews: int, blocked_s: float):
-    machine = AdaptiveMachine(Adaptive())
+    machine = Adaptive().start()
     events, answers = drive(machine, workers=workers, reviews=reviews, blocked_s=blocked_s)
     assert [
         action for actions in replay(Adaptive(), events) for action in actions if isinstance(action, Steer)
@@ -102,7 +110,7 @@ def test_the_same_events_give_the_same_actions(workers: int, reviews: int, block
 
 
 def test_who_leaves_is_not_waited_for():
-    machine = AdaptiveMachine(Adaptive())
+    machine = Adaptive().start()
     for worker in range(2):
         machine.handle(Joined(worker=worker))
     assert machine.handle(review(0, FIRST_REVIEW, steps=4)) == ()
@@ -111,11 +119,11 @@ def test_who_leaves_is_not_waited_for():
 
 
 def test_a_metric_is_heard_without_an_answer():
-    assert AdaptiveMachine(Adaptive()).handle(Evaluated(metric=0.5)) == ()
+    assert Adaptive().start().handle(Evaluated(metric=0.5)) == ()
 
 
 def test_only_finite_figures_are_inputs():
-    _, answers = drive(AdaptiveMachine(Adaptive()), workers=2, reviews=4)
+    _, answers = drive(Adaptive().start(), workers=2, reviews=4)
     assert all(math.isfinite(value) for steer in answers for _, value in steer.inputs)
 
 

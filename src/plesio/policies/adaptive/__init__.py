@@ -6,7 +6,6 @@ file, folder   concept
 adaptive       the policy: its components and their text form
 machine        directs the run by its reviews
 controller     one decision: the smaller of what training affords and what the system wants
-review_clocks  when workers report, and when the answer holds
 config         the components' parameters
 readings       how the reports of all workers become one reading; what a component is shown, and what it says
 system         the system side: settings, what each would take, the least slack that hides waiting and communicating,

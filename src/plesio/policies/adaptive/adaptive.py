@@ -22,11 +22,12 @@ from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from plesio.core.errors import PolicySpecError, nearest
 from plesio.policies.adaptive.config.components import Components
-from plesio.policies.adaptive.review_clocks import FIRST_CLOCK, FIRST_REVIEW
 from plesio.policies.adaptive.system.setting import SYNCHRONOUS
 from plesio.policies.fields import write_spec
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
+from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW
 from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.steered import Director, SteeredMachine
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
 __all__ = ["Adaptive"]
@@ -90,11 +91,14 @@ class Adaptive(Components, PeriodicSchedule):
         return self.topology is not None
 
     def start(self, *, clock: int = 0) -> Machine:
-        """A controller that has seen nothing."""
-        assert clock == 0, f"a controller begins at 0, not at {clock}"
-        from plesio.policies.adaptive.machine import AdaptiveMachine  # numpy, which only those pay who train
+        """A controller that has seen nothing; workers begin at ``clock``."""
+        return SteeredMachine(self.director(clock=clock), clock=clock)
 
-        return AdaptiveMachine(self)
+    def director(self, *, clock: int = 0) -> Director:
+        """A controller that has seen nothing."""
+        from plesio.policies.adaptive.machine import Reviewing  # numpy, which only those pay who train
+
+        return Reviewing(self)
 
     @classmethod
     def option_keys(cls) -> tuple[str, ...]:

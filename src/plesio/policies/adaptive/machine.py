@@ -4,29 +4,22 @@ from collections.abc import Mapping
 
 from plesio.policies.adaptive.config.components import Components
 from plesio.policies.adaptive.controller import Controller
-from plesio.policies.adaptive.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
 from plesio.policies.adaptive.system.setting import SYNCHRONOUS
 from plesio.policies.events import Reviewed
 from plesio.policies.policy import Policy
-from plesio.policies.steered import Course, SteeredMachine
+from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
+from plesio.policies.steered import Course
 
-__all__ = ["AdaptiveMachine"]
+__all__ = ["Reviewing"]
 
 
-class AdaptiveMachine(SteeredMachine):
-    """Answers reviews.
+class Reviewing:
+    """Answers every review by what the controller decides.
 
     Args:
         components: With their parameters.
     """
 
-    __slots__ = ()
-
-    def __init__(self, components: Components) -> None:
-        super().__init__(_Reviewing(components))
-
-
-class _Reviewing:
     def __init__(self, components: Components) -> None:
         self._controller = Controller(components)
         self._review = components.review
@@ -58,4 +51,5 @@ class _Reviewing:
         if since == 0:
             return FIRST_REVIEW, FIRST_CLOCK
         every = self._review.interval(since, trial=self._controller.on_trial) if self._controller.knows_transfer else 1
-        return next_review(since, setting=self._controller.setting, every=every)
+        setting = self._controller.setting
+        return next_review(since, period=setting.period, delay=setting.delay, every=every)

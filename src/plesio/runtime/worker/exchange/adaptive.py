@@ -1,7 +1,7 @@
 """The exchange of a policy that changes while it runs: one static exchange after another.
 
 On a collective a worker reports to server 0 after the step that the last answer named, goes on, and does what the
-answer says after the step from which it holds (`policies.adaptive.review_clocks`). A change happens there, on all ranks
+answer says after the step from which it holds (`policies.review_clocks`). A change happens there, on all ranks
 alike:
 
 1. *settle*: what is under way is merged and all replicas become their mean; no step of anybody is lost;

@@ -13,7 +13,6 @@ The answer must be there when it is wanted, or somebody waits. It can be given o
 So a review makes nobody wait for anybody that the setting in force does not make wait already.
 """
 
-from plesio.policies.adaptive.system.setting import Setting
 from plesio.policies.steered import LEAD
 
 __all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "next_review"]
@@ -23,15 +22,21 @@ FIRST_REVIEW = 2
 FIRST_CLOCK = FIRST_REVIEW + LEAD
 
 
-def next_review(since: int, *, setting: Setting, every: int) -> tuple[int, int]:
-    """Clock of the next review and clock at which its answer holds, if ``setting`` is in force after ``since``.
+def next_review(since: int, *, period: int, delay: int, every: int) -> tuple[int, int]:
+    """Clock of the next review and clock at which its answer holds, under what is in force after ``since``.
 
-    >>> next_review(5, setting=Setting.of(period=1, delay=0), every=16)
+    Args:
+        since: Clock from which that is in force.
+        period: Steps between two of its exchanges.
+        delay: Steps from an exchange to its merge.
+        every: Steps between two reviews, at least.
+
+    >>> next_review(5, period=1, delay=0, every=16)
     (19, 21)
-    >>> next_review(21, setting=Setting.of(period=8, delay=4), every=16)
+    >>> next_review(21, period=8, delay=4, every=16)
     (40, 44)
     """
-    least = since + max(every, setting.delay + LEAD, 2 * LEAD)
-    started = -(-(least - setting.delay) // setting.period) * setting.period
-    holds = started + setting.delay
+    least = since + max(every, delay + LEAD, 2 * LEAD)
+    started = -(-(least - delay) // period) * period
+    holds = started + delay
     return min(started, holds - LEAD), holds

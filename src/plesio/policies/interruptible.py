@@ -1,0 +1,141 @@
+"""A policy in whose run all workers can be made to stand still together, for a checkpoint.
+
+A static policy never changes, so nobody would ever ask its workers to stop. Here it is the only stage of a run that
+could change (`plesio.policies.steered`): on a collective the workers send empty reports every few steps, so that an
+answer can name a clock at which all of them stand; on the store a `Pause` ends the stage, and the same begins again.
+A schedule (`plesio.policies.switch`) has such reviews beside those at its changes. The adaptive policy needs none of
+this: it has reviews of its own.
+
+    interruptible:bsp · interruptible:ssp:4 · interruptible:switch:bsp/asp@200
+
+Users never write it; the event log of a run with checkpoints names it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from plesio.policies.events import Reviewed
+from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
+from plesio.policies.review_clocks import next_review
+from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.steered import NEVER, Course, Director, SteeredMachine
+from plesio.policies.weighting import UNWEIGHTED, Weighting
+
+__all__ = ["Interruptible"]
+
+EVERY = 10
+"""Steps between two moments on a collective at which all could stand still."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruptible(PeriodicSchedule):
+    """Runs ``policy`` so that it can be stopped.
+
+    >>> from plesio.policies import SSP
+    >>> Interruptible(policy=SSP(bound=4)).spec, Interruptible(policy=SSP(bound=4)).title
+    ('interruptible:ssp:4', 'ssp:4')
+    """
+
+    name: ClassVar[str] = "interruptible"
+    exchange: ClassVar[ExchangeKind] = "collective"
+    update: ClassVar[UpdateKind] = "delta"
+    period: ClassVar[int] = 1
+    delay: ClassVar[int] = 0
+    weighting: ClassVar[Weighting] = UNWEIGHTED
+    adapts: ClassVar[bool] = True
+
+    policy: Policy
+
+    @property
+    def first(self) -> Policy:
+        """The policy's own first."""
+        return self.policy.first
+
+    @property
+    def pushes(self) -> UpdateKind | None:
+        """What the policy pushes."""
+        return self.policy.pushes
+
+    @property
+    def bound(self) -> float:
+        """The policy's."""
+        return self.policy.bound
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether every exchange of the policy waits for all."""
+        return self.policy.synchronous
+
+    @property
+    def goes_by_racks(self) -> bool:
+        """Whether the policy does."""
+        return self.policy.goes_by_racks
+
+    @property
+    def needs_server_optimizer(self) -> bool:
+        """Whether the policy does."""
+        return self.policy.needs_server_optimizer
+
+    @property
+    def most_servers(self) -> int | None:
+        """The policy's."""
+        return self.policy.most_servers
+
+    @property
+    def first_review(self) -> tuple[int, int]:
+        """Clock at which workers first report, and the one from which the answer holds."""
+        return _Regular(self.policy.director(clock=0)).next_review(0)
+
+    @property
+    def spec(self) -> str:
+        """``interruptible:POLICY``, the policy's own spec."""
+        return f"{self.name}:{self.policy.spec}"
+
+    @property
+    def title(self) -> str:
+        """The policy's."""
+        return self.policy.title
+
+    def start(self, *, clock: int = 0) -> Machine:
+        """The policy, with stops; workers begin at ``clock``."""
+        return SteeredMachine(_Regular(self.policy.director(clock=clock)), clock=clock)
+
+
+class _Regular:
+    """Has workers report every `EVERY` steps on a collective, beside the reviews that another director asks for."""
+
+    def __init__(self, director: Director) -> None:
+        self._director = director
+        self._policy = director.first
+        self._due = False
+        """The next review is one of the other's."""
+
+    @property
+    def first(self) -> Policy:
+        """The other's."""
+        return self._director.first
+
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
+        """The other's answer where it has asked; else all go on as they were."""
+        if not self._due:
+            return Course(policy=self._policy)
+        return self._follow(self._director.review(reviews, metric=metric))
+
+    def over(self, clock: int) -> Course | None:
+        """The other's answer."""
+        course = self._director.over(clock)
+        return None if course is None else self._follow(course)
+
+    def _follow(self, course: Course) -> Course:
+        self._policy = course.policy
+        return course
+
+    def next_review(self, since: int) -> tuple[int, int]:
+        """The other's, or the next of its own if that is sooner."""
+        asked = self._director.next_review(since)
+        own = (NEVER, NEVER)
+        if self._policy.exchange == "collective":
+            own = next_review(since, period=self._policy.period, delay=self._policy.delay, every=EVERY)
+        self._due = asked[1] <= own[1]
+        return asked if self._due else own
