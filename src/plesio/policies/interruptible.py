@@ -85,7 +85,7 @@ class Interruptible(PeriodicSchedule):
     @property
     def first_review(self) -> tuple[int, int]:
         """Clock at which workers first report, and the one from which the answer holds."""
-        return _Regular(self.policy.director(clock=0)).next_review(0)
+        return self.director().next_review(0)
 
     @property
     def spec(self) -> str:
@@ -99,7 +99,11 @@ class Interruptible(PeriodicSchedule):
 
     def start(self, *, clock: int = 0) -> Machine:
         """The policy, with stops; workers begin at ``clock``."""
-        return SteeredMachine(_Regular(self.policy.director(clock=clock)), clock=clock)
+        return SteeredMachine(self.director(clock=clock), clock=clock)
+
+    def director(self, *, clock: int = 0) -> Director:
+        """The policy's own, and moments to stop at."""
+        return _Regular(self.policy.director(clock=clock))
 
 
 class _Regular:

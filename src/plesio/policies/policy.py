@@ -173,6 +173,11 @@ class Policy(Protocol):
         ...
 
     @property
+    def remembers(self) -> bool:
+        """Whether what it decides follows from all that it has heard, and not from the clock alone."""
+        ...
+
+    @property
     def title(self) -> str:
         """What results call it."""
         ...

@@ -49,10 +49,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLog:
-    """All that one machine of ``policy`` heard and answered, in order."""
+    """All that one machine of ``policy``, started at ``clock``, heard and answered, in order."""
 
     policy: Policy
     entries: tuple[Entry, ...]
+    clock: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class Difference:
 
 
 class Recorder:
-    """A machine of ``policy`` that remembers its entries; takes the place of ``policy.start()``.
+    """A machine of ``policy`` that remembers its entries; takes the place of ``policy.start(clock=clock)``.
 
     >>> from plesio.policies import BSP, Joined
     >>> recorder = Recorder(BSP())
@@ -75,11 +76,13 @@ class Recorder:
     True
     """
 
-    __slots__ = ("_entries", "_machine", "_policy")
+    __slots__ = ("_entries", "_machine", "_policy", "began")
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, *, clock: int = 0) -> None:
         self._policy = policy
-        self._machine: Machine = policy.start()
+        self.began = clock
+        """The clock at which the machine was started."""
+        self._machine: Machine = policy.start(clock=clock)
         self._entries: list[Entry] = []
 
     def handle(self, event: Event) -> tuple[Action, ...]:
@@ -88,6 +91,19 @@ class Recorder:
         self._entries.append(Entry(event=event, actions=actions))
         return actions
 
+    def hear_again(self, events: Iterable[Event], *, clock: int) -> None:
+        """Start the machine at ``clock``, and hear what a run that is resumed has heard: it is then what it was."""
+        self.began = clock
+        self._machine = self._policy.start(clock=clock)
+        self._entries.clear()
+        for event in events:
+            self.handle(event)
+
+    @property
+    def events(self) -> list[Event]:
+        """What was heard up to now."""
+        return [entry.event for entry in self._entries]
+
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the machine does not hold."""
         self._machine.validate()
@@ -95,7 +111,7 @@ class Recorder:
     @property
     def log(self) -> EventLog:
         """What was heard and answered up to now."""
-        return EventLog(policy=self._policy, entries=tuple(self._entries))
+        return EventLog(policy=self._policy, entries=tuple(self._entries), clock=self.began)
 
 
 def replay(policy: Policy, events: Iterable[Event]) -> list[tuple[Action, ...]]:
@@ -110,7 +126,7 @@ def verify(log: EventLog) -> Difference | None:
     Raises:
         DataError: An event that no world sends at its place, such as an update of a worker that has not joined.
     """
-    machine = log.policy.start()
+    machine = log.policy.start(clock=log.clock)
     for index, entry in enumerate(log.entries):
         try:
             actions = machine.handle(entry.event)
@@ -158,7 +174,9 @@ def decode_action(data: object) -> Action:
 
 def write_log(path: Path, log: EventLog) -> None:
     """Write ``log`` to ``path`` so that a reader sees the old file or the new one, never half of one."""
-    header = {"schema": LOG_SCHEMA_VERSION, "policy": log.policy.spec}
+    header: dict[str, Any] = {"schema": LOG_SCHEMA_VERSION, "policy": log.policy.spec}
+    if log.clock:
+        header["clock"] = log.clock
     lines = [header, *(_encode_entry(entry) for entry in log.entries)]
     write_whole(path, "".join(json.dumps(line) + "\n" for line in lines))
 
@@ -173,7 +191,7 @@ def read_log(path: Path) -> EventLog:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read the event log {path}: {error}") from error
-    policy = _decode_header(path, lines[0] if lines else "")
+    policy, clock = _decode_header(path, lines[0] if lines else "")
     entries = []
     for number, line in enumerate(lines[1:], start=2):
         try:
@@ -182,19 +200,19 @@ def read_log(path: Path) -> EventLog:
             raise DataError(f"{path}, line {number}: not JSON: {error}") from error
         except DataError as error:
             raise DataError(f"{path}, line {number}: {error}") from error
-    return EventLog(policy=policy, entries=tuple(entries))
+    return EventLog(policy=policy, entries=tuple(entries), clock=clock)
 
 
-def _decode_header(path: Path, line: str) -> Policy:
+def _decode_header(path: Path, line: str) -> tuple[Policy, int]:
     try:
         header = json.loads(line)
-        version, spec = header["schema"], header["policy"]
+        version, spec, clock = header["schema"], header["policy"], int(header.get("clock", 0))
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path} is not an event log: its first line is no header") from None
     if version != LOG_SCHEMA_VERSION:
         raise DataError(f"{path} has event log schema version {version}; this Plesio reads {LOG_SCHEMA_VERSION}")
     try:
-        return parse_policy(str(spec))
+        return parse_policy(str(spec)), clock
     except PolicySpecError as error:
         raise DataError(f"{path}, line 1: {error}") from error
 

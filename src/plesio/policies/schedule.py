@@ -123,6 +123,11 @@ class PeriodicSchedule:
         return None
 
     @property
+    def remembers(self) -> bool:
+        """Nothing that a change, or a new beginning, would not make forgotten."""
+        return False
+
+    @property
     def title(self) -> str:
         """Its spec."""
         return self.spec

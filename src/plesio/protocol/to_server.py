@@ -1,6 +1,6 @@
 """What workers, other servers and observers say to server 0. Times are in seconds, sizes in bytes."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from plesio.core.errors import DataError
 from plesio.core.records import Record
@@ -11,6 +11,7 @@ from plesio.protocol.message import Message
 from plesio.protocol.plans import PlanFigures, Remainder
 
 __all__ = [
+    "BooksPage",
     "Ended",
     "Evaluations",
     "Finish",
@@ -27,6 +28,8 @@ __all__ = [
     "Release",
     "ResultRequest",
     "Review",
+    "SaveRequest",
+    "Saving",
     "Serves",
     "Standing",
     "ToServer",
@@ -35,6 +38,24 @@ __all__ = [
 
 Finished = tuple[int, int, int]
 """Samples that are done: the plan, the block in it, and how many of the block's next samples."""
+
+
+class Saving(Record, frozen=True, kw_only=True):
+    """How often a run is saved, and where it goes on if it is resumed.
+
+    Attributes:
+        every_s: Seconds of the run between two checkpoints; None where steps count.
+        every_steps: Steps of the furthest worker, likewise.
+        clock: Where the workers begin.
+        elapsed_s: Seconds that the run had taken by then.
+        num_pages: `BooksPage`s that worker 0 sends; the run begins when they have come.
+    """
+
+    every_s: float | None = None
+    every_steps: int | None = None
+    clock: int = 0
+    elapsed_s: float = 0.0
+    num_pages: int = 0
 
 
 class Join(Message, frozen=True, kw_only=True, tag=1):
@@ -49,7 +70,10 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
         layout: Digest of the model's tensors, equal on all workers.
         rack: Number of the rack that the worker is in.
         environment: Where it runs.
+        saving: Of a run with checkpoints.
     """
+
+    omits: ClassVar[tuple[str, ...]] = ("saving",)
 
     policy: str
     info: RunInfo
@@ -60,6 +84,17 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
     layout: str
     rack: int
     environment: Environment
+    saving: Saving | None = None
+
+
+class BooksPage(Message, frozen=True, kw_only=True, tag=32):
+    """A part of the books of the run that is resumed, in their order; worker 0 says it when it has joined."""
+
+    text: str
+
+
+class SaveRequest(Message, frozen=True, kw_only=True, tag=33):
+    """A checkpoint as soon as there can be one, please."""
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag=4):
@@ -216,6 +251,19 @@ class Serves(Message, frozen=True, kw_only=True, tag=23):
     """From another server, once: it is there."""
 
 
-FromWorker = Heartbeat | LeaseRequest | Finish | Release | NotFinite | Leave | Evaluations | Review | Standing | Goodbye
+FromWorker = (
+    Heartbeat
+    | LeaseRequest
+    | Finish
+    | Release
+    | NotFinite
+    | Leave
+    | Evaluations
+    | Review
+    | Standing
+    | BooksPage
+    | SaveRequest
+    | Goodbye
+)
 """What a worker says while it takes part."""
 ToServer = FromWorker | Join | ResultRequest | ProgressRequest | PartArrived | Ended | Serves

@@ -10,6 +10,7 @@ from plesio.protocol.plans import Block, Remainder
 
 __all__ = [
     "Alive",
+    "Books",
     "Entered",
     "Expelled",
     "Failed",
@@ -109,6 +110,8 @@ class MayLeave(Message, frozen=True, kw_only=True, tag=15):
 class Steering(Message, frozen=True, kw_only=True, tag=25):
     """How the worker goes on: what it must know of a `Steer`, field for field."""
 
+    omits: ClassVar[tuple[str, ...]] = ("save",)
+
     clock: int
     before: str
     policy: str
@@ -117,11 +120,26 @@ class Steering(Message, frozen=True, kw_only=True, tag=25):
     next_clock: int
     keep: bool = False
     restore: bool = False
+    save: bool = False
 
     @classmethod
     def of(cls, steer: Steer) -> Self:
         """The part of it that workers act on."""
         return cls(**{name: getattr(steer, name) for name in cls.__struct_fields__})
+
+
+class Books(Message, frozen=True, kw_only=True, tag=34):
+    """A part of the run's books, in their order, to the worker that saves them; follows a `Steering` that says so.
+
+    Attributes:
+        text: Of all parts together: JSON, which nobody but a coordinator reads.
+        left: Parts that follow.
+        elapsed_s: Seconds of the run.
+    """
+
+    text: str
+    left: int
+    elapsed_s: float
 
 
 class Entered(Message, frozen=True, kw_only=True, tag=27):
@@ -196,6 +214,7 @@ ToWorker = (
     | UpdateRefused
     | MayLeave
     | Steering
+    | Books
     | Entered
     | Turn
     | Result

@@ -11,7 +11,9 @@ from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError
 from plesio.core.logs import set_up_logging, speak_as
 from plesio.core.trace import TraceWriter
-from plesio.policies import Policy, parse_policy
+from plesio.policies import Interruptible, Policy, parse_policy
+from plesio.runtime.checkpoints.beginning import Checkpoints
+from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
@@ -50,6 +52,10 @@ def join(
     total_samples: int | None = None,
     on_transition: OnTransition | None = None,
     racks: Racks = "auto",
+    checkpoint: Path | str | None = None,
+    every: str | float = "10 min",
+    keep: int = 3,
+    resume: str = "auto",
     options: JoinOptions = _PLAIN,
 ) -> Session:
     """Take part in training ``model`` with the other workers of this job; the start is common to all of them.
@@ -69,6 +75,10 @@ def join(
         racks: Which workers are near to each other, for policies that go by racks (``hier:``, ``adaptive``): ``"auto"``
             measures between four hosts or more, some seconds at the start; ``"host"`` takes every host for a rack; or
             the number of each rank's rack, ``(0, 0, 1, 1)``. In the virtual world the cluster has them.
+        checkpoint: Folder for checkpoints, which every host sees; None for none (``PLESIO_CHECKPOINT`` names one).
+        every: Between two of them: ``"10 min"``, ``"500 steps"``, or seconds.
+        keep: How many are kept, the latest.
+        resume: ``"auto"`` goes on from the latest whole one, ``"no"`` begins afresh; or the folder of one.
         options: What few sessions need: servers, snapshots, names for the results, a job to run in.
 
     Returns:
@@ -78,7 +88,9 @@ def join(
         PolicySpecError: The policy's text cannot be read.
         TaskError: The model has no trainable parameters, or the optimizer none of the model's.
         ExchangeError: The store's servers cannot run this optimizer.
-        ConfigError: This worker joins late, and the policy's exchange is a collective; or workers disagree on racks.
+        ConfigError: This worker joins late, and the policy's exchange is a collective; workers disagree on racks; or
+            the checkpoint is of another run.
+        DataError: There are checkpoints, and none is whole.
         TransportError: The other workers cannot be reached.
 
     >>> import torch
@@ -99,15 +111,18 @@ def join(
         trace = trace if trace is not None else surroundings.trace
         pacer = pacer if pacer is not None else surroundings.pacer
     chosen = parse_policy(policy) if isinstance(policy, str) else policy
+    setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
+    if setting is not None and chosen.review is None:  # else it has moments at which all stand by itself
+        chosen = Interruptible(policy=chosen)
     place = job.place if job is not None else Place.from_environment()
     if place is not None:
         _check(chosen, optimizer, place=place)
         check_racks(racks, num_workers=place.num_workers)
     set_up_logging()
     speak_as(f"worker {0 if place is None else place.rank}")
-    _log.info("joins under %s", chosen.spec)
+    _log.info("joins under %s", chosen.title)
     folder = None if trace is None else Path(trace)
-    run = _Run(replica, policy=chosen, folder=folder, pacer=pacer, options=options)
+    run = _Run(replica, policy=chosen, folder=folder, pacer=pacer, options=options, setting=setting)
     if place is None:
         return run.alone()
     return run.in_job(
@@ -140,6 +155,20 @@ class _Run:
     folder: Path | None
     pacer: Pacer | None
     options: JoinOptions
+    setting: CheckpointSetting | None
+
+    def _checkpoints(self, meter: Meter, *, rank: int, num_workers: int) -> Checkpoints | None:
+        if self.setting is None:
+            return None
+        return Checkpoints.begin(
+            self.setting,
+            self.replica,
+            policy=self.policy.title,
+            seed=self.options.info.seed,
+            rank=rank,
+            num_workers=num_workers,
+            meter=meter,
+        )
 
     def alone(self) -> Session:
         """The session of a single process."""
@@ -181,6 +210,7 @@ class _Run:
             undo.callback(timeline.trace.close)
             if choice is not None:
                 _enter(choice, timeline, rank=rank)
+            checkpoints = self._checkpoints(meter, rank=rank, num_workers=place.num_workers)
             world = DistributedWorld(
                 job,
                 servers=servers,
@@ -191,6 +221,7 @@ class _Run:
                 meter=meter,
                 snapshot_every=self.options.snapshot_every,
                 on_refused=timeline.refuse,
+                checkpoints=checkpoints,
             )
             undo.pop_all()  # the world says goodbye, and lets go of the job
             try:
@@ -207,6 +238,7 @@ class _Run:
                     found=None if choice is None else choice.found,
                     total_samples=total_samples,
                     on_transition=on_transition,
+                    checkpoints=checkpoints,
                 ).make()
                 return Session(
                     self.replica,
@@ -217,6 +249,8 @@ class _Run:
                     steps=steps,
                     timeline=timeline,
                     pacer=self.pacer,
+                    past=None if checkpoints is None else checkpoints.past(),
+                    saver=None if checkpoints is None else checkpoints.saver,
                 )
             except BaseException as error:
                 timeline.trace.close()
@@ -241,7 +275,7 @@ class _Run:
             _log.warning("%s", sentence)
 
         path = None if self.folder is None else self.folder / f"trace-{rank}.jsonl"
-        header = {"worker": rank, "policy": self.policy.spec}
+        header = {"worker": rank, "policy": self.policy.title}
         return Timeline(meter, TraceWriter(path, header=header, on_failure=give_up_tracing, clock=clock), clock=clock)
 
 

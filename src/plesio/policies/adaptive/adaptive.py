@@ -86,6 +86,11 @@ class Adaptive(Components, PeriodicSchedule):
         return 4
 
     @property
+    def remembers(self) -> bool:
+        """All that it was told."""
+        return True
+
+    @property
     def goes_by_racks(self) -> bool:
         """Unless it is not to look at them."""
         return self.topology is not None

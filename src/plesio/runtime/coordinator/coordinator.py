@@ -41,6 +41,7 @@ from plesio.policies import (
     Joined,
     LeaveReason,
     Left,
+    Pause,
     Policy,
     Recorder,
     Refuse,
@@ -53,6 +54,7 @@ from plesio.policies import (
 from plesio.protocol.effects import AdmitOrder, CreditOrder, DropOrder, Effect, HaltOrder, Tell
 from plesio.protocol.figures import Report, RunInfo, Snapshot, Status
 from plesio.protocol.to_server import (
+    BooksPage,
     Evaluations,
     Finish,
     Finished,
@@ -66,12 +68,15 @@ from plesio.protocol.to_server import (
     PartArrived,
     Release,
     Review,
+    SaveRequest,
+    Saving,
     Standing,
 )
 from plesio.protocol.to_worker import Alive, Expelled, Failed, Lost, MayLeave, Start, UpdateRefused
 from plesio.runtime.coordinator.ledger import Ledger, World
 from plesio.runtime.coordinator.members import Member, Members, lease_s
 from plesio.runtime.coordinator.sampling import Sampling
+from plesio.runtime.coordinator.saving import Checkpoints
 from plesio.runtime.coordinator.stage import Stage
 from plesio.runtime.coordinator.stage_changes import StageChanges
 from plesio.runtime.coordinator.updates import Updates
@@ -92,6 +97,7 @@ class Coordinator:
         folder: Where the policy's event log is written; None for nowhere.
         clock: For the trace; None is the machine's.
         world: For the results.
+        saving: Of a run with checkpoints.
     """
 
     def __init__(
@@ -106,6 +112,7 @@ class Coordinator:
         folder: Path | None = None,
         clock: Clock | None = None,
         world: World = "process",
+        saving: Saving | None = None,
     ) -> None:
         self.policy = policy
         self.expected = tuple(sorted(expected))
@@ -113,11 +120,12 @@ class Coordinator:
         self.status: Status = "finished"
         self.error: str | None = None
         self.started_s = 0.0
-        self.ledger = Ledger(policy=policy.spec, info=info, num_workers=len(self.expected), world=world)
-        self.recorder = Recorder(policy)
+        self.ledger = Ledger(policy=policy.title, info=info, num_workers=len(self.expected), world=world)
+        self._checkpoints = Checkpoints(saving, policy=policy)
+        self.recorder = Recorder(policy, clock=self._checkpoints.clock)
         self.trace = TraceWriter(
             None if folder is None else folder / "coordinator.jsonl",
-            header={"worker": None, "policy": policy.spec},
+            header={"worker": None, "policy": policy.title},
             on_failure=self.ledger.fallbacks.append,
             clock=clock,
         )
@@ -150,6 +158,7 @@ class Coordinator:
             folder=None if join.folder is None else Path(join.folder),
             clock=clock,
             world=world,
+            saving=join.saving,
         )
 
     @property
@@ -179,6 +188,9 @@ class Coordinator:
             worker: Which.
             now_s: The time.
         """
+        return self._answer(message, worker, now_s=now_s) + self._pause_if_due(now_s)
+
+    def _answer(self, message: FromWorker | Join | PartArrived, worker: int, *, now_s: float) -> list[Effect]:
         match message:
             case Join():
                 return self._join(worker, message, now_s=now_s)
@@ -204,6 +216,12 @@ class Coordinator:
                 return self._changes.ready(worker, message, now_s=now_s) if counts else []
             case Leave():
                 return self._leave(worker, now_s=now_s)
+            case SaveRequest():
+                self._checkpoints.ask()
+                return []
+            case BooksPage(text=text):
+                self._checkpoints.add(text)
+                return self._begin_if_all_are_there(now_s=now_s)
             case Goodbye():
                 return self._bye(worker, message, now_s=now_s)
 
@@ -219,16 +237,24 @@ class Coordinator:
             return [Tell(worker=worker, message=Failed(message=self.error or ""))]
         if self.state == "running":
             return self._admit([worker], now_s=now_s)
-        if self.state == "gathering" and all(rank in self._members for rank in self.expected):
-            self.state = "running"
-            self.started_s = now_s
-            self.ledger.rack_of = tuple(self._members[rank].rack for rank in self.expected)
-            if self.policy.racks_share_store:
-                self.ledger.racks = self._members.form_racks(self.expected)
-                for member in self._members.values():
-                    member.left = member.spoken_for
-            return self._admit(self.expected, now_s=now_s)
-        return []
+        return self._begin_if_all_are_there(now_s=now_s)
+
+    def _begin_if_all_are_there(self, *, now_s: float) -> list[Effect]:
+        there = all(rank in self._members for rank in self.expected)
+        if self.state != "gathering" or not there or not self._checkpoints.complete:
+            return []
+        self.state = "running"
+        self.started_s = now_s - self._checkpoints.elapsed_s
+        self.ledger.rack_of = tuple(self._members[rank].rack for rank in self.expected)
+        if self.policy.racks_share_store:
+            self.ledger.racks = self._members.form_racks(self.expected)
+            for member in self._members.values():
+                member.left = member.spoken_for
+        if self._checkpoints.begin(self.ledger, self.recorder, workers=self.expected, now_s=now_s):
+            for member in self._members.values():
+                member.clock = self._checkpoints.clock
+            return self._start(self.expected, now_s=now_s)
+        return self._admit(self.expected, now_s=now_s)
 
     def _disagreement(self, join: Join) -> str | None:
         if join.policy != self.policy.spec:
@@ -257,11 +283,17 @@ class Coordinator:
             member = self._members[worker]
             if not member.left:
                 effects += self._decide(Joined(worker=worker, num_workers=member.num_workers), now_s=now_s)
-        for worker in workers:
-            clock = self._members[worker].clock
-            start = Start(clock=clock, elapsed_s=now_s - self.started_s, workers=self.expected)
-            effects.append(Tell(worker=worker, message=start))
-        return effects
+        return effects + self._start(workers, now_s=now_s)
+
+    def _start(self, workers: Sequence[int], *, now_s: float) -> list[Effect]:
+        elapsed_s = now_s - self.started_s
+        return [
+            Tell(
+                worker=worker,
+                message=Start(clock=self._members[worker].clock, elapsed_s=elapsed_s, workers=self.expected),
+            )
+            for worker in workers
+        ]
 
     def _leave(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker has trained all it will; it is told `MayLeave`, the one that evaluates when all have left."""
@@ -336,7 +368,13 @@ class Coordinator:
     def tick(self, *, now_s: float) -> list[Effect]:
         """Lose every worker that has been silent for a lease. Call it several times a lease."""
         silent = self._members.silent_since(now_s - self.lease_s)
-        return [effect for worker in silent for effect in self.lose(worker, now_s=now_s)]
+        lost = [effect for worker in silent for effect in self.lose(worker, now_s=now_s)]
+        return lost + self._pause_if_due(now_s)
+
+    def _pause_if_due(self, now_s: float) -> list[Effect]:
+        """Have all stand still, if a checkpoint is due."""
+        running = self.state == "running" and not any(member.leaving for member in self._members.values())
+        return self._decide(Pause(), now_s=now_s) if running and self._checkpoints.due(now_s) else []
 
     def _hear(self, worker: int, report: Report, *, now_s: float) -> list[Effect]:
         """A sign of life, with figures. A worker that was declared lost is told so."""
@@ -375,6 +413,7 @@ class Coordinator:
         member = self._members[event.worker]
         member.heard_s = now_s
         member.clock = event.clock
+        self._checkpoints.passed(event.clock)
         # the lead is taken when a step begins: one step before the clock that it ends with
         self.ledger.max_lead = max(self.ledger.max_lead, event.clock - 1 - self._members.slowest_clock())
         # of a rack's samples its speaker knows its own share, and the leases of all
@@ -395,6 +434,7 @@ class Coordinator:
             return []
         self._members[event.worker].heard_s = now_s
         self._members[event.worker].clock = event.clock
+        self._checkpoints.passed(event.clock)
         return self._decide(event, now_s=now_s)
 
     def _evaluated(self, message: Evaluations, *, now_s: float) -> list[Effect]:
@@ -427,12 +467,26 @@ class Coordinator:
                     self.trace.event("apply", at_s=now_s, clock=action.version, **done)
                 case Steer():
                     effects += self._changes.steer(action, now_s=now_s, started_s=self.started_s)
+                    effects += self._save(action, now_s=now_s)
                 case Halt():
                     self._stage.halting = True
                     effects += [HaltOrder(), *self._sampling.answer(now_s=now_s)]
                 case Stay(reason=reason):
                     effects += self._changes.stay(reason)
         return effects
+
+    def _save(self, steer: Steer, *, now_s: float) -> list[Effect]:
+        """The books, if all stand for a checkpoint, to the lowest worker, which offers its state where one does."""
+        if not steer.save:
+            return []
+        return self._checkpoints.take(
+            steer.clock,
+            ledger=self.ledger,
+            recorder=self.recorder,
+            worker=min(self._members.known()),
+            now_s=now_s,
+            began_s=self.started_s,
+        )
 
     def _refuse(self, action: Refuse, *, now_s: float) -> list[Effect]:
         worker, clock, reason = action.worker, action.clock, action.reason

@@ -10,15 +10,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import msgspec
+
 from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, Staleness, WorkerTimes
 from plesio.core.trace import split_blocked
 from plesio.policies.events import Apply, Steer
 from plesio.protocol.figures import Report, RunFigures, RunInfo, Status
 
-__all__ = ["MAX_LOSS_POINTS", "Ledger", "World"]
+__all__ = ["MAX_LOSS_POINTS", "Ledger", "LedgerState", "World"]
 
 MAX_LOSS_POINTS = 300
 World = Literal["process", "virtual"]
+
+
+class LedgerState(msgspec.Struct, kw_only=True):
+    """What the records of a run were at a checkpoint, in JSON's values; losses as few points as a result has."""
+
+    reports: dict[int, Report] = {}
+    evaluations: list[Evaluation] = []
+    losses: list[LossPoint] = []
+    staleness: dict[int, int] = {}
+    decisions: list[dict[str, Any]] = []
+    fallbacks: list[str] = []
+    lost: list[int] = []
+    max_lead: int = 0
+    server_bytes: dict[str, int] = {}
+    cross_rack_bytes: int = 0
 
 
 class Ledger:
@@ -63,6 +80,42 @@ class Ledger:
         self._wait_s: Counter[int] = Counter()
         self._communicate_s: Counter[int] = Counter()
         self.started_unix_s = time.time()
+        self._before = LedgerState()
+        """Of the part of the run before it was resumed."""
+
+    def state(self) -> "LedgerState":
+        """All that has been entered, to go on from."""
+        for met in list(self._blocked):
+            self._split(met)
+        reports = {worker: self._report_of(worker) for worker in self._workers()}
+        times = {worker: self._times(worker, report) for worker, report in reports.items()}
+        return LedgerState(
+            reports={worker: _without_news(report, times[worker]) for worker, report in reports.items()},
+            evaluations=self.evaluations,
+            losses=list(self._loss_points()),
+            staleness=dict(self._staleness),
+            decisions=self.decisions,
+            fallbacks=self.fallbacks,
+            lost=self.lost,
+            max_lead=self.max_lead,
+            server_bytes=dict(self._all_server_bytes()),
+            cross_rack_bytes=self.cross_rack_bytes + self._before.cross_rack_bytes,
+        )
+
+    def go_on_from(self, state: "LedgerState") -> None:
+        """The run is resumed where ``state`` was taken."""
+        self._before = state
+        self.evaluations += state.evaluations
+        self._staleness.update(state.staleness)
+        self.decisions += state.decisions
+        self.fallbacks += state.fallbacks
+        self.lost += state.lost
+        self.max_lead = state.max_lead
+        for point in state.losses:
+            self._losses[point.clock].append((point.at_s, point.loss))
+
+    def _all_server_bytes(self) -> Counter[str]:
+        return Counter(self._before.server_bytes) + self.server_bytes
 
     def note_servers(self, *, sent: Counter[str], refused: Counter[str], cross_rack_bytes: int) -> None:
         """What the servers have sent so far in this run, by class of link, and whom they have turned away, and why."""
@@ -142,11 +195,11 @@ class Ledger:
         """The run's figures as they stand."""
         for met in list(self._blocked):
             self._split(met)
-        reports = {worker: self._report_of(worker) for worker in sorted({*self._reports, *self._arrived})}
+        reports = {worker: self._report_of(worker) for worker in self._workers()}
         wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
         arrived = sum(samples for _, samples in self._arrived.values())
         samples = max(sum(report.samples for report in reports.values()), self._samples_on_collectives + arrived)
-        sent: Counter[str] = Counter(self.server_bytes)
+        sent = self._all_server_bytes()
         for report in reports.values():
             sent.update(report.bytes_sent)
         final = self.evaluations[-1].metric if self.evaluations else None
@@ -169,7 +222,7 @@ class Ledger:
             target=self.info.target,
             time_to_target_s=self._time_to_target_s(),
             bytes_sent_total=sum(sent.values()),
-            bytes_sent_cross_rack=self.cross_rack_bytes,
+            bytes_sent_cross_rack=self.cross_rack_bytes + self._before.cross_rack_bytes,
             bytes_sent=dict(sent),
             workers=tuple(self._times(worker, reports[worker]) for worker in sorted(reports)),
             staleness=Staleness.of(self._staleness),
@@ -190,7 +243,15 @@ class Ledger:
         """A worker's last report; of a lost worker the steps that its updates prove may be more than it told."""
         report = self._reports.get(worker, Report())
         steps, samples = self._arrived.get(worker, (0, 0))
+        before = self._before.reports.get(worker)
+        if before is not None:
+            if worker not in self._reports:
+                return before  # it has said nothing since; when it does, it tells the totals of both parts
+            steps, samples = steps + before.steps, samples + before.samples
         return replace(report, steps=max(report.steps, steps), samples=max(report.samples, samples))
+
+    def _workers(self) -> list[int]:
+        return sorted({*self._reports, *self._arrived, *self._before.reports})
 
     def _split(self, met: tuple[int, int]) -> None:
         for worker, (wait_s, communicate_s) in split_blocked(self._blocked.pop(met)).items():
@@ -226,3 +287,15 @@ class Ledger:
             loss = sum(value[1] for value in values) / len(values)
             points.append(LossPoint(clock=group[len(group) // 2], at_s=at_s, loss=loss))
         return tuple(points)
+
+
+def _without_news(report: Report, times: WorkerTimes) -> Report:
+    """A worker's totals, with its share of what collectives took."""
+    return replace(
+        report,
+        wait_s=times.wait_s,
+        communicate_s=times.communicate_s,
+        losses=[],
+        blocked=[],
+        fallbacks=[],
+    )

@@ -126,7 +126,7 @@ class StageChanges:
             self._trace.event("steer", at_s=now_s, clock=steer.clock, policy=steer.policy, reason=steer.reason)
         else:
             self._ledger.upheld(steer, at_s=now_s - started_s)
-        if self._stage.exchange == "store" and (steer.policy != steer.before or steer.restore):
+        if self._stage.exchange == "store" and (steer.policy != steer.before or steer.restore or steer.save):
             return self._turn(steer)
         self._stage.steer(steer)
         # in a rack that shares the store one hears it for all

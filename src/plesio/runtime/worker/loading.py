@@ -266,13 +266,24 @@ def shard(
     source: BatchSource,
     now_s: Callable[[], float],
     on_waited: Callable[[float, float], None],
+    on_begun: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Any, int]]:
-    """This worker's batches, each with its number of samples, in the loader's own form."""
+    """This worker's batches, each with its number of samples, in the loader's own form.
+
+    Args:
+        loader: The user's.
+        source: Says which samples.
+        now_s: The time.
+        on_waited: Called with the beginning and the end of a wait for samples.
+        on_begun: Called when a loader has begun, which draws a random number, and has given nothing yet.
+    """
     more = True
     try:
         while more:
             batches = _Batches(source)
-            for batch in _like(loader, batches):
+            iterator = iter(_like(loader, batches))
+            on_begun()
+            for batch in iterator:
                 size = batches.sizes.popleft()
                 source.taken(size)
                 yield batch, size

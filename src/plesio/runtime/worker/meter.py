@@ -1,5 +1,6 @@
 """A worker's own records: what it sends to the server, which adds them up (`plesio.runtime.coordinator.ledger`)."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import psutil
@@ -12,6 +13,9 @@ __all__ = ["Meter", "process_memory_bytes"]
 def process_memory_bytes() -> int:
     """Memory that this process uses."""
     return int(psutil.Process().memory_info().rss)
+
+
+_TOTALS = ("clock", "steps", "samples", "elapsed_s", "compute_s", "wait_s", "communicate_s", "peak_memory_bytes")
 
 
 class Meter:
@@ -50,6 +54,20 @@ class Meter:
     def refuse(self, reason: str) -> None:
         """An update of this worker was refused."""
         self.totals.refused[reason] = self.totals.refused.get(reason, 0) + 1
+
+    def go_on_from(self, report: Report) -> None:
+        """Of a run that is resumed: these were the totals."""
+        sent = self._bytes_sent
+        for name in _TOTALS:
+            setattr(self.totals, name, getattr(report, name))
+        self._bytes_sent = lambda: dict(Counter(report.bytes_sent) + Counter(sent()))
+        self.totals.refused = dict(report.refused)
+
+    def so_far(self) -> Report:
+        """The totals, without news."""
+        report = Report(**{name: getattr(self.totals, name) for name in _TOTALS})
+        report.bytes_sent, report.refused = self._bytes_sent(), dict(self.totals.refused)
+        return report
 
     def take(self) -> Report:
         """The totals, with the lists' news since the last call."""

@@ -14,9 +14,11 @@ extraordinary, the gradient counts as if it were, too.
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from plesio.core.plain import recall, remember
 from plesio.policies import Reviewed
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.policies.adaptive.training.spike import SpikeDetector
@@ -251,6 +253,14 @@ class StepMonitor:
             f"{self._first_clipped}: it was far larger than in the steps before"
         )
 
+    def own(self) -> dict[str, Any]:
+        """What it has seen and not reported, and what it knows of usual steps, as plain values."""
+        return remember(self, without=_GIVEN, inner=(SpikeDetector,))
+
+    def take_own(self, own: dict[str, Any]) -> None:
+        """Take over what `own` gave."""
+        recall(self, own, inner=(SpikeDetector,))
+
     def forget(self) -> None:
         """What was seen up to now was under another setting, and what the change itself took is no step's."""
         self._samples, self._compute_s, self._blocked_s = [], [], []
@@ -294,6 +304,23 @@ class StepMonitor:
         self._losses, self._gradients, self._exchanges, self._sparse_bytes = [], [], [], []
         self._summed_rate = 0.0
         return review
+
+
+_GIVEN = (
+    "_worker",
+    "_rack",
+    "_can_push",
+    "_low_rank_share",
+    "_config",
+    "_timeline",
+    "_total_samples",
+    "_rounds",
+    "_sketch",
+    "_guard",
+    "_computed_s",
+    "_exchanged_s",
+)
+"""Attributes of a monitor that it is made with, or that are of the moment."""
 
 
 def _detector(guard: GuardConfig) -> SpikeDetector:

@@ -73,9 +73,11 @@ class RoundRecords:
         """Samples of all ranks that have been trained on."""
         return self._global_samples
 
-    def go_on_from(self, global_samples: int) -> None:
-        """So many samples have been trained on when rounds begin anew."""
+    def go_on_from(self, global_samples: int, *, shares: Sequence[float] | None = None) -> None:
+        """So many samples have been trained on when rounds begin anew, in ``shares`` if these are given."""
         self._global_samples = global_samples
+        if shares is not None:
+            self._shares = tuple(shares)
 
     def draw_ahead(self, rounds: int) -> None:
         """The loader of the loop that begins may draw so many rounds before the training gets to them."""

@@ -30,8 +30,10 @@ from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
 from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
 from plesio.runtime.worker.exchange.replica import Replica, parameters_sha256
+from plesio.runtime.worker.keeper import Keeper, Stateful
 from plesio.runtime.worker.loading import BatchSource, plan_figures, rounds_ahead, shard
 from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_clock import StepClock
@@ -71,6 +73,10 @@ class World(Protocol):
 
     def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
         """Enter evaluations in the records."""
+        ...
+
+    def save_soon(self) -> None:
+        """Ask for a checkpoint."""
         ...
 
     def leave(self) -> None:
@@ -115,6 +121,8 @@ class Session:
         steps: StepClock,
         timeline: Timeline,
         pacer: Pacer | None = None,
+        past: Past | None = None,
+        saver: Keeper | None = None,
     ) -> None:
         self.model = replica.model
         self.policy = policy
@@ -128,14 +136,21 @@ class Session:
         self._timeline = timeline
         self._pacer = pacer
         self._now_s = timeline.now_s
-        self._training = TrainingClock(timeline.clock, already_s=world.elapsed_s)
+        self._past = Past() if past is None else past
+        self._saver = saver
+        self._training = TrainingClock(timeline.clock, already_s=self._past.training_s or world.elapsed_s)
         self._marked_s: float | None = None
         self._batches: BatchSource | None = None
         self._batch_samples = 0
-        self._global_samples: int | None = 0
+        self._global_samples: int | None = self._past.samples
         self._num_plans = 0
         self._finished = False
         self._closed = False
+        if saver is not None:
+            saver.adds(self._memory)
+
+    def _memory(self) -> dict[str, Any]:
+        return self._past.values(training_s=self._training.elapsed_s())
 
     @property
     def clock(self) -> int:
@@ -165,14 +180,23 @@ class Session:
         """
         self._ensure_open()
         figures = plan_figures(loader, samples=samples)
+        plan, self._num_plans = self._num_plans, self._num_plans + 1
+        if self._past.is_over(plan):
+            return
         self._world.rounds.draw_ahead(rounds_ahead(loader))
-        source = self._sharing.batch_source(figures, plan=self._num_plans)
-        self._num_plans += 1
+        source = self._sharing.batch_source(figures, plan=plan)
         self._batches = source
-        batches = shard(loader, source=source, now_s=self._now_s, on_waited=self._waited_for_samples)
+        batches = shard(
+            loader,
+            source=source,
+            now_s=self._now_s,
+            on_waited=self._waited_for_samples,
+            on_begun=lambda: self._begun(plan),
+        )
         try:
             while True:
                 self._mark()
+                self._take_checkpoint()
                 item = next(batches, None)
                 if item is None:
                     return
@@ -182,6 +206,14 @@ class Session:
         finally:
             batches.close()  # type: ignore[attr-defined]
             self._batches = None
+
+    def _begun(self, plan: int) -> None:
+        self._past.begun(plan)
+        self._take_checkpoint()
+
+    def _take_checkpoint(self) -> None:
+        if self._saver is not None:
+            self._saver.take()
 
     def _waited_for_samples(self, begun_s: float, ended_s: float) -> None:
         """What the worker had done until then is in the records: what it still handed in, and its last step."""
@@ -209,6 +241,7 @@ class Session:
             TaskError: A parameter has been unfrozen, or added to the optimizer, since `plesio.join`.
         """
         self._ensure_open()
+        self._take_checkpoint()
         self._replica.check_as_joined()
         entered_s = self._now_s()
         began_s = entered_s if self._marked_s is None else self._marked_s
@@ -259,6 +292,8 @@ class Session:
             (where the others go on at once and get None).
         """
         self._ensure_open()
+        if self._past.knows_metric:
+            return self._past.metric()
         self._training.pause()
         begun_s = self._now_s()
         try:
@@ -269,7 +304,7 @@ class Session:
                 points = [self._measure(metric, shared) for shared in [*self._exchange.snapshots(), present]]
                 self._world.evaluated(points, parameters_sha256=None)
                 value = points[-1].metric
-            return self._sharing.share_metric(value)
+            return self._past.evaluated(self._sharing.share_metric(value))
         finally:
             self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
             self._training.resume()
@@ -296,6 +331,7 @@ class Session:
         if self._finished:
             return
         self._finished = True
+        self._take_checkpoint()
         if self._training.elapsed_s() > 0:
             self._training.pause()
         try:
@@ -314,6 +350,30 @@ class Session:
             self._world.evaluated([self._measure(metric, shared) for shared in snapshots], parameters_sha256=None)
         self._replica.load(state)
         self._world.evaluated([], parameters_sha256=parameters_sha256(self._replica, state))
+
+    def register(self, **objects: Stateful) -> None:
+        """Save objects with every checkpoint: schedulers, averages, anything with ``state_dict``, each by a name.
+
+        An object of a run that is resumed goes on from its state in the checkpoint at once. Without checkpoints this
+        does nothing.
+
+        Raises:
+            ConfigError: A name is taken.
+        """
+        for name, one in objects.items():
+            if self._saver is not None:
+                self._saver.register(name, one)
+
+    def save(self) -> None:
+        """Ask for a checkpoint: it is taken where all workers next stand together, some steps from now.
+
+        Raises:
+            ConfigError: The session has no checkpoints.
+        """
+        self._ensure_open()
+        if self._saver is None:
+            raise ConfigError('this session has no checkpoints; plesio.join(..., checkpoint="FOLDER") has')
+        self._world.save_soon()
 
     def report(self) -> RunResult:
         """The run's figures so far; after `close`, on rank 0, those of the whole run."""
@@ -334,6 +394,8 @@ class Session:
         if self._closed:
             return
         self._closed = True
+        if self._saver is not None:
+            self._saver.wait()
         self._exchange.close()
         self._timeline.trace.close()
         in_rack = self._sharing.in_rack

@@ -54,6 +54,7 @@ class StagedBatches:
         rounds: The rank's; outlives the plan.
         lease: Makes the source of what is leased in the stage that begins.
         stages: Says which exchange is in force.
+        start: What is left of the plan, where the run is resumed in it.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class StagedBatches:
         rounds: RoundRecords,
         lease: Callable[[], LeasedBatches | RackBatches],
         stages: Stages,
+        start: Remainder | None = None,
     ) -> None:
         self.figures = figures
         self.plan = plan
@@ -74,7 +76,7 @@ class StagedBatches:
         self._stages = stages
         self._to_the_end = False
         self._moved = False
-        self._current = self._begin(figures.whole())
+        self._current = self._begin(figures.whole() if start is None else start)
 
     def _begin(self, remainder: Remainder) -> SynchronousBatches | LeasedBatches | RackBatches:
         if self._stages.on_store:
@@ -128,6 +130,11 @@ class StagedBatches:
         self._current = self._lease()
         self._moved = True
         return remainder
+
+    def remainder(self) -> Remainder:
+        """What nobody has trained on, where samples are dealt in rounds."""
+        assert isinstance(self._current, SynchronousBatches)
+        return self._current.remainder()
 
     def taken(self, num_samples: int) -> None:
         """The training loop has been given a batch of ``num_samples``."""

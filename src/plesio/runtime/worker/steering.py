@@ -1,8 +1,10 @@
 """Where a worker under a changing policy is steered from: server 0, over the worker's connection to it."""
 
+from msgspec.structs import replace
+
 from plesio.policies import Reviewed
 from plesio.protocol.to_server import Review, Standing
-from plesio.protocol.to_worker import Entered, Steering, Turn
+from plesio.protocol.to_worker import Books, Entered, Steering, Turn
 from plesio.runtime.worker.exchange.store_client import StoreClient
 from plesio.runtime.worker.rack_batches import Rack
 
@@ -31,6 +33,13 @@ class ServerSteering:
         """The answer to the last review, if it has come; not waited for. A rack's leader tells the rack."""
         news = self._client.heard(Steering) if rack is None or rack.leads else None
         return news if rack is None else rack.tell(news, Steering)
+
+    def books(self) -> Books:
+        """All pages of the run's books, which follow what has all stand for a checkpoint; this worker saves them."""
+        pages = [self._client.await_message(Books)]
+        while pages[-1].left:
+            pages.append(self._client.await_message(Books))
+        return replace(pages[-1], text="".join(page.text for page in pages))
 
     def enter_store(self, standing: Standing) -> None:
         """This worker stands still and the store has its state: returns when all have said so."""

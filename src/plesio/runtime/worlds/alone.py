@@ -46,6 +46,9 @@ class AloneWorld:
         self._ledger.evaluations += evaluations
         self._ledger.parameters_sha256 = parameters_sha256 or self._ledger.parameters_sha256
 
+    def save_soon(self) -> None:
+        """Nobody to agree with: the exchange saves at the next step."""
+
     def leave(self) -> None:
         """Nobody to wait for."""
 

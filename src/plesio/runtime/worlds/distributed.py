@@ -11,8 +11,9 @@ from plesio.core.errors import PlesioError, TransportError, WorkerLostError
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
 from plesio.protocol.figures import RunInfo
-from plesio.protocol.to_server import Evaluations, Goodbye, Join, ResultRequest
+from plesio.protocol.to_server import BooksPage, Evaluations, Goodbye, Join, ResultRequest, SaveRequest
 from plesio.protocol.to_worker import Result, RunEnded, Start
+from plesio.runtime.checkpoints.beginning import Checkpoints
 from plesio.runtime.transport.connection import ServerConnection
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.store_client import StoreClient
@@ -44,6 +45,7 @@ class DistributedWorld:
         meter: This worker's figures.
         snapshot_every: Samples between two snapshots.
         on_refused: Called with clock and reason when the policy refused an update of this worker.
+        checkpoints: Of a run that has them.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class DistributedWorld:
         meter: Meter,
         snapshot_every: int | None,
         on_refused: Callable[[int, str], None],
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self.rank = job.place.rank
         self.num_workers = job.place.num_workers
@@ -75,6 +78,7 @@ class DistributedWorld:
         self._folder = folder
         self._meter = meter
         self._snapshot_every = snapshot_every
+        self._checkpoints = checkpoints
         self._result: RunResult | None = None
 
     @property
@@ -105,10 +109,13 @@ class DistributedWorld:
             layout=layout,
             rack=self._job.rack,
             environment=environment(),
+            saving=None if self._checkpoints is None else self._checkpoints.saving,
         )
         self._heartbeat = self._job.heartbeat()
         self._heartbeat.begin(self._meter, abort=self._abort)
         self.client.tell(join)
+        for page in () if self._checkpoints is None else self._checkpoints.pages:
+            self.client.tell(BooksPage(text=page))
         started = self.client.await_message(Start, timeout_s=self._job.meet_s, explain=self._who_is_missing)
         self._elapsed_s = started.elapsed_s
         return started.clock
@@ -137,6 +144,10 @@ class DistributedWorld:
     def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
         """Enter evaluations in the records."""
         self.client.tell(Evaluations(evaluations=tuple(evaluations), parameters_sha256=parameters_sha256))
+
+    def save_soon(self) -> None:
+        """Ask for a checkpoint."""
+        self.client.tell(SaveRequest())
 
     def leave(self) -> None:
         """This worker has trained all it will; the one that evaluates waits for the others."""

@@ -5,9 +5,10 @@ from dataclasses import KW_ONLY, dataclass
 
 import torch
 
-from plesio.policies import Policy
+from plesio.policies import Policy, parse_policy
 from plesio.policies.adaptive.system.setting import Sent
 from plesio.policies.adaptive.training.rate_limit import RateLimit
+from plesio.runtime.checkpoints.beginning import Checkpoints
 from plesio.runtime.parameters.layout import Layout
 from plesio.runtime.parameters.optimizer_spec import runs_on_servers
 from plesio.runtime.worker.environment import Place
@@ -23,6 +24,7 @@ from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.store_stage import StoreExchanges
 from plesio.runtime.worker.monitor import StepMonitor
 from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
+from plesio.runtime.worker.stand import Stand
 from plesio.runtime.worker.steering import ServerSteering
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
@@ -51,6 +53,7 @@ class Parts:
         found: What a probe found out about hosts.
         total_samples: Of the whole training, where that is known.
         on_transition: Called after every change of a policy that changes.
+        checkpoints: Of a run that has them.
     """
 
     replica: Replica
@@ -65,6 +68,7 @@ class Parts:
     found: HostRacks | None
     total_samples: int | None
     on_transition: OnTransition | None
+    checkpoints: Checkpoints | None = None
 
     def make(self) -> _Made:
         """The exchange of the policy, and how samples and metrics are shared under it."""
@@ -114,7 +118,9 @@ class Parts:
         can_push = bool(policy.pushes) and runs_on_servers(self.replica.optimizer)
         monitor = self._monitor(group, can_push=can_push)
         exchanges = self._exchanges(group, gauge=monitor, seed=self.seed, watch=self._watch(group))
-        exchanges.make_equal()
+        stand = None if self.checkpoints is None else self.checkpoints.stand
+        if stand is None:  # else all have read the same parameters
+            exchanges.make_equal()
         in_rounds = self._in_rounds(group)
         if not policy.adapts:
             return exchanges.build(policy), in_rounds
@@ -128,13 +134,14 @@ class Parts:
                 gauge=monitor,
                 exchanges=exchanges,
             )
+        first, first_review = self._first(stand)
         steered = AdaptiveExchange(
             self.replica,
             group=group,
             exchanges=exchanges,
             stores=stores,
-            first=policy.first,
-            first_review=policy.first_review,
+            first=first,
+            first_review=first_review,
             monitor=monitor,
             limit=None if policy.guard is None else RateLimit(jump=policy.guard.rate_jump),
             rounds=self.world.rounds,
@@ -143,8 +150,19 @@ class Parts:
             leasing=self._leasing(),
             steps=self.steps,
             on_transition=self.on_transition,
+            saver=None if self.checkpoints is None else self.checkpoints.saver,
+            resumed=stand,
         )
-        return steered, steered if policy.pushes else in_rounds
+        return steered, steered if policy.pushes or self.checkpoints is not None else in_rounds
+
+    def _first(self, stand: Stand | None) -> tuple[Policy, tuple[int, int]]:
+        """The static policy to begin under, and the clocks of the first review and of its answer."""
+        if stand is None:
+            return self.policy.first, self.policy.first_review
+        if self.policy.remembers and stand.own:
+            return parse_policy(stand.policy), (stand.next_review, stand.next_clock)
+        director = self.policy.director(clock=stand.clock)
+        return director.first, director.next_review(stand.clock)
 
     def _monitor(self, group: Group, *, can_push: bool) -> StepMonitor | None:
         """Measures what the policy's reviews ask for."""

@@ -34,17 +34,18 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from plesio.core.errors import ConfigError
+from plesio.core.plain import recall, remember
 from plesio.policies import Policy, Reviewed, parse_policy
 from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.policies.steered import NEVER
 from plesio.protocol.plans import PlanFigures
 from plesio.protocol.to_server import Standing
-from plesio.protocol.to_worker import Steering, Turn
+from plesio.protocol.to_worker import Books, Steering, Turn
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
 from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
 from plesio.runtime.worker.exchange.group import Group
@@ -57,6 +58,7 @@ from plesio.runtime.worker.rack_batches import Rack
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leasing, tell_metric
 from plesio.runtime.worker.staged_batches import StagedBatches
+from plesio.runtime.worker.stand import Saver, Stand
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
 
@@ -101,6 +103,10 @@ class SteeringChannel(Protocol):
         """Return when all workers stand where this one does."""
         ...
 
+    def books(self) -> Books:
+        """The run's books, as they are where all stand for a checkpoint."""
+        ...
+
     def leave_store(self, standing: Standing, rack: Rack | None) -> Turn:
         """Return when it is known how this worker, or its rack, which stands still, goes on."""
         ...
@@ -124,6 +130,9 @@ class AdaptiveExchange:
         leasing: Where samples come from on the store.
         steps: Moved where all go on together.
         on_transition: Called after every change, with the optimizer, on every worker.
+        saver: Takes checkpoints where all stand for one.
+        resumed: Where the run stood when it was saved, if it is resumed; ``first`` and ``first_review`` are then those
+            from there on.
     """
 
     def __init__(
@@ -143,6 +152,8 @@ class AdaptiveExchange:
         leasing: Leasing,
         steps: StepClock,
         on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None,
+        saver: Saver | None = None,
+        resumed: Stand | None = None,
     ) -> None:
         self._replica = replica
         self._group = group
@@ -156,23 +167,31 @@ class AdaptiveExchange:
         self._leasing = leasing
         self._steps = steps
         self._on_transition = on_transition
+        self._saver = saver
+        self._resumed = resumed
         self._policy = first
-        self._shares: tuple[float, ...] = ()
+        self._shares: tuple[float, ...] = () if resumed is None else resumed.shares
         self._review, self._holds = first_review
         self._awaits_news = False
         """The last review has not been answered."""
         self._kept: deque[StateCopy] = deque(maxlen=2)
         self._snapshots: list[SharedState] = []
         """Of stages that are over."""
-        self._clock = 0
+        self._clock = steps.finished
         self._rack: Rack | None = None
         """This worker's, if racks share the store now."""
         self._batches: StagedBatches | None = None
         """Of the latest loop over the data."""
         self._collective: CollectiveExchange | None = None
         self._store: StageExchange | None = None
+        if resumed is not None:
+            self._rounds.go_on_from(resumed.samples, shares=resumed.shares)
+            self._exchanges.passed(resumed.samples)
+            self._remember(resumed.own)
         self._current: Exchange = self._begin(first, turn=None)
         """Of the last two the one that is at work."""
+        if resumed is not None and resumed.keep and not self.on_store:
+            self._kept.append(StateCopy(replica))
 
     def _begin(self, policy: Policy, *, turn: Turn | None) -> Exchange:
         """The exchange of ``policy``, in force at this worker's clock."""
@@ -186,7 +205,7 @@ class AdaptiveExchange:
         self._store = self._stores.begin(
             policy,
             clock=self._clock,
-            leads=self._group.rank == 0 if turn is None else self._group.rank == turn.leader,
+            leads=self._leads(turn),
             enter=lambda: self._channel.enter_store(self._standing(turn)),
         )
         return self._store
@@ -201,6 +220,14 @@ class AdaptiveExchange:
             ConfigError: The samples are not dealt by `Session.shard`, so there is nothing to lease.
         """
         source = self._batches
+        if source is None and (resumed := self._resumed) is not None and resumed.plan is not None:
+            return Standing(
+                clock=self._clock,
+                plan=resumed.plan,
+                figures=resumed.figures,
+                remainder=resumed.remainder,
+                samples=resumed.samples,
+            )
         if source is None and self._clock > 0:
             raise ConfigError(
                 f"this run trains on the store from step {self._clock} on, where each worker has as many samples "
@@ -229,6 +256,7 @@ class AdaptiveExchange:
             rounds=self._rounds,
             lease=lambda: self._leasing.batches(figures, plan=plan, exchange=self, rack=self._rack),
             stages=self,
+            start=self._resumed.remainder if self._resumed is not None and self._resumed.plan == plan else None,
         )
         return self._batches
 
@@ -324,10 +352,10 @@ class AdaptiveExchange:
         self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
         self._take_shares(steer)
         restores = steer.restore and bool(self._kept)
-        if parse_policy(steer.policy) != self._policy or restores:
-            self._change(steer, turn=None)
         if self._limit is not None and not restores and steer.keep:
             self._limit.good()
+        if parse_policy(steer.policy) != self._policy or restores or steer.save:
+            self._change(steer, turn=None)
         if steer.keep and not self.on_store:
             self._kept.append(StateCopy(self._replica))
 
@@ -370,12 +398,16 @@ class AdaptiveExchange:
     def _change(self, steer: Steering, *, turn: Turn | None) -> None:
         before, self._policy = self._policy, parse_policy(steer.policy)
         restored = steer.restore and bool(self._kept)
-        _log.info("%s in place of %s%s", steer.policy, before.spec, ", from the last good state" if restored else "")
+        changes = restored or self._policy != before
+        if changes:
+            _log.info(
+                "%s in place of %s%s", steer.policy, before.spec, ", from the last good state" if restored else ""
+            )
         if self._store is not None:
             self._store.take_back()
         if self._collective is not None:
             self._collective.settle()
-        if self._group.rank == 0 if turn is None else self._group.rank == turn.leader:
+        if self._leads(turn):
             self._snapshots += self._current.snapshots()
         self._current.close()
         if restored:
@@ -385,13 +417,64 @@ class AdaptiveExchange:
             self._kept = deque([self._kept[0]], maxlen=2)
         if restored or _own_states_meet(before, self._policy):
             self._average_state(steer.clock, parameters=restored)
+        if self._monitor is not None:
+            self._monitor.forget()
+        if steer.save and self._saver is not None:
+            self._saver.save(self._stand(steer, turn), leads=self._leads(turn), books=self._channel.books)
         self._current = self._begin(self._policy, turn=turn)
         if self._monitor is not None:
             self._monitor.forget()
+        if not changes:
+            return
         self._timeline.event("steer", at_s=self._timeline.now_s(), clock=steer.clock, policy=steer.policy)
         if self._on_transition is not None:
             transition = Transition(clock=steer.clock, before=before, after=self._policy, restored=restored)
             self._on_transition(transition, self._replica.optimizer)
+
+    def _leads(self, turn: Turn | None) -> bool:
+        """Whether this is the worker whose state stands for that of all."""
+        return self._group.rank == (0 if turn is None else turn.leader)
+
+    def _stand(self, steer: Steering, turn: Turn | None) -> Stand:
+        """What is saved of this moment."""
+        source = self._batches
+        remainder = None
+        if source is not None:
+            remainder = source.remainder() if turn is None else turn.remainder or source.figures.whole()
+        return Stand(
+            clock=steer.clock,
+            policy=steer.policy,
+            next_review=steer.next_review,
+            next_clock=steer.next_clock,
+            shares=steer.shares,
+            keep=steer.keep,
+            samples=self._rounds.global_samples,
+            plan=None if source is None else source.plan,
+            figures=None if source is None else source.figures,
+            remainder=remainder,
+            own=self._own(),
+            own_optimizer=self._policy.update == "delta",
+        )
+
+    def _own(self) -> dict[str, Any]:
+        """What of this exchange, and of what it holds, is this worker's own."""
+        own: dict[str, Any] = {"kept": [copy.state() for copy in self._kept], "exchanges": self._exchanges.own()}
+        if self._monitor is not None:
+            own["monitor"] = self._monitor.own()
+        if self._limit is not None:
+            own["limit"] = remember(self._limit)
+        return own
+
+    def _remember(self, own: dict[str, Any]) -> None:
+        """Take over what `_own` gave."""
+        if not own:
+            return
+        self._kept.extend(StateCopy.of(self._replica, state) for state in own["kept"])
+        self._exchanges.take_own(own["exchanges"])
+        if self._monitor is not None:
+            self._monitor.take_own(own["monitor"])
+        if self._limit is not None:
+            recall(self._limit, own["limit"])
 
     def _average_state(self, clock: int, *, parameters: bool) -> None:
         begun_s = self._timeline.now_s()

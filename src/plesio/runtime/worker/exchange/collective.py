@@ -2,10 +2,11 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
+from plesio.core.plain import recall, remember
 from plesio.policies import Policy
 from plesio.policies.compression import NO_COMPRESSION
 from plesio.runtime.worker.compression import CompressedReducer
@@ -89,6 +90,24 @@ class CollectiveExchanges:
         """Give all ranks rank 0's parameters and buffers."""
         for tensor in (*self._replica.parameters.values(), *self._replica.model.buffers()):
             self._group.broadcast(tensor)
+
+    def own(self) -> dict[str, Any]:
+        """What outlives an exchange here, as plain values."""
+        outer = {str(dtype): remember(step) for dtype, step in self._outer.items()}
+        return {"outer": outer, "made_as": None if self._outer_made_as is None else list(self._outer_made_as)}
+
+    def take_own(self, own: dict[str, Any]) -> None:
+        """Take over what `own` gave."""
+        if own["made_as"] is None:
+            return
+        inner_rate, momentum = own["made_as"]
+        self._outer_made_as = inner_rate, momentum
+        self._outer = {dtype: OuterStep(inner_rate=inner_rate, momentum=momentum) for dtype in self._dtypes()}
+        for dtype, step in self._outer.items():
+            recall(step, own["outer"][str(dtype)])
+
+    def _dtypes(self) -> set[torch.dtype]:
+        return {parameter.dtype for parameter in self._replica.parameters.values()}
 
     def passed(self, samples: int) -> None:
         """So many samples have been trained on by way of another exchange, which has kept its own snapshots."""
@@ -175,9 +194,8 @@ class CollectiveExchanges:
         """Those of the exchange before, if it made them alike: their momentum outlives a change of the period."""
         made_as = policy.inner_rate, policy.momentum
         if self._outer_made_as != made_as:
-            dtypes = {parameter.dtype for parameter in self._replica.parameters.values()}
             self._outer_made_as = made_as
-            self._outer = {dtype: OuterStep(inner_rate=made_as[0], momentum=made_as[1]) for dtype in dtypes}
+            self._outer = {dtype: OuterStep(inner_rate=made_as[0], momentum=made_as[1]) for dtype in self._dtypes()}
         return self._outer if policy.has_outer_step else None
 
     def racks(self) -> Racks:

@@ -4,6 +4,8 @@ Between two averagings every rank's optimizer has a state of its own. Bulk synch
 replicas would drift apart under equal gradients; so a change to it averages the state, as the parameters are averaged.
 """
 
+from typing import Any, Self
+
 import torch
 
 from plesio.runtime.worker.exchange.group import Group
@@ -30,6 +32,23 @@ class StateCopy:
             }
             for parameter, state in (replica.optimizer.state.items() if optimizer_state else ())
         }
+
+    def state(self) -> dict[str, Any]:
+        """The copy, as plain values: its tensors in the replica's order, and what the optimizer had, by that order."""
+        order: dict[torch.Tensor, int] = {p: number for number, p in enumerate(self._replica.parameters.values())}
+        return {
+            "tensors": [copy for _, copy in self._tensors],
+            "optimizer": {order[parameter]: dict(state) for parameter, state in self._state.items()},
+        }
+
+    @classmethod
+    def of(cls, replica: Replica, state: dict[str, Any]) -> Self:
+        """The copy that `state` was taken of, for a replica like that one's."""
+        copy = cls(replica)
+        parameters = list(replica.parameters.values())
+        copy._tensors = list(zip(_tensors(replica), state["tensors"], strict=True))
+        copy._state = {parameters[number]: values for number, values in state["optimizer"].items()}
+        return copy
 
     @torch.no_grad()
     def restore(self) -> None:

@@ -1,0 +1,14 @@
+"""Checkpoints: the whole of a run as it stands at one moment; a crash at any byte leaves the one before.
+
+=========  ========================================================================================
+file       concept
+=========  ========================================================================================
+folder     a run's checkpoints on disk: manifests, checksums, which is the latest, which are kept
+tensors    parameters, buffers and the optimizer's state in torch.distributed.checkpoint's format
+worker     what is one worker's own: random states, its optimizer's state, the user's objects
+saver      writes behind training, and commits when all workers have written
+resumed    what a run that is resumed goes on from
+beginning  how a run with checkpoints begins on one worker
+setting    what a user says about them
+=========  ========================================================================================
+"""

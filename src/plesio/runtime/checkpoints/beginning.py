@@ -1,0 +1,112 @@
+"""How a run with checkpoints begins on one worker: afresh, or from one of them."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from plesio.protocol.figures import Report
+from plesio.protocol.to_server import Saving
+from plesio.runtime.checkpoints.folder import Folder
+from plesio.runtime.checkpoints.resumed import Resumed, find
+from plesio.runtime.checkpoints.saver import CheckpointSaver
+from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
+from plesio.runtime.checkpoints.worker import set_random_states
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.stand import Stand
+
+__all__ = ["Checkpoints"]
+
+PAGE_CHARACTERS = 2**20
+"""Of the books in one message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """Of one worker in one run.
+
+    Attributes:
+        saver: Takes them.
+        saving: What server 0 must know.
+        pages: The books that server 0 begins with; worker 0 sends them.
+        resumed: What the run goes on from; None if it begins.
+        stand: Where that stood.
+    """
+
+    saver: CheckpointSaver
+    saving: Saving
+    pages: tuple[str, ...] = ()
+    resumed: Resumed | None = None
+    stand: Stand | None = None
+
+    @classmethod
+    def begin(
+        cls,
+        setting: CheckpointSetting,
+        replica: Replica,
+        *,
+        policy: str,
+        seed: int,
+        rank: int,
+        num_workers: int,
+        meter: Meter,
+    ) -> "Checkpoints":
+        """Find the checkpoint to go on from, and give the replica its parameters and optimizer state.
+
+        Args:
+            setting: What the user has said.
+            replica: What is trained.
+            policy: As it was asked for.
+            seed: Of the order of samples.
+            rank: This worker.
+            num_workers: That the run begins with.
+            meter: Its figures, which go on from the checkpoint's.
+
+        Raises:
+            ConfigError: The checkpoint is of another model, policy or seed.
+            DataError: No checkpoint is whole.
+        """
+        folder = Folder(setting.folder)
+        workers = tuple(range(num_workers))
+        saver = CheckpointSaver(
+            folder=folder,
+            keep=setting.keep,
+            replica=replica,
+            rank=rank,
+            workers=workers,
+            policy=policy,
+            seed=seed,
+            say=meter.totals.fallbacks.append,
+            report=meter.so_far,
+        )
+        every_s, every_steps = parse_every(setting.every)
+        found = find(folder, setting.resume)
+        if rank == 0:
+            folder.clear()
+        if found is None:
+            return cls(saver=saver, saving=Saving(every_s=every_s, every_steps=every_steps))
+        path, manifest = found
+        resumed = Resumed.read(path, manifest, rank=rank)
+        resumed.check(replica, policy=policy, seed=seed)
+        resumed.load(replica)
+        if resumed.is_own:
+            meter.go_on_from(Report(**resumed.own["report"]))
+        saver.registered_before = resumed.own["registered"]
+        text = resumed.books()
+        pages = tuple(text[at : at + PAGE_CHARACTERS] for at in range(0, len(text), PAGE_CHARACTERS))
+        saving = Saving(
+            every_s=every_s,
+            every_steps=every_steps,
+            clock=manifest.clock,
+            elapsed_s=manifest.elapsed_s,
+            num_pages=len(pages),
+        )
+        stand = resumed.stand(same_workers=workers == manifest.workers)
+        return cls(saver=saver, saving=saving, pages=pages if rank == 0 else (), resumed=resumed, stand=stand)
+
+    def past(self) -> Past:
+        """What the training loop has done already."""
+        if self.resumed is None:
+            return Past()
+        set_random = partial(set_random_states, self.resumed.own["random"]) if self.resumed.is_own else lambda: None
+        return Past(self.stand, values=self.resumed.own["session"], set_random=set_random)

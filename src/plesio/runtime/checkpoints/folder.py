@@ -1,0 +1,202 @@
+"""A run's checkpoints on disk.
+
+    DIR/step-00001200/manifest.json     what it is, and of each file its length and SHA-256; written last of all
+                      .metadata         parameters, buffers, optimizer: torch.distributed.checkpoint
+                      __0_0.distcp ...  their tensors, each worker's share
+                      worker-0.pt ...   what is a worker's own
+                      books.json        the run's records, and what its policy has heard
+        step-00001800.part/             one that is being written, or was when the run ended
+
+A checkpoint counts when its folder has the name without ``.part``. Every file is on the disk by then: it is written,
+flushed (fsync), and only then named in the manifest, which is flushed too; then the folder is renamed, which is one
+step for every reader, and its parent flushed. So whatever moment a crash comes at, the latest checkpoint is whole.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from plesio.core.errors import DataError
+from plesio.protocol.plans import PlanFigures, Remainder
+
+__all__ = ["SCHEMA_VERSION", "Folder", "Manifest", "Written", "flush", "read_manifest", "seal", "written"]
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(\d{8,})")
+_PART = ".part"
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that is on the disk."""
+
+    num_bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a checkpoint is.
+
+    Attributes:
+        schema: Version of this format.
+        policy: The run's, as it was asked for.
+        stage: The static policy that was in force.
+        clock: Steps that the furthest worker had finished.
+        samples: Samples of all workers that had been trained on.
+        elapsed_s: Seconds of training.
+        num_workers: Workers that wrote it.
+        workers: Which.
+        layout: Digest of the model's tensors.
+        seed: Of the order of samples.
+        plan: Which loop over the data the workers were in, counted from 0; None in none.
+        figures: That loop's.
+        remainder: What was left of it.
+        created_unix_s: When it was committed.
+        versions: Of torch and Plesio.
+        files: By name.
+    """
+
+    schema: int = SCHEMA_VERSION
+    policy: str
+    stage: str
+    clock: int
+    samples: int
+    elapsed_s: float
+    num_workers: int
+    workers: tuple[int, ...]
+    layout: str
+    seed: int
+    plan: int | None = None
+    figures: PlanFigures | None = None
+    remainder: Remainder | None = None
+    created_unix_s: float = 0.0
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
+    files: dict[str, Written] = msgspec.field(default_factory=dict)
+
+
+def flush(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def written(path: Path) -> Written:
+    """The length and SHA-256 of a file."""
+    with path.open("rb") as file:
+        return Written(num_bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def seal(part: Path, manifest: Manifest) -> Path:
+    """Commit a checkpoint whose files are all written; returns where it is from then on."""
+    path = part / MANIFEST
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    flush(path)
+    flush(part)
+    whole = part.with_name(part.name.removesuffix(_PART))
+    if whole.exists():  # of a run that was taken back to an earlier one and came here again
+        shutil.rmtree(whole)
+    part.rename(whole)
+    flush(whole.parent)
+    return whole
+
+
+def read_manifest(path: Path) -> Manifest:
+    """What the checkpoint in this folder is.
+
+    Raises:
+        DataError: It is none, or one of another version; the message says which.
+    """
+    try:
+        values = json.loads((path / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{path} is no checkpoint: it has no {MANIFEST}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path / MANIFEST} cannot be read: {error}") from None
+    version = values.get("schema") if isinstance(values, dict) else None
+    if version != SCHEMA_VERSION:
+        raise DataError(f"{path} has checkpoint schema {version}; this Plesio reads {SCHEMA_VERSION}")
+    try:
+        return msgspec.convert(values, Manifest)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path / MANIFEST}: {error}") from None
+
+
+def faults(path: Path, files: Mapping[str, Written]) -> Iterator[str]:
+    """What is wrong with the files of a checkpoint, one line each."""
+    for name, told in files.items():
+        try:
+            found = written(path / name)
+        except OSError as error:
+            yield f"{name}: {error.strerror}"
+            continue
+        if found.num_bytes != told.num_bytes:
+            yield f"{name}: {found.num_bytes} bytes, not the {told.num_bytes} of the manifest"
+        elif found.sha256 != told.sha256:
+            yield f"{name}: its SHA-256 is not the manifest's"
+
+
+class Folder:
+    """All checkpoints of one run.
+
+    Args:
+        path: The folder, which every host of the run sees.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def all(self) -> list[Path]:
+        """The committed ones, the latest last."""
+        if not self.path.is_dir():
+            return []
+        found = [(int(match[1]), one) for one in self.path.iterdir() if (match := _NAME.fullmatch(one.name))]
+        return [one for _, one in sorted(found)]
+
+    def part(self, clock: int) -> Path:
+        """Where the checkpoint after step ``clock`` is written."""
+        return self.path / f"step-{clock:08}{_PART}"
+
+    def latest(self) -> tuple[Path, Manifest, list[str]] | None:
+        """The latest that is whole, with what it is; and of each later one, in a line, why it is not.
+
+        Raises:
+            DataError: There are checkpoints, and none of them is whole.
+        """
+        damaged: list[str] = []
+        for path in reversed(self.all()):
+            try:
+                manifest = read_manifest(path)
+            except DataError as error:
+                damaged.append(str(error))
+                continue
+            wrong = list(faults(path, manifest.files))
+            if not wrong:
+                return path, manifest, damaged
+            damaged.append(f"{path}: {'; '.join(wrong)}")
+        if damaged:
+            raise DataError(f"no checkpoint in {self.path} is whole: {damaged[0]}")
+        return None
+
+    def clear(self) -> None:
+        """Delete what a run that ended was writing."""
+        for part in self.path.glob(f"step-*{_PART}"):
+            shutil.rmtree(part, ignore_errors=True)
+
+    def keep(self, number: int) -> None:
+        """Delete all but the latest ``number``, and what was begun before them and never committed."""
+        committed = self.all()
+        for path in committed[:-number]:
+            shutil.rmtree(path, ignore_errors=True)
+        newest = committed[-1].name if committed else ""
+        for part in self.path.glob(f"step-*{_PART}"):
+            if part.name.removesuffix(_PART) < newest:
+                shutil.rmtree(part, ignore_errors=True)

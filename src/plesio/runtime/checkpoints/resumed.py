@@ -1,0 +1,118 @@
+"""What a run that is resumed begins with, on one worker."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plesio.core.errors import ConfigError
+from plesio.runtime.checkpoints import tensors, worker
+from plesio.runtime.checkpoints.folder import Folder, Manifest, faults, read_manifest
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.stand import Stand
+
+__all__ = ["Resumed", "find"]
+
+_log = logging.getLogger(__name__)
+
+
+def find(folder: Folder, resume: str) -> tuple[Path, Manifest] | None:
+    """The checkpoint to begin with; None to begin afresh.
+
+    Args:
+        folder: The run's.
+        resume: ``"auto"``: the latest that is whole, if there is any; ``"no"``; or the folder of one.
+
+    Raises:
+        ConfigError: The one that is named is damaged.
+        DataError: It is no checkpoint; or there are some, and none is whole.
+    """
+    if resume == "no":
+        return None
+    if resume != "auto":
+        path = Path(resume)
+        manifest = read_manifest(path)
+        wrong = list(faults(path, manifest.files))
+        if wrong:
+            raise ConfigError(f"{path} is damaged: {wrong[0]}; resume=auto takes the latest that is whole")
+        return path, manifest
+    found = folder.latest()
+    if found is None:
+        return None
+    path, manifest, damaged = found
+    for line in damaged:
+        _log.warning("left out a damaged checkpoint: %s", line)
+    return path, manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A checkpoint, as one worker reads it.
+
+    Attributes:
+        path: Its folder.
+        manifest: What it is.
+        own: This worker's own values; of the first that wrote, if this worker did not.
+        is_own: Whether it did.
+    """
+
+    path: Path
+    manifest: Manifest
+    own: dict[str, Any]
+    is_own: bool
+
+    @classmethod
+    def read(cls, path: Path, manifest: Manifest, *, rank: int) -> "Resumed":
+        """Of the worker with this rank."""
+        is_own = rank in manifest.workers
+        own = worker.read(path / worker.name_of(rank if is_own else manifest.workers[0]))
+        return cls(path=path, manifest=manifest, own=own, is_own=is_own)
+
+    def check(self, replica: Replica, *, policy: str, seed: int) -> None:
+        """Refuse what cannot go on from here.
+
+        Raises:
+            ConfigError: The model, the policy or the order of samples is another.
+        """
+        for what, here, there in (
+            ("model", replica.digest(), self.manifest.layout),
+            ("policy", policy, self.manifest.policy),
+            ("seed", seed, self.manifest.seed),
+        ):
+            if here != there:
+                raise ConfigError(
+                    f"{self.path} is of a run with {what} {there}, and this one has {here}; "
+                    "use another folder for it, or resume=no"
+                )
+
+    def load(self, replica: Replica) -> None:
+        """Set parameters, buffers and the optimizer's state."""
+        tensors.load(replica, tensors.read(self.path))
+        if self.is_own:
+            worker.take_own_state(replica, self.own)
+
+    def stand(self, *, same_workers: bool) -> Stand:
+        """Where the run stood.
+
+        Args:
+            same_workers: Whether those that wrote it are those that go on; what else an exchange remembers is theirs.
+        """
+        manifest, own = self.manifest, self.own["stand"]
+        return Stand(
+            clock=manifest.clock,
+            policy=own["policy"],
+            next_review=own["next_review"],
+            next_clock=own["next_clock"],
+            shares=tuple(own["shares"]) if same_workers else (),
+            keep=own["keep"] and same_workers,
+            samples=manifest.samples,
+            plan=manifest.plan,
+            figures=manifest.figures,
+            remainder=manifest.remainder,
+            own=own["own"] if same_workers else {},
+            own_optimizer=own["own_optimizer"],
+        )
+
+    def books(self) -> str:
+        """For server 0."""
+        return (self.path / "books.json").read_text(encoding="utf-8")

@@ -1,0 +1,239 @@
+"""Takes checkpoints: copies where all stand, writes behind training, commits when every worker has written its part.
+
+    every worker    copies its share of the tensors and what is its own    (training stands still for that)
+                    writes them, flushes, and says what it has written     (a thread)
+    the leading     waits for what all say, writes what is common, and commits by the manifest
+
+Workers agree by files in the checkpoint's folder alone, which they all see anyhow. One that is lost before it has said
+what it has written leaves a checkpoint that is never committed; the one before stays the latest.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+
+from plesio.core.errors import ConfigError, DataError
+from plesio.protocol.figures import Report
+from plesio.protocol.to_worker import Books
+from plesio.runtime.checkpoints import tensors, worker
+from plesio.runtime.checkpoints.folder import Folder, Manifest, Written, flush, seal, written
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.keeper import Stateful
+from plesio.runtime.worker.stand import Stand
+
+__all__ = ["CheckpointSaver"]
+
+_log = logging.getLogger(__name__)
+
+AWAIT_S = 600.0
+"""How long the leading worker waits for what the others write."""
+_LOOK_S = 0.02
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckpointSaver:
+    """Of one worker in one run.
+
+    Args:
+        folder: Where checkpoints go.
+        keep: How many are kept.
+        replica: What is trained.
+        rank: This worker.
+        workers: All that write.
+        policy: The run's, as it was asked for.
+        seed: Of the order of samples.
+        say: Told, in a line, of a checkpoint that could not be written.
+    """
+
+    folder: Folder
+    keep: int
+    replica: Replica
+    rank: int
+    workers: tuple[int, ...]
+    policy: str
+    seed: int
+    say: Callable[[str], None]
+    registered: dict[str, Stateful] = field(default_factory=dict)
+    """Objects of the user's, saved with the rest."""
+    registered_before: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The states of these in the checkpoint that the run goes on from."""
+    report: Callable[[], Report]
+    """Tells this worker's totals so far."""
+    _session: Callable[[], dict[str, Any]] = dict
+    _pending: "_Pending | None" = None
+    _thread: threading.Thread | None = None
+
+    def save(self, stand: Stand, *, leads: bool, books: Callable[[], Books]) -> None:
+        """A checkpoint is to be taken here; see `plesio.runtime.worker.stand.Saver`."""
+        self._pending = _Pending(stand, leads, books() if leads else None)
+
+    def take(self) -> None:
+        """Take the checkpoint that is to be taken, if there is one: copy all, and write it behind training.
+
+        Called between two steps, when the program has done all that belongs to the one before (stepped its scheduler)
+        and has drawn nothing for the next.
+        """
+        if self._pending is None:
+            return
+        (stand, leads, told), self._pending = self._pending, None
+        self.wait()
+        own = {
+            "stand": _plain(stand),
+            "random": worker.random_states(),
+            "registered": {name: one.state_dict() for name, one in self.registered.items()},
+            "session": self._session(),
+            "report": asdict(self.report()),
+            **worker.own_state(self.replica, optimizer=stand.own_optimizer),
+        }
+        # where workers step by themselves, the optimizer's state that is common to all is the leading one's
+        alone = stand.own_optimizer
+        share = None
+        if leads or not alone:
+            number, shares = (0, 1) if alone else (self.workers.index(self.rank), len(self.workers))
+            share = tensors.Share(number, tensors.state_of(self.replica), num_shares=shares)
+        part = self.folder.part(stand.clock)
+        job = _Writing(self, stand, part, share=share, own=own, books=told)
+        self._thread = threading.Thread(target=job.run, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def adds(self, session: Callable[[], dict[str, Any]]) -> None:
+        """The session adds this to each checkpoint: plain values."""
+        self._session = session
+
+    def register(self, name: str, one: Stateful) -> None:
+        """Save ``one`` with the rest from now on; it goes on from its state in the checkpoint, if there is one.
+
+        Raises:
+            ConfigError: The name is taken.
+        """
+        if name in self.registered:
+            raise ConfigError(f'two objects are registered as "{name}"; give each a name of its own')
+        self.registered[name] = one
+        if name in self.registered_before:
+            one.load_state_dict(self.registered_before[name])
+
+    def wait(self) -> None:
+        """Return when the last checkpoint has been written, or has failed to be."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def failed(self, error: Exception) -> None:
+        """Say that a checkpoint could not be written; the run goes on, and the one before is the latest."""
+        line = f"a checkpoint could not be written to {self.folder.path}: {error}"
+        _log.warning("%s", line)
+        self.say(line)
+
+
+class _Pending(NamedTuple):
+    stand: Stand
+    leads: bool
+    books: Books | None
+    """Where this worker leads."""
+
+
+def _plain(stand: Stand) -> dict[str, Any]:
+    """What the manifest has not of it."""
+    return {
+        "policy": stand.policy,
+        "next_review": stand.next_review,
+        "next_clock": stand.next_clock,
+        "shares": list(stand.shares),
+        "keep": stand.keep,
+        "own": stand.own,
+        "own_optimizer": stand.own_optimizer,
+    }
+
+
+@dataclass(slots=True)
+class _Writing:
+    """One worker's part of one checkpoint, on a thread of its own."""
+
+    saver: CheckpointSaver
+    stand: Stand
+    part: Path
+    share: tensors.Share | None
+    own: dict[str, Any]
+    books: Books | None
+    """Where this worker leads."""
+
+    def run(self) -> None:
+        """Write, and commit where this worker leads."""
+        try:
+            self._write()
+            if self.books is not None:
+                self._commit(self.books)
+        except (OSError, DataError, RuntimeError) as error:
+            self.saver.failed(error)
+
+    def _write(self) -> None:
+        rank = self.saver.rank
+        self.part.mkdir(parents=True, exist_ok=True)
+        name = worker.name_of(rank)
+        worker.write(self.part / name, self.own)
+        names = [name]
+        if self.share is not None:
+            self.share.write(self.part)
+            names += [path.name for path in self.part.glob(f"__{self.share.number}_*")]
+        told = {name: written(self.part / name) for name in names}
+        said = self.part / f"said-{rank}.part"
+        said.write_bytes(msgspec.json.encode(told))
+        flush(said)
+        said.rename(self._said(rank))
+
+    def _said(self, rank: int) -> Path:
+        return self.part / f"said-{rank}.json"
+
+    def _commit(self, books: Books) -> None:
+        saver = self.saver
+        files = self._heard_from_all()
+        assert self.share is not None, "who leads has a share"
+        self.share.finish(self.part)
+        (self.part / "books.json").write_text(books.text, encoding="utf-8")
+        flush(self.part / "books.json")
+        for name in ("books.json", ".metadata"):
+            files[name] = written(self.part / name)
+        stand = self.stand
+        for rank in saver.workers:
+            self._said(rank).unlink()
+        seal(
+            self.part,
+            Manifest(
+                policy=saver.policy,
+                stage=stand.policy,
+                clock=stand.clock,
+                samples=stand.samples,
+                elapsed_s=books.elapsed_s,
+                num_workers=len(saver.workers),
+                workers=saver.workers,
+                layout=saver.replica.digest(),
+                seed=saver.seed,
+                plan=stand.plan,
+                figures=stand.figures,
+                remainder=stand.remainder,
+                created_unix_s=time.time(),
+                versions={"torch": str(torch.__version__), "plesio": version("plesio")},
+                files=dict(sorted(files.items())),
+            ),
+        )
+        saver.folder.keep(saver.keep)
+
+    def _heard_from_all(self) -> dict[str, Written]:
+        deadline_s = time.monotonic() + AWAIT_S
+        files: dict[str, Written] = {}
+        for rank in self.saver.workers:
+            while not self._said(rank).exists():
+                if time.monotonic() > deadline_s:
+                    raise DataError(f"worker {rank} has not written its part within {AWAIT_S:g} s")
+                time.sleep(_LOOK_S)
+            told: Mapping[str, Written] = msgspec.json.decode(self._said(rank).read_bytes(), type=dict[str, Written])
+            files.update(told)
+        return files

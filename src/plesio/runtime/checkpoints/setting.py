@@ -1,0 +1,81 @@
+"""What a user says about checkpoints: where, how often, how many, and whether to go on from one."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from plesio.core.errors import ConfigError
+
+__all__ = ["CheckpointSetting", "parse_every"]
+
+VARIABLE = "PLESIO_CHECKPOINT"
+"""Names the folder; with ``_EVERY``, ``_KEEP`` and ``_RESUME`` the rest."""
+_UNITS = {"s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
+
+
+def parse_every(every: str | float) -> tuple[float | None, int | None]:
+    """Seconds, or steps, between two checkpoints.
+
+    >>> parse_every("10 min"), parse_every("500 steps"), parse_every(30)
+    ((600.0, None), (None, 500), (30.0, None))
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(every).lower())
+    number = None
+    if match is not None:
+        try:
+            number = float(match[1])
+        except ValueError:
+            number = None
+    if match is not None and number is not None and number > 0:
+        unit = match[2].removesuffix("s") or "s"
+        if unit == "step" and number == int(number):
+            return None, int(number)
+        if unit in _UNITS:
+            return number * _UNITS[unit], None
+    raise ConfigError(
+        f'checkpoints every "{every}": write a time, as in "10 min" or "30 s", or steps, as in "500 steps"'
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSetting:
+    """Checkpoints of a run.
+
+    Args:
+        folder: Where they go; every host of the run must see it.
+        every: Between two of them: a time, as in ``"10 min"`` (a number is seconds), or steps, ``"500 steps"``.
+        keep: How many are kept, the latest.
+        resume: ``"auto"`` goes on from the latest if there is one, ``"no"`` begins afresh; or the folder of one.
+
+    Raises:
+        ConfigError: ``every`` cannot be read, or ``keep`` is below 1.
+    """
+
+    folder: Path
+    every: str | float = "10 min"
+    keep: int = 3
+    resume: str = "auto"
+
+    @classmethod
+    def of(cls, folder: Path | str | None, *, every: str | float, keep: int, resume: str) -> "CheckpointSetting | None":
+        """What a call says, or else the environment that ``plesio run --checkpoint`` makes; None for no checkpoints."""
+        if folder is not None:
+            return cls(folder=Path(folder).absolute(), every=every, keep=keep, resume=resume)
+        named = os.environ.get(f"{VARIABLE}")
+        if not named:
+            return None
+        return cls(
+            folder=Path(named),
+            every=os.environ.get(f"{VARIABLE}_EVERY", every),
+            keep=int(os.environ.get(f"{VARIABLE}_KEEP", keep)),
+            resume=os.environ.get(f"{VARIABLE}_RESUME", resume),
+        )
+
+    def __post_init__(self) -> None:
+        parse_every(self.every)
+        if self.keep < 1:
+            raise ConfigError(f"{self.keep} checkpoints are to be kept; write 1 or more")

@@ -1,0 +1,176 @@
+"""Parameters, buffers and the optimizer's state in torch.distributed.checkpoint's format, each worker a share of them.
+
+All workers have equal replicas when a checkpoint is taken, so each can compute the same plan of what there is to write
+and takes its own part of it; nothing has to be agreed on. Names are those of torch's own helpers, so a checkpoint loads
+without Plesio:
+
+    state = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
+    torch.distributed.checkpoint.load(state, checkpoint_id="DIR/step-00001200")
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+
+An entry of a table of values beside tensors (a learning rate, a flag) is written by worker 0.
+"""
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+
+from plesio.core.errors import DataError
+from plesio.runtime.worker.exchange.replica import Replica
+
+__all__ = ["Share", "StateDict", "load", "load_optimizer_state", "read", "state_of"]
+
+StateDict = dict[str, Any]
+
+
+def state_of(replica: Replica) -> StateDict:
+    """The replica's parameters, buffers and optimizer state, by torch's names; the tensors are the replica's own."""
+    names = {id(parameter): name for name, parameter in replica.model.named_parameters()}
+    optimizer = replica.optimizer
+    state = {
+        names[id(parameter)]: {key: _dense(value) for key, value in values.items()}
+        for parameter, values in optimizer.state.items()
+        if id(parameter) in names and values
+    }
+    groups = [
+        {**{key: value for key, value in group.items() if key != "params"}, "params": _named(group["params"], names)}
+        for group in optimizer.param_groups
+    ]
+    return {"model": dict(replica.model.state_dict()), "optimizer": {"state": state, "param_groups": groups}}
+
+
+def _named(parameters: Sequence[torch.Tensor], names: Mapping[int, str]) -> list[str]:
+    return [names[id(parameter)] for parameter in parameters if id(parameter) in names]
+
+
+def _dense(value: Any) -> Any:
+    return value.to_dense() if isinstance(value, torch.Tensor) and value.is_sparse else value
+
+
+@torch.no_grad()
+def load(replica: Replica, state: Mapping[str, Any]) -> None:
+    """Set a replica to what `read` gave.
+
+    Raises:
+        DataError: It is of another model or optimizer; the message names what differs.
+    """
+    own = replica.model.state_dict()
+    if own.keys() != state["model"].keys():
+        name = min(own.keys() ^ state["model"].keys())
+        where = "model" if name in own else "checkpoint"
+        raise DataError(f'the checkpoint is of another model: only the {where} has "{name}"')
+    for name, tensor in state["model"].items():
+        if tensor.shape != own[name].shape:
+            raise DataError(
+                f'the checkpoint is of another model: "{name}" has shape {tuple(own[name].shape)} here and '
+                f"{tuple(tensor.shape)} there"
+            )
+    replica.model.load_state_dict(dict(state["model"]))
+    groups = state["optimizer"]["param_groups"]
+    if len(groups) != len(replica.optimizer.param_groups):
+        raise DataError(
+            f"the checkpoint's optimizer has {len(groups)} parameter groups, this one "
+            f"{len(replica.optimizer.param_groups)}"
+        )
+    load_optimizer_state(replica, state["optimizer"]["state"])
+    for group, saved in zip(replica.optimizer.param_groups, groups, strict=True):
+        group.update({key: value for key, value in saved.items() if key != "params"})
+
+
+@torch.no_grad()
+def load_optimizer_state(replica: Replica, state: Mapping[str, Mapping[str, Any]]) -> None:
+    """Set what the optimizer keeps of each parameter, by the parameter's name."""
+    replica.optimizer.state.clear()
+    for name, parameter in replica.model.named_parameters():
+        for key, value in state.get(name, {}).items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                value = value.to(parameter.device, copy=True)
+            elif isinstance(value, torch.Tensor):
+                value = value.clone()
+            replica.optimizer.state[parameter][key] = value
+    replica.sparse_momentum()
+
+
+class Share:
+    """What one of the workers writes, copied out of the replica so that training can go on.
+
+    Args:
+        number: Which share, counted from 0.
+        state: The tensors and values of all.
+        num_shares: Workers that write.
+    """
+
+    def __init__(self, number: int, state: StateDict, *, num_shares: int) -> None:
+        self.number = number
+        self._num_shares = num_shares
+        self._planner = DefaultSavePlanner()
+        self._planner.set_up_planner(state, is_coordinator=True)
+        whole = self._planner.create_local_plan()
+        items = [[] for _ in range(self._num_shares)]  # type: list[list[WriteItem]]
+        sizes = [0] * self._num_shares
+        for item in sorted(whole.items, key=_num_bytes, reverse=True):
+            smallest = 0 if item.type is WriteItemType.BYTE_IO else sizes.index(min(sizes))
+            items[smallest].append(item)
+            sizes[smallest] += _num_bytes(item)
+        plans = [replace(whole, items=mine) for mine in items]
+        self._plans, self._metadata = self._planner.create_global_plan(plans)
+        flat = self._planner.state_dict
+        own = {item.index.fqn for item in self._plans[self.number].items}
+        self._planner.state_dict = {
+            name: value.detach().to("cpu", copy=True) if name in own and isinstance(value, torch.Tensor) else value
+            for name, value in flat.items()
+        }
+
+    def write(self, path: Path) -> None:
+        """Write it into the checkpoint's folder, on the disk when this returns, and beside it what `finish` needs."""
+        writer = FileSystemWriter(path, single_file_per_rank=True, sync_files=True)
+        writer.set_up_storage_writer(is_coordinator=True)
+        plans = writer.prepare_global_plan(self._plans)
+        plan: SavePlan = self._planner.finish_plan(plans[self.number])
+        results = writer.write_data(plan, self._planner).value()
+        (path / _results_name(self.number)).write_bytes(pickle.dumps(results))
+
+    def finish(self, path: Path) -> None:
+        """Write what is common to all shares, when all are there."""
+        writer = FileSystemWriter(path, sync_files=True)
+        writer.set_up_storage_writer(is_coordinator=True)
+        results = [path / _results_name(number) for number in range(self._num_shares)]
+        writer.finish(self._metadata, [pickle.loads(result.read_bytes()) for result in results])
+        for result in results:
+            result.unlink()
+
+
+def _results_name(number: int) -> str:
+    return f"share-{number}.results"
+
+
+def _num_bytes(item: WriteItem) -> int:
+    data = item.tensor_data
+    return 0 if data is None else data.size.numel() * data.properties.dtype.itemsize
+
+
+def read(path: Path) -> StateDict:
+    """All tensors and values of the checkpoint in this folder.
+
+    Raises:
+        DataError: They cannot be read.
+    """
+    state: StateDict = {}
+    try:
+        _load_state_dict(
+            state,
+            storage_reader=FileSystemReader(path),
+            planner=_EmptyStateDictLoadPlanner(),  # type: ignore[no-untyped-call]
+            no_dist=True,
+        )
+    except (OSError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
+        raise DataError(f"the tensors of {path} cannot be read: {str(error).splitlines()[0]}") from error
+    return state

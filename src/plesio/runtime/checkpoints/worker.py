@@ -1,0 +1,100 @@
+"""What of a checkpoint is one worker's own, in ``worker-0.pt`` and so on: plain values and tensors, nothing that runs.
+
+Where workers step by themselves each has an optimizer's state of its own; under BatchNorm each has seen other samples.
+"""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from plesio.core.errors import DataError
+from plesio.runtime.checkpoints.folder import flush
+from plesio.runtime.checkpoints.tensors import load_optimizer_state, state_of
+from plesio.runtime.worker.exchange.replica import Replica
+
+__all__ = ["name_of", "own_state", "random_states", "read", "set_random_states", "take_own_state", "write"]
+
+
+def name_of(worker: int) -> str:
+    """The file of a worker."""
+    return f"worker-{worker}.pt"
+
+
+def write(path: Path, values: dict[str, Any]) -> None:
+    """Write a worker's values, on the disk when this returns."""
+    torch.save(values, path)
+    flush(path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `write` wrote.
+
+    Raises:
+        DataError: It cannot be read, or holds something that could run.
+    """
+    try:
+        values = torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # pickle's own, which torch raises for anything that is no plain value
+        raise DataError(f"{path} holds more than plain values and tensors: {str(error).splitlines()[0]}") from error
+    assert isinstance(values, dict), path
+    return values
+
+
+def own_state(replica: Replica, *, optimizer: bool) -> dict[str, Any]:
+    """Copies of this worker's buffers, and of its optimizer's state where that is its own."""
+    values: dict[str, Any] = {
+        "buffers": {name: buffer.detach().to("cpu", copy=True) for name, buffer in replica.model.named_buffers()}
+    }
+    if optimizer:
+        state = state_of(replica)["optimizer"]["state"]
+        values["optimizer"] = {
+            name: {
+                key: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
+                for key, value in entries.items()
+            }
+            for name, entries in state.items()
+        }
+    return values
+
+
+@torch.no_grad()
+def take_own_state(replica: Replica, values: dict[str, Any]) -> None:
+    """Set what `own_state` gave."""
+    for name, buffer in replica.model.named_buffers():
+        if name in values["buffers"]:
+            buffer.copy_(values["buffers"][name])
+    if "optimizer" in values:
+        load_optimizer_state(replica, values["optimizer"])
+
+
+def random_states() -> dict[str, Any]:
+    """Of Python's, NumPy's and torch's generators."""
+    numpy: Any = np.random.get_state(legacy=True)
+    states: dict[str, Any] = {
+        "python": _lists(random.getstate()),
+        "numpy": [str(numpy[0]), [int(word) for word in numpy[1]], *numpy[2:]],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Go on from what `random_states` gave."""
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, words, *rest = states["numpy"]
+    np.random.set_state((name, np.array(words, dtype=np.uint32), *rest))
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states and len(states["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(states["cuda"])
+
+
+def _lists(value: Any) -> Any:
+    return [_lists(one) for one in value] if isinstance(value, tuple) else value

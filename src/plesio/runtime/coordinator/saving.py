@@ -1,0 +1,150 @@
+"""When a run's checkpoints are due, and its books: what of a checkpoint server 0 knows, and begins with when resumed.
+
+A checkpoint that is due is asked of the policy by a `Pause`; it is taken where the policy's next `Steer` has all stand,
+and the worker that writes the books gets them with that. So they are of the same moment as what the workers save.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from plesio.policies import Event, Joined, Left, Policy, Recorder, decode_event, encode_event
+from plesio.protocol.effects import Effect, Tell
+from plesio.protocol.to_server import Saving
+from plesio.protocol.to_worker import Books
+from plesio.runtime.coordinator.ledger import Ledger, LedgerState
+
+__all__ = ["Checkpoints"]
+
+PAGE_CHARACTERS = 2**20
+"""Of the books in one message."""
+
+
+class _Books(msgspec.Struct, frozen=True, kw_only=True):
+    """What server 0 knows.
+
+    Attributes:
+        ledger: The records.
+        began: The clock at which the policy's machine was started.
+        events: What it has heard; None where it needs no more than the clock to go on.
+    """
+
+    ledger: LedgerState
+    began: int = 0
+    events: list[dict[str, object]] | None = None
+
+
+class Checkpoints:
+    """Of one run.
+
+    Args:
+        saving: How often they are taken, and where the run begins; None for a run without.
+        policy: The run's.
+    """
+
+    def __init__(self, saving: Saving | None, *, policy: Policy) -> None:
+        self._saving = saving
+        self._policy = policy
+        self._began_s = 0.0
+        self._asked = False
+        """By a worker."""
+        self._pending = False
+        """The policy has been asked for a pause."""
+        self._taken_s = 0.0
+        self._taken_clock = 0 if saving is None else saving.clock
+        self._clock = self._taken_clock
+        self._pages: list[str] = []
+
+    @property
+    def clock(self) -> int:
+        """Where the run begins."""
+        return 0 if self._saving is None else self._saving.clock
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds that the run had taken before it was resumed."""
+        return 0.0 if self._saving is None else self._saving.elapsed_s
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that the run begins with is there."""
+        return self._saving is None or len(self._pages) >= self._saving.num_pages
+
+    def add(self, page: str) -> None:
+        """A page of the books of the run that is resumed has come."""
+        self._pages.append(page)
+
+    def begin(self, ledger: Ledger, recorder: Recorder, *, workers: Sequence[int], now_s: float) -> bool:
+        """The run begins: take over the books, if there are any.
+
+        Returns:
+            Whether the policy's machine knows the workers already, having heard again all that it had heard.
+        """
+        self._taken_s = now_s
+        if not self._pages:
+            return False
+        books = msgspec.json.decode("".join(self._pages), type=_Books)
+        self._pages.clear()
+        ledger.go_on_from(books.ledger)
+        events = [decode_event(event) for event in books.events or ()]
+        if set(workers) != _live(events):
+            return False  # other workers than those that it knew: it begins anew, from this clock
+        recorder.hear_again(events, clock=books.began)
+        return True
+
+    def ask(self) -> None:
+        """A worker wants one now."""
+        self._asked = True
+
+    def passed(self, clock: int) -> None:
+        """A worker has got to ``clock``."""
+        self._clock = max(self._clock, clock)
+
+    def due(self, now_s: float) -> bool:
+        """Whether to pause for one now; says so once for each."""
+        saving = self._saving
+        if saving is None or self._pending:
+            return False
+        late = saving.every_s is not None and now_s - self._taken_s >= saving.every_s
+        far = saving.every_steps is not None and self._clock - self._taken_clock >= saving.every_steps
+        self._pending = self._asked or late or far
+        return self._pending
+
+    def take(
+        self, clock: int, *, ledger: Ledger, recorder: Recorder, worker: int, now_s: float, began_s: float
+    ) -> list[Effect]:
+        """One is taken where all stand.
+
+        Args:
+            clock: After this step.
+            ledger: The run's records.
+            recorder: The policy's machine.
+            worker: Who writes the books.
+            now_s: The time.
+            began_s: When the run did.
+
+        Returns:
+            The books, for that worker.
+        """
+        self._asked = self._pending = False
+        self._taken_s, self._taken_clock, self._clock = now_s, clock, clock
+        events = [encode_event(event) for event in recorder.events] if self._policy.remembers else None
+        books = _Books(ledger=ledger.state(), began=recorder.began, events=events)
+        text = msgspec.json.encode(books).decode()
+        pages = [text[at : at + PAGE_CHARACTERS] for at in range(0, len(text), PAGE_CHARACTERS)]
+        left = range(len(pages) - 1, -1, -1)
+        return [
+            Tell(worker=worker, message=Books(text=page, left=number, elapsed_s=now_s - began_s))
+            for page, number in zip(pages, left, strict=True)
+        ]
+
+
+def _live(events: Sequence[Event]) -> set[int]:
+    """Who takes part when a machine has heard these."""
+    live: set[int] = set()
+    for event in events:
+        if isinstance(event, Joined):
+            live.add(event.worker)
+        elif isinstance(event, Left) and event.reason != "resting":
+            live.discard(event.worker)
+    return live

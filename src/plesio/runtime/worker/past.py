@@ -1,0 +1,77 @@
+"""What a training loop has done already when its run is resumed, so that it can be run from its beginning.
+
+The user's program begins anew: it makes its loaders, loops over its epochs, evaluates. Loops over the data that were
+done by the time of the checkpoint give no batch, and evaluations give what they gave then; the loop that the run was in
+gives what was left of it. The random generators go on from the checkpoint when that loop has begun, since whatever the
+program has drawn until then it had drawn before.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from plesio.runtime.worker.stand import Stand
+
+__all__ = ["Past"]
+
+
+class Past:
+    """Of one worker.
+
+    Args:
+        stand: Where the run stood when it was saved; None for one that begins.
+        values: What `values` gave then.
+        set_random: Has the random generators go on from there.
+    """
+
+    def __init__(
+        self,
+        stand: Stand | None = None,
+        *,
+        values: dict[str, Any] | None = None,
+        set_random: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._stand = stand
+        self._before: list[float | None] = [] if values is None else list(values["metrics"])
+        self._metrics: list[float | None] = []
+        self._set_random: Callable[[], None] | None = None if stand is None else set_random
+        self.training_s = 0.0 if values is None else float(values["training_s"])
+        """Seconds of training before the checkpoint."""
+        if stand is not None and stand.plan is None:
+            self._begin()
+
+    @property
+    def samples(self) -> int:
+        """Of all workers, trained on before."""
+        return 0 if self._stand is None else self._stand.samples
+
+    def is_over(self, plan: int) -> bool:
+        """Whether the ``plan``-th loop over the data was done by then."""
+        return self._stand is not None and self._stand.plan is not None and plan < self._stand.plan
+
+    def begun(self, plan: int) -> None:
+        """The ``plan``-th loop has begun and given nothing yet."""
+        if self._stand is not None and plan == self._stand.plan:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._set_random is not None:
+            self._set_random()
+            self._set_random = None
+
+    @property
+    def knows_metric(self) -> bool:
+        """Whether the next evaluation was done by then."""
+        return len(self._metrics) < len(self._before)
+
+    def metric(self) -> float | None:
+        """What it gave."""
+        return self.evaluated(self._before[len(self._metrics)])
+
+    def evaluated(self, metric: float | None) -> float | None:
+        """An evaluation has given this."""
+        self._metrics.append(metric)
+        return metric
+
+    def values(self, *, training_s: float) -> dict[str, Any]:
+        """What a checkpoint has of it."""
+        return {"metrics": self._metrics, "training_s": training_s}

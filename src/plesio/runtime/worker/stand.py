@@ -1,0 +1,57 @@
+"""Where all workers stand together, as one of them knows it: what a checkpoint is taken of, and begun from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from plesio.protocol.plans import PlanFigures, Remainder
+from plesio.protocol.to_worker import Books
+
+__all__ = ["Saver", "Stand"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """A moment at which nothing is under way and all replicas are equal.
+
+    Attributes:
+        clock: Steps that have been finished, by all or by the furthest.
+        policy: Spec of the static policy in force from here on.
+        next_review: Clock of the next review.
+        next_clock: Clock at which its answer holds.
+        shares: By rank, of each round's samples; empty is equal shares.
+        keep: The workers keep a copy of their state as it is here.
+        samples: Of all workers, trained on.
+        plan: Which loop over the data the workers are in; None in none.
+        figures: That loop's.
+        remainder: What is left of it.
+        own: What of the exchange is this worker's own, as plain values.
+        own_optimizer: Whether the optimizer's state is.
+    """
+
+    clock: int
+    policy: str
+    next_review: int
+    next_clock: int
+    shares: tuple[float, ...] = ()
+    keep: bool = False
+    samples: int = 0
+    plan: int | None = None
+    figures: PlanFigures | None = None
+    remainder: Remainder | None = None
+    own: dict[str, Any] = field(default_factory=dict)
+    own_optimizer: bool = False
+
+
+class Saver(Protocol):
+    """Saves what it is shown."""
+
+    def save(self, stand: Stand, *, leads: bool, books: Callable[[], Books]) -> None:
+        """Take a checkpoint of this worker before its next step.
+
+        Args:
+            stand: Where all stand.
+            leads: Whether this worker writes what is common to all.
+            books: Asks for the run's books; called where it leads.
+        """
+        ...
