@@ -16,7 +16,7 @@ from typing import Any, get_args
 from plesio.core.errors import DataError, PolicySpecError, nearest
 from plesio.core.files import write_whole
 from plesio.core.records import from_values, to_values
-from plesio.policies.events import Action, Event
+from plesio.policies.events import Action, Event, Steer
 from plesio.policies.policy import Machine, Policy
 from plesio.policies.spec import parse_policy
 
@@ -98,6 +98,12 @@ class Recorder:
         self._entries.clear()
         for event in events:
             self.handle(event)
+
+    @property
+    def last_steer(self) -> Steer | None:
+        """How all were last told to go on."""
+        said = (action for entry in reversed(self._entries) for action in entry.actions if isinstance(action, Steer))
+        return next(said, None)
 
     @property
     def events(self) -> list[Event]:

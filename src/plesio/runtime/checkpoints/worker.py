@@ -46,9 +46,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def own_state(replica: Replica, *, optimizer: bool) -> dict[str, Any]:
-    """Copies of this worker's buffers, and of its optimizer's state where that is its own."""
+    """Copies of this worker's buffers and options, and of its optimizer's state where that is its own."""
+    groups = replica.optimizer.param_groups
     values: dict[str, Any] = {
-        "buffers": {name: buffer.detach().to("cpu", copy=True) for name, buffer in replica.model.named_buffers()}
+        "buffers": {name: buffer.detach().to("cpu", copy=True) for name, buffer in replica.model.named_buffers()},
+        # its schedule has gone by its own steps
+        "groups": [{key: value for key, value in group.items() if key != "params"} for group in groups],
     }
     if optimizer:
         state = state_of(replica)["optimizer"]["state"]
@@ -68,6 +71,8 @@ def take_own_state(replica: Replica, values: dict[str, Any]) -> None:
     for name, buffer in replica.model.named_buffers():
         if name in values["buffers"]:
             buffer.copy_(values["buffers"][name])
+    for group, saved in zip(replica.optimizer.param_groups, values["groups"], strict=True):
+        group.update(saved)
     if "optimizer" in values:
         load_optimizer_state(replica, values["optimizer"])
 

@@ -17,9 +17,11 @@ step: its others end with an error, and the rest of the run goes on as without a
 The parts, each with its invariants:
 
     members         who takes part, who speaks for whom, and when silence is a loss
-    updates         which updates are whole, and what is applied
+    arrivals        updates on their way to the policy
+    updates         which of them are whole, and what is applied
     sampling        who gets which samples, and who rests
     stage_changes   who stands still between two exchanges, and how it goes on
+    saving          when checkpoints are due, and what of them is known here
     ledger          the figures
     recorder        the policy's machine, and the log of all that it hears and answers
 """
@@ -33,7 +35,6 @@ from plesio.core.trace import TraceWriter
 from plesio.policies import (
     Admit,
     Apply,
-    Arrived,
     Evaluated,
     Event,
     Grant,
@@ -45,19 +46,17 @@ from plesio.policies import (
     Policy,
     Recorder,
     Refuse,
-    RefuseReason,
     Reviewed,
     Stay,
     Steer,
     parse_policy,
 )
-from plesio.protocol.effects import AdmitOrder, CreditOrder, DropOrder, Effect, HaltOrder, Tell
+from plesio.protocol.effects import AdmitOrder, CreditOrder, Effect, HaltOrder, Tell
 from plesio.protocol.figures import Report, RunInfo, Snapshot, Status
 from plesio.protocol.to_server import (
     BooksPage,
     Evaluations,
     Finish,
-    Finished,
     FromWorker,
     Goodbye,
     Heartbeat,
@@ -72,7 +71,8 @@ from plesio.protocol.to_server import (
     Saving,
     Standing,
 )
-from plesio.protocol.to_worker import Alive, Expelled, Failed, Lost, MayLeave, Start, UpdateRefused
+from plesio.protocol.to_worker import Alive, Expelled, Failed, Lost, MayLeave, Start
+from plesio.runtime.coordinator.arrivals import Arrivals
 from plesio.runtime.coordinator.ledger import Ledger, World
 from plesio.runtime.coordinator.members import Member, Members, lease_s
 from plesio.runtime.coordinator.sampling import Sampling
@@ -121,8 +121,8 @@ class Coordinator:
         self.error: str | None = None
         self.started_s = 0.0
         self.ledger = Ledger(policy=policy.title, info=info, num_workers=len(self.expected), world=world)
-        self._checkpoints = Checkpoints(saving, policy=policy)
-        self.recorder = Recorder(policy, clock=self._checkpoints.clock)
+        began = 0 if saving is None else saving.clock
+        self.recorder = Recorder(policy, clock=began)
         self.trace = TraceWriter(
             None if folder is None else folder / "coordinator.jsonl",
             header={"worker": None, "policy": policy.title},
@@ -132,9 +132,21 @@ class Coordinator:
         self._layout = layout
         self._start_failed = False
         self._members = Members()
-        self._stage = Stage(policy)
+        self._checkpoints = Checkpoints(
+            saving, remembers=policy.remembers, members=self._members, ledger=self.ledger, recorder=self.recorder
+        )
+        self._stage = Stage(policy, clock=began)
         self._updates = Updates(num_servers=num_servers, snapshot_every=snapshot_every, ledger=self.ledger)
         self._sampling = Sampling(self._members, self._stage, decide=self._decide)
+        self._arrivals = Arrivals(
+            self._members,
+            updates=self._updates,
+            sampling=self._sampling,
+            ledger=self.ledger,
+            is_running=lambda: self.state == "running",
+            passed=self._checkpoints.passed,
+            decide=self._decide,
+        )
         self._changes = StageChanges(
             self._members,
             self._stage,
@@ -181,13 +193,7 @@ class Coordinator:
         return self._updates.snapshots
 
     def handle(self, message: FromWorker | Join | PartArrived, *, worker: int, now_s: float) -> list[Effect]:
-        """What follows from what a worker says, or from what a server has got from it.
-
-        Args:
-            message: What it says.
-            worker: Which.
-            now_s: The time.
-        """
+        """What follows from what this worker says, or from what a server has got from it, at this time."""
         return self._answer(message, worker, now_s=now_s) + self._pause_if_due(now_s)
 
     def _answer(self, message: FromWorker | Join | PartArrived, worker: int, *, now_s: float) -> list[Effect]:
@@ -198,9 +204,9 @@ class Coordinator:
                 expelled = self._hear(worker, report, now_s=now_s)
                 return expelled or [Tell(worker=worker, message=Alive(lease_s=self.lease_s))]
             case PartArrived():
-                return self._part_arrived(message, now_s=now_s)
+                return self._arrivals.part(message, now_s=now_s)
             case NotFinite(arrived=event, finished=finished):
-                return self._arrived(event, num_samples=0, finished=finished, now_s=now_s)
+                return self._arrivals.whole(event, num_samples=0, finished=finished, now_s=now_s)
             case LeaseRequest():
                 return self._sampling.lease(worker, message, now_s=now_s)
             case Finish(plan=plan, block=block, num_samples=number):
@@ -250,18 +256,18 @@ class Coordinator:
             self.ledger.racks = self._members.form_racks(self.expected)
             for member in self._members.values():
                 member.left = member.spoken_for
-        if self._checkpoints.begin(self.ledger, self.recorder, workers=self.expected, now_s=now_s):
-            for member in self._members.values():
-                member.clock = self._checkpoints.clock
-            return self._start(self.expected, now_s=now_s)
-        return self._admit(self.expected, now_s=now_s)
+        steer = self._checkpoints.begin(workers=self.expected, now_s=now_s)
+        if steer is None:
+            return self._admit(self.expected, now_s=now_s)
+        self._stage.steer(steer)
+        return self._start(self.expected, now_s=now_s)
 
     def _disagreement(self, join: Join) -> str | None:
         if join.policy != self.policy.spec:
             return f'this worker runs policy "{join.policy}", the others "{self.policy.spec}"; use one for all'
         if join.layout != self._layout:
             return "this worker's model differs from the others' (names, shapes, dtypes, or the number of servers)"
-        return None
+        return self._checkpoints.disagreement(join.saving)
 
     def _reject(self, worker: int, message: str, *, now_s: float) -> list[Effect]:
         """The worker disagrees with the others; before the start that fails the run."""
@@ -386,46 +392,6 @@ class Coordinator:
         self.ledger.report(worker, report)
         return []
 
-    def _part_arrived(self, part: PartArrived, *, now_s: float) -> list[Effect]:
-        """One server holds its part of an update; when all do, the policy decides."""
-        event = part.event
-        if not self._takes(event):
-            return [DropOrder(worker=event.worker, clock=event.clock)]
-        if not self._updates.is_whole(event.worker, event.clock, server=part.server):
-            return []
-        return self._arrived(event, num_samples=part.num_samples, finished=part.finished, now_s=now_s)
-
-    def _takes(self, event: Arrived) -> bool:
-        """Whether an update of this worker still counts."""
-        return self.state == "running" and self.is_live(event.worker) and not self._members[event.worker].resting
-
-    def _arrived(self, event: Arrived, *, num_samples: int, finished: Sequence[Finished], now_s: float) -> list[Effect]:
-        """An update is whole, or was not finite and has no parts.
-
-        Args:
-            event: The update.
-            num_samples: Samples of the worker's own in it.
-            finished: The leased ones among them: what never arrives is leased again.
-            now_s: The time.
-        """
-        if not self._takes(event):
-            return [DropOrder(worker=event.worker, clock=event.clock)]
-        member = self._members[event.worker]
-        member.heard_s = now_s
-        member.clock = event.clock
-        self._checkpoints.passed(event.clock)
-        # the lead is taken when a step begins: one step before the clock that it ends with
-        self.ledger.max_lead = max(self.ledger.max_lead, event.clock - 1 - self._members.slowest_clock())
-        # of a rack's samples its speaker knows its own share, and the leases of all
-        own = sum(number for *_, number in finished) if self._members.by_racks else num_samples
-        self._updates.note(event.worker, event.clock, num_samples=own)
-        if event.finite:
-            self.ledger.arrived(event.worker, num_steps=event.num_steps, num_samples=num_samples)
-        effects = self._decide(event, now_s=now_s)
-        for plan, block, number in finished:
-            effects += self._sampling.finish(event.worker, plan=plan, block=block, num_samples=number, now_s=now_s)
-        return effects
-
     def _reviewed(self, review: Review, *, now_s: float) -> list[Effect]:
         """A worker tells what it saw; when all have, they are told by a `Steering`."""
         event = review.event
@@ -460,41 +426,20 @@ class Coordinator:
                 case Grant(worker=worker, clock=clock):
                     effects.append(CreditOrder(worker=worker, clock=clock))
                 case Refuse():
-                    effects += self._refuse(action, now_s=now_s)
+                    effects += self._updates.refuse(action, trace=self.trace, now_s=now_s)
                 case Apply():
                     effects += self._updates.apply(action, members=self._members, at_s=now_s - self.started_s)
                     done = {"updates": action.updates, "weight": action.weight}
                     self.trace.event("apply", at_s=now_s, clock=action.version, **done)
                 case Steer():
                     effects += self._changes.steer(action, now_s=now_s, started_s=self.started_s)
-                    effects += self._save(action, now_s=now_s)
+                    effects += self._checkpoints.take(action, now_s=now_s, began_s=self.started_s)
                 case Halt():
                     self._stage.halting = True
                     effects += [HaltOrder(), *self._sampling.answer(now_s=now_s)]
                 case Stay(reason=reason):
                     effects += self._changes.stay(reason)
         return effects
-
-    def _save(self, steer: Steer, *, now_s: float) -> list[Effect]:
-        """The books, if all stand for a checkpoint, to the lowest worker, which offers its state where one does."""
-        if not steer.save:
-            return []
-        return self._checkpoints.take(
-            steer.clock,
-            ledger=self.ledger,
-            recorder=self.recorder,
-            worker=min(self._members.known()),
-            now_s=now_s,
-            began_s=self.started_s,
-        )
-
-    def _refuse(self, action: Refuse, *, now_s: float) -> list[Effect]:
-        worker, clock, reason = action.worker, action.clock, action.reason
-        drop = self._updates.refuse(worker, clock)
-        self.trace.event("refuse", at_s=now_s, clock=clock, worker=worker, reason=reason.value)
-        if reason is RefuseReason.NOT_FINITE:  # that the worker found itself, and counted
-            return [drop]
-        return [drop, Tell(worker=worker, message=UpdateRefused(clock=clock, reason=reason))]
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the run's parts does not hold."""

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from plesio.policies import Event, Joined, Left, Policy, Recorder, decode_event, encode_event
+from plesio.policies import Event, Joined, Left, Recorder, Steer, decode_event, encode_event
 from plesio.protocol.effects import Effect, Tell
 from plesio.protocol.to_server import Saving
 from plesio.protocol.to_worker import Books
 from plesio.runtime.coordinator.ledger import Ledger, LedgerState
+from plesio.runtime.coordinator.members import Members
 
 __all__ = ["Checkpoints"]
 
@@ -39,26 +40,27 @@ class Checkpoints:
 
     Args:
         saving: How often they are taken, and where the run begins; None for a run without.
-        policy: The run's.
+        remembers: Whether what the policy decides follows from all that it has heard.
+        members: Who takes part.
+        ledger: The run's records.
+        recorder: The policy's machine.
     """
 
-    def __init__(self, saving: Saving | None, *, policy: Policy) -> None:
+    def __init__(
+        self, saving: Saving | None, *, remembers: bool, members: Members, ledger: Ledger, recorder: Recorder
+    ) -> None:
         self._saving = saving
-        self._policy = policy
-        self._began_s = 0.0
+        self._remembers = remembers
+        self._members = members
+        self._ledger = ledger
+        self._recorder = recorder
         self._asked = False
         """By a worker."""
         self._pending = False
         """The policy has been asked for a pause."""
         self._taken_s = 0.0
-        self._taken_clock = 0 if saving is None else saving.clock
-        self._clock = self._taken_clock
+        self._taken_clock = self._clock = recorder.began
         self._pages: list[str] = []
-
-    @property
-    def clock(self) -> int:
-        """Where the run begins."""
-        return 0 if self._saving is None else self._saving.clock
 
     @property
     def elapsed_s(self) -> float:
@@ -70,27 +72,42 @@ class Checkpoints:
         """Whether all that the run begins with is there."""
         return self._saving is None or len(self._pages) >= self._saving.num_pages
 
+    def disagreement(self, saving: Saving | None) -> str | None:
+        """Why a worker cannot take part that says this of checkpoints."""
+        if saving == self._saving:
+            return None
+        begins = [0 if one is None else one.clock for one in (saving, self._saving)]
+        if begins[0] != begins[1]:
+            return (
+                f"this worker goes on from step {begins[0]}, the others from step {begins[1]}: all must see the same "
+                "folder of checkpoints"
+            )
+        return "this worker's checkpoints differ from the others' (whether there are any, and how often)"
+
     def add(self, page: str) -> None:
         """A page of the books of the run that is resumed has come."""
         self._pages.append(page)
 
-    def begin(self, ledger: Ledger, recorder: Recorder, *, workers: Sequence[int], now_s: float) -> bool:
+    def begin(self, *, workers: Sequence[int], now_s: float) -> Steer | None:
         """The run begins: take over the books, if there are any.
 
         Returns:
-            Whether the policy's machine knows the workers already, having heard again all that it had heard.
+            What the policy's machine said last, if it knows the workers already, having heard again all that it had
+            heard; else None.
         """
         self._taken_s = now_s
-        if not self._pages:
-            return False
+        if self._saving is None or not self._pages:
+            return None
         books = msgspec.json.decode("".join(self._pages), type=_Books)
         self._pages.clear()
-        ledger.go_on_from(books.ledger)
+        self._ledger.go_on_from(books.ledger)
         events = [decode_event(event) for event in books.events or ()]
         if set(workers) != _live(events):
-            return False  # other workers than those that it knew: it begins anew, from this clock
-        recorder.hear_again(events, clock=books.began)
-        return True
+            return None  # other workers than those that it knew: it begins anew, from this clock
+        self._recorder.hear_again(events, clock=books.began)
+        for worker in workers:
+            self._members[worker].clock = self._saving.clock
+        return self._recorder.last_steer
 
     def ask(self) -> None:
         """A worker wants one now."""
@@ -110,32 +127,32 @@ class Checkpoints:
         self._pending = self._asked or late or far
         return self._pending
 
-    def take(
-        self, clock: int, *, ledger: Ledger, recorder: Recorder, worker: int, now_s: float, began_s: float
-    ) -> list[Effect]:
-        """One is taken where all stand.
+    def take(self, steer: Steer, *, now_s: float, began_s: float) -> list[Effect]:
+        """All have been told how to go on; where they stand for a checkpoint, it is taken.
 
         Args:
-            clock: After this step.
-            ledger: The run's records.
-            recorder: The policy's machine.
-            worker: Who writes the books.
+            steer: What they have been told.
             now_s: The time.
             began_s: When the run did.
 
         Returns:
-            The books, for that worker.
+            The books, for the lowest worker: the one that offers its state where one does.
         """
+        if not steer.save:
+            return []
         self._asked = self._pending = False
-        self._taken_s, self._taken_clock, self._clock = now_s, clock, clock
-        events = [encode_event(event) for event in recorder.events] if self._policy.remembers else None
-        books = _Books(ledger=ledger.state(), began=recorder.began, events=events)
+        self._taken_s, self._taken_clock, self._clock = now_s, steer.clock, steer.clock
+        recorder = self._recorder
+        events = [encode_event(event) for event in recorder.events] if self._remembers else None
+        books = _Books(ledger=self._ledger.state(), began=recorder.began, events=events)
         text = msgspec.json.encode(books).decode()
         pages = [text[at : at + PAGE_CHARACTERS] for at in range(0, len(text), PAGE_CHARACTERS)]
-        left = range(len(pages) - 1, -1, -1)
         return [
-            Tell(worker=worker, message=Books(text=page, left=number, elapsed_s=now_s - began_s))
-            for page, number in zip(pages, left, strict=True)
+            Tell(
+                worker=min(self._members.known()),
+                message=Books(text=page, left=len(pages) - number, elapsed_s=now_s - began_s),
+            )
+            for number, page in enumerate(pages, start=1)
         ]
 
 

@@ -23,10 +23,11 @@ class Stage:
 
     Args:
         policy: The run's.
+        clock: Where the run begins.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy.first
+    def __init__(self, policy: Policy, *, clock: int = 0) -> None:
+        self.policy = policy.director(clock=clock).first if clock else policy.first
         """The static policy that was told last."""
         self.exchange: ExchangeKind = policy.exchange
         """What a lost worker is lost to: on the way to the store the collective until all are there."""

@@ -7,9 +7,11 @@ An update has arrived when every server holds its part of it. Invariants:
 - a snapshot is taken when the samples that were applied pass a multiple of ``snapshot_every``.
 """
 
-from plesio.policies import Apply
-from plesio.protocol.effects import ApplyOrder, DropOrder, Order, SnapshotOrder
+from plesio.core.trace import TraceWriter
+from plesio.policies import Apply, Refuse, RefuseReason
+from plesio.protocol.effects import ApplyOrder, DropOrder, Effect, Order, SnapshotOrder, Tell
 from plesio.protocol.figures import Snapshot
+from plesio.protocol.to_worker import UpdateRefused
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.coordinator.members import Members
 
@@ -54,10 +56,15 @@ class Updates:
         """A whole update stands for so many samples."""
         self._samples[worker, clock] = num_samples
 
-    def refuse(self, worker: int, clock: int) -> DropOrder:
-        """It does not reach the parameters."""
+    def refuse(self, action: Refuse, *, trace: TraceWriter, now_s: float) -> list[Effect]:
+        """An update does not reach the parameters, and its worker is told why."""
+        worker, clock, reason = action.worker, action.clock, action.reason
         self._samples.pop((worker, clock), None)
-        return DropOrder(worker=worker, clock=clock)
+        trace.event("refuse", at_s=now_s, clock=clock, worker=worker, reason=reason.value)
+        drop = DropOrder(worker=worker, clock=clock)
+        if reason is RefuseReason.NOT_FINITE:  # that the worker found itself, and counted
+            return [drop]
+        return [drop, Tell(worker=worker, message=UpdateRefused(clock=clock, reason=reason))]
 
     def apply(self, action: Apply, *, members: Members, at_s: float) -> list[Order]:
         """The orders that make the next version, and a snapshot of it if one is due.

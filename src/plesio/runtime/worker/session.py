@@ -196,7 +196,8 @@ class Session:
         try:
             while True:
                 self._mark()
-                self._take_checkpoint()
+                if not source.turned:  # else a new loader begins first, and draws a random number
+                    self._take_checkpoint()
                 item = next(batches, None)
                 if item is None:
                     return

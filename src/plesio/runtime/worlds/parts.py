@@ -12,7 +12,7 @@ from plesio.runtime.checkpoints.beginning import Checkpoints
 from plesio.runtime.parameters.layout import Layout
 from plesio.runtime.parameters.optimizer_spec import runs_on_servers
 from plesio.runtime.worker.environment import Place
-from plesio.runtime.worker.exchange.adaptive import AdaptiveExchange, Transition
+from plesio.runtime.worker.exchange.adaptive import AdaptiveExchange
 from plesio.runtime.worker.exchange.collective import CollectiveExchanges
 from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SnapshotTaker
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
@@ -22,6 +22,7 @@ from plesio.runtime.worker.exchange.rack_watch import RackWatch
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.store_stage import StoreExchanges
+from plesio.runtime.worker.exchange.transition import Transition
 from plesio.runtime.worker.monitor import StepMonitor
 from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
 from plesio.runtime.worker.stand import Stand

@@ -33,25 +33,26 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 
 from plesio.core.errors import ConfigError
-from plesio.core.plain import recall, remember
 from plesio.policies import Policy, Reviewed, parse_policy
 from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.policies.steered import NEVER
 from plesio.protocol.plans import PlanFigures
 from plesio.protocol.to_server import Standing
-from plesio.protocol.to_worker import Books, Steering, Turn
+from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
 from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
 from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.held_rate import HeldRate
+from plesio.runtime.worker.exchange.own_parts import OwnParts
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.state_copy import StateCopy, average_state
+from plesio.runtime.worker.exchange.steering_channel import SteeringChannel
 from plesio.runtime.worker.exchange.store_stage import StageExchange, StoreExchanges
+from plesio.runtime.worker.exchange.transition import Transition
 from plesio.runtime.worker.loading import BatchSource
 from plesio.runtime.worker.monitor import StepMonitor
 from plesio.runtime.worker.rack_batches import Rack
@@ -62,54 +63,9 @@ from plesio.runtime.worker.stand import Saver, Stand
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
 
-__all__ = ["AdaptiveExchange", "SteeringChannel", "Transition"]
+__all__ = ["AdaptiveExchange"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
-    """A change of policy in a running job.
-
-    Attributes:
-        clock: The last step under ``before``.
-        before: The policy up to there.
-        after: The policy from there on.
-        restored: Whether the worker has gone back to an earlier state.
-    """
-
-    clock: int
-    before: Policy
-    after: Policy
-    restored: bool
-
-
-class SteeringChannel(Protocol):
-    """Where a worker is steered from: server 0, by way of the worker's world."""
-
-    def review(self, review: Reviewed) -> None:
-        """Report what this worker saw."""
-        ...
-
-    def steer(self) -> Steering:
-        """Wait for the answer to the last review."""
-        ...
-
-    def news(self, rack: Rack | None) -> Steering | None:
-        """The answer to the last review, if it has come; all of a rack that shares the store call it together."""
-        ...
-
-    def enter_store(self, standing: Standing) -> None:
-        """Return when all workers stand where this one does."""
-        ...
-
-    def books(self) -> Books:
-        """The run's books, as they are where all stand for a checkpoint."""
-        ...
-
-    def leave_store(self, standing: Standing, rack: Rack | None) -> Turn:
-        """Return when it is known how this worker, or its rack, which stands still, goes on."""
-        ...
 
 
 class AdaptiveExchange:
@@ -160,7 +116,7 @@ class AdaptiveExchange:
         self._exchanges = exchanges
         self._stores = stores
         self._monitor = monitor
-        self._limit = limit
+        self._held = HeldRate(replica, limit, timeline)
         self._rounds = rounds
         self._timeline = timeline
         self._channel = channel
@@ -175,6 +131,7 @@ class AdaptiveExchange:
         self._awaits_news = False
         """The last review has not been answered."""
         self._kept: deque[StateCopy] = deque(maxlen=2)
+        self._own = OwnParts(replica, kept=self._kept, exchanges=exchanges, monitor=monitor, limit=limit)
         self._snapshots: list[SharedState] = []
         """Of stages that are over."""
         self._clock = steps.finished
@@ -187,7 +144,7 @@ class AdaptiveExchange:
         if resumed is not None:
             self._rounds.go_on_from(resumed.samples, shares=resumed.shares)
             self._exchanges.passed(resumed.samples)
-            self._remember(resumed.own)
+            self._own.go_on_from(resumed.own)
         self._current: Exchange = self._begin(first, turn=None)
         """Of the last two the one that is at work."""
         if resumed is not None and resumed.keep and not self.on_store:
@@ -292,14 +249,14 @@ class AdaptiveExchange:
     def step(self, progress: Progress) -> None:
         """Exchange as the policy in force says; report, and do as the answer says, when it is time."""
         self._clock = progress.clock
-        share = self._share_of_rate(progress.clock)
+        share = self._held.share_at(progress.clock)
         with self._replica.scaled_rate(share):
             self._current.step(progress)
         if self._monitor is not None:
-            self._monitor.step(progress, rate=share * self._rate)
+            self._monitor.step(progress, rate=share * self._held.rate)
         if progress.clock >= self._review:
             self._review, self._awaits_news = NEVER, True
-            self._channel.review(self._seen(progress.clock, rate=share * self._rate))
+            self._channel.review(self._seen(progress.clock, rate=share * self._held.rate))
         if self.on_store:
             self._hear_news()
         elif progress.clock == self._holds:
@@ -308,24 +265,6 @@ class AdaptiveExchange:
             self._timeline.wait(begun_s, self._timeline.now_s(), clock=progress.clock)
             assert steer.clock == progress.clock, f"an answer for clock {steer.clock} at clock {progress.clock}"
             self._follow(steer)
-
-    @property
-    def _rate(self) -> float:
-        return float(self._replica.optimizer.param_groups[0]["lr"])
-
-    def _share_of_rate(self, clock: int) -> float:
-        """What the learning rates are multiplied by in this step."""
-        if self._limit is None:
-            return 1.0
-        rate, held_before = self._rate, self._limit.holds
-        allowed = self._limit.allow(rate)
-        if self._limit.holds and not held_before:
-            self._timeline.event("hold", at_s=self._timeline.now_s(), clock=clock, rate=rate, allowed=allowed)
-            self._timeline.meter.totals.fallbacks.append(
-                f"at step {clock} the learning rate leapt to {rate:.4g}, above all earlier ones: it was held at "
-                f"{allowed:.4g} and raised step by step while training bore it"
-            )
-        return allowed / rate if self._limit.holds else 1.0
 
     def _seen(self, clock: int, *, rate: float) -> Reviewed:
         if self._monitor is None:
@@ -352,8 +291,8 @@ class AdaptiveExchange:
         self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
         self._take_shares(steer)
         restores = steer.restore and bool(self._kept)
-        if self._limit is not None and not restores and steer.keep:
-            self._limit.good()
+        if not restores and steer.keep:
+            self._held.good()
         if parse_policy(steer.policy) != self._policy or restores or steer.save:
             self._change(steer, turn=None)
         if steer.keep and not self.on_store:
@@ -411,10 +350,10 @@ class AdaptiveExchange:
             self._snapshots += self._current.snapshots()
         self._current.close()
         if restored:
-            if self._limit is not None:
-                self._limit.returned()
+            self._held.returned()
             self._kept[0].restore()
-            self._kept = deque([self._kept[0]], maxlen=2)
+            while len(self._kept) > 1:
+                self._kept.pop()
         if restored or _own_states_meet(before, self._policy):
             self._average_state(steer.clock, parameters=restored)
         if self._monitor is not None:
@@ -452,29 +391,9 @@ class AdaptiveExchange:
             plan=None if source is None else source.plan,
             figures=None if source is None else source.figures,
             remainder=remainder,
-            own=self._own(),
+            own=self._own.state(),
             own_optimizer=self._policy.update == "delta",
         )
-
-    def _own(self) -> dict[str, Any]:
-        """What of this exchange, and of what it holds, is this worker's own."""
-        own: dict[str, Any] = {"kept": [copy.state() for copy in self._kept], "exchanges": self._exchanges.own()}
-        if self._monitor is not None:
-            own["monitor"] = self._monitor.own()
-        if self._limit is not None:
-            own["limit"] = remember(self._limit)
-        return own
-
-    def _remember(self, own: dict[str, Any]) -> None:
-        """Take over what `_own` gave."""
-        if not own:
-            return
-        self._kept.extend(StateCopy.of(self._replica, state) for state in own["kept"])
-        self._exchanges.take_own(own["exchanges"])
-        if self._monitor is not None:
-            self._monitor.take_own(own["monitor"])
-        if self._limit is not None:
-            recall(self._limit, own["limit"])
 
     def _average_state(self, clock: int, *, parameters: bool) -> None:
         begun_s = self._timeline.now_s()

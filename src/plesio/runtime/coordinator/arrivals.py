@@ -1,0 +1,87 @@
+"""Updates on their way to the policy: one is heard of when every server has its part, if its worker still counts."""
+
+from collections.abc import Callable, Sequence
+
+from plesio.policies import Arrived
+from plesio.protocol.effects import DropOrder, Effect
+from plesio.protocol.to_server import Finished, PartArrived
+from plesio.runtime.coordinator.ledger import Ledger
+from plesio.runtime.coordinator.members import Members
+from plesio.runtime.coordinator.sampling import Decide, Sampling
+from plesio.runtime.coordinator.updates import Updates
+
+__all__ = ["Arrivals"]
+
+
+class Arrivals:
+    """Of one run.
+
+    Args:
+        members: Who takes part.
+        updates: Which are whole.
+        sampling: Told which samples are done.
+        ledger: The figures.
+        is_running: Whether the run has begun and not ended.
+        passed: Told how far a worker is.
+        decide: Has the policy hear of an update.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        *,
+        updates: Updates,
+        sampling: Sampling,
+        ledger: Ledger,
+        is_running: Callable[[], bool],
+        passed: Callable[[int], None],
+        decide: Decide,
+    ) -> None:
+        self._members = members
+        self._updates = updates
+        self._sampling = sampling
+        self._ledger = ledger
+        self._is_running = is_running
+        self._passed = passed
+        self._decide = decide
+
+    def part(self, part: PartArrived, *, now_s: float) -> list[Effect]:
+        """One server holds its part of an update; when all do, the policy decides."""
+        event = part.event
+        if not self._takes(event):
+            return [DropOrder(worker=event.worker, clock=event.clock)]
+        if not self._updates.is_whole(event.worker, event.clock, server=part.server):
+            return []
+        return self.whole(event, num_samples=part.num_samples, finished=part.finished, now_s=now_s)
+
+    def _takes(self, event: Arrived) -> bool:
+        """Whether an update of this worker still counts."""
+        worker = event.worker
+        return self._is_running() and self._members.is_live(worker) and not self._members[worker].resting
+
+    def whole(self, event: Arrived, *, num_samples: int, finished: Sequence[Finished], now_s: float) -> list[Effect]:
+        """An update is whole, or was not finite and has no parts.
+
+        Args:
+            event: The update.
+            num_samples: Samples of the worker's own in it.
+            finished: The leased ones among them: what never arrives is leased again.
+            now_s: The time.
+        """
+        if not self._takes(event):
+            return [DropOrder(worker=event.worker, clock=event.clock)]
+        member = self._members[event.worker]
+        member.heard_s = now_s
+        member.clock = event.clock
+        self._passed(event.clock)
+        # the lead is taken when a step begins: one step before the clock that it ends with
+        self._ledger.max_lead = max(self._ledger.max_lead, event.clock - 1 - self._members.slowest_clock())
+        # of a rack's samples its speaker knows its own share, and the leases of all
+        own = sum(number for *_, number in finished) if self._members.by_racks else num_samples
+        self._updates.note(event.worker, event.clock, num_samples=own)
+        if event.finite:
+            self._ledger.arrived(event.worker, num_steps=event.num_steps, num_samples=num_samples)
+        effects = self._decide(event, now_s=now_s)
+        for plan, block, number in finished:
+            effects += self._sampling.finish(event.worker, plan=plan, block=block, num_samples=number, now_s=now_s)
+        return effects

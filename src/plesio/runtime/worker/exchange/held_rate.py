@@ -1,0 +1,51 @@
+"""The learning rate of a worker's steps, held where it leaps; see `plesio.policies.adaptive.training.rate_limit`."""
+
+from plesio.policies.adaptive.training.rate_limit import RateLimit
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["HeldRate"]
+
+
+class HeldRate:
+    """Of one worker.
+
+    Args:
+        replica: Has the user's rate.
+        limit: Says what it may be; None lets it be.
+        timeline: Told of a rate that is held.
+    """
+
+    def __init__(self, replica: Replica, limit: RateLimit | None, timeline: Timeline) -> None:
+        self._replica = replica
+        self._limit = limit
+        self._timeline = timeline
+
+    @property
+    def rate(self) -> float:
+        """The user's."""
+        return float(self._replica.optimizer.param_groups[0]["lr"])
+
+    def share_at(self, clock: int) -> float:
+        """What the learning rates are multiplied by in this step."""
+        if self._limit is None:
+            return 1.0
+        rate, held_before = self.rate, self._limit.holds
+        allowed = self._limit.allow(rate)
+        if self._limit.holds and not held_before:
+            self._timeline.event("hold", at_s=self._timeline.now_s(), clock=clock, rate=rate, allowed=allowed)
+            self._timeline.meter.totals.fallbacks.append(
+                f"at step {clock} the learning rate leapt to {rate:.4g}, above all earlier ones: it was held at "
+                f"{allowed:.4g} and raised step by step while training bore it"
+            )
+        return allowed / rate if self._limit.holds else 1.0
+
+    def good(self) -> None:
+        """A review found nothing wrong with the steps up to here."""
+        if self._limit is not None:
+            self._limit.good()
+
+    def returned(self) -> None:
+        """The run was taken back to an earlier state."""
+        if self._limit is not None:
+            self._limit.returned()

@@ -1,0 +1,60 @@
+"""What an exchange that changes remembers beside the replica, on this worker: what of a checkpoint is its own."""
+
+from collections import deque
+from typing import Any
+
+from plesio.core.plain import recall, remember
+from plesio.policies.adaptive.training.rate_limit import RateLimit
+from plesio.runtime.worker.exchange.collective import CollectiveExchanges
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.exchange.state_copy import StateCopy
+from plesio.runtime.worker.monitor import StepMonitor
+
+__all__ = ["OwnParts"]
+
+
+class OwnParts:
+    """The parts of one exchange that outlive its stages.
+
+    Args:
+        replica: What is trained.
+        kept: States to go back to.
+        exchanges: Keep the momentum of steps that are made of means.
+        monitor: Knows usual steps; None where nothing is watched.
+        limit: Knows usual learning rates; likewise.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        kept: deque[StateCopy],
+        exchanges: CollectiveExchanges,
+        monitor: StepMonitor | None,
+        limit: RateLimit | None,
+    ) -> None:
+        self._replica = replica
+        self._kept = kept
+        self._exchanges = exchanges
+        self._monitor = monitor
+        self._limit = limit
+
+    def state(self) -> dict[str, Any]:
+        """What they remember, as plain values."""
+        state: dict[str, Any] = {"kept": [copy.state() for copy in self._kept], "exchanges": self._exchanges.own()}
+        if self._monitor is not None:
+            state["monitor"] = self._monitor.own()
+        if self._limit is not None:
+            state["limit"] = remember(self._limit)
+        return state
+
+    def go_on_from(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave; nothing is nothing."""
+        if not state:
+            return
+        self._kept.extend(StateCopy.of(self._replica, one) for one in state["kept"])
+        self._exchanges.take_own(state["exchanges"])
+        if self._monitor is not None:
+            self._monitor.take_own(state["monitor"])
+        if self._limit is not None:
+            recall(self._limit, state["limit"])
