@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import TransportError
@@ -32,6 +33,7 @@ from plesio.protocol.message import Message, decode, encode, kind_of
 from plesio.protocol.peers import worker_identity
 from plesio.protocol.plans import Block, PlanFigures, Remainder, Span
 from plesio.protocol.to_server import (
+    BooksPage,
     Ended,
     Evaluations,
     Finish,
@@ -46,6 +48,8 @@ from plesio.protocol.to_server import (
     Release,
     ResultRequest,
     Review,
+    SaveRequest,
+    Saving,
     Serves,
     Standing,
     ToServer,
@@ -53,6 +57,7 @@ from plesio.protocol.to_server import (
 )
 from plesio.protocol.to_worker import (
     Alive,
+    Books,
     Entered,
     Expelled,
     Failed,
@@ -81,6 +86,10 @@ STEERING = Steering(clock=5, before="bsp", policy="ssp:2", shares=(0.5, 0.5), ne
 EXAMPLES: list[Message] = [
     Join(policy="bsp", info=RunInfo(target=0.5), num_workers=2, num_servers=0, snapshot_every=None, folder=None,
          layout="", rack=0, environment=ENVIRONMENT),
+    Join(policy="bsp", info=RunInfo(), num_workers=2, num_servers=0, snapshot_every=None, folder=None, layout="", rack=0,
+         environment=ENVIRONMENT, saving=Saving(every_s=5.0, clock=3, elapsed_s=0.5, num_pages=1)),
+    BooksPage(text="{}"),
+    SaveRequest(),
     Heartbeat(report=REPORT),
     LeaseRequest(plan=0, idle=True, figures=FIGURES),
     Finish(plan=0, block=1, num_samples=2),
@@ -105,6 +114,8 @@ EXAMPLES: list[Message] = [
     UpdateRefused(clock=2, reason=RefuseReason.TOO_STALE),
     MayLeave(evaluates=True),
     STEERING,
+    replace(STEERING, save=True),
+    Books(text="{}", left=0, elapsed_s=1.5),
     Entered(),
     Turn(steer=STEERING, remainder=REMAINDER, samples=3, leader=1),
     Result(result=RESULT),

@@ -87,7 +87,7 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
     saving: Saving | None = None
 
 
-class BooksPage(Message, frozen=True, kw_only=True, tag=32):
+class BooksPage(Message, frozen=True, kw_only=True, tag=35):
     """A part of the books of the run that is resumed, in their order; worker 0 says it when it has joined."""
 
     text: str
