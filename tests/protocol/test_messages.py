@@ -86,8 +86,8 @@ STEERING = Steering(clock=5, before="bsp", policy="ssp:2", shares=(0.5, 0.5), ne
 EXAMPLES: list[Message] = [
     Join(policy="bsp", info=RunInfo(target=0.5), num_workers=2, num_servers=0, snapshot_every=None, folder=None,
          layout="", rack=0, environment=ENVIRONMENT),
-    Join(policy="bsp", info=RunInfo(), num_workers=2, num_servers=0, snapshot_every=None, folder=None, layout="", rack=0,
-         environment=ENVIRONMENT, saving=Saving(every_s=5.0, clock=3, elapsed_s=0.5, num_pages=1)),
+    Join(policy="bsp", info=RunInfo(), num_workers=2, num_servers=0, snapshot_every=None, folder=None,
+         layout="", rack=0, environment=ENVIRONMENT, saving=Saving(every_s=5.0, clock=3, elapsed_s=0.5, num_pages=1)),
     BooksPage(text="{}"),
     SaveRequest(),
     Heartbeat(report=REPORT),

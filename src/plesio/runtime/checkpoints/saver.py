@@ -8,10 +8,11 @@ Workers agree by files in the checkpoint's folder alone, which they all see anyh
 what it has written leaves a checkpoint that is never committed; the one before stays the latest.
 """
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -153,6 +154,13 @@ def _plain(stand: Stand) -> dict[str, Any]:
     }
 
 
+class _Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says when its part is on the disk: its files, and its totals by then."""
+
+    files: dict[str, Written]
+    report: Report
+
+
 @dataclass(slots=True)
 class _Writing:
     """One worker's part of one checkpoint, on a thread of its own."""
@@ -183,9 +191,9 @@ class _Writing:
         if self.share is not None:
             self.share.write(self.part)
             names += [path.name for path in self.part.glob(f"__{self.share.number}_*")]
-        told = {name: written(self.part / name) for name in names}
         said = self.part / f"said-{rank}.part"
-        said.write_bytes(msgspec.json.encode(told))
+        files = {name: written(self.part / name) for name in names}
+        said.write_bytes(msgspec.json.encode(_Said(files=files, report=Report(**self.own["report"]))))
         flush(said)
         said.rename(self._said(rank))
 
@@ -194,11 +202,15 @@ class _Writing:
 
     def _commit(self, books: Books) -> None:
         saver = self.saver
-        files = self._heard_from_all()
+        said = self._heard_from_all()
         assert self.share is not None, "who leads has a share"
         self.share.finish(self.part)
-        (self.part / "books.json").write_text(books.text, encoding="utf-8")
+        records = json.loads(books.text)
+        # what a worker has done by here it may not have reported to the server yet
+        records["ledger"]["reports"] |= {str(rank): asdict(one.report) for rank, one in said.items()}
+        (self.part / "books.json").write_text(json.dumps(records), encoding="utf-8")
         flush(self.part / "books.json")
+        files = {name: one for told in said.values() for name, one in told.files.items()}
         for name in ("books.json", ".metadata"):
             files[name] = written(self.part / name)
         stand = self.stand
@@ -226,14 +238,13 @@ class _Writing:
         )
         saver.folder.keep(saver.keep)
 
-    def _heard_from_all(self) -> dict[str, Written]:
+    def _heard_from_all(self) -> dict[int, _Said]:
         deadline_s = time.monotonic() + AWAIT_S
-        files: dict[str, Written] = {}
+        said: dict[int, _Said] = {}
         for rank in self.saver.workers:
             while not self._said(rank).exists():
                 if time.monotonic() > deadline_s:
                     raise DataError(f"worker {rank} has not written its part within {AWAIT_S:g} s")
                 time.sleep(_LOOK_S)
-            told: Mapping[str, Written] = msgspec.json.decode(self._said(rank).read_bytes(), type=dict[str, Written])
-            files.update(told)
-        return files
+            said[rank] = msgspec.json.decode(self._said(rank).read_bytes(), type=_Said)
+        return said

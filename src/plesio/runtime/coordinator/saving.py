@@ -4,6 +4,7 @@ A checkpoint that is due is asked of the policy by a `Pause`; it is taken where 
 and the worker that writes the books gets them with that. So they are of the same moment as what the workers save.
 """
 
+import json
 from collections.abc import Sequence
 
 import msgspec
@@ -98,7 +99,7 @@ class Checkpoints:
         self._taken_s = now_s
         if self._saving is None or not self._pages:
             return None
-        books = msgspec.json.decode("".join(self._pages), type=_Books)
+        books = msgspec.convert(json.loads("".join(self._pages)), _Books, strict=False)
         self._pages.clear()
         self._ledger.go_on_from(books.ledger)
         events = [decode_event(event) for event in books.events or ()]
@@ -145,7 +146,7 @@ class Checkpoints:
         recorder = self._recorder
         events = [encode_event(event) for event in recorder.events] if self._remembers else None
         books = _Books(ledger=self._ledger.state(), began=recorder.began, events=events)
-        text = msgspec.json.encode(books).decode()
+        text = json.dumps(msgspec.to_builtins(books))  # NaN is a number in it
         pages = [text[at : at + PAGE_CHARACTERS] for at in range(0, len(text), PAGE_CHARACTERS)]
         return [
             Tell(

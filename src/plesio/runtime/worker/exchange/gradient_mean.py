@@ -95,6 +95,8 @@ class GradientMeanExchange(SynchronousExchange):
         """Whether something has been sent in part since everything was sent in full."""
         self._under_way: deque[_UnderWay] = deque()
         self._latest: Progress | None = None
+        if policy.delay:  # the first step applies nothing; a scheduler would take that for a mistake
+            replica.optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def step(self, progress: Progress) -> None:
         """Begin the mean of this step's gradient, and step the optimizer with the one that is due, if one is."""

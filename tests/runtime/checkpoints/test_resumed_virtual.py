@@ -1,0 +1,96 @@
+"""A run that is resumed goes on as if nothing had happened, to the bit: every policy, from every checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import plesio
+from plesio.core.errors import ConfigError
+from plesio.cost.cluster import Cluster, Link
+from plesio.cost.step_time import LogNormal
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
+from runtime.checkpoint_programs import NUM_EPOCHS, NUM_SAMPLES, checkpoints, train
+
+SPEEDS = (1.0, 0.6, 0.9, 1.1)
+ON_COLLECTIVE = ("bsp", "delayed:1", "local_sgd:4", "local_sgd:8,delay=4", "local_sgd:4,inner_rate=0.5,momentum=0.5")
+COMPRESSED = ("bsp,compress=powersgd:2", "bsp,compress=qsgd:8", "local_sgd:4,compress=topk:0.1")
+ON_STORE = ("asp", "ssp:4", "ssp:3,period=2", "asp,update=delta", "bsp,exchange=store", "local_sgd:4,exchange=store")
+CHANGING = ("switch:bsp/asp@10", "switch:asp/bsp@10", "switch:bsp/hier:bsp/ssp:2@10/bsp@16", "adaptive")
+BY_RACKS = ("hier:bsp/local_sgd:4", "hier:bsp/ssp:2")
+
+
+def cluster(workers: int) -> Cluster:
+    link = Link(latency_s=1e-4, bytes_per_s=1e6)
+    racks = 2 if workers == 4 else 1
+    return Cluster(name="c", hosts=workers, workers_per_host=1, cores_per_host=1, racks=racks, nic=link, uplink=link)
+
+
+def run(policy: str, *, folder: Path | None, workers: int = 4, **arguments: Any) -> list[dict[str, Any]]:
+    def work(job: VirtualJob) -> dict[str, Any]:
+        rank = job.place.rank
+        pacer = Pacer(
+            step_time=LogNormal(mean_s=0.02, cv=0.4), speed=SPEEDS[rank], seed=5, worker=rank, clock=job.clock
+        )
+        return train(policy=policy, folder=None if folder is None else str(folder), pacer=pacer, **arguments)
+
+    done = simulate(work, num_workers=workers, cluster=cluster(workers)).values()
+    return [one for one in done if one is not None]
+
+
+def alike(one: dict[str, Any]) -> dict[str, Any]:
+    """What must be equal to the bit."""
+    return {name: value for name, value in one.items() if name not in ("seen", "wall_s")}
+
+
+@pytest.mark.parametrize("policy", [*ON_COLLECTIVE, *COMPRESSED, *ON_STORE, *CHANGING, *BY_RACKS])
+def test_from_every_checkpoint_a_run_ends_as_it_did(policy: str, tmp_path: Path):
+    # where steps are everybody's own, a schedule by steps differs between workers, and must not when they step together
+    rate_at = None if policy.startswith("switch:") else 12
+    whole = run(policy, folder=tmp_path / "whole", rate_at=rate_at)
+    found = checkpoints(tmp_path / "whole")
+    assert found
+    for path in found:
+        again = run(policy, folder=tmp_path / "again", resume=str(path), rate_at=rate_at)
+        assert [alike(one) for one in again] == [alike(one) for one in whole], path.name
+        assert again[0]["wall_s"] == pytest.approx(whole[0]["wall_s"], rel=1e-2)
+        for one, other in zip(whole, again, strict=True):
+            assert other["seen"] == one["seen"][len(one["seen"]) - len(other["seen"]) :]
+
+
+def test_adam_s_state_is_saved_too(tmp_path: Path):
+    for policy in ("bsp", "asp"):
+        folder = tmp_path / policy
+        whole = run(policy, folder=folder, optimizer="adamw")
+        again = run(policy, folder=tmp_path / "again", optimizer="adamw", resume=str(checkpoints(folder)[0]))
+        assert [alike(one) for one in again] == [alike(one) for one in whole]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4", "adaptive"])
+@pytest.mark.parametrize("workers", [2, 4])
+def test_with_other_numbers_of_workers_each_sample_is_still_trained_on_once(policy: str, workers: int, tmp_path: Path):
+    whole = run(policy, folder=tmp_path / "whole", workers=3)
+    path = checkpoints(tmp_path / "whole")[0]
+    again = run(policy, folder=tmp_path / "again", workers=workers, resume=str(path))
+    after = sum(len(one["seen"]) for one in again)
+    assert 0 < after < NUM_EPOCHS * NUM_SAMPLES
+    assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES == whole[0]["samples"]
+
+
+def test_a_run_without_checkpoints_is_refused_a_save(tmp_path: Path):
+    def work(_job: VirtualJob) -> None:
+        model = torch.nn.Linear(2, 1)
+        session = plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with session, pytest.raises(ConfigError, match="has no checkpoints"):
+            session.save()
+
+    simulate(work, num_workers=2, cluster=cluster(2)).values()
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path):
+    run("bsp", folder=tmp_path)
+    with pytest.raises(ConfigError, match="is of a run with policy bsp, and this one has asp"):
+        run("asp", folder=tmp_path)
