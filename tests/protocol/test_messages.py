@@ -114,7 +114,7 @@ EXAMPLES: list[Message] = [
     UpdateRefused(clock=2, reason=RefuseReason.TOO_STALE),
     MayLeave(evaluates=True),
     STEERING,
-    replace(STEERING, save=True),
+    replace(STEERING, save=True, savers=(0, 2)),
     Books(text="{}", left=0, elapsed_s=1.5),
     Entered(),
     Turn(steer=STEERING, remainder=REMAINDER, samples=3, leader=1),
@@ -207,7 +207,7 @@ def test_steering_is_what_workers_must_know_of_a_steer() -> None:
     values = to_values(STEERING)
     del values["kind"]
     steer = Steer(**values, reason="why", inputs=(("step_s", 0.5),))
-    assert Steering.of(steer) == STEERING
+    assert Steering.of(steer, workers=(0, 1)) == STEERING
 
 
 class Endpoint:

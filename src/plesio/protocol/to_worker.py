@@ -1,5 +1,6 @@
 """What server 0 says to workers (and to observers, who ask for figures). Times are in seconds."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from plesio.core.results import RunResult
@@ -108,9 +109,13 @@ class MayLeave(Message, frozen=True, kw_only=True, tag=15):
 
 
 class Steering(Message, frozen=True, kw_only=True, tag=25):
-    """How the worker goes on: what it must know of a `Steer`, field for field."""
+    """How the worker goes on: what it must know of a `Steer`, field for field.
 
-    omits: ClassVar[tuple[str, ...]] = ("save",)
+    Attributes:
+        savers: The workers that save their state, where they do; the first one writes what is common to all.
+    """
+
+    omits: ClassVar[tuple[str, ...]] = ("save", "savers")
 
     clock: int
     before: str
@@ -121,11 +126,13 @@ class Steering(Message, frozen=True, kw_only=True, tag=25):
     keep: bool = False
     restore: bool = False
     save: bool = False
+    savers: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, steer: Steer) -> Self:
-        """The part of it that workers act on."""
-        return cls(**{name: getattr(steer, name) for name in cls.__struct_fields__})
+    def of(cls, steer: Steer, *, workers: Sequence[int]) -> Self:
+        """The part of it that workers act on; ``workers`` are those that train."""
+        told = {name: getattr(steer, name) for name in cls.__struct_fields__ if name != "savers"}
+        return cls(**told, savers=tuple(workers) if steer.save else ())
 
 
 class Books(Message, frozen=True, kw_only=True, tag=34):

@@ -73,7 +73,6 @@ class Checkpoints:
             keep=setting.keep,
             replica=replica,
             rank=rank,
-            workers=workers,
             policy=policy,
             seed=seed,
             say=meter.totals.fallbacks.append,

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 AWAIT_S = 600.0
 """How long the leading worker waits for what the others write."""
+FAILED_AWAIT_S = 2.0
+"""The same where the run has failed: who lives has written by then, or is slow, and the checkpoint before stands."""
 _LOOK_S = 0.02
 
 
@@ -48,7 +50,6 @@ class CheckpointSaver:
         keep: How many are kept.
         replica: What is trained.
         rank: This worker.
-        workers: All that write.
         policy: The run's, as it was asked for.
         seed: Of the order of samples.
         say: Told, in a line, of a checkpoint that could not be written.
@@ -58,7 +59,6 @@ class CheckpointSaver:
     keep: int
     replica: Replica
     rank: int
-    workers: tuple[int, ...]
     policy: str
     seed: int
     say: Callable[[str], None]
@@ -68,13 +68,14 @@ class CheckpointSaver:
     """The states of these in the checkpoint that the run goes on from."""
     report: Callable[[], Report]
     """Tells this worker's totals so far."""
+    run_failed: threading.Event = field(default_factory=threading.Event)
     _session: Callable[[], dict[str, Any]] = dict
     _pending: "_Pending | None" = None
     _thread: threading.Thread | None = None
 
-    def save(self, stand: Stand, *, leads: bool, books: Callable[[], Books]) -> None:
+    def save(self, stand: Stand, *, books: Callable[[], Books]) -> None:
         """A checkpoint is to be taken here; see `plesio.runtime.worker.stand.Saver`."""
-        self._pending = _Pending(stand, leads, books() if leads else None)
+        self._pending = _Pending(stand, books() if self.rank == stand.workers[0] else None)
 
     def take(self) -> None:
         """Take the checkpoint that is to be taken, if there is one: copy all, and write it behind training.
@@ -84,7 +85,7 @@ class CheckpointSaver:
         """
         if self._pending is None:
             return
-        (stand, leads, told), self._pending = self._pending, None
+        (stand, told), self._pending = self._pending, None
         self.wait()
         own = {
             "stand": _plain(stand),
@@ -97,8 +98,8 @@ class CheckpointSaver:
         # where workers step by themselves, the optimizer's state that is common to all is the leading one's
         alone = stand.own_optimizer
         share = None
-        if leads or not alone:
-            number, shares = (0, 1) if alone else (self.workers.index(self.rank), len(self.workers))
+        if told is not None or not alone:
+            number, shares = (0, 1) if alone else (stand.workers.index(self.rank), len(stand.workers))
             share = tensors.Share(number, tensors.state_of(self.replica), num_shares=shares)
         part = self.folder.part(stand.clock)
         job = _Writing(self, stand, part, share=share, own=own, books=told)
@@ -121,9 +122,15 @@ class CheckpointSaver:
         if name in self.registered_before:
             one.load_state_dict(self.registered_before[name])
 
-    def wait(self) -> None:
-        """Return when the last checkpoint has been written, or has failed to be."""
+    def wait(self, *, failed: bool = False) -> None:
+        """Return when the last checkpoint has been written, or has failed to be.
+
+        Args:
+            failed: The run has: others may never write their parts, and are not waited for long.
+        """
         if self._thread is not None:
+            if failed:
+                self.run_failed.set()
             self._thread.join()
             self._thread = None
 
@@ -136,7 +143,6 @@ class CheckpointSaver:
 
 class _Pending(NamedTuple):
     stand: Stand
-    leads: bool
     books: Books | None
     """Where this worker leads."""
 
@@ -214,7 +220,7 @@ class _Writing:
         for name in ("books.json", ".metadata"):
             files[name] = written(self.part / name)
         stand = self.stand
-        for rank in saver.workers:
+        for rank in stand.workers:
             self._said(rank).unlink()
         seal(
             self.part,
@@ -224,8 +230,8 @@ class _Writing:
                 clock=stand.clock,
                 samples=stand.samples,
                 elapsed_s=books.elapsed_s,
-                num_workers=len(saver.workers),
-                workers=saver.workers,
+                num_workers=len(stand.workers),
+                workers=stand.workers,
                 layout=saver.replica.digest(),
                 seed=saver.seed,
                 plan=stand.plan,
@@ -240,11 +246,14 @@ class _Writing:
 
     def _heard_from_all(self) -> dict[int, _Said]:
         deadline_s = time.monotonic() + AWAIT_S
+        failed = False
         said: dict[int, _Said] = {}
-        for rank in self.saver.workers:
+        for rank in self.stand.workers:
             while not self._said(rank).exists():
+                if self.saver.run_failed.is_set() and not failed:
+                    deadline_s, failed = time.monotonic() + FAILED_AWAIT_S, True
                 if time.monotonic() > deadline_s:
-                    raise DataError(f"worker {rank} has not written its part within {AWAIT_S:g} s")
+                    raise DataError(f"worker {rank} has not written its part")
                 time.sleep(_LOOK_S)
             said[rank] = msgspec.json.decode(self._said(rank).read_bytes(), type=_Said)
         return said

@@ -64,6 +64,11 @@ class Members(dict[int, Member]):
         """Workers that take part, in order of rank."""
         return sorted(worker for worker, member in self.items() if member.live)
 
+    @property
+    def training(self) -> list[int]:
+        """Those of them that have not left, whether they speak for themselves or not."""
+        return [worker for worker in self.live if self[worker].spoken_for or not self[worker].left]
+
     def is_live(self, worker: int) -> bool:
         """Whether messages of this worker count."""
         return worker in self and self[worker].live

@@ -126,12 +126,18 @@ class Stage:
         self.standing.clear()
         return False
 
-    def leave_store(self, steer: Steer, workers: Sequence[int]) -> Turn:
-        """All go on elsewhere; returns what they must know."""
+    def leave_store(self, steer: Steer, workers: Sequence[int], *, training: Sequence[int]) -> Turn:
+        """All go on elsewhere; returns what they must know.
+
+        Args:
+            steer: How.
+            workers: Those that stand still: each, or who speaks for its rack.
+            training: All.
+        """
         plan = self.standing[workers[0]].plan
         book = None if plan is None else self.plans.get(plan)
         turn = Turn(
-            steer=Steering.of(steer),
+            steer=Steering.of(steer, workers=training),
             remainder=None if book is None else book.remainder(),
             samples=self._samples_before + sum(one.finished_samples for one in self.plans.values()),
             leader=workers[0],

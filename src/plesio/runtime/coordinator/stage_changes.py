@@ -131,7 +131,7 @@ class StageChanges:
         self._stage.steer(steer)
         # in a rack that shares the store one hears it for all
         hear = [worker for worker in self._members.live if not self._members[worker].spoken_for]
-        steering = Steering.of(steer)
+        steering = Steering.of(steer, workers=self._members.training)
         return [Tell(worker=worker, message=steering) for worker in hear]
 
     def _turn(self, steer: Steer) -> list[Effect]:
@@ -142,7 +142,7 @@ class StageChanges:
         for worker in self._members.known():
             self._members[worker].resting = False
             self._members[worker].clock = steer.clock
-        turn = self._stage.leave_store(steer, workers)
+        turn = self._stage.leave_store(steer, workers, training=self._members.training)
         return [Tell(worker=worker, message=turn) for worker in workers]
 
     def stay(self, reason: str) -> list[Effect]:

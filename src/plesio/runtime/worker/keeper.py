@@ -33,6 +33,6 @@ class Keeper(Protocol):
         """Take the checkpoint that is due, if one is; called between two steps."""
         ...
 
-    def wait(self) -> None:
-        """Return when what is being written has been."""
+    def wait(self, *, failed: bool = False) -> None:
+        """Return when what is being written has been; not for long if the run has failed."""
         ...

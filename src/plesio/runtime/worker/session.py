@@ -396,7 +396,7 @@ class Session:
             return
         self._closed = True
         if self._saver is not None:
-            self._saver.wait()
+            self._saver.wait(failed=error is not None)
         self._exchange.close()
         self._timeline.trace.close()
         in_rack = self._sharing.in_rack

@@ -27,6 +27,7 @@ class Stand:
         remainder: What is left of it.
         own: What of the exchange is this worker's own, as plain values.
         own_optimizer: Whether the optimizer's state is.
+        workers: Those that save; the first one writes what is common to all.
     """
 
     clock: int
@@ -41,17 +42,17 @@ class Stand:
     remainder: Remainder | None = None
     own: dict[str, Any] = field(default_factory=dict)
     own_optimizer: bool = False
+    workers: tuple[int, ...] = ()
 
 
 class Saver(Protocol):
     """Saves what it is shown."""
 
-    def save(self, stand: Stand, *, leads: bool, books: Callable[[], Books]) -> None:
+    def save(self, stand: Stand, *, books: Callable[[], Books]) -> None:
         """Take a checkpoint of this worker before its next step.
 
         Args:
             stand: Where all stand.
-            leads: Whether this worker writes what is common to all.
-            books: Asks for the run's books; called where it leads.
+            books: Asks for the run's books; called by the worker that writes what is common to all.
         """
         ...

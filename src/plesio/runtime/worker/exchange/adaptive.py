@@ -359,7 +359,7 @@ class AdaptiveExchange:
         if self._monitor is not None:
             self._monitor.forget()
         if steer.save and self._saver is not None:
-            self._saver.save(self._stand(steer, turn), leads=self._leads(turn), books=self._channel.books)
+            self._saver.save(self._stand(steer, turn), books=self._channel.books)
         self._current = self._begin(self._policy, turn=turn)
         if self._monitor is not None:
             self._monitor.forget()
@@ -393,6 +393,7 @@ class AdaptiveExchange:
             remainder=remainder,
             own=self._own.state(),
             own_optimizer=self._policy.update == "delta",
+            workers=steer.savers,
         )
 
     def _average_state(self, clock: int, *, parameters: bool) -> None:

@@ -1,0 +1,76 @@
+"""Checkpoints of real processes: killed and resumed, to the bit where the policy is synchronous."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from plesio.testing import Ending, LocalJob
+from runtime.checkpoint_programs import NUM_EPOCHS, NUM_SAMPLES, checkpoints, model_of, optimizer_of
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:torch.distributed is disabled")]
+
+PROGRAMS = Path(__file__).parent.with_name("checkpoint_programs.py")
+TO_COMPARE = ("sha", "metrics", "samples", "steps", "clock", "rate")
+
+
+def run(workers: int, **arguments: Any) -> dict[int, Ending]:
+    with LocalJob(workers) as job:
+        return job.run(PROGRAMS, "train", timeout_s=100, **arguments)
+
+
+def values(endings: dict[int, Ending]) -> list[dict[str, Any]]:
+    for ending in endings.values():
+        assert ending.error is None, ending.trace
+    return [endings[rank].value for rank in sorted(endings)]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4"])
+def test_a_killed_run_ends_as_if_nothing_had_happened(policy: str, tmp_path: Path):
+    whole = values(run(2, policy=policy, folder=str(tmp_path / "whole")))
+    endings = run(2, policy=policy, folder=str(tmp_path / "killed"), die_at=40, die=1)
+    assert endings[1].exit_status == -9
+    assert 0 < len(checkpoints(tmp_path / "killed")) < len(checkpoints(tmp_path / "whole"))
+    again = values(run(2, policy=policy, folder=str(tmp_path / "killed")))
+    for one, other in zip(whole, again, strict=True):
+        assert {name: one[name] for name in TO_COMPARE} == {name: other[name] for name in TO_COMPARE}
+
+
+@pytest.mark.parametrize("policy", ["asp", "ssp:4", "adaptive"])
+def test_after_a_kill_every_sample_is_still_trained_on_once(policy: str, tmp_path: Path):
+    run(3, policy=policy, folder=str(tmp_path), die_at=20, die=0)
+    assert checkpoints(tmp_path)
+    again = values(run(3, policy=policy, folder=str(tmp_path)))
+    assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES
+    last = Counter(index for one in again for index in one["seen"])
+    assert all(number <= NUM_EPOCHS for number in last.values())
+    assert len(again[0]["metrics"]) == NUM_EPOCHS
+
+
+def test_it_goes_on_with_fewer_workers(tmp_path: Path):
+    run(3, policy="bsp", folder=str(tmp_path), die_at=20, die=2)
+    again = values(run(2, policy="bsp", folder=str(tmp_path)))
+    assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES
+    assert again[0]["sha"] == again[1]["sha"]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_plain_torch_reads_it(policy: str, name: str, tmp_path: Path):
+    values(run(2, policy=policy, folder=str(tmp_path), optimizer=name))
+    latest = checkpoints(tmp_path)[-1]
+    model = model_of()
+    optimizer = optimizer_of(model, name)
+    parameters, state = get_state_dict(model, optimizer)
+    loaded = {"model": parameters, "optimizer": state}
+    dcp.load(loaded, checkpoint_id=str(latest))
+    set_state_dict(model, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+    key = "exp_avg" if name == "adamw" else "momentum_buffer"
+    moments = [values[key] for values in optimizer.state.values()]
+    assert len(moments) == len(list(model.parameters()))
+    assert all(bool(moment.abs().sum() > 0) for moment in moments if moment.numel() > 8)
+    assert not torch.equal(model[0].weight, model_of()[0].weight)
