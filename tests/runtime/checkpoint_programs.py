@@ -93,6 +93,7 @@ def train(
         "steps": result.steps,
         "clock": session.clock,
         "wall_s": result.wall_s,
+        "fallbacks": result.fallbacks,
         "rate": trained.param_groups[0]["lr"],
     }
 

@@ -25,10 +25,11 @@ from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.rack_choice import RackChoice, Racks, Wish, check_racks
 from plesio.runtime.worker.session import Session
-from plesio.runtime.worker.sharing import InRounds
+from plesio.runtime.worker.sharing import InRounds, Sharing
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
 from plesio.runtime.worlds.alone import AloneWorld
+from plesio.runtime.worlds.alone_saving import AloneSaving
 from plesio.runtime.worlds.distributed import DistributedWorld
 from plesio.runtime.worlds.parts import OnTransition, Parts
 
@@ -175,17 +176,33 @@ class _Run:
         meter = Meter()
         timeline = self._timeline(meter, rank=0, clock=MonotonicClock())
         world = AloneWorld(policy=self.policy, info=self.options.info, folder=self.folder, meter=meter)
+        snapshots = SnapshotTaker(self.options.snapshot_every)
+        exchange = LocalExchange(self.replica, refuse=timeline.refuse, snapshots=snapshots)
+        steps, seed = StepClock(), self.options.info.seed
+        checkpoints = self._checkpoints(meter, rank=0, num_workers=1)
+        sharing: Sharing = InRounds(rounds=world.rounds, seed=seed, group=None)
+        if checkpoints is not None:
+            steps.go_on_from(checkpoints.saving.clock)
+            snapshots.passed(0 if checkpoints.stand is None else checkpoints.stand.samples)
+            sharing = AloneSaving(
+                exchange,
+                checkpoints=checkpoints,
+                world=world,
+                policy=self.policy.title,
+                timeline=timeline,
+                seed=seed,
+            )
         return Session(
             self.replica,
             policy=self.policy,
             world=world,
-            exchange=LocalExchange(
-                self.replica, refuse=timeline.refuse, snapshots=SnapshotTaker(self.options.snapshot_every)
-            ),
-            sharing=InRounds(rounds=world.rounds, seed=self.options.info.seed, group=None),
-            steps=StepClock(),
+            exchange=exchange,
+            sharing=sharing,
+            steps=steps,
             timeline=timeline,
             pacer=self.pacer,
+            past=None if checkpoints is None else checkpoints.past(),
+            saver=None if checkpoints is None else checkpoints.saver,
         )
 
     def in_job(

@@ -29,7 +29,7 @@ def values(endings: dict[int, Ending]) -> list[dict[str, Any]]:
     return [endings[rank].value for rank in sorted(endings)]
 
 
-@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4"])
+@pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
 def test_a_killed_run_ends_as_if_nothing_had_happened(policy: str, tmp_path: Path):
     whole = values(run(2, policy=policy, folder=str(tmp_path / "whole")))
     endings = run(2, policy=policy, folder=str(tmp_path / "killed"), die_at=40, die=1)
@@ -40,7 +40,9 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(policy: str, tmp_path: Pat
         assert {name: one[name] for name in TO_COMPARE} == {name: other[name] for name in TO_COMPARE}
 
 
-@pytest.mark.parametrize("policy", ["asp", "ssp:4", "adaptive"])
+@pytest.mark.parametrize(
+    "policy", [pytest.param("asp", marks=pytest.mark.slow), "ssp:4", pytest.param("adaptive", marks=pytest.mark.slow)]
+)
 def test_after_a_kill_every_sample_is_still_trained_on_once(policy: str, tmp_path: Path):
     run(3, policy=policy, folder=str(tmp_path), die_at=20, die=0)
     assert checkpoints(tmp_path)
@@ -51,6 +53,7 @@ def test_after_a_kill_every_sample_is_still_trained_on_once(policy: str, tmp_pat
     assert len(again[0]["metrics"]) == NUM_EPOCHS
 
 
+@pytest.mark.slow
 def test_it_goes_on_with_fewer_workers(tmp_path: Path):
     run(3, policy="bsp", folder=str(tmp_path), die_at=20, die=2)
     again = values(run(2, policy="bsp", folder=str(tmp_path)))
@@ -58,8 +61,7 @@ def test_it_goes_on_with_fewer_workers(tmp_path: Path):
     assert again[0]["sha"] == again[1]["sha"]
 
 
-@pytest.mark.parametrize("policy", ["bsp", "asp"])
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize(("policy", "name"), [("asp", "adamw"), pytest.param("bsp", "sgd", marks=pytest.mark.slow)])
 def test_plain_torch_reads_it(policy: str, name: str, tmp_path: Path):
     values(run(2, policy=policy, folder=str(tmp_path), optimizer=name))
     latest = checkpoints(tmp_path)[-1]

@@ -43,10 +43,23 @@ def run(policy: str, *, folder: Path | None, workers: int = 4, **arguments: Any)
 
 def alike(one: dict[str, Any]) -> dict[str, Any]:
     """What must be equal to the bit."""
-    return {name: value for name, value in one.items() if name not in ("seen", "wall_s")}
+    return {name: value for name, value in one.items() if name not in ("seen", "wall_s", "fallbacks")}
 
 
-@pytest.mark.parametrize("policy", [*ON_COLLECTIVE, *COMPRESSED, *ON_STORE, *CHANGING, *BY_RACKS])
+ALWAYS = (
+    "bsp",
+    "delayed:1",
+    "local_sgd:8,delay=4",
+    "ssp:4",
+    "asp,update=delta",
+    "switch:bsp/asp@10",
+    "adaptive",
+    "hier:bsp/ssp:2",
+)
+OTHERS = [policy for policy in (*ON_COLLECTIVE, *COMPRESSED, *ON_STORE, *CHANGING, *BY_RACKS) if policy not in ALWAYS]
+
+
+@pytest.mark.parametrize("policy", [*ALWAYS, *(pytest.param(policy, marks=pytest.mark.slow) for policy in OTHERS)])
 def test_from_every_checkpoint_a_run_ends_as_it_did(policy: str, tmp_path: Path):
     # where steps are everybody's own, a schedule by steps differs between workers, and must not when they step together
     rate_at = None if policy.startswith("switch:") else 12
@@ -70,7 +83,7 @@ def test_adam_s_state_is_saved_too(tmp_path: Path):
 
 
 @pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4", "adaptive"])
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_with_other_numbers_of_workers_each_sample_is_still_trained_on_once(policy: str, workers: int, tmp_path: Path):
     whole = run(policy, folder=tmp_path / "whole", workers=3)
     path = checkpoints(tmp_path / "whole")[0]

@@ -63,8 +63,8 @@ class Checkpoints:
             meter: Its figures, which go on from the checkpoint's.
 
         Raises:
-            ConfigError: The checkpoint is of another model, policy or seed.
-            DataError: No checkpoint is whole.
+            ConfigError: The checkpoint is of another policy or seed.
+            DataError: It is of another model, or none is whole.
         """
         folder = Folder(setting.folder)
         workers = tuple(range(num_workers))
@@ -86,7 +86,7 @@ class Checkpoints:
             return cls(saver=saver, saving=Saving(every_s=every_s, every_steps=every_steps))
         path, manifest = found
         resumed = Resumed.read(path, manifest, rank=rank)
-        resumed.check(replica, policy=policy, seed=seed)
+        resumed.check(policy=policy, seed=seed)
         resumed.load(replica)
         if resumed.is_own:
             meter.go_on_from(Report(**resumed.own["report"]))

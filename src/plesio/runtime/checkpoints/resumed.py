@@ -68,14 +68,13 @@ class Resumed:
         own = worker.read(path / worker.name_of(rank if is_own else manifest.workers[0]))
         return cls(path=path, manifest=manifest, own=own, is_own=is_own)
 
-    def check(self, replica: Replica, *, policy: str, seed: int) -> None:
+    def check(self, *, policy: str, seed: int) -> None:
         """Refuse what cannot go on from here.
 
         Raises:
-            ConfigError: The model, the policy or the order of samples is another.
+            ConfigError: The policy or the order of samples is another.
         """
         for what, here, there in (
-            ("model", replica.digest(), self.manifest.layout),
             ("policy", policy, self.manifest.policy),
             ("seed", seed, self.manifest.seed),
         ):

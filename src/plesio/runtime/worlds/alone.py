@@ -7,7 +7,7 @@ from plesio.core.errors import PlesioError
 from plesio.core.results import Evaluation, RunResult, write_results
 from plesio.policies import Policy
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.coordinator.ledger import Ledger
+from plesio.runtime.coordinator.ledger import Ledger, LedgerState
 from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.rounds import RoundRecords
@@ -32,10 +32,11 @@ class AloneWorld:
     def __init__(self, *, policy: Policy, info: RunInfo, folder: Path | None, meter: Meter) -> None:
         self._folder = folder
         self._meter = meter
-        self._ledger = Ledger(policy=policy.spec, info=info, num_workers=1)
+        self._ledger = Ledger(policy=policy.title, info=info, num_workers=1)
         self._ledger.environment = environment()
         self._result: RunResult | None = None
         self.rounds = RoundRecords(0, 1)
+        self._asked_to_save = False
 
     def explain(self, error: BaseException) -> PlesioError | None:
         """Nobody to lose."""
@@ -47,7 +48,22 @@ class AloneWorld:
         self._ledger.parameters_sha256 = parameters_sha256 or self._ledger.parameters_sha256
 
     def save_soon(self) -> None:
-        """Nobody to agree with: the exchange saves at the next step."""
+        """Nobody to agree with: it is taken after the next step."""
+        self._asked_to_save = True
+
+    def was_asked_to_save(self) -> bool:
+        """Whether a checkpoint is wanted; says so once."""
+        asked, self._asked_to_save = self._asked_to_save, False
+        return asked
+
+    def books(self) -> LedgerState:
+        """The records, for a checkpoint."""
+        self._ledger.report(0, self._meter.so_far())
+        return self._ledger.state()
+
+    def go_on_from(self, books: LedgerState) -> None:
+        """The run is resumed where the records were these."""
+        self._ledger.go_on_from(books)
 
     def leave(self) -> None:
         """Nobody to wait for."""

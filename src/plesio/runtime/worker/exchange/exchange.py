@@ -1,6 +1,6 @@
 """What a session needs of an exchange, whichever it is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -90,6 +90,11 @@ class LocalExchange:
         self._replica = replica
         self._refuse = refuse
         self._snapshots = snapshots
+        self._after_step: Callable[[Progress], None] = lambda progress: None
+
+    def after_step(self, look: Callable[[Progress], None]) -> None:
+        """Have ``look`` called when a step is over."""
+        self._after_step = look
 
     def step(self, progress: Progress) -> None:
         """Step the optimizer unless the gradient is not finite."""
@@ -99,6 +104,7 @@ class LocalExchange:
             self._refuse(progress.clock, "not_finite")
         self._replica.optimizer.zero_grad(set_to_none=True)
         self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
+        self._after_step(progress)
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Nothing to hold back."""

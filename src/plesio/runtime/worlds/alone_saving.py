@@ -1,0 +1,110 @@
+"""Checkpoints of a process on its own: it stands still after every step, so one is taken where it is due."""
+
+import json
+
+import msgspec
+
+from plesio.protocol.plans import PlanFigures
+from plesio.protocol.to_worker import Books
+from plesio.runtime.checkpoints.beginning import Checkpoints
+from plesio.runtime.coordinator.ledger import LedgerState
+from plesio.runtime.worker.exchange.exchange import LocalExchange, Progress
+from plesio.runtime.worker.loading import BatchSource, SynchronousBatches
+from plesio.runtime.worker.stand import Stand
+from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worlds.alone import AloneWorld
+
+__all__ = ["AloneSaving"]
+
+
+class AloneSaving:
+    """Deals the samples, and takes a checkpoint after a step when one is due.
+
+    Args:
+        exchange: Makes the steps.
+        checkpoints: Of the run.
+        world: Has its records.
+        policy: Spec of what it would run under with others.
+        timeline: Tells the time.
+        seed: Of the order of samples.
+    """
+
+    in_rack = False
+
+    def __init__(
+        self,
+        exchange: LocalExchange,
+        *,
+        checkpoints: Checkpoints,
+        world: AloneWorld,
+        policy: str,
+        timeline: Timeline,
+        seed: int,
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._world = world
+        self._policy = policy
+        self._now_s = timeline.now_s
+        self._seed = seed
+        self._began_s = self._now_s() - checkpoints.saving.elapsed_s
+        self._taken_s = self._now_s()
+        self._taken_clock = checkpoints.saving.clock
+        self._plan = 0
+        self._figures: PlanFigures | None = None
+        self._batches: SynchronousBatches | None = None
+        if (stand := checkpoints.stand) is not None:
+            world.rounds.go_on_from(stand.samples)
+            assert checkpoints.resumed is not None, "a stand is of a checkpoint"
+            world.go_on_from(
+                msgspec.convert(json.loads(checkpoints.resumed.books())["ledger"], LedgerState, strict=False)
+            )
+        exchange.after_step(self._stepped)
+
+    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
+        """All batches of the loop, or what is left of it."""
+        stand = self._checkpoints.stand
+        remainder = figures.whole()
+        if stand is not None and stand.plan == plan and stand.remainder is not None:
+            remainder = stand.remainder
+        self._plan, self._figures = plan, figures
+        self._batches = SynchronousBatches(
+            remainder,
+            batch_size=figures.batch_size,
+            first_epoch=plan,
+            seed=self._seed,
+            rounds=self._world.rounds,
+        )
+        return self._batches
+
+    def share_metric(self, metric: float | None) -> float | None:
+        """Its own."""
+        return metric
+
+    def _stepped(self, progress: Progress) -> None:
+        if self._is_due(progress.clock):
+            self._taken_s, self._taken_clock = self._now_s(), progress.clock
+            self._checkpoints.saver.save(self._stand(progress.clock), books=self._books)
+
+    def _is_due(self, clock: int) -> bool:
+        saving = self._checkpoints.saving
+        late = saving.every_s is not None and self._now_s() - self._taken_s >= saving.every_s
+        far = saving.every_steps is not None and clock - self._taken_clock >= saving.every_steps
+        return self._world.was_asked_to_save() or late or far
+
+    def _stand(self, clock: int) -> Stand:
+        source = self._batches
+        return Stand(
+            clock=clock,
+            policy=self._policy,
+            next_review=0,
+            next_clock=0,
+            samples=self._world.rounds.global_samples,
+            plan=None if source is None else self._plan,
+            figures=None if source is None else self._figures,
+            remainder=None if source is None else source.remainder(),
+            workers=(0,),
+        )
+
+    def _books(self) -> Books:
+        text = json.dumps({"ledger": msgspec.to_builtins(self._world.books())})
+        return Books(text=text, left=0, elapsed_s=self._now_s() - self._began_s)
