@@ -20,12 +20,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from plesio.runtime import join  # noqa: F401 - the fork server imports this module, so its children need not
+from plesio.runtime.server.shard_server import warm_up
 from plesio.testing import LocalJob
 from runtime.checkpoint_programs import checkpoints, train
+
+warm_up()
 
 TOUCHES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
 COMPARED = ("sha", "metrics", "samples", "steps", "clock", "rate")
@@ -47,6 +52,7 @@ def train_and_die(*, folder: str, die_after: int | None, policy: str = "bsp", ra
 
     if die_after is not None and int(os.environ.get("RANK", rank)) == rank:
         sys.addaudithook(look)
+    torch.set_num_threads(1)
     done = train(policy=policy, folder=folder, every="30 steps" if "RANK" not in os.environ else "20 steps")
     return {name: done[name] for name in COMPARED} | {"touched": touched}
 
