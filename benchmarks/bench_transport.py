@@ -58,7 +58,12 @@ def serve(pipe: Connection, directory: str, max_bytes: int) -> None:
     gloo_in, gloo_out = torch.zeros(max_bytes, dtype=torch.uint8), torch.ones(max_bytes, dtype=torch.uint8)
     answer = staged = np.ones(max_bytes, dtype=np.uint8)
     with ServerEndpoint(
-        job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=Path(directory), max_bulk_bytes=max_bytes
+        job=JOB,
+        keys=KEYS,
+        names=lambda _: (b"tcp", b"ipc"),
+        host="127.0.0.1",
+        ipc_dir=Path(directory),
+        max_bulk_bytes=max_bytes,
     ) as server:
         pipe.send(server.addresses)
         while True:
@@ -201,7 +206,9 @@ def main() -> None:
         }
         with (
             zmq.Context() as context,
-            ClientEndpoint({**addresses, "data_ipc": ""}, identity=b"tcp", context=context, **settings) as tcp,
+            ClientEndpoint(
+                KEYS.sealed({**addresses, "data_ipc": ""}), identity=b"tcp", context=context, **settings
+            ) as tcp,
             ClientEndpoint(addresses, identity=b"ipc", context=context, **settings) as ipc,
         ):
             assert (tcp.link, ipc.link) == ("tcp", "ipc")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from plesio.core.errors import ConfigError
 from plesio.runtime.launcher import listen, serve_store, worker_environment
+from plesio.runtime.transport.job_secret import new_job_secret
 from plesio.tasks.load import TASKS
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class ProcessPool:
     Attributes:
         pipes: Pipes to the processes, by rank.
         store: The job's key-value store; None once closed.
+        secret: The job's secret.
     """
 
     def __init__(self, count: int, main: Callable[..., None], *arguments: Any, preload: Sequence[str] = ()) -> None:
@@ -52,12 +54,13 @@ class ProcessPool:
         self.pipes: list[Connection] = []
         self._processes: list[Any] = []
         self.store: TCPStore | None = None
+        self.secret = new_job_secret()
         try:
             with listen(0) as listener:
                 master = ("127.0.0.1", listener.getsockname()[1])
                 for rank in range(count):
                     ours, theirs = context.Pipe()
-                    environment = worker_environment({}, rank=rank, world_size=count, master=master)
+                    environment = worker_environment({}, rank=rank, world_size=count, master=master, secret=self.secret)
                     process = context.Process(
                         target=main, args=(*arguments, environment, theirs), name=f"plesio-worker-{rank}", daemon=True
                     )

@@ -27,7 +27,14 @@ from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
 from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
-from plesio.runtime.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys, new_job_secret
+from plesio.runtime.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys
+from plesio.runtime.transport.job_secret import (
+    SECRET_VARIABLE,
+    given_secret,
+    may_publish,
+    new_job_secret,
+    secret_of_user,
+)
 from plesio.runtime.transport.tcp_traffic import TcpTraffic
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.group import TorchGroup
@@ -54,6 +61,7 @@ class Job:
 
     Raises:
         TransportError: The key-value store cannot be reached, or its port is in use.
+        ConfigError: The processes have no secret in common.
     """
 
     def __init__(self, place: Place, *, meet_s: float = MEET_S) -> None:
@@ -72,12 +80,14 @@ class Job:
         self._group_traffic = TcpTraffic()
         self._context: zmq.Context[Any] = zmq.Context()
         try:
+            given = given_secret(num_hosts=place.num_hosts)
             self._store = self._meet()
             if place.rank == 0:
-                self._store.set("secret", new_job_secret())
                 self._store.set("job", uuid.uuid4().hex)
             self._job = self._get("job")
-            self._keys = JobKeys.derive(self._get("secret"))
+            self._secret = given or self._agree_on_secret()
+            self._keys = JobKeys.derive(self._secret)
+            self._check_secret()
         except BaseException:
             self.close()
             raise
@@ -112,6 +122,23 @@ class Job:
         meeting.set(f"here/{place.rank}", "")
         return meeting
 
+    def _agree_on_secret(self) -> str:
+        if not may_publish():
+            return secret_of_user(self._job)
+        if self.place.rank == 0:
+            self._store.set("secret", new_job_secret())
+        return self._get("secret")
+
+    def _check_secret(self) -> None:
+        public = self._keys.server.public.decode()
+        if self.place.rank == 0:
+            self._store.set("server_key", public)
+        elif self._get("server_key") != public:
+            raise ConfigError(
+                f"worker {self.place.rank} has another secret than worker 0: it is on another host, or another user's; "
+                f"set {SECRET_VARIABLE} to the same text for all workers (openssl rand -hex 32)"
+            )
+
     def missing(self) -> list[int]:
         """Workers that the job should begin with and that have not come."""
         return [rank for rank in range(self.place.num_workers) if not self._store.check([f"here/{rank}"])]
@@ -131,7 +158,7 @@ class Job:
             index=index,
             host=place.own_address(),
             job=self._job,
-            secret=self._keys_secret(),
+            secret=self._secret,
             first=None if index == 0 else json.loads(self._get("server/0")),
         )
         # A session of its own: Ctrl-C is for the workers, which then say goodbye to a server that still listens.
@@ -153,9 +180,6 @@ class Job:
         if "error" in answer:
             raise TransportError(answer["error"])
         self._store.set(f"server/{index}", json.dumps(answer["addresses"]))
-
-    def _keys_secret(self) -> str:
-        return self._get("secret")
 
     def servers(self, count: int) -> list[ClientEndpoint]:
         """Connections to the first ``count`` servers; starts those that are this process's to start.

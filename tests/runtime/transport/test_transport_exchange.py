@@ -28,7 +28,7 @@ from plesio.runtime.transport import (
     wait_readable,
 )
 from plesio.runtime.transport.sockets import CHUNK_BYTES, WHOLE_BYTES
-from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer, header_of, random_bytes
+from support.transport import JOB, KEYS, NAMES, PATIENCE_S, Connect, EchoServer, StartServer, header_of, random_bytes
 
 MIB = 2**20
 
@@ -123,7 +123,9 @@ def test_control_from_a_thread_of_its_own_during_a_large_push(
 @pytest.fixture
 def pair(context: zmq.Context) -> Iterator[tuple[ServerEndpoint, ClientEndpoint]]:
     """A server that looks only when the test says so, and a client that has joined it."""
-    with ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=32 * MIB) as server:
+    with ServerEndpoint(
+        job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=32 * MIB
+    ) as server:
         settings = {"job": JOB, "keys": KEYS, "timeout_s": PATIENCE_S, "max_bulk_bytes": MIB}
         with ThreadPoolExecutor(1) as pool:
             joining = pool.submit(ClientEndpoint, server.addresses, identity=b"w0", context=context, **settings)
@@ -240,7 +242,7 @@ def test_a_server_that_ends_is_an_error_for_its_clients(start_server: StartServe
 
 
 def test_a_server_that_does_not_answer_is_an_error_in_one_line(context: zmq.Context):
-    with ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1) as server:
+    with ServerEndpoint(job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1) as server:
         addresses = server.addresses
     with pytest.raises(TransportError, match=r"no server answers at tcp://127\.0\.0\.1:\d+") as raised:
         ControlClient(addresses, identity=b"w0", job=JOB, keys=KEYS, context=context, timeout_s=0.3)
@@ -248,10 +250,12 @@ def test_a_server_that_does_not_answer_is_an_error_in_one_line(context: zmq.Cont
 
 
 def test_a_port_in_use_is_an_error_that_names_it():
-    with ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1) as server:
+    with ServerEndpoint(job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1) as server:
         port = int(server.addresses["control"].rsplit(":", 1)[1])
         with pytest.raises(TransportError, match=f"port {port} of 127.0.0.1 is in use"):
-            ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1, control_port=port)
+            ServerEndpoint(
+                job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1, control_port=port
+            )
 
 
 @pytest.mark.parametrize(
@@ -265,12 +269,12 @@ def test_a_port_in_use_is_an_error_that_names_it():
 def test_addresses_that_cannot_be_bound(settings: dict[str, object], message: str):
     settings = {"host": "127.0.0.1", "ipc_dir": None, **settings}
     with pytest.raises(TransportError, match=message):
-        ServerEndpoint(job=JOB, keys=KEYS, max_bulk_bytes=1, **settings)
+        ServerEndpoint(job=JOB, keys=KEYS, names=NAMES, max_bulk_bytes=1, **settings)
 
 
 def test_another_host_or_an_unreachable_socket_file_means_tcp(server: EchoServer, connect: Connect):
-    assert connect({**server.addresses, "host": "elsewhere"}, b"w1").link == "tcp"
-    assert connect({**server.addresses, "data_ipc": "/nonexistent"}, b"w2").link == "tcp"
+    assert connect(KEYS.sealed({**server.addresses, "host": "elsewhere"}), b"w1").link == "tcp"
+    assert connect(KEYS.sealed({**server.addresses, "data_ipc": "/nonexistent"}), b"w2").link == "tcp"
 
 
 def open_files() -> Counter[str]:

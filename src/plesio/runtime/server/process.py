@@ -20,7 +20,7 @@ import zmq
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError, TransportError
 from plesio.core.logs import set_up_logging, speak_as
-from plesio.protocol.peers import server_identity, worker_of
+from plesio.protocol.peers import names_of, server_identity, worker_of
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.transport import CONNECT_S, ControlClient, JobKeys, ServerEndpoint
 
@@ -64,7 +64,12 @@ class ServerProcess:
     def __init__(self, config: ServerConfig, *, ipc_dir: Path) -> None:
         keys = JobKeys.derive(config.secret)
         self.endpoint = ServerEndpoint(
-            job=config.job, keys=keys, host=config.host, ipc_dir=ipc_dir, max_bulk_bytes=MAX_BULK_BYTES
+            job=config.job,
+            keys=keys,
+            names=names_of,
+            host=config.host,
+            ipc_dir=ipc_dir,
+            max_bulk_bytes=MAX_BULK_BYTES,
         )
         self._first: ControlClient | None = None
         if config.first is not None:

@@ -32,7 +32,7 @@ as the one that sends heartbeats, a connection of its own. ZeroMQ's own thread s
 from plesio.runtime.transport.client import ClientEndpoint, wait_readable
 from plesio.runtime.transport.control_client import CONNECT_S, ControlClient
 from plesio.runtime.transport.outbox import Sending
-from plesio.runtime.transport.security import JobKeys, new_job_secret
+from plesio.runtime.transport.security import JobKeys, Names
 from plesio.runtime.transport.server import ServerEndpoint
 from plesio.runtime.transport.sockets import LinkBytes, Traffic
 from plesio.runtime.transport.wire import Bulk, Control, Gone, Header, Incoming, Refusal
@@ -48,10 +48,10 @@ __all__ = [
     "Incoming",
     "JobKeys",
     "LinkBytes",
+    "Names",
     "Refusal",
     "Sending",
     "ServerEndpoint",
     "Traffic",
-    "new_job_secret",
     "wait_readable",
 ]

@@ -133,6 +133,8 @@ class ControlChannel:
         self._on_heard(peer, descriptor)
         if len(route) != int(self._routed):
             raise WireError(Refusal.MALFORMED, f"a control message of {len(frames)} frames")
+        if self._routed and frame.get("User-Id") != peer.decode(errors="replace"):
+            raise WireError(Refusal.KEY, "a member that speaks for another")
         self._bytes.received_payload += len(frame)
         self._bytes.received_framing += zmtp_bytes(len(frame), encrypted=True)
         # The server says which generation it is, so a client hears it in any.

@@ -24,7 +24,7 @@ from plesio.runtime.transport.channels import (
 from plesio.runtime.transport.data_channel import DataChannel
 from plesio.runtime.transport.mappings import Mappings
 from plesio.runtime.transport.outbox import Outbox, Sending
-from plesio.runtime.transport.security import CONTROL_DOMAIN, DATA_DOMAIN, JobKeys, Tickets, ZapHandler
+from plesio.runtime.transport.security import CONTROL_DOMAIN, DATA_DOMAIN, JobKeys, KeyRing, Names, Tickets, ZapHandler
 from plesio.runtime.transport.segments import MemoryOffer, make_pool
 from plesio.runtime.transport.sockets import (
     Context,
@@ -51,6 +51,7 @@ class ServerEndpoint:
     Args:
         job: Name of the job; workers of another are refused.
         keys: The job's keys.
+        names: What the connections of the job's members are called.
         host: Address to listen on, and the one workers are told.
         ipc_dir: Existing directory, best one that only this user may enter, for the socket that workers on this host
             use; None for tcp alone. The socket's file is removed on close.
@@ -68,6 +69,7 @@ class ServerEndpoint:
         *,
         job: str,
         keys: JobKeys,
+        names: Names,
         host: str,
         ipc_dir: Path | None,
         max_bulk_bytes: int,
@@ -98,7 +100,7 @@ class ServerEndpoint:
         self._context: Context = zmq.Context()
         self._ipc_path: Path | None = None
         try:
-            self._open_sockets(keys)
+            self._open_sockets(keys, names=names)
             self.addresses = self._bind(
                 job=job, keys=keys, host=host, ipc_dir=ipc_dir, control_port=control_port, data_port=data_port
             )
@@ -108,9 +110,12 @@ class ServerEndpoint:
             self._outbox.close()
             raise
 
-    def _open_sockets(self, keys: JobKeys) -> None:
+    def _open_sockets(self, keys: JobKeys, *, names: Names) -> None:
         self._zap = ZapHandler(
-            self._context, worker_key=keys.worker.public, tickets=self._tickets, on_refused=self._note_denied
+            self._context,
+            key_ring=KeyRing(keys, names=names),
+            tickets=self._tickets,
+            on_refused=self._note_denied,
         )
         control, data = self._router(bulk=False), self._router(bulk=True)
         control.curve_server = True
@@ -160,14 +165,15 @@ class ServerEndpoint:
         data_port = bind(self._data.socket, host=host, port=data_port)
         if ipc_dir is not None:
             self._ipc_path = self._bind_ipc(ipc_dir / f"{os.getpid()}-{data_port}.sock")
-        return {
-            "job": job,
-            "public_key": keys.server.public.decode(),
-            "control": f"tcp://{host}:{control_port}",
-            "data_tcp": f"tcp://{host}:{data_port}",
-            "data_ipc": str(self._ipc_path or ""),
-            "host": host_identity(),
-        }
+        return keys.sealed(
+            {
+                "job": job,
+                "control": f"tcp://{host}:{control_port}",
+                "data_tcp": f"tcp://{host}:{data_port}",
+                "data_ipc": str(self._ipc_path or ""),
+                "host": host_identity(),
+            }
+        )
 
     def _bind_ipc(self, path: Path) -> Path:
         if len(os.fsencode(path)) > _MAX_PATH_BYTES:
