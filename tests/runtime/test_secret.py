@@ -21,7 +21,7 @@ def in_a_job(*, without: tuple[str, ...] = (), **variables: str) -> tuple[str, b
     place = Place.from_environment()
     assert place is not None
     with Job(place, meet_s=10.0) as job:
-        job.servers(1)
+        job.servers(1, folder=None)
         job._store.set(f"done/{place.rank}", "")
         job._store.wait(["done/0", "done/1"])  # the servers end with the worker that has started them
         return job._secret, job._store.check(["secret"])

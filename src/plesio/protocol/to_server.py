@@ -1,6 +1,8 @@
 """What workers, other servers and observers say to server 0. Times are in seconds, sizes in bytes."""
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+import msgspec
 
 from plesio.core.errors import DataError
 from plesio.core.records import Record
@@ -33,6 +35,9 @@ __all__ = [
     "UpdateHead",
 ]
 
+MAX_MEMBERS = 4096
+"""Workers, and servers, that a run can have."""
+
 Finished = tuple[int, int, int]
 """Samples that are done: the plan, the block in it, and how many of the block's next samples."""
 
@@ -53,9 +58,9 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
 
     policy: str
     info: RunInfo
-    num_workers: int
-    num_servers: int
-    snapshot_every: int | None
+    num_workers: Annotated[int, msgspec.Meta(ge=1, le=MAX_MEMBERS)]
+    num_servers: Annotated[int, msgspec.Meta(ge=0, le=MAX_MEMBERS)]
+    snapshot_every: Annotated[int, msgspec.Meta(ge=1)] | None
     folder: str | None
     layout: str
     rack: int

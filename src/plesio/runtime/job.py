@@ -16,6 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -181,10 +182,14 @@ class Job:
             raise TransportError(answer["error"])
         self._store.set(f"server/{index}", json.dumps(answer["addresses"]))
 
-    def servers(self, count: int) -> list[ClientEndpoint]:
+    def servers(self, count: int, *, folder: Path | None) -> list[ClientEndpoint]:
         """Connections to the first ``count`` servers; starts those that are this process's to start.
 
         Server i runs on host i modulo the number of hosts, started by that host's first worker.
+
+        Args:
+            count: How many the run has.
+            folder: Where the run's results go; server 0 writes to no folder that its starter has not named.
 
         Raises:
             TransportError: A server cannot be started or reached.
@@ -194,6 +199,8 @@ class Job:
             for index in range(count):
                 if index % place.num_hosts == place.host and not self._store.check([f"server/{index}"]):
                     self._start_server(index)
+            if place.host == 0 and folder is not None:
+                self._let_write(folder)
         while len(self._endpoints) < count:
             index = len(self._endpoints)
             self._endpoints.append(
@@ -208,6 +215,13 @@ class Job:
                 )
             )
         return self._endpoints[:count]
+
+    def _let_write(self, folder: Path) -> None:
+        pipe = self._servers[0].stdin
+        assert pipe is not None
+        with contextlib.suppress(BrokenPipeError):  # that it has ended is noticed where it is asked for something
+            pipe.write(json.dumps({"folder": str(folder.absolute())}) + "\n")
+            pipe.flush()
 
     def heartbeat(self) -> Heartbeat:
         """The thread that tells server 0 that this worker lives."""
@@ -390,7 +404,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):  # it has ended by itself
-        process.stdin.write(".")
+        process.stdin.write("over\n")
         process.stdin.close()
     try:
         process.wait(SERVER_STOP_S)

@@ -39,6 +39,8 @@ __all__ = ["JobServer"]
 
 _log = logging.getLogger(__name__)
 
+_SERVERS = server_identity(0).rstrip("0").encode()
+
 
 class JobServer:
     """One server's part in run after run.
@@ -50,6 +52,7 @@ class JobServer:
         clock: The server's time.
         world: For the results.
         cross_rack_bytes: Tells what has gone from rack to rack so far, where that is known.
+        folders: Where results may be written, see `may_write`; None for anywhere.
     """
 
     def __init__(
@@ -61,7 +64,10 @@ class JobServer:
         clock: Clock,
         world: World = "process",
         cross_rack_bytes: Callable[[], int] = int,
+        folders: set[str] | None = None,
     ) -> None:
+        self._folders = folders
+        self._early: dict[bytes, Join] = {}
         self._index = index
         self._endpoint = endpoint
         self._first = first
@@ -101,6 +107,33 @@ class JobServer:
                     self._on_bulk(incoming)
                 case Gone():
                     self._on_gone(incoming)
+
+    def may_write(self, folder: str) -> None:
+        """Results of runs may go to ``folder``.
+
+        Whoever has the job's secret can ask for any folder, and the server has the rights of the user whose process
+        started it. So it is that process which says where they may go; workers that ask for a folder wait until then.
+        """
+        assert self._folders is not None, "anywhere"
+        self._folders.add(folder)
+        self._hear_early()
+
+    def _hear_early(self) -> None:
+        early, self._early = self._early, {}
+        for peer, join in early.items():
+            self._on_worker(peer, join)
+
+    def distrust(self, incoming: Incoming, error: Exception) -> None:
+        """A message could not be acted on, although it could be read: refuse it, and lose the worker that sent it.
+
+        The others go on. Its sender would wait for an answer in vain, and what it is waiting for is no longer clear.
+        """
+        peer = incoming.peer.decode(errors="replace")
+        self._refuse(TransportError(f"{peer} sent what makes no sense ({type(error).__name__}: {error})"))
+        _log.debug("where it went wrong:", exc_info=error)
+        worker = worker_of(incoming.peer)
+        if self._coordinator is not None and worker is not None and self._coordinator.is_live(worker):
+            self._act(self._coordinator.lose(worker, now_s=self._clock.now_s()))
 
     def check_leases(self, *, busy_s: float) -> None:
         """Lose the workers that have been silent for a lease; for ``busy_s`` seconds the server did not listen."""
@@ -143,6 +176,8 @@ class JobServer:
             self._refuse(error)
             return
         match message:
+            case PartArrived() | Serves() | Ended() if not control.peer.startswith(_SERVERS):
+                self._refuse(TransportError(f"{control.peer.decode(errors='replace')} speaks as if it were a server"))
             case PartArrived():
                 self._arrived(message)
             case Serves():
@@ -161,7 +196,11 @@ class JobServer:
     def _on_worker(self, peer: bytes, message: FromWorker | Join) -> None:
         worker = worker_of(peer)
         if self._coordinator is None and isinstance(message, Join) and worker is not None and not self._end.under_way:
+            if self._folders is not None and message.folder is not None and message.folder not in self._folders:
+                self._early[peer] = message
+                return
             self._begin_run(message)
+            self._hear_early()
         if self._coordinator is None or worker is None:
             return
         if isinstance(message, Goodbye):
