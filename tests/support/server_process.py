@@ -91,7 +91,12 @@ class ServerUnderTest:
     def close(self) -> str:
         """End it; what it has said on its standard error."""
         self.context.destroy(linger=0)
-        _, said = self.process.communicate("over\n", timeout=PATIENCE_S)
+        try:
+            _, said = self.process.communicate("over\n", timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise
         return said
 
     def __enter__(self) -> Self:

@@ -48,9 +48,15 @@ Action = Callable[[ServerEndpoint], object]
 class EchoServer:
     """A server in a thread that sends back whatever it gets, and can be asked to wait for something."""
 
-    def __init__(self, ipc_dir: Path, *, max_bulk_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, ipc_dir: Path, *, max_bulk_bytes: int = LIMIT_BYTES, encrypt: bool = True) -> None:
         self.endpoint = ServerEndpoint(
-            job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=ipc_dir, max_bulk_bytes=max_bulk_bytes
+            job=JOB,
+            keys=KEYS,
+            names=NAMES,
+            host="127.0.0.1",
+            ipc_dir=ipc_dir,
+            max_bulk_bytes=max_bulk_bytes,
+            encrypt=encrypt,
         )
         self.gone: list[bytes] = []
         self.seen: list[Bulk | Control] = []

@@ -36,6 +36,7 @@ from plesio.runtime.transport.job_secret import (
     new_job_secret,
     secret_of_user,
 )
+from plesio.runtime.transport.seal import wants_encryption
 from plesio.runtime.transport.tcp_traffic import TcpTraffic
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.group import TorchGroup
@@ -161,6 +162,7 @@ class Job:
             job=self._job,
             secret=self._secret,
             first=None if index == 0 else json.loads(self._get("server/0")),
+            encrypt=wants_encryption(),
         )
         # A session of its own: Ctrl-C is for the workers, which then say goodbye to a server that still listens.
         process = subprocess.Popen(
@@ -212,6 +214,7 @@ class Job:
                     context=self._context,
                     timeout_s=CONNECT_S,
                     max_bulk_bytes=MAX_BULK_BYTES,
+                    encrypt=wants_encryption(),
                 )
             )
         return self._endpoints[:count]

@@ -27,14 +27,14 @@ from plesio.runtime.transport import (
     ServerEndpoint,
     wait_readable,
 )
-from plesio.runtime.transport.sockets import CHUNK_BYTES, WHOLE_BYTES
+from plesio.runtime.transport.sockets import CHUNK_BYTES
 from support.transport import JOB, KEYS, NAMES, PATIENCE_S, Connect, EchoServer, StartServer, header_of, random_bytes
 
 MIB = 2**20
 
 
 @pytest.mark.parametrize("link", ["ipc", "tcp"])
-@pytest.mark.parametrize("num_bytes", [0, 1, 8191, 20_000_000, WHOLE_BYTES, WHOLE_BYTES + 1, 7 * CHUNK_BYTES])
+@pytest.mark.parametrize("num_bytes", [0, 1, 8191, 20_000_000, CHUNK_BYTES + 1, 7 * CHUNK_BYTES])
 def test_what_is_pushed_comes_back_bit_for_bit(server: EchoServer, connect: Connect, link: str, num_bytes: int):
     client = connect(server.addresses if link == "ipc" else server.tcp_addresses)
     assert client.link == link
@@ -138,7 +138,7 @@ def pair(context: zmq.Context) -> Iterator[tuple[ServerEndpoint, ClientEndpoint]
 def test_steady_pushes_take_no_new_memory_at_the_server(pair: tuple[ServerEndpoint, ClientEndpoint]):
     server, client = pair
     for seed in range(10):
-        payload = random_bytes(WHOLE_BYTES + CHUNK_BYTES - seed, seed=seed)
+        payload = random_bytes(7 * CHUNK_BYTES - seed, seed=seed)
         client.push(header_of(client), payload=payload)
         (bulk,) = server.poll(PATIENCE_S)
         np.testing.assert_array_equal(bulk.payload, payload)
@@ -204,11 +204,12 @@ from plesio.runtime.transport import ClientEndpoint, Header, JobKeys
 from plesio.runtime.transport.wire import encode_chunk, job_digest
 client = ClientEndpoint(json.loads(sys.argv[1]), identity=b"w0", job="test job", context=zmq.Context(),
                         keys=JobKeys.derive("the job's secret"), timeout_s=20, max_bulk_bytes=1)
-data = client._data.socket
-for offset in (0, 2**20):
-    data.send(encode_chunk(Header(kind=7, generation=0), job=job_digest("test job"), total_bytes=2**24, offset=offset,
-                           meta=None), zmq.SNDMORE)
-    data.send(bytes(2**20))
+data, seal = client._data.socket, client._data._seal_of(b"")
+for offset in (0, 2**16):
+    head = encode_chunk(Header(kind=7, generation=0), job=job_digest("test job"), total_bytes=2**24, offset=offset,
+                        meta=None)
+    body = memoryview(bytes(2**16))
+    data.send_multipart([head, body] if seal is None else seal.close_chunk(head, body))
 signal.pause()
 """
 

@@ -46,6 +46,7 @@ class ServerConfig:
         job: Name of the job.
         secret: The job's secret.
         first: Addresses of server 0, for the others.
+        encrypt: Whether bulk data are encrypted between hosts.
     """
 
     index: int
@@ -53,6 +54,7 @@ class ServerConfig:
     job: str
     secret: str
     first: dict[str, str] | None = None
+    encrypt: bool = True
 
 
 class ServerProcess:
@@ -72,6 +74,7 @@ class ServerProcess:
             host=config.host,
             ipc_dir=ipc_dir,
             max_bulk_bytes=MAX_BULK_BYTES,
+            encrypt=config.encrypt,
         )
         self._first: ControlClient | None = None
         if config.first is not None:

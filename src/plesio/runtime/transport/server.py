@@ -24,6 +24,7 @@ from plesio.runtime.transport.channels import (
 from plesio.runtime.transport.data_channel import DataChannel
 from plesio.runtime.transport.mappings import Mappings
 from plesio.runtime.transport.outbox import Outbox, Sending
+from plesio.runtime.transport.seal import Seal, new_seal_key
 from plesio.runtime.transport.security import CONTROL_DOMAIN, DATA_DOMAIN, JobKeys, KeyRing, Names, Tickets, ZapHandler
 from plesio.runtime.transport.segments import MemoryOffer, make_pool
 from plesio.runtime.transport.sockets import (
@@ -59,6 +60,7 @@ class ServerEndpoint:
         data_port: Port of the data channel; 0 for any free one.
         max_bulk_bytes: Largest bulk payload that is accepted.
         generation: Of the membership; see `generation`.
+        encrypt: Whether bulk data are encrypted between hosts; a client can ask for it all the same.
 
     Raises:
         TransportError: A port is taken, ``host`` is not of this machine, or ``ipc_dir`` cannot be used.
@@ -76,6 +78,7 @@ class ServerEndpoint:
         control_port: int = 0,
         data_port: int = 0,
         generation: int = 0,
+        encrypt: bool = True,
     ) -> None:
         keep_received_memory()
         self.refused: Counter[Refusal] = Counter()
@@ -89,6 +92,8 @@ class ServerEndpoint:
         self._membership = Membership(job=job_digest(job), generation=generation)
         self._tickets = Tickets()
         self._links: dict[bytes, Link] = {}
+        self._seals: dict[bytes, Seal] = {}
+        self._encrypt = encrypt
         self._pool = BufferPool(max_free_bytes=4 * max_bulk_bytes)
         self._assembler = Assembler(
             max_bytes=max_bulk_bytes, allocate=lambda _, num_bytes: self._pool.take(num_bytes), discard=self._abandon
@@ -138,6 +143,7 @@ class ServerEndpoint:
             membership=self._membership,
             traffic=self.traffic,
             link_of=lambda peer: self._links.get(peer, "tcp"),
+            seal_of=self._seals.get,
             assembler=self._assembler,
             outbox=self._outbox,
             mappings=self._mappings,
@@ -234,8 +240,11 @@ class ServerEndpoint:
                 self._assembler.drop(peer)
             for peer in self._control_watch.take_gone(num_ended=num_control_ended):
                 self._unshare(peer)
+                self._seals.pop(peer, None)
                 self.peers.discard(peer)
                 incoming.append(Gone(peer=peer))
+            self._control_watch.thin_out()
+            self._data_watch.thin_out()
         return incoming
 
     def _welcome(self, control: Control) -> bool:
@@ -246,6 +255,10 @@ class ServerEndpoint:
         if link in ("ipc", "tcp"):
             self._links[control.peer] = link
             self._unshare(control.peer)
+            self._seals.pop(control.peer, None)
+            if link == "tcp" and (self._encrypt or control.body.get("encrypt") is not False):
+                welcome["seal"] = new_seal_key()
+                self._seals[control.peer] = Seal(welcome["seal"], at_server=True)
             welcome["ticket"] = self._tickets.issue(control.peer)
             if link == "ipc" and self._outbox.segments is not None:
                 welcome["memory"] = self._outbox.segments.offer.to_json()
