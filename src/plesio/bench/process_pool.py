@@ -6,6 +6,7 @@ Their starter hosts the job's key-value store itself, as a launcher does.
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ __all__ = ["FOR_TRAINING", "ProcessPool", "enlisted"]
 FOR_TRAINING = ("torch._dynamo", *(origin.partition(":")[0] for origin in TASKS.values()))
 """Modules to preload where tasks are trained. The first optimizer of a process imports ``torch._dynamo``, which takes
 almost as long as torch itself."""
+_LONGEST_FOLDER_BYTES = 60
+"""What is left of the 107 bytes of a socket's path by multiprocessing and by servers."""
 STOP_S = 15.0
 """How long workers get to close their sessions before they are killed."""
 
@@ -48,6 +51,11 @@ class ProcessPool:
     """
 
     def __init__(self, count: int, main: Callable[..., None], *arguments: Any, preload: Sequence[str] = ()) -> None:
+        if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER_BYTES:
+            raise ConfigError(
+                f'the temporary folder "{tempfile.gettempdir()}" is too long for the sockets in it '
+                f"({_LONGEST_FOLDER_BYTES} bytes); set TMPDIR to a shorter one"
+            )
         # importing torch takes seconds: one process does it, and the workers are forked off that
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([main.__module__, *preload])

@@ -146,12 +146,15 @@ def load(recipe: Path, given: Mapping[str, str], *, policies: Sequence[str] | No
 
     if policies is None and "policies" in given:
         policies = split_policies(given["policies"])
-    return load_recipe(
+    loaded = load_recipe(
         recipe,
         policies=policies,
         seeds=split_seeds(given["seeds"]) if "seeds" in given else None,
         cluster=parse_cluster(given["cluster"]) if "cluster" in given else None,
     )
+    if ":" in loaded.task.name:
+        print(f'plesio: {recipe} names code, which runs with your rights: "{loaded.task.name}"', file=sys.stderr)
+    return loaded
 
 
 def print_results(out: Path) -> None:

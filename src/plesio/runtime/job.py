@@ -10,6 +10,7 @@ import datetime
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import uuid
@@ -73,6 +74,7 @@ class Job:
         self.meet_s = meet_s
         self._exit = contextlib.ExitStack()
         self._servers: list[subprocess.Popen[str]] = []
+        self._server_folders: list[Path] = []
         self._endpoints: list[ClientEndpoint] = []
         self._group: TorchGroup | None = None
         self._heartbeat: Heartbeat | None = None
@@ -179,9 +181,13 @@ class Job:
         process.stdin.write(json.dumps(asdict(config)) + "\n")
         process.stdin.flush()
         line = process.stdout.readline()
-        answer = json.loads(line) if line else {"error": f"server {index} ended with status {process.wait()}"}
+        answer: dict[str, Any] = (
+            json.loads(line) if line else {"error": f"server {index} ended with status {process.wait()}"}
+        )
         if "error" in answer:
             raise TransportError(answer["error"])
+        if answer["addresses"]["data_ipc"]:
+            self._server_folders.append(Path(answer["addresses"]["data_ipc"]).parent)
         self._store.set(f"server/{index}", json.dumps(answer["addresses"]))
 
     def servers(self, count: int, *, folder: Path | None) -> list[ClientEndpoint]:
@@ -347,6 +353,7 @@ class Job:
                 assert pipe is not None
                 pipe.close()
         self._servers.clear()
+        self._server_folders.clear()
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""
@@ -390,6 +397,9 @@ class Job:
         for process in self._servers:
             _stop(process)
         self._servers.clear()
+        for folder in self._server_folders:  # of servers that were killed; the others have removed theirs
+            shutil.rmtree(folder, ignore_errors=True)
+        self._server_folders.clear()
         self._exit.close()
         self._group = None
         self._context.term()

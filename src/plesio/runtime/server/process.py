@@ -10,6 +10,7 @@ import math
 import os
 import resource
 import selectors
+import shutil
 import sys
 import tempfile
 import time
@@ -160,6 +161,19 @@ class ServerProcess:
         self.endpoint.close()
 
 
+def _folder_prefix() -> str:
+    """Of the servers' folders; process ids mean something in one PID namespace only."""
+    return f"plesio-{os.stat('/proc/self/ns/pid').st_ino}-"
+
+
+def _sweep() -> None:
+    """Remove the folders of servers that were killed, if nobody has since."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_folder_prefix()}*-*"):
+        process = folder.name.removeprefix(_folder_prefix()).partition("-")[0]
+        if process.isdigit() and not Path("/proc", process).exists():
+            shutil.rmtree(folder, ignore_errors=True)  # others' folders cannot be removed, and stay
+
+
 def main() -> None:
     """Serve the job described by the first line of standard input; print the addresses as one line of JSON."""
     config = ServerConfig(**json.loads(sys.stdin.readline()))
@@ -168,8 +182,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     set_up_logging()
     speak_as(f"server {config.index}")
+    _sweep()
     # The server's own folder, so that it goes with the server also when the starter was killed.
-    with tempfile.TemporaryDirectory(prefix="plesio-") as ipc_dir:
+    with tempfile.TemporaryDirectory(prefix=f"{_folder_prefix()}{os.getpid()}-") as ipc_dir:
         try:
             server = ServerProcess(config, ipc_dir=Path(ipc_dir))
         except PlesioError as error:

@@ -170,7 +170,7 @@ class ServerEndpoint:
         control_port = bind(self._control.socket, host=host, port=control_port)
         data_port = bind(self._data.socket, host=host, port=data_port)
         if ipc_dir is not None:
-            self._ipc_path = self._bind_ipc(ipc_dir / f"{os.getpid()}-{data_port}.sock")
+            self._ipc_path = self._bind_ipc(ipc_dir / f"{data_port}.sock")
         return keys.sealed(
             {
                 "job": job,
@@ -184,7 +184,7 @@ class ServerEndpoint:
     def _bind_ipc(self, path: Path) -> Path:
         if len(os.fsencode(path)) > _MAX_PATH_BYTES:
             raise TransportError(
-                f'"{path}" is too long for a socket ({_MAX_PATH_BYTES} bytes); use a shorter directory'
+                f'"{path}" is too long for a socket ({_MAX_PATH_BYTES} bytes); set TMPDIR to a shorter folder'
             )
         try:
             self._data.socket.bind(f"ipc://{path}")

@@ -10,12 +10,12 @@ import contextlib
 import heapq
 import resource
 import socket as tcp
+import struct
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from plesio.core.errors import TransportError
 from plesio.runtime.transport.sockets import Socket, end_connection
@@ -26,6 +26,9 @@ _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _OF_CLIENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED | zmq.EVENT_DISCONNECTED
 _OF_SERVERS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 """Not what fails to be accepted: without a descriptor to be had ZeroMQ reports that as fast as it can."""
+
+_EVENT = struct.Struct("=HI")
+"""The event and its value, in the first frame of two (zmq_socket_monitor(3))."""
 
 _MAX_WAITING = 128
 """Connections to one socket that wait to be let in; fewer where a process may have few descriptors."""
@@ -48,11 +51,13 @@ class _Monitor:
 
     def read(self) -> list[tuple[int, int]]:
         """The events since the last call, each with its value."""
-        events = []
-        while self.socket.poll(0):
-            message = parse_monitor_message(self.socket.recv_multipart())
-            events.append((int(message["event"]), int(message["value"])))
-        return events
+        events: list[tuple[int, int]] = []
+        while True:
+            try:
+                event, _ = self.socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return events
+            events.append(_EVENT.unpack(event))
 
     def close(self) -> None:
         """Stop the stream."""
