@@ -45,7 +45,7 @@ NUM_WARM_UP = 3
 PATIENCE_S = 60.0
 GLOO, STOP, STAGE = 1, 2, 3
 IN_PLACE, COPIED = 1, 2
-GOALS = {"unencrypted": 1.2, "ipc": 1.5, "ipc copied": 1.5}
+GOALS = {"ipc": 1.5, "ipc copied": 1.5}
 ENCRYPTED_GOAL = 0.5
 """Throughput of 20 MB and more over tcp, by the same without encryption."""
 

@@ -207,7 +207,7 @@ class Job:
             for index in range(count):
                 if index % place.num_hosts == place.host and not self._store.check([f"server/{index}"]):
                     self._start_server(index)
-            if place.host == 0 and folder is not None:
+            if place.host == 0 and folder is not None and self._servers:
                 self._let_write(folder)
         while len(self._endpoints) < count:
             index = len(self._endpoints)

@@ -227,6 +227,7 @@ class JobServer:
     def _on_gone(self, message: Gone) -> None:
         """A connection ended. A heartbeat's ends with its process only, so that loss need not wait for the lease."""
         self._end.gone(message.peer)
+        self._early.pop(message.peer, None)
         worker = worker_of(message.peer)
         if self._coordinator is not None and worker is not None and message.peer.startswith(b"heartbeat"):
             self._act(self._coordinator.lose(worker, now_s=self._clock.now_s()))
