@@ -146,8 +146,13 @@ def test_an_announced_size_takes_no_memory(server: ServerUnderTest):
 
 def test_results_go_only_where_the_server_s_starter_has_said(server: ServerUnderTest, tmp_path: Path):
     wanted, other = tmp_path / "wanted", tmp_path / "other"
-    with server.member(b"worker-0") as member, server.control(b"worker-1") as another:
+    with (
+        server.member(b"worker-0") as member,
+        server.control(b"worker-1") as another,
+        server.control(b"worker-2") as third,
+    ):
         another.send(*encode(join_of(folder=str(other))))
+        third.send(*encode(join_of(folder=str(wanted), policy="nonsense")))
         member.send_control(*encode(join_of(folder=str(wanted))))
         assert server.answers()
         assert not list(tmp_path.iterdir())

@@ -123,17 +123,20 @@ class JobServer:
     def _hear_early(self) -> None:
         early, self._early = self._early, {}
         for peer, join in early.items():
-            self._on_worker(peer, join)
+            try:
+                self._on_worker(peer, join)
+            except Exception as error:
+                self.distrust(peer, error)
 
-    def distrust(self, incoming: Incoming, error: Exception) -> None:
-        """A message could not be acted on, although it could be read: refuse it, and lose the worker that sent it.
+    def distrust(self, peer: bytes, error: Exception) -> None:
+        """A message of ``peer`` could not be acted on, although it could be read: refuse it, and lose that worker.
 
         The others go on. Its sender would wait for an answer in vain, and what it is waiting for is no longer clear.
         """
-        peer = incoming.peer.decode(errors="replace")
-        self._refuse(TransportError(f"{peer} sent what makes no sense ({type(error).__name__}: {error})"))
+        name = peer.decode(errors="replace")
+        self._refuse(TransportError(f"{name} sent what makes no sense ({type(error).__name__}: {error})"))
         _log.debug("where it went wrong:", exc_info=error)
-        worker = worker_of(incoming.peer)
+        worker = worker_of(peer)
         if self._coordinator is not None and worker is not None and self._coordinator.is_live(worker):
             self._act(self._coordinator.lose(worker, now_s=self._clock.now_s()))
 

@@ -146,7 +146,7 @@ class ServerProcess:
             try:
                 self._server.handle([incoming])
             except Exception as error:
-                self._server.distrust(incoming, error)
+                self._server.distrust(incoming.peer, error)
         if self._first is not None:
             try:
                 self._server.obey(self._first.poll(0.0))
