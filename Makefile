@@ -50,7 +50,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
-# Strangers and a hostile member against a run, about five minutes; see SECURITY.md.
+# Strangers and a hostile member against a run, about eight minutes; see SECURITY.md.
 stress: $(STAMP)
 	$(BIN)/python benchmarks/stress.py
 

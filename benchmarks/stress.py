@@ -8,7 +8,7 @@ windows of a few seconds that alternate with quiet ones, come
 * messages of a holder of the job's secret: unknown kinds, bodies and heads that cannot be read, sizes of a petabyte,
   chunks that continue nothing, runs long over, folders of others.
 
-    python benchmarks/stress.py [--connections 100000] [--messages 10000] [--rate 1000]
+    python benchmarks/stress.py [--connections 100000] [--messages 10000] [--rate 500]
 
 The attacker lets the job have the processor first, as if it had one of its own. Prints what was sent, what the servers
 say they refused, how their memory grew, and steps a second under attack by those in the quiet windows of the same run;
@@ -316,7 +316,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, default=100_000)
     parser.add_argument("--messages", type=int, default=10_000)
-    parser.add_argument("--rate", type=float, default=1000.0, help="connections a second, in the windows")
+    parser.add_argument("--rate", type=float, default=500.0, help="connections a second, in the windows")
     parser.add_argument("--window", type=float, default=WINDOW_S, help="seconds")
     parser.add_argument("--no-save", action="store_true", help="write no file")
     arguments = parser.parse_args()
