@@ -43,6 +43,9 @@ from plesio.runtime.transport.wire import Bulk, Control, Gone, Header, Incoming,
 __all__ = ["ServerEndpoint"]
 
 _MAX_PATH_BYTES = 107  # sun_path of unix(7), without its final zero
+_MAX_WAITING = 128
+_MAX_WAITING_DATA = 64
+"""Less: each can take the memory of a chunk."""
 _EMPTY = np.empty(0, dtype=np.uint8)
 
 
@@ -128,8 +131,9 @@ class ServerEndpoint:
         control.zap_domain = CONTROL_DOMAIN
         data.plain_server = True
         data.zap_domain = DATA_DOMAIN
-        self._control_watch = ServerWatch(control, on_failed_handshake=self._note_failed_handshake)
-        self._data_watch = ServerWatch(data, on_failed_handshake=self._note_failed_handshake)
+        refuse = self._note_failed_handshake
+        self._control_watch = ServerWatch(control, max_waiting=_MAX_WAITING, on_failed_handshake=refuse)
+        self._data_watch = ServerWatch(data, max_waiting=_MAX_WAITING_DATA, on_failed_handshake=refuse)
         self._control = ControlChannel(
             control,
             membership=self._membership,

@@ -37,14 +37,14 @@ Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 Link = Literal["ipc", "tcp"]
 
-CHUNK_BYTES = 2**18
-"""Body of a chunk. Larger ones would be a little quicker where nothing is encrypted; but ZeroMQ takes the memory of a
+CHUNK_BYTES = 2**20
+"""Body of a chunk. Larger ones are quicker, most of all where nothing is encrypted; but ZeroMQ takes the memory of a
 frame before it knows who sends it, so this times the connections that may wait is what strangers can occupy."""
 
 IN_PLACE_FROM_BYTES = 2**16
 """Smaller payloads are copied: that costs less than a message that gives shared memory back, and aligns them."""
 
-_RECEIVE_CHUNKS = 64
+_RECEIVE_CHUNKS = 16
 """Chunks that may wait in a receiver, per connection, before TCP holds the sender back."""
 
 _HEARTBEAT_MS = 5_000

@@ -30,8 +30,6 @@ _OF_SERVERS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=HI")
 """The event and its value, in the first frame of two (zmq_socket_monitor(3))."""
 
-_MAX_WAITING = 128
-"""Connections to one socket that wait to be let in; fewer where a process may have few descriptors."""
 _WAITING_PART = 8
 _MAX_CUT = 5
 """How often a client's connection may end before it stands until that counts as refused: a crowd may be the reason."""
@@ -86,12 +84,13 @@ class ServerWatch:
 
     Args:
         socket: Before it is bound.
+        max_waiting: Connections that may wait to be let in; fewer where the process may have few descriptors.
         on_failed_handshake: Called for each connection that never was one.
     """
 
-    def __init__(self, socket: Socket, *, on_failed_handshake: Callable[[], None]) -> None:
+    def __init__(self, socket: Socket, *, max_waiting: int, on_failed_handshake: Callable[[], None]) -> None:
         self._monitor = _Monitor(socket, events=_OF_SERVERS)
-        self._max_waiting = min(_MAX_WAITING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _WAITING_PART)
+        self._max_waiting = min(max_waiting, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _WAITING_PART)
         self.socket = self._monitor.socket
         self._on_failed_handshake = on_failed_handshake
         self._num_accepted = 0
