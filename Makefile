@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all check docs format bench clean
+.PHONY: demo test test-all check docs format bench stress clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +49,10 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+# Strangers and a hostile member against a run, about eight minutes; see SECURITY.md.
+stress: $(STAMP)
+	$(BIN)/python benchmarks/stress.py
 
 clean:
 	rm -rf $(VENV) runs build dist site

@@ -3,8 +3,10 @@
 One exchange is what a worker does with a server: push a payload and, when all of it has arrived, pull one of the same
 size. It begins with a payload packed in memory and ends with one that can be read in memory, on both sides.
 
-* ``tcp`` and ``ipc``: as the store does it. Payloads are packed in staged memory and read where they arrive. Over ipc
-  that is shared memory, so nothing is copied between packing and reading, and what is left is the time of two messages.
+* ``tcp`` and ``ipc``: as the store does it. Payloads are packed in staged memory and read where they arrive. Over tcp
+  they are encrypted. Over ipc they lie in shared memory, so nothing is copied between packing and reading, and what is
+  left is the time of two messages.
+* ``unencrypted``: over tcp, with ``PLESIO_UNENCRYPTED=1``.
 * ``tcp copied`` and ``ipc copied``: from any array to any array of the caller's.
 
 The same two processes run every way, one exchange of each in random order per round, so that whatever else the machine
@@ -43,7 +45,9 @@ NUM_WARM_UP = 3
 PATIENCE_S = 60.0
 GLOO, STOP, STAGE = 1, 2, 3
 IN_PLACE, COPIED = 1, 2
-GOALS = {"tcp": 1.2, "tcp copied": 1.2, "ipc": 1.5, "ipc copied": 1.5}
+GOALS = {"ipc": 1.5, "ipc copied": 1.5}
+ENCRYPTED_GOAL = 0.5
+"""Throughput of 20 MB and more over tcp, by the same without encryption."""
 
 
 def join_gloo(rank: int, store_file: str) -> None:
@@ -58,7 +62,13 @@ def serve(pipe: Connection, directory: str, max_bytes: int) -> None:
     gloo_in, gloo_out = torch.zeros(max_bytes, dtype=torch.uint8), torch.ones(max_bytes, dtype=torch.uint8)
     answer = staged = np.ones(max_bytes, dtype=np.uint8)
     with ServerEndpoint(
-        job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=Path(directory), max_bulk_bytes=max_bytes
+        job=JOB,
+        keys=KEYS,
+        names=lambda _: (b"tcp", b"plain", b"ipc"),
+        host="127.0.0.1",
+        ipc_dir=Path(directory),
+        max_bulk_bytes=max_bytes,
+        encrypt=False,
     ) as server:
         pipe.send(server.addresses)
         while True:
@@ -86,7 +96,7 @@ def time_s(exchange: Callable[[], None]) -> float:
 
 
 def ways_to_exchange(
-    num_bytes: int, *, tcp: ClientEndpoint, ipc: ClientEndpoint
+    num_bytes: int, *, tcp: ClientEndpoint, plain: ClientEndpoint, ipc: ClientEndpoint
 ) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
     """For each way, what tells the other process (not timed), and the exchange itself."""
     sent, received = np.ones(num_bytes, dtype=np.uint8), np.zeros(num_bytes, dtype=np.uint8)
@@ -129,6 +139,7 @@ def ways_to_exchange(
     return {
         "gloo": (lambda: tcp.send_control(GLOO, {"num_bytes": num_bytes}), by_gloo),
         "tcp": in_place(tcp),
+        "unencrypted": in_place(plain),
         "tcp copied": copied(tcp),
         "ipc": in_place(ipc),
         "ipc copied": copied(ipc),
@@ -136,9 +147,9 @@ def ways_to_exchange(
     }
 
 
-def measure(num_bytes: int, *, num_rounds: int, tcp: ClientEndpoint, ipc: ClientEndpoint) -> dict[str, list[float]]:
+def measure(num_bytes: int, *, num_rounds: int, **clients: ClientEndpoint) -> dict[str, list[float]]:
     """Seconds of each exchange, in the order of the rounds."""
-    ways = ways_to_exchange(num_bytes, tcp=tcp, ipc=ipc)
+    ways = ways_to_exchange(num_bytes, **clients)
     times_s: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(NUM_WARM_UP + num_rounds):
         for way in random.sample(list(ways), len(ways)):
@@ -161,23 +172,28 @@ def summarise(times_s: dict[str, list[float]], *, num_bytes: int) -> dict[str, A
             "bytes_per_s": 2 * num_bytes / median,
             "ratio_to_gloo": ratio,
             "ratio_quartiles": [ratio_low, ratio_high],
+            "ratio_to_unencrypted": statistics.median(
+                plain / own for plain, own in zip(times_s["unencrypted"], values, strict=True)
+            ),
             "times_s": values,
         }
     return summary
 
 
 def print_table(results: dict[int, dict[str, Any]]) -> None:
-    print(f"{'payload':>8} {'way':>10} {'median':>9} {'quartiles':>17} {'GB/s':>6}  Gloo's time by this one's")
+    print(f"{'payload':>8} {'way':>11} {'median':>9} {'quartiles':>17} {'GB/s':>6}  Gloo's time by this one's")
     for num_bytes, ways in results.items():
         for way, row in ways.items():
             low_ms, high_ms = (1e3 * value for value in row["quartiles_s"])
             ratio_low, ratio_high = row["ratio_quartiles"]
             goal = f", goal {GOALS[way]}" if way in GOALS and num_bytes >= 20_000_000 else ""
             print(
-                f"{num_bytes / 1e6:>5.0f} MB {way:>10} {1e3 * row['median_s']:>6.2f} ms"
+                f"{num_bytes / 1e6:>5.0f} MB {way:>11} {1e3 * row['median_s']:>6.2f} ms"
                 f" {low_ms:>6.2f} to {high_ms:>6.2f} {row['bytes_per_s'] / 1e9:>6.2f}"
                 f"  {row['ratio_to_gloo']:.2f} ({ratio_low:.2f} to {ratio_high:.2f}{goal})"
             )
+        goal = f", goal {ENCRYPTED_GOAL}" if num_bytes >= 20_000_000 else ""
+        print(f"{'':>9}encrypted by unencrypted throughput: {ways['tcp']['ratio_to_unencrypted']:.2f}{goal}")
 
 
 def main() -> None:
@@ -193,6 +209,7 @@ def main() -> None:
         partner.start()
         join_gloo(0, f"{directory}/store")
         addresses = here.recv()
+        remote = KEYS.sealed({**addresses, "data_ipc": ""})
         settings: dict[str, Any] = {
             "job": JOB,
             "keys": KEYS,
@@ -201,13 +218,14 @@ def main() -> None:
         }
         with (
             zmq.Context() as context,
-            ClientEndpoint({**addresses, "data_ipc": ""}, identity=b"tcp", context=context, **settings) as tcp,
+            ClientEndpoint(remote, identity=b"tcp", context=context, **settings) as tcp,
+            ClientEndpoint(remote, identity=b"plain", context=context, encrypt=False, **settings) as plain,
             ClientEndpoint(addresses, identity=b"ipc", context=context, **settings) as ipc,
         ):
-            assert (tcp.link, ipc.link) == ("tcp", "ipc")
+            assert (tcp.link, plain.link, ipc.link) == ("tcp", "tcp", "ipc")
             results = {}
             for num_bytes in sizes:
-                times_s = measure(num_bytes, num_rounds=arguments.rounds, tcp=tcp, ipc=ipc)
+                times_s = measure(num_bytes, num_rounds=arguments.rounds, tcp=tcp, plain=plain, ipc=ipc)
                 results[num_bytes] = summarise(times_s, num_bytes=num_bytes)
             tcp.send_control(STOP, {})
             dist.destroy_process_group()

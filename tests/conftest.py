@@ -60,6 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A folder of its own: other Plesio jobs on this machine put theirs into the common one.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="plt-")
+    os.environ["XDG_RUNTIME_DIR"] = folder
     # After multiprocessing has removed its own folder from it, which it does at priority -100.
     multiprocessing.util.Finalize(
         None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=-200

@@ -49,6 +49,7 @@ def test_torchrun_on_two_hosts(hosts: list[str], policy: str, tmp_path: Path):
     running = [
         subprocess.Popen(
             ["ip", "netns", "exec", host, *torchrun, "--node-rank", str(rank), *meet, *script],
+            env={**os.environ, "PLESIO_SECRET": "0123456789abcdef" * 2},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -95,6 +95,7 @@ def test_workers_get_torchruns_variables_and_their_arguments(
     out, err = capfd.readouterr()
     found = {line[:4]: json.loads(line[4:]) for line in out.splitlines()}
     assert sorted(found) == ["[0] ", "[1] "]
+    assert len({variables.pop("PLESIO_SECRET") for variables in found.values()}) == 1
     port = found["[0] "].pop("MASTER_PORT")
     assert found["[1] "].pop("MASTER_PORT") == port
     for rank in (0, 1):

@@ -228,11 +228,12 @@ def test_full_disk_while_tracing_does_not_stop_the_training(tmp_path: Path):
         pytest.skip("mounting is not permitted here")
     try:
         (folder / "ballast").write_bytes(b"x" * 8192)
-        endings = run(2, "one_run", policy="asp", epochs=20, trace=folder)
+        endings = run(2, "without_results", policy="asp", epochs=20, trace=folder)
     finally:
         subprocess.run(["umount", folder], check=True)
     for ending in endings.values():
         assert ending.error is None, ending.trace
+        assert "could not be written" in ending.value["said"]
     result = endings[0].value["result"]
     assert result["status"] == "finished"
     assert result["samples"] == 20 * 96

@@ -24,6 +24,7 @@ __all__ = [
     "JOB",
     "KEYS",
     "LIMIT_BYTES",
+    "NAMES",
     "PATIENCE_S",
     "SECRET",
     "Connect",
@@ -36,6 +37,7 @@ __all__ = [
 JOB = "test job"
 SECRET = "the job's secret"
 KEYS = JobKeys.derive(SECRET)
+NAMES = lambda number: (b"w%d" % number, b"w%d/beat" % number, b"observer-%d" % number)  # noqa: E731 - a value like the others
 LIMIT_BYTES = 32 * 2**20
 PATIENCE_S = 20.0
 
@@ -46,9 +48,15 @@ Action = Callable[[ServerEndpoint], object]
 class EchoServer:
     """A server in a thread that sends back whatever it gets, and can be asked to wait for something."""
 
-    def __init__(self, ipc_dir: Path, *, max_bulk_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, ipc_dir: Path, *, max_bulk_bytes: int = LIMIT_BYTES, encrypt: bool = True) -> None:
         self.endpoint = ServerEndpoint(
-            job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=ipc_dir, max_bulk_bytes=max_bulk_bytes
+            job=JOB,
+            keys=KEYS,
+            names=NAMES,
+            host="127.0.0.1",
+            ipc_dir=ipc_dir,
+            max_bulk_bytes=max_bulk_bytes,
+            encrypt=encrypt,
         )
         self.gone: list[bytes] = []
         self.seen: list[Bulk | Control] = []
@@ -64,7 +72,7 @@ class EchoServer:
 
     @property
     def tcp_addresses(self) -> dict[str, str]:
-        return {**self.addresses, "data_ipc": ""}
+        return KEYS.sealed({**self.addresses, "data_ipc": ""})
 
     def _serve(self) -> None:
         while not self._stop.is_set():

@@ -6,6 +6,7 @@ Their starter hosts the job's key-value store itself, as a launcher does.
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from plesio.core.errors import ConfigError
 from plesio.runtime.launcher import listen, serve_store, worker_environment
+from plesio.runtime.transport.job_secret import new_job_secret
 from plesio.tasks.load import TASKS
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ __all__ = ["FOR_TRAINING", "ProcessPool", "enlisted"]
 FOR_TRAINING = ("torch._dynamo", *(origin.partition(":")[0] for origin in TASKS.values()))
 """Modules to preload where tasks are trained. The first optimizer of a process imports ``torch._dynamo``, which takes
 almost as long as torch itself."""
+_LONGEST_FOLDER_BYTES = 60
+"""What is left of the 107 bytes of a socket's path by multiprocessing and by servers."""
 STOP_S = 15.0
 """How long workers get to close their sessions before they are killed."""
 
@@ -43,21 +47,28 @@ class ProcessPool:
     Attributes:
         pipes: Pipes to the processes, by rank.
         store: The job's key-value store; None once closed.
+        secret: The job's secret.
     """
 
     def __init__(self, count: int, main: Callable[..., None], *arguments: Any, preload: Sequence[str] = ()) -> None:
+        if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER_BYTES:
+            raise ConfigError(
+                f'the temporary folder "{tempfile.gettempdir()}" is too long for the sockets in it '
+                f"({_LONGEST_FOLDER_BYTES} bytes); set TMPDIR to a shorter one"
+            )
         # importing torch takes seconds: one process does it, and the workers are forked off that
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([main.__module__, *preload])
         self.pipes: list[Connection] = []
         self._processes: list[Any] = []
         self.store: TCPStore | None = None
+        self.secret = new_job_secret()
         try:
             with listen(0) as listener:
                 master = ("127.0.0.1", listener.getsockname()[1])
                 for rank in range(count):
                     ours, theirs = context.Pipe()
-                    environment = worker_environment({}, rank=rank, world_size=count, master=master)
+                    environment = worker_environment({}, rank=rank, world_size=count, master=master, secret=self.secret)
                     process = context.Process(
                         target=main, args=(*arguments, environment, theirs), name=f"plesio-worker-{rank}", daemon=True
                     )

@@ -42,7 +42,7 @@ class WorkerPool:
     def __init__(self, recipe: Recipe) -> None:
         self._processes = ProcessPool(recipe.workers.count, serve_runs, recipe, preload=FOR_TRAINING)
         assert self._processes.store is not None, "just started"
-        self._observer = Observer(self._processes.store)
+        self._observer = Observer(self._processes.store, secret=self._processes.secret)
         self.usable = True
         """False when a worker was lost or failed; a new pool is needed then."""
         try:

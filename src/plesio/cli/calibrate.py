@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.cli.compare import PLAIN_WIDTH
+from plesio.cli.compare import PLAIN_WIDTH, warn_of_code
 from plesio.cli.function_options import command_of
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
@@ -102,6 +102,7 @@ def _calibrate(
 
     if task.endswith(".toml"):
         recipe = load_recipe(Path(task))
+        warn_of_code(Path(task), task=recipe.task.name)
         section, count = recipe.task, workers or recipe.workers.count
         if batch_size is not None:
             section = section.model_copy(update={"batch_size": batch_size})

@@ -29,6 +29,7 @@ __all__ = [
     "print_results",
     "split_policies",
     "split_seeds",
+    "warn_of_code",
 ]
 
 EXAMPLES = """\b
@@ -146,12 +147,20 @@ def load(recipe: Path, given: Mapping[str, str], *, policies: Sequence[str] | No
 
     if policies is None and "policies" in given:
         policies = split_policies(given["policies"])
-    return load_recipe(
+    loaded = load_recipe(
         recipe,
         policies=policies,
         seeds=split_seeds(given["seeds"]) if "seeds" in given else None,
         cluster=parse_cluster(given["cluster"]) if "cluster" in given else None,
     )
+    warn_of_code(recipe, task=loaded.task.name)
+    return loaded
+
+
+def warn_of_code(recipe: Path, *, task: str) -> None:
+    """Say so if a recipe's task is code of its own: whoever runs a recipe of somebody else's should know."""
+    if ":" in task:
+        print(f'plesio: {recipe} names code, which runs with your rights: "{task}"', file=sys.stderr)
 
 
 def print_results(out: Path) -> None:

@@ -1,6 +1,6 @@
 """The names of the connections between workers and servers."""
 
-__all__ = ["heartbeat_identity", "server_identity", "worker_identity", "worker_of"]
+__all__ = ["heartbeat_identity", "names_of", "observer_identity", "server_identity", "worker_identity", "worker_of"]
 
 
 def worker_identity(rank: int) -> str:
@@ -16,6 +16,20 @@ def heartbeat_identity(rank: int) -> str:
 def server_identity(index: int) -> str:
     """The name of a server's connection to server 0."""
     return f"server-{index}"
+
+
+def observer_identity() -> str:
+    """The name of the connection of the one who looks at a job from outside."""
+    return "observer-0"
+
+
+def names_of(number: int) -> tuple[bytes, ...]:
+    """All connections that may have this number.
+
+    >>> names_of(3)
+    (b'worker-3', b'heartbeat-3', b'server-3', b'observer-3')
+    """
+    return tuple(b"%s-%d" % (role, number) for role in (b"worker", b"heartbeat", b"server", b"observer"))
 
 
 def worker_of(peer: bytes) -> int | None:

@@ -1,6 +1,8 @@
 """What workers, other servers and observers say to server 0. Times are in seconds, sizes in bytes."""
 
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
+
+import msgspec
 
 from plesio.core.errors import DataError
 from plesio.core.records import Record
@@ -36,8 +38,15 @@ __all__ = [
     "UpdateHead",
 ]
 
+MAX_MEMBERS = 4096
+"""Workers, and servers, that a run can have."""
+
 Finished = tuple[int, int, int]
 """Samples that are done: the plan, the block in it, and how many of the block's next samples."""
+
+
+MAX_PAGES = 1024
+"""Of a run's books, each of about a MiB."""
 
 
 class Saving(Record, frozen=True, kw_only=True):
@@ -51,11 +60,11 @@ class Saving(Record, frozen=True, kw_only=True):
         num_pages: `BooksPage`s that worker 0 sends; the run begins when they have come.
     """
 
-    every_s: float | None = None
-    every_steps: int | None = None
-    clock: int = 0
-    elapsed_s: float = 0.0
-    num_pages: int = 0
+    every_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    every_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    clock: Annotated[int, msgspec.Meta(ge=0)] = 0
+    elapsed_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    num_pages: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAGES)] = 0
 
 
 class Join(Message, frozen=True, kw_only=True, tag=1):
@@ -77,9 +86,9 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
 
     policy: str
     info: RunInfo
-    num_workers: int
-    num_servers: int
-    snapshot_every: int | None
+    num_workers: Annotated[int, msgspec.Meta(ge=1, le=MAX_MEMBERS)]
+    num_servers: Annotated[int, msgspec.Meta(ge=0, le=MAX_MEMBERS)]
+    snapshot_every: Annotated[int, msgspec.Meta(ge=1)] | None
     folder: str | None
     layout: str
     rack: int

@@ -197,18 +197,25 @@ class Progress(Message, frozen=True, kw_only=True, tag=30):
 
 
 class RunEnded(Message, frozen=True, kw_only=True, tag=31):
-    """The run is over, and these are its figures. Its fields are those of `results.json`."""
+    """The run is over, and these are its figures. Its fields are those of `results.json`, and ``unwritten``.
+
+    Attributes:
+        result: The figures.
+        unwritten: Why they could not be written to the run's folder; None if they were, or there is none.
+    """
 
     result: RunResult
+    unwritten: str | None = None
 
     def body(self) -> dict[str, Any]:
         """The figures as `results.json` has them."""
-        return self.result.to_json()
+        return self.result.to_json() | ({} if self.unwritten is None else {"unwritten": self.unwritten})
 
     @classmethod
     def of_body(cls, body: dict[str, Any]) -> Self:
         """The message with these figures."""
-        return cls(result=RunResult.from_json(body))
+        figures = {name: value for name, value in body.items() if name != "unwritten"}
+        return cls(result=RunResult.from_json(figures), unwritten=body.get("unwritten"))
 
 
 ToWorker = (

@@ -10,12 +10,14 @@ import datetime
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,7 +29,15 @@ from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
 from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
-from plesio.runtime.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys, new_job_secret
+from plesio.runtime.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys
+from plesio.runtime.transport.job_secret import (
+    SECRET_VARIABLE,
+    given_secret,
+    may_publish,
+    new_job_secret,
+    secret_of_user,
+)
+from plesio.runtime.transport.seal import wants_encryption
 from plesio.runtime.transport.tcp_traffic import TcpTraffic
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.group import TorchGroup
@@ -54,6 +64,7 @@ class Job:
 
     Raises:
         TransportError: The key-value store cannot be reached, or its port is in use.
+        ConfigError: The processes have no secret in common.
     """
 
     def __init__(self, place: Place, *, meet_s: float = MEET_S) -> None:
@@ -63,6 +74,7 @@ class Job:
         self.meet_s = meet_s
         self._exit = contextlib.ExitStack()
         self._servers: list[subprocess.Popen[str]] = []
+        self._server_folders: list[Path] = []
         self._endpoints: list[ClientEndpoint] = []
         self._group: TorchGroup | None = None
         self._heartbeat: Heartbeat | None = None
@@ -72,12 +84,14 @@ class Job:
         self._group_traffic = TcpTraffic()
         self._context: zmq.Context[Any] = zmq.Context()
         try:
+            given = given_secret(num_hosts=place.num_hosts)
             self._store = self._meet()
             if place.rank == 0:
-                self._store.set("secret", new_job_secret())
                 self._store.set("job", uuid.uuid4().hex)
             self._job = self._get("job")
-            self._keys = JobKeys.derive(self._get("secret"))
+            self._secret = given or self._agree_on_secret()
+            self._keys = JobKeys.derive(self._secret)
+            self._check_secret()
         except BaseException:
             self.close()
             raise
@@ -112,6 +126,23 @@ class Job:
         meeting.set(f"here/{place.rank}", "")
         return meeting
 
+    def _agree_on_secret(self) -> str:
+        if not may_publish():
+            return secret_of_user(self._job)
+        if self.place.rank == 0:
+            self._store.set("secret", new_job_secret())
+        return self._get("secret")
+
+    def _check_secret(self) -> None:
+        public = self._keys.server.public.decode()
+        if self.place.rank == 0:
+            self._store.set("server_key", public)
+        elif self._get("server_key") != public:
+            raise ConfigError(
+                f"worker {self.place.rank} has another secret than worker 0: it is on another host, or another user's; "
+                f"set {SECRET_VARIABLE} to the same text for all workers (openssl rand -hex 32)"
+            )
+
     def missing(self) -> list[int]:
         """Workers that the job should begin with and that have not come."""
         return [rank for rank in range(self.place.num_workers) if not self._store.check([f"here/{rank}"])]
@@ -131,8 +162,9 @@ class Job:
             index=index,
             host=place.own_address(),
             job=self._job,
-            secret=self._keys_secret(),
+            secret=self._secret,
             first=None if index == 0 else json.loads(self._get("server/0")),
+            encrypt=wants_encryption(),
         )
         # A session of its own: Ctrl-C is for the workers, which then say goodbye to a server that still listens.
         process = subprocess.Popen(
@@ -149,18 +181,23 @@ class Job:
         process.stdin.write(json.dumps(asdict(config)) + "\n")
         process.stdin.flush()
         line = process.stdout.readline()
-        answer = json.loads(line) if line else {"error": f"server {index} ended with status {process.wait()}"}
+        answer: dict[str, Any] = (
+            json.loads(line) if line else {"error": f"server {index} ended with status {process.wait()}"}
+        )
         if "error" in answer:
             raise TransportError(answer["error"])
+        if answer["addresses"]["data_ipc"]:
+            self._server_folders.append(Path(answer["addresses"]["data_ipc"]).parent)
         self._store.set(f"server/{index}", json.dumps(answer["addresses"]))
 
-    def _keys_secret(self) -> str:
-        return self._get("secret")
-
-    def servers(self, count: int) -> list[ClientEndpoint]:
+    def servers(self, count: int, *, folder: Path | None) -> list[ClientEndpoint]:
         """Connections to the first ``count`` servers; starts those that are this process's to start.
 
         Server i runs on host i modulo the number of hosts, started by that host's first worker.
+
+        Args:
+            count: How many the run has.
+            folder: Where the run's results go; server 0 writes to no folder that its starter has not named.
 
         Raises:
             TransportError: A server cannot be started or reached.
@@ -170,6 +207,8 @@ class Job:
             for index in range(count):
                 if index % place.num_hosts == place.host and not self._store.check([f"server/{index}"]):
                     self._start_server(index)
+            if place.host == 0 and folder is not None and self._servers:
+                self._let_write(folder)
         while len(self._endpoints) < count:
             index = len(self._endpoints)
             self._endpoints.append(
@@ -181,9 +220,17 @@ class Job:
                     context=self._context,
                     timeout_s=CONNECT_S,
                     max_bulk_bytes=MAX_BULK_BYTES,
+                    encrypt=wants_encryption(),
                 )
             )
         return self._endpoints[:count]
+
+    def _let_write(self, folder: Path) -> None:
+        pipe = self._servers[0].stdin
+        assert pipe is not None
+        with contextlib.suppress(BrokenPipeError):  # that it has ended is noticed where it is asked for something
+            pipe.write(json.dumps({"folder": str(folder.absolute())}) + "\n")
+            pipe.flush()
 
     def heartbeat(self) -> Heartbeat:
         """The thread that tells server 0 that this worker lives."""
@@ -306,6 +353,7 @@ class Job:
                 assert pipe is not None
                 pipe.close()
         self._servers.clear()
+        self._server_folders.clear()
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""
@@ -349,6 +397,9 @@ class Job:
         for process in self._servers:
             _stop(process)
         self._servers.clear()
+        for folder in self._server_folders:  # of servers that were killed; the others have removed theirs
+            shutil.rmtree(folder, ignore_errors=True)
+        self._server_folders.clear()
         self._exit.close()
         self._group = None
         self._context.term()
@@ -366,7 +417,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):  # it has ended by itself
-        process.stdin.write(".")
+        process.stdin.write("over\n")
         process.stdin.close()
     try:
         process.wait(SERVER_STOP_S)

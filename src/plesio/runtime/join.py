@@ -221,7 +221,7 @@ class _Run:
                 undo.callback(job.close)
             wish = Wish.of(place, racks, policy=policy.spec, by_racks=policy.goes_by_racks)
             choice = None if place.late else job.settle_racks(wish, device_type=self.replica.device_type)
-            servers = job.servers(self._num_servers(num_hosts=place.num_hosts))
+            servers = job.servers(self._num_servers(num_hosts=place.num_hosts), folder=self.folder)
             meter = Meter(bytes_sent=job.bytes_sent_since(job.bytes_sent()), memory_bytes=job.memory_bytes)
             timeline = self._timeline(meter, rank=rank, clock=job.clock)
             undo.callback(timeline.trace.close)

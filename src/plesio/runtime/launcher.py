@@ -3,6 +3,10 @@
 As torchrun's agent does, the launcher itself hosts the job's key-value store on ``MASTER_PORT``, so the loss of any
 worker, rank 0 included, leaves the store standing. Unlike torchrun it lets the others go on when one worker fails, and
 a running job takes more workers: a second launcher (``--join``) draws ranks from a counter in the store.
+
+The store has no authentication, so the job's secret is not in it. Workers have it in their environment; a second
+launcher derives it as the first one did, which only the same user can, or is given it
+(`plesio.runtime.transport.job_secret`).
 """
 
 import os
@@ -10,6 +14,7 @@ import queue
 import socket
 import sys
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime.supervisor import WorkerCommand, supervise
+from plesio.runtime.transport.job_secret import SECRET_VARIABLE, given_secret, secret_of_user
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -25,6 +31,9 @@ __all__ = ["NEXT_RANK_KEY", "WORLD_SIZE_KEY", "launch", "listen", "serve_store",
 
 NEXT_RANK_KEY = "plesio/next_rank"
 """In the job's store: the rank that the next worker to join is given."""
+
+_NAME_KEY = "plesio/name"
+"""In the job's store: a name that no other job has, for `secret_of_user`."""
 
 WORLD_SIZE_KEY = "plesio/world_size"
 """In the job's store: the workers it started with; ranks from there on have joined later."""
@@ -50,7 +59,7 @@ def launch(script: Path, args: Sequence[str] = (), *, num_workers: int, join: st
         failed first.
 
     Raises:
-        ConfigError: No such script, no workers, or ``join`` is no address.
+        ConfigError: No such script, no workers, ``join`` is no address, or there can be no secret.
         TransportError: The port is taken, or there is no job at ``join``.
     """
     if not script.is_file():
@@ -69,26 +78,32 @@ def _host(script: Path, args: Sequence[str], *, num_workers: int, port: int) -> 
     them as long. So too there is no thread yet when they are forked.
     """
     stores: list[TCPStore] = []  # the store lives as long as somebody refers to it
+    name = uuid.uuid4().hex
+    secret = given_secret() or secret_of_user(name)
     with listen(port) as listener:
         master_port = listener.getsockname()[1]
 
         def host_store() -> None:
             stores.append(serve_store(listener, num_workers=num_workers))
+            stores[0].set(_NAME_KEY, name)
             join = f"plesio run --join {_HOST}:{master_port} {script}"
             print(f"plesio: {num_workers} workers; more can join with: {join}", file=sys.stderr, flush=True)
 
         ranks = range(num_workers)
-        commands = _commands(script, args, ranks=ranks, world_size=num_workers, master=(_HOST, master_port))
+        master = (_HOST, master_port)
+        commands = _commands(script, args, ranks=ranks, world_size=num_workers, master=master, secret=secret)
         return supervise(commands, prepare=host_store)
 
 
 def _join(script: Path, args: Sequence[str], *, num_workers: int, address: str) -> int:
     host, master_port = _parse_address(address)
     store = _connect(host, master_port)
+    secret = given_secret() or secret_of_user(str(store.get(_NAME_KEY), encoding="utf-8"))
     world_size = int(store.get(WORLD_SIZE_KEY))
     past = store.add(NEXT_RANK_KEY, num_workers)
     ranks = range(past - num_workers, past)
-    commands = _commands(script, args, ranks=ranks, world_size=world_size, master=(host, master_port))
+    master = (host, master_port)
+    commands = _commands(script, args, ranks=ranks, world_size=world_size, master=master, secret=secret)
 
     def announce() -> None:
         names = f"rank {ranks[0]}" if num_workers == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
@@ -98,23 +113,23 @@ def _join(script: Path, args: Sequence[str], *, num_workers: int, address: str) 
 
 
 def _commands(
-    script: Path, args: Sequence[str], *, ranks: range, world_size: int, master: tuple[str, int]
+    script: Path, args: Sequence[str], *, ranks: range, world_size: int, master: tuple[str, int], secret: str
 ) -> list[WorkerCommand]:
     argv = (sys.executable, str(script), *args)
     return [
         WorkerCommand(
             rank=rank,
             argv=argv,
-            environment=worker_environment(os.environ, rank=rank, world_size=world_size, master=master),
+            environment=worker_environment(os.environ, rank=rank, world_size=world_size, master=master, secret=secret),
         )
         for rank in ranks
     ]
 
 
 def worker_environment(
-    base: Mapping[str, str], *, rank: int, world_size: int, master: tuple[str, int]
+    base: Mapping[str, str], *, rank: int, world_size: int, master: tuple[str, int], secret: str
 ) -> dict[str, str]:
-    """``base`` with torchrun's variables for one worker; ``master`` is where the job's store listens."""
+    """``base`` with torchrun's variables and the secret for one worker; the job's store listens at ``master``."""
     host, master_port = master
     return {
         "OMP_NUM_THREADS": "1",  # as torchrun: N processes with all cores each would fight for them
@@ -128,6 +143,7 @@ def worker_environment(
         "MASTER_ADDR": host,
         "MASTER_PORT": str(master_port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        SECRET_VARIABLE: secret,
     }
 
 

@@ -9,6 +9,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from plesio.core.errors import TransportError
 from plesio.protocol.figures import RunFigures
 from plesio.protocol.message import decode, encode, kind_of
+from plesio.protocol.peers import observer_identity
 from plesio.protocol.to_server import ProgressRequest
 from plesio.protocol.to_worker import Progress
 from plesio.runtime.transport import CONNECT_S, ControlClient, JobKeys
@@ -21,9 +22,11 @@ class Observer:
 
     Args:
         store: The job's store, as the launcher hosts it.
+        secret: The job's secret.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, secret: str) -> None:
+        self._keys = JobKeys.derive(secret)
         self._store = PrefixStore("plesio/0/0", store)  # the only job of its processes
         self._context: zmq.Context[Any] = zmq.Context()
         self._client: ControlClient | None = None
@@ -49,13 +52,13 @@ class Observer:
         return progress.figures
 
     def _connect(self) -> ControlClient | None:
-        if not self._store.check(["server/0", "secret", "job"]):
+        if not self._store.check(["server/0", "job"]):
             return None
         return ControlClient(
             json.loads(self._store.get("server/0")),
-            identity=b"observer",
+            identity=observer_identity().encode(),
             job=self._store.get("job").decode(),
-            keys=JobKeys.derive(self._store.get("secret").decode()),
+            keys=self._keys,
             context=self._context,
             timeout_s=CONNECT_S,
         )

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from plesio.runtime.launcher import listen, serve_store, worker_environment
+from plesio.runtime.transport.job_secret import new_job_secret
 
 __all__ = ["Ending", "LocalJob"]
 
@@ -61,6 +62,7 @@ class LocalJob:
         with listen(0) as listener:
             self._master = ("127.0.0.1", listener.getsockname()[1])
             self._store = serve_store(listener, num_workers=num_workers)
+        self._secret = new_job_secret()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
         self._running: dict[int, tuple[ForkServerProcess, Connection]] = {}
@@ -70,7 +72,9 @@ class LocalJob:
 
         Arguments and result are pickled. The call returns at once.
         """
-        environment = worker_environment({}, rank=rank, world_size=self._num_workers, master=self._master)
+        environment = worker_environment(
+            {}, rank=rank, world_size=self._num_workers, master=self._master, secret=self._secret
+        )
         ours, theirs = self._context.Pipe(duplex=False)
         process = self._context.Process(target=_work, args=(program, function, arguments, environment, theirs))
         process.start()

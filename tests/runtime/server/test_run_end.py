@@ -23,11 +23,15 @@ class Job:
         self.num_over = 0
         self.end = RunEnd(
             ServerTraffic(KeepingEndpoint()),
-            tell=lambda peer, message: self.told.append((peer, type(message))),
+            tell=self._tell,
             on_over=self._over,
         )
         for peer in others:
             self.end.serves(peer)
+
+    def _tell(self, peer: bytes, message: Message) -> None:
+        self.told.append((peer, type(message)))
+        self.last = message
 
     def _over(self) -> None:
         self.num_over += 1
@@ -78,9 +82,15 @@ def test_the_end_of_the_job_closes_the_records_of_a_run_that_is_ending(tmp_path:
     assert job.num_over == 1
 
 
-def test_results_that_cannot_be_written_are_a_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_results_that_cannot_be_written_are_a_line_in_the_log_and_the_workers_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     (tmp_path / "run").write_text("a file where the folder would be")
     job = Job()
+    job.end.let_go(0)
     job.end.begin(coordinator(), folder=tmp_path / "run")
     assert "could not be written" in caplog.text
+    assert isinstance(job.last, RunEnded)
+    assert "could not be written" in job.last.unwritten
+    assert RunEnded.of_body(job.last.body()) == job.last
     assert (job.num_over, len(job.end.results)) == (1, 1)

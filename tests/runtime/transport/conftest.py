@@ -36,7 +36,9 @@ def server(start_server: StartServer) -> EchoServer:
 def connect(context: zmq.Context) -> Iterator[Connect]:
     with ExitStack() as stack:
 
-        def connect(addresses: dict[str, str], identity: bytes = b"w0", keys: JobKeys = KEYS) -> ClientEndpoint:
+        def connect(
+            addresses: dict[str, str], identity: bytes = b"w0", keys: JobKeys = KEYS, *, encrypt: bool = True
+        ) -> ClientEndpoint:
             client = ClientEndpoint(
                 addresses,
                 identity=identity,
@@ -45,6 +47,7 @@ def connect(context: zmq.Context) -> Iterator[Connect]:
                 context=context,
                 timeout_s=PATIENCE_S,
                 max_bulk_bytes=LIMIT_BYTES,
+                encrypt=encrypt,
             )
             return stack.enter_context(client)
 

@@ -27,14 +27,14 @@ from plesio.runtime.transport import (
     ServerEndpoint,
     wait_readable,
 )
-from plesio.runtime.transport.sockets import CHUNK_BYTES, WHOLE_BYTES
-from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer, header_of, random_bytes
+from plesio.runtime.transport.sockets import CHUNK_BYTES
+from support.transport import JOB, KEYS, NAMES, PATIENCE_S, Connect, EchoServer, StartServer, header_of, random_bytes
 
 MIB = 2**20
 
 
 @pytest.mark.parametrize("link", ["ipc", "tcp"])
-@pytest.mark.parametrize("num_bytes", [0, 1, 8191, 20_000_000, WHOLE_BYTES, WHOLE_BYTES + 1, 7 * CHUNK_BYTES])
+@pytest.mark.parametrize("num_bytes", [0, 1, 8191, 20_000_000, CHUNK_BYTES + 1, 7 * CHUNK_BYTES])
 def test_what_is_pushed_comes_back_bit_for_bit(server: EchoServer, connect: Connect, link: str, num_bytes: int):
     client = connect(server.addresses if link == "ipc" else server.tcp_addresses)
     assert client.link == link
@@ -123,7 +123,9 @@ def test_control_from_a_thread_of_its_own_during_a_large_push(
 @pytest.fixture
 def pair(context: zmq.Context) -> Iterator[tuple[ServerEndpoint, ClientEndpoint]]:
     """A server that looks only when the test says so, and a client that has joined it."""
-    with ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=32 * MIB) as server:
+    with ServerEndpoint(
+        job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=32 * MIB
+    ) as server:
         settings = {"job": JOB, "keys": KEYS, "timeout_s": PATIENCE_S, "max_bulk_bytes": MIB}
         with ThreadPoolExecutor(1) as pool:
             joining = pool.submit(ClientEndpoint, server.addresses, identity=b"w0", context=context, **settings)
@@ -136,7 +138,7 @@ def pair(context: zmq.Context) -> Iterator[tuple[ServerEndpoint, ClientEndpoint]
 def test_steady_pushes_take_no_new_memory_at_the_server(pair: tuple[ServerEndpoint, ClientEndpoint]):
     server, client = pair
     for seed in range(10):
-        payload = random_bytes(WHOLE_BYTES + CHUNK_BYTES - seed, seed=seed)
+        payload = random_bytes(7 * CHUNK_BYTES - seed, seed=seed)
         client.push(header_of(client), payload=payload)
         (bulk,) = server.poll(PATIENCE_S)
         np.testing.assert_array_equal(bulk.payload, payload)
@@ -202,11 +204,12 @@ from plesio.runtime.transport import ClientEndpoint, Header, JobKeys
 from plesio.runtime.transport.wire import encode_chunk, job_digest
 client = ClientEndpoint(json.loads(sys.argv[1]), identity=b"w0", job="test job", context=zmq.Context(),
                         keys=JobKeys.derive("the job's secret"), timeout_s=20, max_bulk_bytes=1)
-data = client._data.socket
-for offset in (0, 2**20):
-    data.send(encode_chunk(Header(kind=7, generation=0), job=job_digest("test job"), total_bytes=2**24, offset=offset,
-                           meta=None), zmq.SNDMORE)
-    data.send(bytes(2**20))
+data, seal = client._data.socket, client._data._seal_of(b"")
+for offset in (0, 2**16):
+    head = encode_chunk(Header(kind=7, generation=0), job=job_digest("test job"), total_bytes=2**24, offset=offset,
+                        meta=None)
+    body = memoryview(bytes(2**16))
+    data.send_multipart([head, body] if seal is None else seal.close_chunk(head, body))
 signal.pause()
 """
 
@@ -240,7 +243,7 @@ def test_a_server_that_ends_is_an_error_for_its_clients(start_server: StartServe
 
 
 def test_a_server_that_does_not_answer_is_an_error_in_one_line(context: zmq.Context):
-    with ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1) as server:
+    with ServerEndpoint(job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1) as server:
         addresses = server.addresses
     with pytest.raises(TransportError, match=r"no server answers at tcp://127\.0\.0\.1:\d+") as raised:
         ControlClient(addresses, identity=b"w0", job=JOB, keys=KEYS, context=context, timeout_s=0.3)
@@ -248,10 +251,12 @@ def test_a_server_that_does_not_answer_is_an_error_in_one_line(context: zmq.Cont
 
 
 def test_a_port_in_use_is_an_error_that_names_it():
-    with ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1) as server:
+    with ServerEndpoint(job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1) as server:
         port = int(server.addresses["control"].rsplit(":", 1)[1])
         with pytest.raises(TransportError, match=f"port {port} of 127.0.0.1 is in use"):
-            ServerEndpoint(job=JOB, keys=KEYS, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1, control_port=port)
+            ServerEndpoint(
+                job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1, control_port=port
+            )
 
 
 @pytest.mark.parametrize(
@@ -265,12 +270,12 @@ def test_a_port_in_use_is_an_error_that_names_it():
 def test_addresses_that_cannot_be_bound(settings: dict[str, object], message: str):
     settings = {"host": "127.0.0.1", "ipc_dir": None, **settings}
     with pytest.raises(TransportError, match=message):
-        ServerEndpoint(job=JOB, keys=KEYS, max_bulk_bytes=1, **settings)
+        ServerEndpoint(job=JOB, keys=KEYS, names=NAMES, max_bulk_bytes=1, **settings)
 
 
 def test_another_host_or_an_unreachable_socket_file_means_tcp(server: EchoServer, connect: Connect):
-    assert connect({**server.addresses, "host": "elsewhere"}, b"w1").link == "tcp"
-    assert connect({**server.addresses, "data_ipc": "/nonexistent"}, b"w2").link == "tcp"
+    assert connect(KEYS.sealed({**server.addresses, "host": "elsewhere"}), b"w1").link == "tcp"
+    assert connect(KEYS.sealed({**server.addresses, "data_ipc": "/nonexistent"}), b"w2").link == "tcp"
 
 
 def open_files() -> Counter[str]:

@@ -253,7 +253,8 @@ def send_reference(client: ClientEndpoint, *, serial: int, descriptor: int, num_
     header = Header(kind=7, generation=client.generation, request=client.new_request())
     head = encode_chunk(header, job=job_digest(JOB), total_bytes=num_bytes, offset=0, meta=None, form=Form.REFERENCE)
     reference = encode_reference(Reference(serial=serial, descriptor=descriptor))
-    client._data.socket.send_multipart([head, reference])
+    seal = client._data._seal_of(b"")
+    client._data.socket.send_multipart([head, reference] if seal is None else seal.close_chunk(head, reference))
 
 
 def still_serves(client: ClientEndpoint) -> bool:
@@ -314,11 +315,11 @@ def test_a_payload_longer_than_its_segment_is_refused_and_counted(
     assert still_serves(client)
 
 
-def test_a_reference_of_a_client_that_offered_nothing_is_refused_and_counted(server: EchoServer, connect: Connect):
+def test_a_reference_from_another_host_is_refused_and_counted(server: EchoServer, connect: Connect):
     client = connect(server.tcp_addresses)
     pool = SegmentPool(max_free_bytes=MIB)
     send_reference(client, serial=0, descriptor=pool.offer.probe, num_bytes=10)
-    server.wait_for(lambda: server.endpoint.refused == {Refusal.SEGMENT: 1})
+    server.wait_for(lambda: server.endpoint.refused == {Refusal.MALFORMED: 1})
     assert still_serves(client)
     pool.close()
 

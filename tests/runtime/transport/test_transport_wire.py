@@ -2,9 +2,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from zmq.utils import z85
 
+from plesio.core.errors import TransportError
 from plesio.runtime.transport.assembly import Assembler, BufferPool
-from plesio.runtime.transport.security import JobKeys, Tickets, new_job_secret
+from plesio.runtime.transport.job_secret import new_job_secret
+from plesio.runtime.transport.security import JobKeys, KeyRing, Tickets
 from plesio.runtime.transport.wire import (
     MAX_CONTROL_BYTES,
     MAX_META_BYTES,
@@ -119,15 +122,45 @@ def test_a_pool_takes_back_only_what_is_its_own_and_only_once():
     assert not np.shares_memory(second, theirs)
 
 
-def test_keys_follow_from_the_secret_alone_and_tickets_end_with_the_next():
+def test_keys_follow_from_the_secret_and_the_name_alone():
     secret = new_job_secret()
     keys = JobKeys.derive(secret)
     assert keys == JobKeys.derive(secret) != JobKeys.derive(new_job_secret())
-    assert keys.server.public != keys.worker.public
+    assert len({keys.server.public, keys.of_peer(b"w0").public, keys.of_peer(b"w1").public}) == 3
     assert keys.server.secret.decode() not in repr(keys)
+    assert str(keys.peers) not in repr(keys)
+
+
+def test_a_key_has_one_name_and_a_stranger_s_has_none_whoever_asks_for_how_many():
+    keys, asked = JobKeys.derive(new_job_secret()), []
+
+    def names(number: int) -> list[bytes]:
+        asked.append(number)
+        return [b"w%d" % number]
+
+    ring = KeyRing(keys, names=names)
+    assert ring.name_of(z85.decode(keys.of_peer(b"w3").public)) == b"w3"
+    for _ in range(3):
+        assert ring.name_of(z85.decode(JobKeys.derive(new_job_secret()).of_peer(b"w3").public)) is None
+    assert asked == list(range(4096))
+
+
+def test_addresses_that_no_member_has_sealed_are_refused():
+    keys = JobKeys.derive(new_job_secret())
+    addresses = keys.sealed({"control": "tcp://10.0.0.1:1", "data_ipc": ""})
+    keys.check_seal(addresses)
+    for changed in ({**addresses, "data_ipc": "/tmp/mine"}, {"control": "tcp://10.0.0.1:1"}):
+        with pytest.raises(TransportError, match="not of this job"):
+            keys.check_seal(changed)
+
+
+def test_a_ticket_is_good_once_and_ends_with_the_next():
     tickets = Tickets()
     first = tickets.issue(b"w0").encode()
-    assert tickets.admits(b"w0", first)
-    assert not tickets.admits(b"w1", first)
-    tickets.issue(b"w0")
-    assert not tickets.admits(b"w0", first)
+    assert not tickets.take(b"w1", first)
+    assert tickets.take(b"w0", first)
+    assert not tickets.take(b"w0", first)
+    second = tickets.issue(b"w0").encode()
+    third = tickets.issue(b"w0").encode()
+    assert not tickets.take(b"w0", second)
+    assert tickets.take(b"w0", third)

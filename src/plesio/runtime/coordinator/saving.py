@@ -87,7 +87,8 @@ class Checkpoints:
 
     def add(self, page: str) -> None:
         """A page of the books of the run that is resumed has come."""
-        self._pages.append(page)
+        if self._saving is not None and len(self._pages) < self._saving.num_pages:
+            self._pages.append(page)
 
     def begin(self, *, workers: Sequence[int], now_s: float) -> Steer | None:
         """The run begins: take over the books, if there are any.

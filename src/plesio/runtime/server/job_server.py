@@ -39,6 +39,10 @@ __all__ = ["JobServer"]
 
 _log = logging.getLogger(__name__)
 
+_MAX_SAID = 20
+"""Messages that make no sense and are told of: whoever sends them does not decide how much is logged."""
+_SERVERS = server_identity(0).rstrip("0").encode()
+
 
 class JobServer:
     """One server's part in run after run.
@@ -50,6 +54,7 @@ class JobServer:
         clock: The server's time.
         world: For the results.
         cross_rack_bytes: Tells what has gone from rack to rack so far, where that is known.
+        folders: Where results may be written, see `may_write`; None for anywhere.
     """
 
     def __init__(
@@ -61,7 +66,10 @@ class JobServer:
         clock: Clock,
         world: World = "process",
         cross_rack_bytes: Callable[[], int] = int,
+        folders: set[str] | None = None,
     ) -> None:
+        self._folders = folders
+        self._early: dict[bytes, Join] = {}
         self._index = index
         self._endpoint = endpoint
         self._first = first
@@ -102,6 +110,36 @@ class JobServer:
                 case Gone():
                     self._on_gone(incoming)
 
+    def may_write(self, folder: str) -> None:
+        """Results of runs may go to ``folder``.
+
+        Whoever has the job's secret can ask for any folder, and the server has the rights of the user whose process
+        started it. So it is that process which says where they may go; workers that ask for a folder wait until then.
+        """
+        assert self._folders is not None, "anywhere"
+        self._folders.add(folder)
+        self._hear_early()
+
+    def _hear_early(self) -> None:
+        early, self._early = self._early, {}
+        for peer, join in early.items():
+            try:
+                self._on_worker(peer, join)
+            except Exception as error:
+                self.distrust(peer, error)
+
+    def distrust(self, peer: bytes, error: Exception) -> None:
+        """A message of ``peer`` could not be acted on, although it could be read: refuse it, and lose that worker.
+
+        The others go on. Its sender would wait for an answer in vain, and what it is waiting for is no longer clear.
+        """
+        name = peer.decode(errors="replace")
+        self._refuse(TransportError(f"{name} sent what makes no sense ({type(error).__name__}: {error})"))
+        _log.debug("where it went wrong:", exc_info=error)
+        worker = worker_of(peer)
+        if self._coordinator is not None and worker is not None and self._coordinator.is_live(worker):
+            self._act(self._coordinator.lose(worker, now_s=self._clock.now_s()))
+
     def check_leases(self, *, busy_s: float) -> None:
         """Lose the workers that have been silent for a lease; for ``busy_s`` seconds the server did not listen."""
         if self._coordinator is not None:
@@ -134,7 +172,10 @@ class JobServer:
     def _refuse(self, error: PlesioError) -> None:
         """Say in one line what cannot be read, and count it; what its sender was promised is not touched."""
         self._endpoint.refused[Refusal.MALFORMED] += 1
-        _log.warning("server %d: %s", self._index, error)
+        if self._endpoint.refused[Refusal.MALFORMED] <= _MAX_SAID:
+            _log.warning("server %d: %s", self._index, error)
+        elif self._endpoint.refused[Refusal.MALFORMED] == _MAX_SAID + 1:
+            _log.warning("server %d: more messages that make no sense; they are only counted from here on", self._index)
 
     def _on_control(self, control: Control) -> None:
         try:
@@ -143,6 +184,8 @@ class JobServer:
             self._refuse(error)
             return
         match message:
+            case PartArrived() | Serves() | Ended() if not control.peer.startswith(_SERVERS):
+                self._refuse(TransportError(f"{control.peer.decode(errors='replace')} speaks as if it were a server"))
             case PartArrived():
                 self._arrived(message)
             case Serves():
@@ -161,7 +204,11 @@ class JobServer:
     def _on_worker(self, peer: bytes, message: FromWorker | Join) -> None:
         worker = worker_of(peer)
         if self._coordinator is None and isinstance(message, Join) and worker is not None and not self._end.under_way:
+            if self._folders is not None and message.folder is not None and message.folder not in self._folders:
+                self._early[peer] = message
+                return
             self._begin_run(message)
+            self._hear_early()
         if self._coordinator is None or worker is None:
             return
         if isinstance(message, Goodbye):
@@ -183,6 +230,7 @@ class JobServer:
     def _on_gone(self, message: Gone) -> None:
         """A connection ended. A heartbeat's ends with its process only, so that loss need not wait for the lease."""
         self._end.gone(message.peer)
+        self._early.pop(message.peer, None)
         worker = worker_of(message.peer)
         if self._coordinator is not None and worker is not None and message.peer.startswith(b"heartbeat"):
             self._act(self._coordinator.lose(worker, now_s=self._clock.now_s()))

@@ -8,7 +8,9 @@ more.
 import json
 import math
 import os
+import resource
 import selectors
+import shutil
 import sys
 import tempfile
 import time
@@ -20,16 +22,17 @@ import zmq
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError, TransportError
 from plesio.core.logs import set_up_logging, speak_as
-from plesio.protocol.peers import server_identity, worker_of
+from plesio.protocol.peers import names_of, server_identity, worker_of
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.transport import CONNECT_S, ControlClient, JobKeys, ServerEndpoint
 
 __all__ = ["ServerConfig", "ServerProcess", "main"]
 
 MAX_BULK_BYTES = 2**36
-"""Largest payload between a worker and one server; members of the job may send models of any size."""
+"""Largest payload between a worker and one server; members of the job may send models of any size that fits."""
 POLL_S = 0.1
 """Longest nap: leases are checked this often when nothing arrives."""
+_LINE_BYTES = 2**16
 ORPHAN_S = 5.0
 """A server whose starter is gone ends after this long without a connection of a worker."""
 
@@ -44,6 +47,7 @@ class ServerConfig:
         job: Name of the job.
         secret: The job's secret.
         first: Addresses of server 0, for the others.
+        encrypt: Whether bulk data are encrypted between hosts.
     """
 
     index: int
@@ -51,6 +55,7 @@ class ServerConfig:
     job: str
     secret: str
     first: dict[str, str] | None = None
+    encrypt: bool = True
 
 
 class ServerProcess:
@@ -64,7 +69,13 @@ class ServerProcess:
     def __init__(self, config: ServerConfig, *, ipc_dir: Path) -> None:
         keys = JobKeys.derive(config.secret)
         self.endpoint = ServerEndpoint(
-            job=config.job, keys=keys, host=config.host, ipc_dir=ipc_dir, max_bulk_bytes=MAX_BULK_BYTES
+            job=config.job,
+            keys=keys,
+            names=names_of,
+            host=config.host,
+            ipc_dir=ipc_dir,
+            max_bulk_bytes=MAX_BULK_BYTES,
+            encrypt=config.encrypt,
         )
         self._first: ControlClient | None = None
         if config.first is not None:
@@ -77,7 +88,11 @@ class ServerProcess:
                 timeout_s=CONNECT_S,
             )
         self._server_0_gone = False
-        self._server = JobServer(config.index, endpoint=self.endpoint, first=self._first, clock=MonotonicClock())
+        self._over = False
+        self._line = b""
+        self._server = JobServer(
+            config.index, endpoint=self.endpoint, first=self._first, clock=MonotonicClock(), folders=set()
+        )
         # what the workers send, and at once what server 0 decides about it
         self._poller = zmq.Poller()
         for readable in (*self.endpoint.sockets, *(() if self._first is None else self._first.sockets)):
@@ -87,8 +102,9 @@ class ServerProcess:
         """Serve until the job is over.
 
         Args:
-            starter: File descriptor on which the starter says that the job is over (any byte); it ends (end of file)
-                when the starter dies, and then the server goes on for the other workers.
+            starter: File descriptor on which the starter says, a line each, where results may be written (see
+                `may_write`), and that the job is over (any other line). It ends (end of file) when the starter dies,
+                and then the server goes on for the other workers.
         """
         if self._first is not None:  # beside server 0 there is one only where parameters will be held
             self._server.load()
@@ -100,9 +116,9 @@ class ServerProcess:
                 self.turn(POLL_S)
                 if starter_lives:
                     if selector.select(0):
-                        if os.read(starter, 1):
+                        starter_lives = self._hear_starter(os.read(starter, _LINE_BYTES))
+                        if self._over:
                             break
-                        starter_lives = False
                 elif any(worker_of(peer) is not None for peer in self.endpoint.peers):
                     alone_since_s = None
                 elif alone_since_s is None:
@@ -111,12 +127,26 @@ class ServerProcess:
                     break
         self._server.end()
 
+    def _hear_starter(self, said: bytes) -> bool:
+        """Act on what the starter has said; whether it lives."""
+        *lines, self._line = (self._line + said).split(b"\n")
+        for line in lines:
+            if line.startswith(b"{"):
+                self._server.may_write(json.loads(line)["folder"])
+            else:
+                self._over = True
+        return bool(said)
+
     def turn(self, timeout_s: float) -> None:
         """Take in what arrives within ``timeout_s`` and act on it."""
         self._poller.poll(math.ceil(timeout_s * 1e3))
         arrived = self.endpoint.poll(0.0)
         begun_s = time.perf_counter()
-        self._server.handle(arrived)
+        for incoming in arrived:
+            try:
+                self._server.handle([incoming])
+            except Exception as error:
+                self._server.distrust(incoming.peer, error)
         if self._first is not None:
             try:
                 self._server.obey(self._first.poll(0.0))
@@ -131,13 +161,30 @@ class ServerProcess:
         self.endpoint.close()
 
 
+def _folder_prefix() -> str:
+    """Of the servers' folders; process ids mean something in one PID namespace only."""
+    return f"plesio-{os.stat('/proc/self/ns/pid').st_ino}-"
+
+
+def _sweep() -> None:
+    """Remove the folders of servers that were killed, if nobody has since."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_folder_prefix()}*-*"):
+        process = folder.name.removeprefix(_folder_prefix()).partition("-")[0]
+        if process.isdigit() and not Path("/proc", process).exists():
+            shutil.rmtree(folder, ignore_errors=True)  # others' folders cannot be removed, and stay
+
+
 def main() -> None:
     """Serve the job described by the first line of standard input; print the addresses as one line of JSON."""
     config = ServerConfig(**json.loads(sys.stdin.readline()))
+    # strangers may open connections faster than the server can end them
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     set_up_logging()
     speak_as(f"server {config.index}")
+    _sweep()
     # The server's own folder, so that it goes with the server also when the starter was killed.
-    with tempfile.TemporaryDirectory(prefix="plesio-") as ipc_dir:
+    with tempfile.TemporaryDirectory(prefix=f"{_folder_prefix()}{os.getpid()}-") as ipc_dir:
         try:
             server = ServerProcess(config, ipc_dir=Path(ipc_dir))
         except PlesioError as error:

@@ -112,15 +112,17 @@ class RunEnd:
         """Write the run's figures, let its workers go, and be ready for the next run."""
         coordinator.trace.close()
         result = self.result(coordinator)
+        unwritten: str | None = None
         if self._folder is not None:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 write_results(self._folder / "results.json", [result])
                 write_log(self._folder / "events.jsonl", coordinator.recorder.log)
             except (OSError, DataError) as error:
-                _log.warning("the run's figures could not be written to %s: %s", self._folder, error)
+                unwritten = f"the run's figures could not be written to {self._folder}: {error}"
+                _log.warning("%s", unwritten)
         self._results.append(result)
         for worker in self._closing:
-            self._tell(worker_identity(worker).encode(), RunEnded(result=result))
+            self._tell(worker_identity(worker).encode(), RunEnded(result=result, unwritten=unwritten))
         self._closing.clear()
         self._on_over()

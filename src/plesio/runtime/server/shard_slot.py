@@ -14,6 +14,7 @@ from plesio.protocol.bulk import BulkFromWorker, Initial
 from plesio.protocol.effects import Order
 from plesio.protocol.figures import Snapshot
 from plesio.protocol.message import decode
+from plesio.protocol.peers import worker_of
 from plesio.protocol.to_server import PartArrived
 from plesio.runtime.transport import Bulk
 from plesio.runtime.transport.connection import WorkerConnections
@@ -54,6 +55,9 @@ class ShardSlot:
             TransportError: It cannot be read.
         """
         message = self._read(bulk)
+        if bulk.header.worker != worker_of(bulk.peer):
+            self._endpoint.release(bulk)
+            raise TransportError(f"{bulk.peer.decode(errors='replace')} speaks for worker {bulk.header.worker}")
         if isinstance(message, Initial):
             self._begin(bulk, message)
         elif self._shard is None:

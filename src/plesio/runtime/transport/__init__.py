@@ -7,22 +7,21 @@ payloads of up to hundreds of megabytes, over a Unix socket between processes of
   socket. The receiver reads it where the sender packed it, and gives the memory back when it has released the message.
   Where a process cannot open the other's memory, or there is none left, the payload goes through the socket;
   `shares_memory` and `num_unshared` tell.
-* Over a socket a payload of up to 24 MiB is one ZeroMQ message that is read where it arrives. A larger one is cut into
-  chunks: a ZeroMQ message is delivered whole or not at all, so only separate messages let the receiver copy the first
-  megabytes while the next are on their way.
+* Over a socket it is cut into chunks: a ZeroMQ message is delivered whole or not at all, so only separate messages let
+  the receiver take the first while the next are on their way. Over tcp the chunks are encrypted (`Seal`).
 
 Whoever packs a payload anyhow packs it into an array from ``endpoint.stage(num_bytes)``: it is sent without a copy.
 
 What is protected, and what is not. All members of a job hold one secret and trust each other. Whoever does not hold it
 cannot open a control connection, and without one gets no ticket, so cannot open a data connection either; both are
-refused before a message of theirs is read, and counted (`ServerEndpoint.refused`). A message of another job or
-generation is refused and counted by what its head says. Nothing that arrives is ever unpickled or evaluated, no
+refused before a message of theirs is read, and counted (`ServerEndpoint.refused`). How many connections may wait to be
+let in is limited (`ServerWatch`), and so is the memory that each of them can take (`CHUNK_BYTES`). A message of another
+job or generation is refused and counted by what its head says. Nothing that arrives is ever unpickled or evaluated, no
 announced size is believed beyond the limit that the endpoint was made with, and nothing a peer sends raises in the
-server's loop. *Not* protected are the bulk data on the wire: they are neither encrypted nor signed, and the ticket is
-sent in the clear, so whoever can read or change packets between two hosts can read or change a training run. The reason
-is speed: encryption doubles the time of a 20 MB exchange. Use a network you trust, or one that encrypts (WireGuard).
-Shared memory can be opened by processes of the same user, as all other memory of theirs can; a receiver opens only what
-the sender's encrypted greeting has announced.
+server's loop. Whoever can read or change packets between two hosts learns how many bytes go when and between whom, and
+can end a connection. Only if both ends are made with ``encrypt=False`` are bulk data sent as they are; then that one
+can read and change them. Shared memory can be opened by processes of the same user, as all other memory of theirs can;
+a receiver opens only what the sender's encrypted greeting has announced.
 
 A lost connection is an error for the client and a `Gone` for the server. Neither resumes: the client connects again
 and asks the server what it has. Threads: an endpoint belongs to one thread; `ControlClient` gives another thread, such
@@ -32,7 +31,7 @@ as the one that sends heartbeats, a connection of its own. ZeroMQ's own thread s
 from plesio.runtime.transport.client import ClientEndpoint, wait_readable
 from plesio.runtime.transport.control_client import CONNECT_S, ControlClient
 from plesio.runtime.transport.outbox import Sending
-from plesio.runtime.transport.security import JobKeys, new_job_secret
+from plesio.runtime.transport.security import JobKeys, Names
 from plesio.runtime.transport.server import ServerEndpoint
 from plesio.runtime.transport.sockets import LinkBytes, Traffic
 from plesio.runtime.transport.wire import Bulk, Control, Gone, Header, Incoming, Refusal
@@ -48,10 +47,10 @@ __all__ = [
     "Incoming",
     "JobKeys",
     "LinkBytes",
+    "Names",
     "Refusal",
     "Sending",
     "ServerEndpoint",
     "Traffic",
-    "new_job_secret",
     "wait_readable",
 ]

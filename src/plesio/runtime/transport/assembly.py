@@ -134,10 +134,13 @@ class Assembler:
         self.drop(peer)
         try:
             self.check_size(chunk.total_bytes)
+            payload = self._allocate(chunk.header, chunk.total_bytes)
         except WireError:
             self.refuse(peer, chunk.header)
             raise
-        payload = self._allocate(chunk.header, chunk.total_bytes)
+        except MemoryError:
+            self.refuse(peer, chunk.header)
+            raise WireError(Refusal.OVERSIZE, f"no memory for a payload of {chunk.total_bytes} bytes") from None
         self._open[peer] = _Open(chunk.header, chunk.meta, chunk.total_bytes, payload)
         return payload
 

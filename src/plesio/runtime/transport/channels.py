@@ -6,8 +6,9 @@ from typing import Any
 
 import zmq
 
-from plesio.runtime.transport.sockets import Socket, Traffic
+from plesio.runtime.transport.sockets import CONTROL_FRAME_BYTES, Socket, Traffic
 from plesio.runtime.transport.wire import (
+    MAX_CONTROL_BYTES,
     OWN_KINDS,
     Control,
     Refusal,
@@ -100,15 +101,16 @@ class ControlChannel:
 
     def send(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
         """Send; returns False when the peer is not connected."""
-        frame = encode_control(kind, body, job=self._membership.job, generation=self._membership.generation)
+        text = encode_control(kind, body, job=self._membership.job, generation=self._membership.generation)
+        frames = [text[start : start + CONTROL_FRAME_BYTES] for start in range(0, len(text), CONTROL_FRAME_BYTES)]
         try:
-            self.socket.send_multipart([peer, frame] if self._routed else [frame])
+            self.socket.send_multipart([peer, *frames] if self._routed else frames)
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
                 return False
             raise
-        self._bytes.sent_payload += len(frame)
-        self._bytes.sent_framing += zmtp_bytes(len(frame), encrypted=True)
+        self._bytes.sent_payload += len(text)
+        self._bytes.sent_framing += sum(zmtp_bytes(len(frame), encrypted=True) for frame in frames)
         return True
 
     def receive(self) -> tuple[list[Control], bool]:
@@ -126,15 +128,20 @@ class ControlChannel:
         return messages, False
 
     def _decode(self, frames: list[zmq.Frame]) -> Control:
-        *route, frame = frames
-        peer = route[0].bytes if route else SERVER
-        descriptor = frame.get(zmq.SRCFD)
+        peer = frames.pop(0).bytes if self._routed else SERVER
+        if not frames:
+            raise WireError(Refusal.MALFORMED, "a control message without a frame")
+        descriptor = frames[0].get(zmq.SRCFD)
         assert isinstance(descriptor, int)
         self._on_heard(peer, descriptor)
-        if len(route) != int(self._routed):
-            raise WireError(Refusal.MALFORMED, f"a control message of {len(frames)} frames")
-        self._bytes.received_payload += len(frame)
-        self._bytes.received_framing += zmtp_bytes(len(frame), encrypted=True)
+        if self._routed and frames[0].get("User-Id") != peer.decode(errors="replace"):
+            raise WireError(Refusal.KEY, "a member that speaks for another")
+        num_bytes = sum(map(len, frames))
+        if num_bytes > MAX_CONTROL_BYTES:
+            raise WireError(Refusal.OVERSIZE, f"a control message of {num_bytes} bytes")
+        self._bytes.received_payload += num_bytes
+        self._bytes.received_framing += sum(zmtp_bytes(len(frame), encrypted=True) for frame in frames)
         # The server says which generation it is, so a client hears it in any.
         generation = self._membership.generation if self._routed else None
-        return decode_control(frame.bytes, peer=peer, job=self._membership.job, generation=generation)
+        text = b"".join(frame.bytes for frame in frames)
+        return decode_control(text, peer=peer, job=self._membership.job, generation=generation)

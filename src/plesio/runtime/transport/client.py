@@ -17,6 +17,7 @@ from plesio.runtime.transport.control_client import ControlClient, connect
 from plesio.runtime.transport.data_channel import DataChannel
 from plesio.runtime.transport.mappings import Mappings
 from plesio.runtime.transport.outbox import Outbox, Sending
+from plesio.runtime.transport.seal import Seal
 from plesio.runtime.transport.security import JobKeys
 from plesio.runtime.transport.segments import MemoryOffer, make_pool
 from plesio.runtime.transport.sockets import (
@@ -46,6 +47,7 @@ class ClientEndpoint:
         context: The process's context; threads may share it.
         timeout_s: How long to wait for the server.
         max_bulk_bytes: Largest bulk payload that is accepted.
+        encrypt: Whether bulk data are encrypted between hosts; they are, too, if the server is to.
 
     Raises:
         TransportError: The server is of another job, cannot be reached, or refuses the key.
@@ -61,6 +63,7 @@ class ClientEndpoint:
         context: Context,
         timeout_s: float,
         max_bulk_bytes: int,
+        encrypt: bool = True,
     ) -> None:
         keep_received_memory()
         self.link: Link = choose_link(addresses)
@@ -68,7 +71,7 @@ class ClientEndpoint:
         segments = make_pool(max_free_bytes=4 * max_bulk_bytes) if self.link == "ipc" else None
         self._outbox = Outbox(segments=segments, max_free_bytes=4 * max_bulk_bytes)
         self._mappings = Mappings(max_bytes=max_bulk_bytes)
-        hello = {"data": self.link, "memory": segments.offer.to_json() if segments else None}
+        hello = {"data": self.link, "encrypt": encrypt, "memory": segments.offer.to_json() if segments else None}
         try:
             self._control = ControlClient(
                 addresses, identity=identity, job=job, keys=keys, context=context, timeout_s=timeout_s, hello=hello
@@ -76,6 +79,8 @@ class ClientEndpoint:
         except BaseException:
             self._outbox.close()
             raise
+        key = self._control.welcome.get("seal")
+        seal = None if key is None else Seal(str(key), at_server=False)
         self.refused = self._control.refused
         """Messages turned away, by reason."""
         self.traffic = self._control.traffic
@@ -96,6 +101,7 @@ class ClientEndpoint:
             membership=self._control.membership,
             traffic=self.traffic,
             link_of=lambda _: self.link,
+            seal_of=lambda _: seal,
             assembler=Assembler(
                 max_bytes=max_bulk_bytes,
                 allocate=self._allocate,

@@ -57,7 +57,7 @@ class ControlClient:
         hello: What to tell the server about the data connection that will follow, if one will; see `HELLO`.
 
     Raises:
-        TransportError: The server is of another job, cannot be reached, or refuses the key.
+        TransportError: The server is of another job or another secret, cannot be reached, or refuses the key.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class ControlClient:
         timeout_s: float,
         hello: Mapping[str, Any] | None = None,
     ) -> None:
+        keys.check_seal(addresses)
         if addresses["job"] != job:
             raise TransportError(f'the server at {addresses["control"]} runs job "{addresses["job"]}", not "{job}"')
         self.refused: Counter[Refusal] = Counter()
@@ -83,9 +84,10 @@ class ControlClient:
         socket = context.socket(zmq.DEALER)
         configure(socket, bulk=False)
         socket.routing_id = identity
-        socket.curve_publickey = keys.worker.public
-        socket.curve_secretkey = keys.worker.secret
-        socket.curve_serverkey = addresses["public_key"].encode()
+        own = keys.of_peer(identity)
+        socket.curve_publickey = own.public
+        socket.curve_secretkey = own.secret
+        socket.curve_serverkey = keys.server.public
         self._watch = ClientWatch(socket)
         self._channel = ControlChannel(
             socket,

@@ -1,4 +1,4 @@
-"""Bulk messages over one ZeroMQ socket: in chunks, in one piece, or in shared memory with a reference on the socket."""
+"""Bulk messages over one ZeroMQ socket: in chunks, or in shared memory with a reference on the socket."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,14 +11,15 @@ from plesio.runtime.transport.assembly import Assembler
 from plesio.runtime.transport.channels import DATA_HELLO, FREED, MANY, SERVER, Membership, zmtp_bytes
 from plesio.runtime.transport.mappings import Mappings
 from plesio.runtime.transport.outbox import Outbox, Sending
+from plesio.runtime.transport.seal import SEAL_BYTES, Seal
 from plesio.runtime.transport.segments import Segment
 from plesio.runtime.transport.sockets import (
     CHUNK_BYTES,
     IN_PLACE_FROM_BYTES,
-    WHOLE_BYTES,
     Link,
     Socket,
     Traffic,
+    end_connection,
 )
 from plesio.runtime.transport.wire import (
     OWN_KINDS,
@@ -48,10 +49,11 @@ class DataChannel:
         membership: Checked on each chunk received, and put on each sent.
         traffic: Where bytes are counted.
         link_of: The class of link to a peer.
+        seal_of: What is sent to a peer, and comes from it, is sealed with; None where it is not.
         assembler: Puts the chunks together.
         outbox: What is sent from, and who can open our segments.
         mappings: The peers' segments.
-        destination: Where a payload that came in one piece is copied to; None when it is to be read in place.
+        destination: Where a payload in shared memory is copied to; None when it is to be read in place.
         on_refused: Called with the reason for each message that is thrown away.
         on_abandoned: Called for each message whose sender was gone before its payload could be opened.
         on_heard: Called with the peer and the file descriptor of its connection when a message begins.
@@ -65,6 +67,7 @@ class DataChannel:
         membership: Membership,
         traffic: Traffic,
         link_of: Callable[[bytes], Link],
+        seal_of: Callable[[bytes], Seal | None],
         assembler: Assembler,
         outbox: Outbox,
         mappings: Mappings,
@@ -78,6 +81,7 @@ class DataChannel:
         self._membership = membership
         self._traffic = traffic
         self._link_of = link_of
+        self._seal_of = seal_of
         self._assembler = assembler
         self._outbox = outbox
         self._mappings = mappings
@@ -93,7 +97,8 @@ class DataChannel:
         """Send a message; None when the peer is not connected.
 
         To a peer that can open our memory the payload goes through a segment: the one that it was staged in, or one
-        that it is copied to. To any other it is queued without copying it.
+        that it is copied to. To any other host it is encrypted into new memory, or, where it is not to be encrypted,
+        queued without copying it.
         """
         if not payload.flags.c_contiguous:
             raise ValueError("a payload must be contiguous; numpy.ascontiguousarray makes it so")
@@ -133,23 +138,28 @@ class DataChannel:
     def _send_chunks(
         self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None, view: NDArray[np.uint8]
     ) -> Sending | None:
-        whole = IN_PLACE_FROM_BYTES <= view.size <= WHOLE_BYTES
-        form, chunk_bytes = (Form.WHOLE, view.size) if whole else (Form.PART, CHUNK_BYTES)
-        offsets = range(0, max(view.size, 1), chunk_bytes)
-        heads = [self._head(header, meta=meta, num_bytes=view.size, form=form, offset=offset) for offset in offsets]
+        offsets = range(0, max(view.size, 1), CHUNK_BYTES)
+        heads = [self._head(header, meta=meta, num_bytes=view.size, form=Form.PART, offset=at) for at in offsets]
         staged = self._outbox.claim(view)
         tracker: zmq.MessageTracker | None = None
         counted = self._traffic.of(self._link_of(peer))
+        seal = self._seal_of(peer)
         connected = True
         for offset, head in zip(offsets, heads, strict=True):
             connected = self._open_route(peer)
             if not connected:
                 break
-            body = view.data[offset : offset + chunk_bytes]
-            self.socket.send(head, zmq.SNDMORE)
-            tracker = self.socket.send(body, copy=False, track=True)
+            body = view.data[offset : offset + CHUNK_BYTES]
             counted.sent_payload += len(body)
-            counted.sent_framing += _framing(len(head), len(body))
+            if seal is None:
+                self.socket.send(head, zmq.SNDMORE)
+                tracker = self.socket.send(body, copy=False, track=True)
+                counted.sent_framing += _framing(len(head), len(body))
+            else:
+                sealed_head, sealed = seal.close_chunk(head, body)
+                self.socket.send(sealed_head, zmq.SNDMORE)
+                self.socket.send(sealed.data, copy=False)
+                counted.sent_framing += _framing(len(sealed_head), sealed.size) + SEAL_BYTES
         sending = Sending(tracker)
         if staged is not None:
             self._outbox.follow(staged, sending)
@@ -209,52 +219,67 @@ class DataChannel:
 
     def _receive_one(self) -> Bulk | None:
         peer = self.socket.recv(zmq.DONTWAIT) if self._routed else SERVER
-        head = self.socket.recv(0 if self._routed else zmq.DONTWAIT, copy=False)
-        if not head.more:
+        frame = self.socket.recv(0 if self._routed else zmq.DONTWAIT, copy=False)
+        if not frame.more:
             raise WireError(Refusal.MALFORMED, "a chunk without a body")
-        form = form_of(head.buffer)
-        if form is Form.PART:
-            return self._receive_part(peer, head)
-        if form is Form.WHOLE:
-            return self._receive_whole(peer, head)
+        self._check_origin(peer, frame)
+        seal = self._seal_of(peer)
+        if seal is not None:
+            try:
+                return self._receive_part(peer, frame, seal.open_head(frame.buffer), seal=seal)
+            except WireError as error:
+                if error.reason is Refusal.SEAL:
+                    self._assembler.drop(peer)
+                    end_connection(_descriptor(frame))
+                raise
+        if form_of(frame.buffer) is Form.PART:
+            return self._receive_part(peer, frame, frame.buffer, seal=None)
         reference = decode_reference(self.socket.recv())
         try:
-            return self._receive_reference(peer, head, reference)
+            return self._receive_reference(peer, frame, reference)
         except WireError:
             self._free(peer, reference.serial)
             raise
 
-    def _receive_part(self, peer: bytes, head: zmq.Frame) -> Bulk | None:
-        chunk = decode_chunk(head.buffer, job=self._membership.job, generation=self._membership.generation)
+    def _receive_part(
+        self, peer: bytes, frame: zmq.Frame, head: bytes | memoryview, *, seal: Seal | None
+    ) -> Bulk | None:
+        if form_of(head) is not Form.PART:
+            raise WireError(Refusal.MALFORMED, "a reference to another host's memory")
+        chunk = decode_chunk(head, job=self._membership.job, generation=self._membership.generation)
         if chunk.offset == 0:
-            self._note_origin(peer, head)
-        counted = self._traffic.of(self._link_of(peer))
+            self._on_heard(peer, _descriptor(frame))
         place = self._assembler.place(peer, chunk)
         counted = self._traffic.of(self._link_of(peer))
         if place is None:
-            counted.received_framing += len(head) + zmtp_bytes(len(head), encrypted=False)
+            counted.received_framing += len(frame) + zmtp_bytes(len(frame), encrypted=False)
             self._skip_rest()
             return None
-        num_bytes = self.socket.recv_into(place.data) if place.size else len(self.socket.recv())
+        if seal is not None:
+            num_bytes = self._receive_sealed(peer, chunk, seal, place=place)
+            counted.received_framing += _framing(len(frame), num_bytes + SEAL_BYTES) + SEAL_BYTES
+        else:
+            num_bytes = self.socket.recv_into(place.data) if place.size else len(self.socket.recv())
+            counted.received_framing += _framing(len(frame), num_bytes)
         counted.received_payload += num_bytes
-        counted.received_framing += _framing(len(head), num_bytes)
         if self.socket.rcvmore:
             self._assembler.refuse(peer, chunk.header)
             raise WireError(Refusal.MALFORMED, "a chunk with more than one body")
         return self._assembler.commit(peer, num_bytes)
 
-    def _receive_whole(self, peer: bytes, head: zmq.Frame) -> Bulk:
-        chunk = self._begin(peer, head)
+    def _receive_sealed(self, peer: bytes, chunk: Chunk, seal: Seal, *, place: NDArray[np.uint8]) -> int:
         body = self.socket.recv(copy=False)
-        if len(body) != chunk.total_bytes or body.more:
-            raise WireError(Refusal.MALFORMED, f"a body of {len(body)} bytes where {chunk.total_bytes} are due")
-        counted = self._traffic.of(self._link_of(peer))
-        counted.received_payload += len(body)
-        counted.received_framing += _framing(len(head), len(body))
-        return self._delivered(peer, chunk, np.frombuffer(body.buffer, dtype=np.uint8))
+        try:
+            return seal.open_body(body.buffer, into=place).size
+        except WireError:
+            self._assembler.refuse(peer, chunk.header)
+            raise
 
-    def _receive_reference(self, peer: bytes, head: zmq.Frame, reference: Reference) -> Bulk | None:
-        chunk = self._begin(peer, head)
+    def _receive_reference(self, peer: bytes, frame: zmq.Frame, reference: Reference) -> Bulk | None:
+        chunk = decode_chunk(frame.buffer, job=self._membership.job, generation=self._membership.generation)
+        self._on_heard(peer, _descriptor(frame))
+        self._assembler.drop(peer)
+        self._assembler.check_size(chunk.total_bytes)
         if self.socket.rcvmore:
             raise WireError(Refusal.MALFORMED, "a reference with more than one body")
         try:
@@ -264,19 +289,7 @@ class DataChannel:
             return None
         counted = self._traffic.of(self._link_of(peer))
         counted.received_payload += chunk.total_bytes
-        counted.received_framing += _framing(len(head), REFERENCE_BYTES) + REFERENCE_BYTES
-        return self._delivered(peer, chunk, payload)
-
-    def _begin(self, peer: bytes, head: zmq.Frame) -> Chunk:
-        """The head of a message that is one chunk, accepted."""
-        chunk = decode_chunk(head.buffer, job=self._membership.job, generation=self._membership.generation)
-        self._note_origin(peer, head)
-        self._assembler.drop(peer)
-        self._assembler.check_size(chunk.total_bytes)
-        return chunk
-
-    def _delivered(self, peer: bytes, chunk: Chunk, payload: NDArray[np.uint8]) -> Bulk:
-        """The message, with its payload where it lies, or where the receiver wants it."""
+        counted.received_framing += _framing(len(frame), REFERENCE_BYTES) + REFERENCE_BYTES
         into = self._destination(chunk.header, chunk.total_bytes)
         if into is not None:
             np.copyto(into, payload)
@@ -284,16 +297,20 @@ class DataChannel:
             payload = into
         return Bulk(peer=peer, header=chunk.header, meta=chunk.meta, payload=payload)
 
-    def _note_origin(self, peer: bytes, head: zmq.Frame) -> None:
-        if self._routed and head.get("User-Id") != peer.decode(errors="replace"):
+    def _check_origin(self, peer: bytes, frame: zmq.Frame) -> None:
+        if self._routed and frame.get("User-Id") != peer.decode(errors="replace"):
             raise WireError(Refusal.TICKET, "a worker that speaks for another")
-        descriptor = head.get(zmq.SRCFD)
-        assert isinstance(descriptor, int)
-        self._on_heard(peer, descriptor)
 
     def _skip_rest(self) -> None:
         while self.socket.rcvmore:
             self.socket.recv(copy=False)
+
+
+def _descriptor(frame: zmq.Frame) -> int:
+    """Of the connection that a frame came over."""
+    descriptor = frame.get(zmq.SRCFD)
+    assert isinstance(descriptor, int)
+    return descriptor
 
 
 def _framing(head_bytes: int, body_bytes: int) -> int:

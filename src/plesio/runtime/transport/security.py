@@ -1,28 +1,41 @@
 """Who may talk to a server: the job's keys, the tickets of its data connections, and the handler that checks both.
 
-All keys of a job follow from one secret, so whoever holds the secret is a member and nobody else is. A worker proves it
-on the control channel (CURVE, Curve25519), and is given a *ticket* there: a random password for its data connection,
-which ZeroMQ's PLAIN mechanism presents. ZeroMQ asks a ZAP handler (RFC 27) about both; ours is a socket that the
-server's own loop answers, so that there is no thread to own, to wake, or to leak.
+All keys of a job follow from one secret, so whoever holds the secret is a member and nobody else is. Each connection
+has a key of its own, by its name (``worker-3``): it proves both on the control channel (CURVE, Curve25519), so no key
+is used twice and none lets its holder speak for another. There a client is given a *ticket*: a random password that
+opens one data connection, once, which ZeroMQ's PLAIN mechanism presents. ZeroMQ asks a ZAP handler (RFC 27) about both;
+ours is a socket that the server's own loop answers, so that there is no thread to own, to wake, or to leak.
+
+Clients find the addresses of servers in a place that others may write to. So they carry a *seal*, which only members
+can make.
 """
 
 import hashlib
 import hmac
+import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import zmq
 from zmq.utils import z85
 
+from plesio.core.errors import TransportError
 from plesio.runtime.transport.wire import Refusal
 
-__all__ = ["CONTROL_DOMAIN", "DATA_DOMAIN", "JobKeys", "KeyPair", "Tickets", "ZapHandler", "new_job_secret"]
+__all__ = ["CONTROL_DOMAIN", "DATA_DOMAIN", "JobKeys", "KeyPair", "KeyRing", "Names", "Tickets", "ZapHandler"]
+
+Names = Callable[[int], Iterable[bytes]]
+"""The names of the connections that member number n of a job may open."""
 
 CONTROL_DOMAIN = b"control"
 DATA_DOMAIN = b"data"
 
 _ZAP_ADDRESS = "inproc://zeromq.zap.01"
+
+_MAX_MEMBERS = 4096
+"""Numbers that members of a job may have; beyond that a worker cannot join. Bounds what a stranger's key costs."""
+_MEMBERS_AT_ONCE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +48,17 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobKeys:
-    """The keys of one job's servers and of its workers.
+    """The keys of one job.
 
     Attributes:
         server: What servers prove themselves with.
-        worker: What workers prove themselves with; all workers of a job share it.
+        peers: What the keys of connections to servers follow from.
+        seals: What addresses are sealed with.
     """
 
     server: KeyPair
-    worker: KeyPair
+    peers: bytes = field(repr=False)
+    seals: bytes = field(repr=False)
 
     @classmethod
     def derive(cls, secret: str) -> "JobKeys":
@@ -52,22 +67,72 @@ class JobKeys:
         >>> JobKeys.derive("a secret") == JobKeys.derive("a secret")
         True
         """
-        return cls(server=_derive(secret, role=b"plesio server"), worker=_derive(secret, role=b"plesio worker"))
+        server, peers, seals = (
+            hashlib.blake2b(secret.encode(), digest_size=32, person=role).digest()
+            for role in (b"plesio server", b"plesio peers", b"plesio seals")
+        )
+        return cls(server=_pair(server), peers=peers, seals=seals)
+
+    def of_peer(self, name: bytes) -> KeyPair:
+        """What the connection of this name proves itself with.
+
+        >>> keys = JobKeys.derive("a secret")
+        >>> keys.of_peer(b"worker-1") == keys.of_peer(b"worker-2")
+        False
+        """
+        return _pair(hashlib.blake2b(name, key=self.peers, digest_size=32).digest())
+
+    def sealed(self, addresses: Mapping[str, str]) -> dict[str, str]:
+        """A server's addresses, to be published where others may write."""
+        return {**addresses, "seal": self._seal(addresses)}
+
+    def check_seal(self, addresses: Mapping[str, str]) -> None:
+        """Raise unless a member of the job has sealed these addresses.
+
+        Raises:
+            TransportError: They are somebody else's.
+        """
+        if not hmac.compare_digest(self._seal(addresses), addresses.get("seal", "")):
+            raise TransportError(
+                f"the addresses of the server at {addresses.get('control')} are not of this job: "
+                "another secret, or somebody has changed them"
+            )
+
+    def _seal(self, addresses: Mapping[str, str]) -> str:
+        text = json.dumps({name: value for name, value in addresses.items() if name != "seal"}, sort_keys=True)
+        return hashlib.blake2b(text.encode(), key=self.seals, digest_size=32).hexdigest()
 
 
-def new_job_secret() -> str:
-    """A fresh secret with 256 random bits; give it to the job's processes and to nobody else."""
-    return secrets.token_hex(32)
-
-
-def _derive(secret: str, *, role: bytes) -> KeyPair:
-    seed = hashlib.blake2b(secret.encode(), digest_size=32, person=role).digest()
+def _pair(seed: bytes) -> KeyPair:
     text = z85.encode(seed)
     return KeyPair(public=zmq.curve_public(text), secret=text)
 
 
+class KeyRing:
+    """The public keys of all connections that a job may have; made a few at a time, when an unknown one comes.
+
+    Args:
+        keys: The job's.
+        names: What the members' connections are called.
+    """
+
+    def __init__(self, keys: JobKeys, *, names: Names) -> None:
+        self._keys = keys
+        self._names = names
+        self._known: dict[bytes, bytes] = {}
+        self._num_members = 0
+
+    def name_of(self, public: bytes) -> bytes | None:
+        """The connection that this key (32 bytes) belongs to; None if it is none of this job's."""
+        while public not in self._known and self._num_members < _MAX_MEMBERS:
+            for number in range(self._num_members, self._num_members + _MEMBERS_AT_ONCE):
+                self._known.update((z85.decode(self._keys.of_peer(name).public), name) for name in self._names(number))
+            self._num_members += _MEMBERS_AT_ONCE
+        return self._known.get(public)
+
+
 class Tickets:
-    """The passwords of a server's data connections, one per identity."""
+    """The passwords of a server's data connections, one per identity; each opens one connection."""
 
     def __init__(self) -> None:
         self._tickets: dict[bytes, bytes] = {}
@@ -82,10 +147,13 @@ class Tickets:
         """End the ticket of ``identity``, if it has one."""
         self._tickets.pop(identity, None)
 
-    def admits(self, identity: bytes, ticket: bytes) -> bool:
-        """Whether this is the current ticket of ``identity``."""
+    def take(self, identity: bytes, ticket: bytes) -> bool:
+        """Whether this is the current ticket of ``identity``. It ends with that: others may have read it on its way."""
         expected = self._tickets.get(identity)
-        return expected is not None and hmac.compare_digest(expected, ticket)
+        admitted = expected is not None and hmac.compare_digest(expected, ticket)
+        if admitted:
+            del self._tickets[identity]
+        return admitted
 
 
 class ZapHandler:
@@ -93,7 +161,7 @@ class ZapHandler:
 
     Args:
         context: The context of the server's sockets. There can be one handler in a context.
-        worker_key: Public key (Z85) of the workers that may open a control connection.
+        key_ring: Who may open a control connection.
         tickets: What data connections are checked against.
         on_refused: Called once for each connection turned away.
     """
@@ -102,11 +170,11 @@ class ZapHandler:
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         *,
-        worker_key: bytes,
+        key_ring: KeyRing,
         tickets: Tickets,
         on_refused: Callable[[Refusal], None],
     ) -> None:
-        self._worker_key = z85.decode(worker_key)
+        self._key_ring = key_ring
         self._tickets = tickets
         self._on_refused = on_refused
         self.socket: zmq.Socket[bytes] = context.socket(zmq.REP)
@@ -126,9 +194,10 @@ class ZapHandler:
     def _judge(self, domain: bytes, mechanism: bytes, credentials: list[bytes]) -> tuple[bytes, Refusal | None]:
         match (domain, mechanism, credentials):
             case (b"control", b"CURVE", [key]):
-                return b"worker", None if hmac.compare_digest(key, self._worker_key) else Refusal.KEY
+                name = self._key_ring.name_of(key)
+                return name or b"", Refusal.KEY if name is None else None
             case (b"data", b"PLAIN", [user, ticket]):
-                return user, None if self._tickets.admits(user, ticket) else Refusal.TICKET
+                return user, None if self._tickets.take(user, ticket) else Refusal.TICKET
         return b"", Refusal.HANDSHAKE
 
     def close(self) -> None:

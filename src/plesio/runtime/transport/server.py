@@ -24,7 +24,8 @@ from plesio.runtime.transport.channels import (
 from plesio.runtime.transport.data_channel import DataChannel
 from plesio.runtime.transport.mappings import Mappings
 from plesio.runtime.transport.outbox import Outbox, Sending
-from plesio.runtime.transport.security import CONTROL_DOMAIN, DATA_DOMAIN, JobKeys, Tickets, ZapHandler
+from plesio.runtime.transport.seal import Seal, new_seal_key
+from plesio.runtime.transport.security import CONTROL_DOMAIN, DATA_DOMAIN, JobKeys, KeyRing, Names, Tickets, ZapHandler
 from plesio.runtime.transport.segments import MemoryOffer, make_pool
 from plesio.runtime.transport.sockets import (
     Context,
@@ -42,6 +43,9 @@ from plesio.runtime.transport.wire import Bulk, Control, Gone, Header, Incoming,
 __all__ = ["ServerEndpoint"]
 
 _MAX_PATH_BYTES = 107  # sun_path of unix(7), without its final zero
+_MAX_WAITING = 128
+_MAX_WAITING_DATA = 64
+"""Less: each can take the memory of a chunk."""
 _EMPTY = np.empty(0, dtype=np.uint8)
 
 
@@ -51,6 +55,7 @@ class ServerEndpoint:
     Args:
         job: Name of the job; workers of another are refused.
         keys: The job's keys.
+        names: What the connections of the job's members are called.
         host: Address to listen on, and the one workers are told.
         ipc_dir: Existing directory, best one that only this user may enter, for the socket that workers on this host
             use; None for tcp alone. The socket's file is removed on close.
@@ -58,6 +63,7 @@ class ServerEndpoint:
         data_port: Port of the data channel; 0 for any free one.
         max_bulk_bytes: Largest bulk payload that is accepted.
         generation: Of the membership; see `generation`.
+        encrypt: Whether bulk data are encrypted between hosts; a client can ask for it all the same.
 
     Raises:
         TransportError: A port is taken, ``host`` is not of this machine, or ``ipc_dir`` cannot be used.
@@ -68,12 +74,14 @@ class ServerEndpoint:
         *,
         job: str,
         keys: JobKeys,
+        names: Names,
         host: str,
         ipc_dir: Path | None,
         max_bulk_bytes: int,
         control_port: int = 0,
         data_port: int = 0,
         generation: int = 0,
+        encrypt: bool = True,
     ) -> None:
         keep_received_memory()
         self.refused: Counter[Refusal] = Counter()
@@ -87,6 +95,8 @@ class ServerEndpoint:
         self._membership = Membership(job=job_digest(job), generation=generation)
         self._tickets = Tickets()
         self._links: dict[bytes, Link] = {}
+        self._seals: dict[bytes, Seal] = {}
+        self._encrypt = encrypt
         self._pool = BufferPool(max_free_bytes=4 * max_bulk_bytes)
         self._assembler = Assembler(
             max_bytes=max_bulk_bytes, allocate=lambda _, num_bytes: self._pool.take(num_bytes), discard=self._abandon
@@ -98,7 +108,7 @@ class ServerEndpoint:
         self._context: Context = zmq.Context()
         self._ipc_path: Path | None = None
         try:
-            self._open_sockets(keys)
+            self._open_sockets(keys, names=names)
             self.addresses = self._bind(
                 job=job, keys=keys, host=host, ipc_dir=ipc_dir, control_port=control_port, data_port=data_port
             )
@@ -108,9 +118,12 @@ class ServerEndpoint:
             self._outbox.close()
             raise
 
-    def _open_sockets(self, keys: JobKeys) -> None:
+    def _open_sockets(self, keys: JobKeys, *, names: Names) -> None:
         self._zap = ZapHandler(
-            self._context, worker_key=keys.worker.public, tickets=self._tickets, on_refused=self._note_denied
+            self._context,
+            key_ring=KeyRing(keys, names=names),
+            tickets=self._tickets,
+            on_refused=self._note_denied,
         )
         control, data = self._router(bulk=False), self._router(bulk=True)
         control.curve_server = True
@@ -118,8 +131,9 @@ class ServerEndpoint:
         control.zap_domain = CONTROL_DOMAIN
         data.plain_server = True
         data.zap_domain = DATA_DOMAIN
-        self._control_watch = ServerWatch(control, on_failed_handshake=self._note_failed_handshake)
-        self._data_watch = ServerWatch(data, on_failed_handshake=self._note_failed_handshake)
+        refuse = self._note_failed_handshake
+        self._control_watch = ServerWatch(control, max_waiting=_MAX_WAITING, on_failed_handshake=refuse)
+        self._data_watch = ServerWatch(data, max_waiting=_MAX_WAITING_DATA, on_failed_handshake=refuse)
         self._control = ControlChannel(
             control,
             membership=self._membership,
@@ -133,6 +147,7 @@ class ServerEndpoint:
             membership=self._membership,
             traffic=self.traffic,
             link_of=lambda peer: self._links.get(peer, "tcp"),
+            seal_of=self._seals.get,
             assembler=self._assembler,
             outbox=self._outbox,
             mappings=self._mappings,
@@ -159,20 +174,21 @@ class ServerEndpoint:
         control_port = bind(self._control.socket, host=host, port=control_port)
         data_port = bind(self._data.socket, host=host, port=data_port)
         if ipc_dir is not None:
-            self._ipc_path = self._bind_ipc(ipc_dir / f"{os.getpid()}-{data_port}.sock")
-        return {
-            "job": job,
-            "public_key": keys.server.public.decode(),
-            "control": f"tcp://{host}:{control_port}",
-            "data_tcp": f"tcp://{host}:{data_port}",
-            "data_ipc": str(self._ipc_path or ""),
-            "host": host_identity(),
-        }
+            self._ipc_path = self._bind_ipc(ipc_dir / f"{data_port}.sock")
+        return keys.sealed(
+            {
+                "job": job,
+                "control": f"tcp://{host}:{control_port}",
+                "data_tcp": f"tcp://{host}:{data_port}",
+                "data_ipc": str(self._ipc_path or ""),
+                "host": host_identity(),
+            }
+        )
 
     def _bind_ipc(self, path: Path) -> Path:
         if len(os.fsencode(path)) > _MAX_PATH_BYTES:
             raise TransportError(
-                f'"{path}" is too long for a socket ({_MAX_PATH_BYTES} bytes); use a shorter directory'
+                f'"{path}" is too long for a socket ({_MAX_PATH_BYTES} bytes); set TMPDIR to a shorter folder'
             )
         try:
             self._data.socket.bind(f"ipc://{path}")
@@ -228,8 +244,11 @@ class ServerEndpoint:
                 self._assembler.drop(peer)
             for peer in self._control_watch.take_gone(num_ended=num_control_ended):
                 self._unshare(peer)
+                self._seals.pop(peer, None)
                 self.peers.discard(peer)
                 incoming.append(Gone(peer=peer))
+            self._control_watch.thin_out()
+            self._data_watch.thin_out()
         return incoming
 
     def _welcome(self, control: Control) -> bool:
@@ -240,6 +259,10 @@ class ServerEndpoint:
         if link in ("ipc", "tcp"):
             self._links[control.peer] = link
             self._unshare(control.peer)
+            self._seals.pop(control.peer, None)
+            if link == "tcp" and (self._encrypt or control.body.get("encrypt") is not False):
+                welcome["seal"] = new_seal_key()
+                self._seals[control.peer] = Seal(welcome["seal"], at_server=True)
             welcome["ticket"] = self._tickets.issue(control.peer)
             if link == "ipc" and self._outbox.segments is not None:
                 welcome["memory"] = self._outbox.segments.offer.to_json()

@@ -1,8 +1,10 @@
 """ZeroMQ sockets as this transport sets them up, who is on this host, and what crossed the wire."""
 
+import contextlib
 import errno
 import functools
 import os
+import socket as tcp
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,12 +15,11 @@ import numpy as np
 import zmq
 
 from plesio.core.errors import TransportError
-from plesio.runtime.transport.wire import MAX_CONTROL_BYTES
 
 __all__ = [
     "CHUNK_BYTES",
+    "CONTROL_FRAME_BYTES",
     "IN_PLACE_FROM_BYTES",
-    "WHOLE_BYTES",
     "Context",
     "Link",
     "LinkBytes",
@@ -27,6 +28,7 @@ __all__ = [
     "bind",
     "choose_link",
     "configure",
+    "end_connection",
     "host_identity",
     "keep_received_memory",
 ]
@@ -35,19 +37,14 @@ Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 Link = Literal["ipc", "tcp"]
 
-CHUNK_BYTES = 2**22
-"""Body of a chunk. Those of 1 and 2 MiB take more processor time, those of 8 and 16 MiB lose the overlap of receiving a
-chunk with copying the one before."""
-
-WHOLE_BYTES = 24 * 2**20
-"""Payloads up to here travel in one piece and are read in place: that spares the receiver the copy, half of its
-processor time. Larger ones would be allocated anew each time (see `keep_received_memory`), which costs more than the
-copy of chunks."""
+CHUNK_BYTES = 2**20
+"""Body of a chunk. Larger ones are quicker, most of all where nothing is encrypted; but ZeroMQ takes the memory of a
+frame before it knows who sends it, so this times the connections that may wait is what strangers can occupy."""
 
 IN_PLACE_FROM_BYTES = 2**16
 """Smaller payloads are copied: that costs less than a message that gives shared memory back, and aligns them."""
 
-_RECEIVE_CHUNKS = 4
+_RECEIVE_CHUNKS = 16
 """Chunks that may wait in a receiver, per connection, before TCP holds the sender back."""
 
 _HEARTBEAT_MS = 5_000
@@ -57,14 +54,21 @@ _HEARTBEAT_TIMEOUT_MS = 30_000
 _HANDSHAKE_MS = 60_000
 """Longer than any client waits: a server that loads torch on a busy host answers late, which is no refusal."""
 
-_HEAD_BYTES = 1024
+_BACKLOG = 1024
+"""Connections that the kernel holds while ZeroMQ is busy accepting others."""
+
+CONTROL_FRAME_BYTES = 2**14
+"""A larger control message goes in several frames: ZeroMQ takes the memory of a frame before it knows who sends it."""
+
+_ENVELOPE_BYTES = 2**10
+"""More than the head of a chunk, CURVE and a seal add to a frame."""
 
 
 def configure(socket: Socket, *, bulk: bool) -> None:
     """Set the options all sockets share.
 
     Nothing is ever dropped for a full queue: senders queue without limit (references, not copies) and receivers hold
-    the sender back. A frame larger than any message of this protocol ends its connection before memory is taken.
+    the sender back. A frame larger than any of this protocol ends its connection before memory is taken.
 
     Args:
         socket: Not connected or bound yet.
@@ -73,7 +77,8 @@ def configure(socket: Socket, *, bulk: bool) -> None:
     socket.linger = 0
     socket.sndhwm = 0
     socket.rcvhwm = _RECEIVE_CHUNKS if bulk else 0
-    socket.maxmsgsize = WHOLE_BYTES if bulk else MAX_CONTROL_BYTES + _HEAD_BYTES
+    socket.maxmsgsize = (CHUNK_BYTES if bulk else CONTROL_FRAME_BYTES) + _ENVELOPE_BYTES
+    socket.backlog = _BACKLOG
     socket.handshake_ivl = _HANDSHAKE_MS
     socket.heartbeat_ivl = _HEARTBEAT_MS
     socket.heartbeat_timeout = _HEARTBEAT_TIMEOUT_MS
@@ -108,6 +113,16 @@ def bind(socket: Socket, *, host: str, port: int) -> int:
     endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
     return int(endpoint.rsplit(b":", 1)[1].rstrip(b"\0"))
+
+
+def end_connection(descriptor: int) -> None:
+    """End a connection of ZeroMQ's, which closes the descriptor itself when it notices."""
+    with contextlib.suppress(OSError):  # it has ended by itself
+        connection = tcp.socket(fileno=descriptor)
+        try:
+            connection.shutdown(tcp.SHUT_RDWR)
+        finally:
+            connection.detach()
 
 
 def host_identity() -> str:

@@ -1,26 +1,47 @@
-"""Connections as ZeroMQ's socket monitor reports them: which were refused, and whose have ended."""
+"""Connections as ZeroMQ's socket monitor reports them: which were refused, and whose have ended.
 
+Anybody can open a connection, and each costs a descriptor and memory until it is let in. ZeroMQ has no limit for that,
+so `ServerWatch` keeps one: beyond it, it ends the connection that has waited longest among those of the address that
+has most of them waiting. So who floods a server is in the way of nobody else, unless from the same address; and there
+a worker needs a few milliseconds to be let in, and tries again if it was in the crowd.
+"""
+
+import contextlib
+import heapq
+import resource
+import socket as tcp
+import struct
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from plesio.core.errors import TransportError
-from plesio.runtime.transport.sockets import Socket
+from plesio.runtime.transport.sockets import Socket, end_connection
 
 __all__ = ["ClientWatch", "ServerWatch"]
 
-_FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_OF_CLIENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED | zmq.EVENT_DISCONNECTED
+_OF_SERVERS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+"""Not what fails to be accepted: without a descriptor to be had ZeroMQ reports that as fast as it can."""
+
+_EVENT = struct.Struct("=HI")
+"""The event and its value, in the first frame of two (zmq_socket_monitor(3))."""
+
+_WAITING_PART = 8
+_MAX_CUT = 5
+"""How often a client's connection may end before it stands until that counts as refused: a crowd may be the reason."""
 
 
 class _Monitor:
     """The event stream of one socket."""
 
-    def __init__(self, socket: Socket) -> None:
+    def __init__(self, socket: Socket, *, events: int) -> None:
         self._watched = socket
         address = f"inproc://plesio-monitor-{id(self)}"
-        socket.monitor(address, zmq.EVENT_ALL)
+        socket.monitor(address, events)
         self.socket: Socket = socket.context.socket(zmq.PAIR)
         self.socket.linger = 0
         self.socket.rcvhwm = 0  # a full queue would stop ZeroMQ's own thread
@@ -28,11 +49,13 @@ class _Monitor:
 
     def read(self) -> list[tuple[int, int]]:
         """The events since the last call, each with its value."""
-        events = []
-        while self.socket.poll(0):
-            message = parse_monitor_message(self.socket.recv_multipart())
-            events.append((int(message["event"]), int(message["value"])))
-        return events
+        events: list[tuple[int, int]] = []
+        while True:
+            try:
+                event, _ = self.socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return events
+            events.append(_EVENT.unpack(event))
 
     def close(self) -> None:
         """Stop the stream."""
@@ -44,7 +67,9 @@ class _Monitor:
 class _Connection:
     serial: int
     descriptor: int
+    address: str = ""
     peer: bytes | None = None
+    dismissed: bool = False
 
 
 class ServerWatch:
@@ -59,11 +84,13 @@ class ServerWatch:
 
     Args:
         socket: Before it is bound.
+        max_waiting: Connections that may wait to be let in; fewer where the process may have few descriptors.
         on_failed_handshake: Called for each connection that never was one.
     """
 
-    def __init__(self, socket: Socket, *, on_failed_handshake: Callable[[], None]) -> None:
-        self._monitor = _Monitor(socket)
+    def __init__(self, socket: Socket, *, max_waiting: int, on_failed_handshake: Callable[[], None]) -> None:
+        self._monitor = _Monitor(socket, events=_OF_SERVERS)
+        self._max_waiting = min(max_waiting, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _WAITING_PART)
         self.socket = self._monitor.socket
         self._on_failed_handshake = on_failed_handshake
         self._num_accepted = 0
@@ -102,9 +129,30 @@ class ServerWatch:
         """Take in what has happened."""
         for event, value in self._monitor.read():
             if event == zmq.EVENT_ACCEPTED:
-                self._live[value] = _Connection(self._next_serial(), value)
+                self._live[value] = _Connection(self._next_serial(), value, _address(value))
             elif event == zmq.EVENT_DISCONNECTED and value in self._live:
                 self._ended.append(self._live.pop(value))
+
+    def thin_out(self) -> None:
+        """End connections that wait to be let in, where there are too many.
+
+        To be called when the socket has been read to the end, so that all that were let in are known.
+        """
+        waiting = [one for one in self._live.values() if one.peer is None and not one.dismissed]
+        num_over = len(waiting) - self._max_waiting
+        if num_over <= 0:
+            return
+        crowds: defaultdict[str, deque[_Connection]] = defaultdict(deque)  # by address, the oldest first
+        for one in waiting:
+            crowds[one.address].append(one)
+        largest = [(-len(crowd), address) for address, crowd in crowds.items()]
+        heapq.heapify(largest)
+        for _ in range(num_over):
+            size, address = largest[0]
+            oldest = crowds[address].popleft()
+            oldest.dismissed = True
+            end_connection(oldest.descriptor)
+            heapq.heapreplace(largest, (size + 1, address))
 
     def _next_serial(self) -> int:
         self._num_accepted += 1
@@ -149,7 +197,8 @@ class ClientWatch:
     """
 
     def __init__(self, socket: Socket) -> None:
-        self._monitor = _Monitor(socket)
+        self._monitor = _Monitor(socket, events=_OF_CLIENTS)
+        self._num_cut = 0
         self.socket = self._monitor.socket
         self.established = False
         """The handshake was completed; stays true."""
@@ -163,9 +212,11 @@ class ClientWatch:
         for event, _ in self._monitor.read():
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.established = True
-            elif event & _FAILED or event == zmq.EVENT_DISCONNECTED:
-                self.lost = self.established
-                self.refused = not self.established
+            elif self.established:
+                self.lost = True
+            else:
+                self._num_cut += 1
+                self.refused = self.refused or bool(event & _REFUSED) or self._num_cut == _MAX_CUT
 
     def check(self, address: str) -> None:
         """Raise when the connection is lost.
@@ -180,3 +231,14 @@ class ClientWatch:
     def close(self) -> None:
         """Stop watching."""
         self._monitor.close()
+
+
+def _address(descriptor: int) -> str:
+    """Where a connection comes from; empty on this host's own socket file, or when it has ended already."""
+    with contextlib.suppress(OSError):
+        connection = tcp.socket(fileno=descriptor)
+        try:
+            return str(connection.getpeername()[0]) if connection.family != tcp.AF_UNIX else ""
+        finally:
+            connection.detach()
+    return ""

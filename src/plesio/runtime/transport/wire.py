@@ -5,8 +5,8 @@ A *bulk* message (a push, or the answer to a pull) travels as one or more chunks
     head   64 bytes, little endian, then (first chunk only) the JSON of ``meta``
     body   the bytes of this chunk
 
-The head says which form the body has: a part of the payload, the whole of it, or, between processes of one host, a
-*reference* to shared memory: 12 bytes that name a segment (see `Mappings`).
+Between hosts both frames are encrypted (see `Seal`). The head says which form the body has: a part of the payload, or,
+between processes of one host, a *reference* to shared memory: 12 bytes that name a segment (see `Mappings`).
 
 A *control* message is one frame: a head of 20 bytes, then a JSON object. Heads name the job by a digest and carry the
 generation of the membership, so that a message of another job, or one that was on its way when the membership changed,
@@ -73,9 +73,7 @@ class Form(IntEnum):
 
     PART = 0
     """A part of the payload, to be copied to its place; also an empty payload."""
-    WHOLE = 1
-    """All of it, which the receiver may leave where it is."""
-    REFERENCE = 2
+    REFERENCE = 1
     """A `Reference` to all of it."""
 
 
@@ -91,6 +89,8 @@ class Refusal(StrEnum):
     """A CURVE key that is not this job's."""
     TICKET = "ticket"
     """A data connection without a ticket of this server, or speaking for another worker."""
+    SEAL = "seal"
+    """A bulk message that was tampered with on its way; its connection is ended."""
     FOREIGN_JOB = "foreign_job"
     """A message of another job."""
     FOREIGN_GENERATION = "foreign_generation"

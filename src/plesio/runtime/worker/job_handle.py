@@ -50,8 +50,8 @@ class JobHandle(Protocol):
     clock: Clock
     meet_s: float
 
-    def servers(self, count: int) -> Sequence[ServerConnection]:
-        """Connections to the first ``count`` servers."""
+    def servers(self, count: int, *, folder: Path | None) -> Sequence[ServerConnection]:
+        """Connections to the first ``count`` servers, which may write results to ``folder``."""
         ...
 
     def heartbeat(self) -> Pulse:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch.distributed as dist
 
-from plesio.core.errors import PlesioError, TransportError, WorkerLostError
+from plesio.core.errors import DataError, PlesioError, TransportError, WorkerLostError
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
 from plesio.protocol.figures import RunInfo
@@ -172,6 +172,10 @@ class DistributedWorld:
             status: How it ended for this worker.
             error: Why it failed, if it did.
             in_rack: Whether this worker is one of a rack that shares the store: other racks go on without it.
+
+        Raises:
+            TransportError: The server did not answer.
+            DataError: The run has finished, and its figures could not be written.
         """
         try:
             if self._heartbeat is not None:
@@ -181,8 +185,11 @@ class DistributedWorld:
                 # wait for it: Gloo wakes them when this process has ended, and they know of the error by then
                 failing_s = FAREWELL_S if self._policy.has_collectives else GOODBYE_S
                 timeout_s = None if status == "finished" else failing_s
-                self._result = self.client.await_message(RunEnded, timeout_s=timeout_s).result
+                ended = self.client.await_message(RunEnded, timeout_s=timeout_s)
+                self._result = ended.result
                 self._job.next_run()
+                if ended.unwritten is not None and status == "finished":
+                    raise DataError(ended.unwritten)
         except TransportError as failure:
             if status == "finished":
                 raise

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError, TransportError, WorkerLostError
@@ -132,7 +133,7 @@ class VirtualJob:
         self._group: VirtualGroup | None = None
         self._collective_bytes = 0
 
-    def servers(self, count: int) -> Sequence[WorkerLine]:
+    def servers(self, count: int, *, folder: Path | None) -> Sequence[WorkerLine]:
         """Connections to the first ``count`` servers."""
         while len(self._lines) < count:
             self._lines.append(
