@@ -226,8 +226,7 @@ class Coordinator:
                 self._checkpoints.ask()
                 return []
             case BooksPage(text=text):
-                if worker == 0:
-                    self._checkpoints.add(text)
+                self._checkpoints.add(text, worker=worker)
                 return self._begin_if_all_are_there(now_s=now_s)
             case Goodbye():
                 return self._bye(worker, message, now_s=now_s)

@@ -85,9 +85,9 @@ class Checkpoints:
             )
         return "this worker's checkpoints differ from the others' (whether there are any, and how often)"
 
-    def add(self, page: str) -> None:
-        """A page of the books of the run that is resumed has come."""
-        if self._saving is not None and len(self._pages) < self._saving.num_pages:
+    def add(self, page: str, *, worker: int) -> None:
+        """A page of the books of the run that is resumed has come from a worker; worker 0's count."""
+        if worker == 0 and self._saving is not None and len(self._pages) < self._saving.num_pages:
             self._pages.append(page)
 
     def begin(self, *, workers: Sequence[int], now_s: float) -> Steer | None:
