@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.utils import _create_file_view
 
 from plesio.core.errors import DataError
 
-__all__ = ["StateDict", "read"]
+__all__ = ["StateDict", "plain", "read"]
 
 StateDict = dict[str, Any]
 
@@ -58,6 +58,20 @@ def read(path: Path) -> StateDict:
     state: StateDict = dict(unflatten_state_dict(flat, table.planner_data))
     state["optimizer"].setdefault("state", {})  # a table without entries is not in the file
     return state
+
+
+def plain(state: StateDict) -> StateDict:
+    """The same as a model's and an optimizer's ``state_dict`` have it: there parameters have numbers, not names."""
+    groups = state["optimizer"]["param_groups"]
+    names = [name for group in groups for name in group["params"]]
+    number = {name: index for index, name in enumerate(names)}
+    return {
+        "model": state["model"],
+        "optimizer": {
+            "state": {number[name]: values for name, values in state["optimizer"]["state"].items()},
+            "param_groups": [{**group, "params": [number[name] for name in group["params"]]} for group in groups],
+        },
+    }
 
 
 class _Table(pickle.Unpickler):
