@@ -96,14 +96,18 @@ def launch(
         return _join(script, args, num_workers=num_workers, address=join, checkpoints=checkpoints)
     began_unix_s = time.time()
     for number in range(restarts + 1):
-        setting = checkpoints
+        setting, started_unix_s = checkpoints, time.time()
         if checkpoints is not None and _latest(checkpoints, since_unix_s=began_unix_s) is not None:
             setting = replace(checkpoints, resume="auto")  # the latest is of this run, whatever it began with
         outcome, begun_unix_s = _host(script, args, num_workers=num_workers, port=port, checkpoints=setting)
         failed = bool(outcome.endings) and all(ending.status for ending in outcome.endings)
-        if outcome.stopped or not failed or begun_unix_s is None or number == restarts:
+        if outcome.stopped or not failed or number == restarts:
             return outcome.status
         assert checkpoints is not None, "checked above"
+        if begun_unix_s is None:  # one worker alone meets nobody; where it has saved something, it had begun
+            if _latest(checkpoints, since_unix_s=started_unix_s) is None:
+                return outcome.status
+            begun_unix_s = started_unix_s
         lost = _lost(checkpoints, outcome, since_unix_s=began_unix_s, begun_unix_s=begun_unix_s)
         print(f"plesio: {lost}; restart {number + 1} of {restarts}", file=sys.stderr, flush=True)
     raise AssertionError("the last attempt returns")
