@@ -60,7 +60,7 @@ import os, sys
 from plesio.runtime.supervisor import WorkerCommand, supervise
 commands = [WorkerCommand(rank=rank, argv=[sys.executable, "-u", {str(script)!r}],
                           environment={{**os.environ, "RANK": str(rank)}}) for rank in range({num_workers})]
-sys.exit(supervise(commands, prepare=lambda: None, grace_s={grace_s}))
+sys.exit(supervise(commands, prepare=lambda: None, grace_s={grace_s}).status)
 """
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=script.parent

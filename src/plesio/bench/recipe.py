@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from plesio.bench.recipe_checkpoint import CheckpointSection
 from plesio.bench.recipe_errors import explain
 from plesio.bench.recipe_section import Section, as_finding, recipe_folder
 from plesio.bench.recipe_workers import WorkersSection
@@ -111,6 +112,7 @@ class Recipe(Section):
     task: TaskSection
     run: RunSection
     workers: WorkersSection
+    checkpoint: CheckpointSection | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -158,6 +160,7 @@ def load_recipe(
     policies: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
     cluster: Cluster | None = None,
+    checkpoint: Mapping[str, Any] | None = None,
 ) -> Recipe:
     """The recipe in a TOML file.
 
@@ -166,6 +169,8 @@ def load_recipe(
         policies: Specs that take the place of the file's (``--policies``).
         seeds: Seeds that take the place of the file's (``--seeds``).
         cluster: Takes the place of the file's (``--cluster``).
+        checkpoint: Keys of ``[checkpoint]`` that take the place of the file's; a folder is relative to the working
+            directory (``--checkpoint``, ``--every``, ``--keep``).
 
     Raises:
         ConfigError: The file is missing or is no TOML, or a key or value in it cannot be used. Two lines at most.
@@ -176,10 +181,11 @@ def load_recipe(
         ("run", "policies", None if policies is None else list(policies)),
         ("run", "seeds", None if seeds is None else list(seeds)),
         ("workers", "cluster", cluster),
+        *(("checkpoint", key, value) for key, value in (checkpoint or {}).items()),
     ):
         if value is not None and isinstance(data.setdefault(table, {}), dict):
             data[table][key] = value
-            flags[table, key] = f"--{key}"
+            flags[table, key] = "--checkpoint" if key == "folder" else f"--{key}"
     return make_recipe(data, folder=path.parent, where=str(path), flags=flags)
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from plesio.bench.compare import run_comparison
 from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
@@ -57,7 +58,7 @@ def run_sweep(
         folder.mkdir(parents=True, exist_ok=True)
         there = with_bandwidth(cluster, bytes_per_s=parse_bandwidth(bandwidth))
         swept[bandwidth] = run_comparison(
-            recipe.model_copy(update={"workers": recipe.workers.model_copy(update={"cluster": there})}),
+            _with_cluster(recipe, there, part=folder.name, resume=resume),
             out=folder,
             resume=resume,
             progress=_PartOfSweep(
@@ -67,6 +68,15 @@ def run_sweep(
             calibration=calibration,
         )
     return swept
+
+
+def _with_cluster(recipe: Recipe, cluster: Cluster, *, part: str, resume: bool) -> Recipe:
+    """The recipe on another cluster, with checkpoints in a folder of its own."""
+    update: dict[str, Any] = {"workers": recipe.workers.model_copy(update={"cluster": cluster})}
+    if recipe.checkpoint is not None:
+        apart = {"folder": recipe.checkpoint.folder / part, **({} if resume else {"resume": "no"})}
+        update["checkpoint"] = recipe.checkpoint.model_copy(update=apart)
+    return recipe.model_copy(update=update)
 
 
 def check_sweep(recipe: Recipe, *, calibration: Calibration | None = None) -> None:

@@ -96,6 +96,7 @@ def train(
         policy=assignment.policy,
         trace=assignment.folder,
         total_samples=budget,
+        **_checkpoints(recipe, assignment),
         options=JoinOptions(
             num_servers=recipe.run.servers,
             snapshot_every=recipe.run.evaluate_every or num_samples,
@@ -107,6 +108,8 @@ def train(
     with session:
         num_steps = max(1, math.ceil(budget / (own.batch_size * place.num_workers)))
         schedule = own.schedule(optimizer, num_steps)
+        if schedule is not None:
+            session.register(schedule=schedule)
         for batch in session.shard(DataLoader(data, batch_size=own.batch_size), samples=budget):
             loss = own.loss(model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -115,6 +118,14 @@ def train(
                 schedule.step()
         session.finish(lambda: own.metric(model))
     return session.report().to_json() if place.rank == 0 else None
+
+
+def _checkpoints(recipe: Recipe, assignment: Assignment) -> dict[str, Any]:
+    """What ``join`` is told of them: each run has a folder of its own, which is named as that of its traces."""
+    if recipe.checkpoint is None:
+        return {}
+    told = recipe.checkpoint.model_dump()
+    return {"checkpoint": told.pop("folder") / assignment.folder.name, **told}
 
 
 def _length(data: Any) -> int:

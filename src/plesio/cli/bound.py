@@ -41,7 +41,7 @@ class _Bounds(typer.core.TyperGroup):
 
 app = typer.Typer(
     name="bound",
-    help="Evaluate a theorem: what bounds error, time, memory or traffic.",
+    help="Evaluate a theorem: what bounds error, time or memory.",
     epilog=EXAMPLES,
     cls=_Bounds,
     rich_markup_mode=None,

@@ -37,10 +37,12 @@ Examples:
   plesio compare recipes/demo.toml --out runs/demo
   plesio compare recipes/demo.toml --out runs/two --policies bsp,ssp:8 --seeds 0,1
   plesio compare recipes/demo.toml --out runs/demo --resume
+  plesio compare recipes/demo.toml --out runs/demo --checkpoint runs/checkpoints --every "1 min"
   plesio compare recipes/demo.toml --out runs/virtual --world virtual --cluster 4x1gbe
   plesio compare recipes/demo.toml --out runs/virtual --world virtual --calibration calibration.json
 \b
-Ctrl-C stops all workers and keeps the runs that are finished; --resume goes on."""
+Ctrl-C stops all workers and keeps the runs that are finished; --resume goes on, with
+checkpoints also in the midst of a run."""
 
 OUTPUT_NAMES = ("results.json", "setting.json", "report.html", "runs")
 """What a comparison writes into its folder, and all that ``--overwrite`` removes from it."""
@@ -70,13 +72,15 @@ policy, and writes results.json, the traces and report.html.
 def compare() -> Any:
     """Train under several policies and seeds; show what each costs."""
     from plesio.bench.recipe import RunSection
+    from plesio.bench.recipe_checkpoint import CheckpointSection
     from plesio.bench.recipe_workers import WorkersSection
-    from plesio.cli.recipe_options import RECIPES, key_option
+    from plesio.cli.recipe_options import RECIPES, checkpoint_options, key_option
 
     inputs = (
         key_option(RunSection, "policies", metavar="POLICY,...", instead=RECIPES),
         key_option(RunSection, "seeds", metavar="SEED,...", instead=RECIPES),
         key_option(WorkersSection, "cluster", metavar="NAME|FILE", instead=RECIPES),
+        *checkpoint_options(CheckpointSection, instead=RECIPES),
     )
     more = {
         "recipe": (RecipeFile, inspect.Parameter.empty),
@@ -100,6 +104,8 @@ def _compare(
     calibration: Path | None,
 ) -> int:
     loaded = load(recipe, given)
+    if loaded.checkpoint is not None and not resume:  # what is in its folder is of runs that are to be done anew
+        loaded = loaded.model_copy(update={"checkpoint": loaded.checkpoint.model_copy(update={"resume": "no"})})
     for option, value in (("--cluster", given.get("cluster")), ("--calibration", calibration)):
         if value is not None and world is WorldChoice.PROCESS:
             raise ConfigError(f"{option} {value} describes the virtual world; add --world virtual")
@@ -143,6 +149,7 @@ def load(recipe: Path, given: Mapping[str, str], *, policies: Sequence[str] | No
         ConfigError: The file or an option cannot be used.
     """
     from plesio.bench.recipe import load_recipe
+    from plesio.cli.recipe_options import checkpoint_table
     from plesio.cost.cluster import parse_cluster
 
     if policies is None and "policies" in given:
@@ -152,6 +159,7 @@ def load(recipe: Path, given: Mapping[str, str], *, policies: Sequence[str] | No
         policies=policies,
         seeds=split_seeds(given["seeds"]) if "seeds" in given else None,
         cluster=parse_cluster(given["cluster"]) if "cluster" in given else None,
+        checkpoint=checkpoint_table(given),
     )
     warn_of_code(recipe, task=loaded.task.name)
     return loaded

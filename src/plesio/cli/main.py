@@ -12,6 +12,7 @@ import typer
 from plesio.cli import (
     bound,
     calibrate,
+    checkpoint,
     compare,
     estimate,
     explain,
@@ -55,6 +56,7 @@ app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
 app.command("policies", epilog=policies.EXAMPLES)(policies.policies)
 app.add_typer(study.app)
 app.add_typer(bound.app)
+app.add_typer(checkpoint.app)
 app.command("tasks", epilog=tasks.EXAMPLES)(tasks.tasks)
 
 

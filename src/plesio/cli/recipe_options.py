@@ -1,6 +1,8 @@
 """Options that stand for keys of a recipe: what they mean and what they may be is read off the recipe's tables."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plesio.core.inputs import Input, Written, input_of
@@ -8,7 +10,7 @@ from plesio.core.inputs import Input, Written, input_of
 if TYPE_CHECKING:
     from plesio.bench.recipe_section import Section
 
-__all__ = ["RECIPES", "key_option", "table_option"]
+__all__ = ["RECIPES", "checkpoint_options", "checkpoint_table", "key_option", "table_option"]
 
 RECIPES = "the recipe's"
 """What holds where an option that replaces a key of a recipe file is not given."""
@@ -30,3 +32,19 @@ def table_option(section: "type[Section]", key: str, *, table: "type[Section]") 
     """The option for a key that is a table itself, ``--stalls probability=0.01,factor=10``; its help lists the keys."""
     found = key_option(section, key, metavar="KEY=VALUE,...", instead="none")
     return replace(found, help=f"{found.help.rstrip('.')}. Keys: {', '.join(table.model_fields)}.")
+
+
+def checkpoint_options(section: "type[Section]", *keys: str, instead: str = "") -> tuple[Input, ...]:
+    """The options for ``[checkpoint]``: ``--checkpoint`` for its folder, ``--every``, ``--keep``, and more ``keys``."""
+    return (
+        key_option(section, "folder", option="checkpoint", metavar="DIR", instead="none"),
+        key_option(section, "every", metavar="TIME|STEPS", instead=instead or "10 min"),
+        key_option(section, "keep", metavar="N", instead=instead or "3"),
+        *(key_option(section, key) for key in keys),
+    )
+
+
+def checkpoint_table(given: Mapping[str, Any]) -> dict[str, Any]:
+    """``[checkpoint]`` as the options say it; a folder is relative to the working directory."""
+    table = {key: given[key] for key in ("every", "keep", "resume") if key in given}
+    return table | ({"folder": str(Path(given["folder"]).absolute())} if "folder" in given else {})

@@ -5,12 +5,16 @@ from typing import Annotated
 
 import typer
 
+from plesio.core.errors import ConfigError
+
 __all__ = ["EXAMPLES", "run"]
 
 EXAMPLES = """\b
 Examples:
   plesio run --workers 4 train.py --lr 0.1
   plesio run --join 127.0.0.1:41234 train.py --lr 0.1
+  plesio run --workers 4 --checkpoint runs/ck --every "500 steps" train.py
+  plesio run --workers 4 --checkpoint runs/ck --restarts 3 train.py
 \b
 Options of plesio come before the script; what follows it is the script's own.
 Every line the workers print has its worker's rank in front."""
@@ -25,12 +29,35 @@ def run(
         typer.Option("--join", metavar="HOST:PORT", help="Add workers to a running job; it printed this address."),
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Port of the job's store; 0 is any free one.")] = 0,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", metavar="DIR", help="Folder for checkpoints; go on from the latest one there."),
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="TIME|STEPS", help="Between two of them. [default: 10 min]")
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", help="How many are kept, the latest. [default: 3]")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="auto|no|PATH", help="What to go on from. [default: auto]")
+    ] = None,
+    restarts: Annotated[
+        int, typer.Option("--restarts", metavar="N", min=0, help="How often a run that fails goes on by itself.")
+    ] = 0,
 ) -> int:
     """Run a training script in N local processes.
 
     They get torchrun's variables, so plesio.join() and torch.distributed find each other. When a worker fails the
-    others go on. Ctrl-C stops them all.
+    others go on. Ctrl-C stops them all. Checkpoints are for scripts whose plesio.join() says nothing of them. With
+    --restarts, a run whose workers have all failed goes on from its last checkpoint; one that was refused does not.
     """
+    from plesio.runtime.checkpoints.setting import CheckpointSetting
     from plesio.runtime.launcher import launch
 
-    return launch(script, args or [], num_workers=workers, join=join, port=port)
+    told = {"every": every, "keep": keep, "resume": resume}
+    given = {name: value for name, value in told.items() if value is not None}
+    if given and checkpoint is None:
+        raise ConfigError(f"--{next(iter(given))} is about checkpoints; add --checkpoint DIR")
+    setting = None if checkpoint is None else CheckpointSetting(folder=checkpoint, **given)  # type: ignore[arg-type]
+    return launch(script, args or [], num_workers=workers, join=join, port=port, checkpoints=setting, restarts=restarts)

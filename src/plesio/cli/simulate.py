@@ -34,6 +34,7 @@ Examples:
   plesio simulate digits --workers 16 --cluster 2-racks --slowdowns factor=3,every=5s,lasting=1s
   plesio simulate digits --policy asp --lose 2@1.5s --join 3s
   plesio simulate digits --policy asp --failures mtbf=20s,rejoin_after=2s
+  plesio simulate digits --checkpoint runs/checkpoints --every "100 steps"
 \b
 Gradients are real; how long computing and sending take is modelled. A script is run
 as each of the workers, and its plesio.join finds the others; what follows -- is its own.
@@ -60,6 +61,10 @@ FLAGS: Mapping[tuple[str, ...], str] = {
     ("task", "batch_size"): "--batch-size",
     ("run", "target"): "--target",
     ("run", "epochs"): "--epochs",
+    ("checkpoint", "folder"): "--checkpoint",
+    ("checkpoint", "every"): "--every",
+    ("checkpoint", "keep"): "--keep",
+    ("checkpoint", "resume"): "--resume",
 }
 """Options whose values stand in a recipe as they are."""
 
@@ -115,9 +120,10 @@ def simulate() -> Any:
 def _inputs() -> "tuple[Input, ...]":
     """The options that are keys of a recipe."""
     from plesio.bench.recipe import RunSection, TaskSection
+    from plesio.bench.recipe_checkpoint import CheckpointSection
     from plesio.bench.recipe_step_time import SlowdownsSection, StallsSection
     from plesio.bench.recipe_workers import FailuresSection, WorkersSection
-    from plesio.cli.recipe_options import key_option, table_option
+    from plesio.cli.recipe_options import checkpoint_options, key_option, table_option
 
     times, usual = "TIME|KIND:TIME,...", f"as calibrated, or {STEP_TIME}"
     return (
@@ -130,6 +136,7 @@ def _inputs() -> "tuple[Input, ...]":
         key_option(TaskSection, "batch_size"),
         key_option(RunSection, "epochs", default=4.0),
         key_option(RunSection, "target"),
+        *checkpoint_options(CheckpointSection, "resume"),
     )
 
 
@@ -149,6 +156,7 @@ def _simulate(
     overwrite: bool,
 ) -> int:
     from plesio.cli.compare import print_results
+    from plesio.cli.recipe_options import checkpoint_table
     from plesio.cost import calibration as calibrations
     from plesio.policies import parse_policy
 
@@ -168,8 +176,17 @@ def _simulate(
     overwrite = overwrite or out is None
     out = out or Path("runs/simulation")
     batch_size, target = given.get("batch_size"), given.get("target")
+    checkpoint = checkpoint_table(given)
     if what.endswith(".py") and ":" not in what:
-        _refuse_for_script(what, {"--batch-size": batch_size, "--option": option, "--target": target})
+        _refuse_for_script(
+            what,
+            {
+                "--batch-size": batch_size,
+                "--option": option,
+                "--target": target,
+                **{FLAGS["checkpoint", key]: value for key, value in checkpoint.items()},
+            },
+        )
         run: Any = {"policy": spec, "seed": seed, "calibration": measured, "out": out}
         runs = _simulate_script(Path(what), args or [], workers=table, overwrite=overwrite, **run)
     else:
@@ -180,6 +197,7 @@ def _simulate(
             "task": {"name": what, "batch_size": batch_size, "options": _options(option or ())},
             "run": {"policies": [spec], "seeds": [seed], "epochs": epochs, "target": target},
             "workers": table,
+            **({"checkpoint": checkpoint} if checkpoint else {}),
         }
         runs = _simulate_task(recipe, calibration=measured, out=out, overwrite=overwrite)
     print_results(out)

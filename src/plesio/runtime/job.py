@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ from plesio.runtime.transport.job_secret import (
 )
 from plesio.runtime.transport.seal import wants_encryption
 from plesio.runtime.transport.tcp_traffic import TcpTraffic
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import BEGUN_KEY, Place
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.heartbeat import Heartbeat
@@ -85,7 +86,7 @@ class Job:
         self._context: zmq.Context[Any] = zmq.Context()
         try:
             given = given_secret(num_hosts=place.num_hosts)
-            self._store = self._meet()
+            self._base, self._store = self._meet()
             if place.rank == 0:
                 self._store.set("job", uuid.uuid4().hex)
             self._job = self._get("job")
@@ -96,7 +97,8 @@ class Job:
             self.close()
             raise
 
-    def _meet(self) -> Store:
+    def _meet(self) -> tuple[Store, Store]:
+        """The store of whoever started the workers, and this job's part of it."""
         place = self.place
         hosts_store = place.rank == 0 and not place.agent_hosts_store
         try:
@@ -124,7 +126,7 @@ class Job:
             store.set(f"{prefix}/current", str(number))
         meeting = PrefixStore(f"{prefix}/{number}", store)
         meeting.set(f"here/{place.rank}", "")
-        return meeting
+        return store, meeting
 
     def _agree_on_secret(self) -> str:
         if not may_publish():
@@ -354,6 +356,11 @@ class Job:
                 pipe.close()
         self._servers.clear()
         self._server_folders.clear()
+
+    def begun(self) -> None:
+        """A run has begun: whoever started the workers knows from here on that it was not refused."""
+        if self.place.rank == 0 and not self._base.check([BEGUN_KEY]):
+            self._base.set(BEGUN_KEY, str(time.time()))
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""

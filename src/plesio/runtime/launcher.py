@@ -7,6 +7,9 @@ a running job takes more workers: a second launcher (``--join``) draws ranks fro
 The store has no authentication, so the job's secret is not in it. Workers have it in their environment; a second
 launcher derives it as the first one did, which only the same user can, or is given it
 (`plesio.runtime.transport.job_secret`).
+
+A run whose workers have all failed is started again from its last checkpoint, as often as it was asked for. One that
+was stopped is not, nor one that never began: what was refused once would be refused again.
 """
 
 import os
@@ -14,15 +17,21 @@ import queue
 import socket
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plesio.core.errors import ConfigError, TransportError
-from plesio.runtime.supervisor import WorkerCommand, supervise
+from plesio.core.errors import ConfigError, DataError, TransportError
+from plesio.core.units import counted, format_seconds
+from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
+from plesio.runtime.checkpoints.setting import CheckpointSetting
+from plesio.runtime.supervisor import Outcome, WorkerCommand, supervise
 from plesio.runtime.transport.job_secret import SECRET_VARIABLE, given_secret, secret_of_user
+from plesio.runtime.worker.environment import BEGUN_KEY
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -42,7 +51,16 @@ _HOST = "127.0.0.1"
 _JOIN_TIMEOUT_S = 5.0
 
 
-def launch(script: Path, args: Sequence[str] = (), *, num_workers: int, join: str | None = None, port: int = 0) -> int:
+def launch(
+    script: Path,
+    args: Sequence[str] = (),
+    *,
+    num_workers: int,
+    join: str | None = None,
+    port: int = 0,
+    checkpoints: CheckpointSetting | None = None,
+    restarts: int = 0,
+) -> int:
     """Run ``python script args...`` in ``num_workers`` processes until all have ended.
 
     Their output appears line by line with ``[rank]`` in front; see `plesio.runtime.supervisor` for how they are ended.
@@ -53,6 +71,8 @@ def launch(script: Path, args: Sequence[str] = (), *, num_workers: int, join: st
         num_workers: Processes to start.
         join: ``HOST:PORT`` of a running job that the processes become workers of; None starts a job.
         port: Where the job's store listens; 0 is any free port.
+        checkpoints: What the workers' ``plesio.join`` is told of checkpoints; None is nothing.
+        restarts: How often a run that fails is started again from its last checkpoint.
 
     Returns:
         0 if all succeeded; 128 + the signal's number if a signal stopped the job; else the status of the worker that
@@ -66,13 +86,62 @@ def launch(script: Path, args: Sequence[str] = (), *, num_workers: int, join: st
         raise ConfigError(f"there is no script {script}" + (": it is a folder" if script.is_dir() else ""))
     if num_workers < 1:
         raise ConfigError(f"--workers {num_workers}: write 1 or more")
+    if restarts and checkpoints is None:
+        raise ConfigError(
+            f"--restarts {restarts}: a run that is started again goes on from a checkpoint; add --checkpoint DIR"
+        )
+    if restarts and join is not None:
+        raise ConfigError(f"--restarts {restarts} is for a whole job; leave it out with --join")
     if join is not None:
-        return _join(script, args, num_workers=num_workers, address=join)
-    return _host(script, args, num_workers=num_workers, port=port)
+        return _join(script, args, num_workers=num_workers, address=join, checkpoints=checkpoints)
+    began_unix_s = time.time()
+    for number in range(restarts + 1):
+        setting, started_unix_s = checkpoints, time.time()
+        if checkpoints is not None and _latest(checkpoints, since_unix_s=began_unix_s) is not None:
+            setting = replace(checkpoints, resume="auto")  # the latest is of this run, whatever it began with
+        outcome, begun_unix_s = _host(script, args, num_workers=num_workers, port=port, checkpoints=setting)
+        failed = bool(outcome.endings) and all(ending.status for ending in outcome.endings)
+        if outcome.stopped or not failed or number == restarts:
+            return outcome.status
+        assert checkpoints is not None, "checked above"
+        if begun_unix_s is None:  # one worker alone meets nobody; where it has saved something, it had begun
+            if _latest(checkpoints, since_unix_s=started_unix_s) is None:
+                return outcome.status
+            begun_unix_s = started_unix_s
+        lost = _lost(checkpoints, outcome, since_unix_s=began_unix_s, begun_unix_s=begun_unix_s)
+        print(f"plesio: {lost}; restart {number + 1} of {restarts}", file=sys.stderr, flush=True)
+    raise AssertionError("the last attempt returns")
 
 
-def _host(script: Path, args: Sequence[str], *, num_workers: int, port: int) -> int:
-    """Start a job.
+def _latest(checkpoints: CheckpointSetting, *, since_unix_s: float) -> Manifest | None:
+    """Of the checkpoints that were taken since then."""
+    for path in reversed(Folder(checkpoints.folder).all()):
+        try:
+            manifest = read_manifest(path)
+        except DataError:
+            continue
+        return manifest if manifest.created_unix_s >= since_unix_s else None
+    return None
+
+
+def _lost(checkpoints: CheckpointSetting, outcome: Outcome, *, since_unix_s: float, begun_unix_s: float) -> str:
+    """What a failed run had done since its last checkpoint, in a sentence; steps are by their mean time until then."""
+    failed_unix_s = min(ending.at_unix_s for ending in outcome.endings)
+    last = _latest(checkpoints, since_unix_s=since_unix_s)
+    if last is None:
+        return f"the run failed {format_seconds(failed_unix_s - begun_unix_s)} after it began, all of which is lost"
+    lost_s = failed_unix_s - max(last.created_unix_s, begun_unix_s)
+    num_steps = round(lost_s * last.clock / last.elapsed_s) if last.elapsed_s else 0
+    return (
+        f"the run failed; {format_seconds(lost_s)} of work are lost (about {counted(num_steps, 'step')}) since the "
+        f"checkpoint of step {last.clock:,}"
+    )
+
+
+def _host(
+    script: Path, args: Sequence[str], *, num_workers: int, port: int, checkpoints: CheckpointSetting | None
+) -> tuple[Outcome, float | None]:
+    """Do a job; returns how it ended, and when its first run began, if it did.
 
     The workers are started first and wait in the backlog of the bound socket while torch is imported here: it takes
     them as long. So too there is no thread yet when they are forked.
@@ -90,37 +159,52 @@ def _host(script: Path, args: Sequence[str], *, num_workers: int, port: int) -> 
             print(f"plesio: {num_workers} workers; more can join with: {join}", file=sys.stderr, flush=True)
 
         ranks = range(num_workers)
-        master = (_HOST, master_port)
-        commands = _commands(script, args, ranks=ranks, world_size=num_workers, master=master, secret=secret)
-        return supervise(commands, prepare=host_store)
+        base, master = _environment(checkpoints), (_HOST, master_port)
+        commands = _commands(script, args, base, ranks=ranks, world_size=num_workers, master=master, secret=secret)
+        outcome = supervise(commands, prepare=host_store)
+    begun = float(stores[0].get(BEGUN_KEY)) if stores[0].check([BEGUN_KEY]) else None
+    return outcome, begun
 
 
-def _join(script: Path, args: Sequence[str], *, num_workers: int, address: str) -> int:
+def _environment(checkpoints: CheckpointSetting | None) -> dict[str, str]:
+    return {**os.environ, **({} if checkpoints is None else checkpoints.environment())}
+
+
+def _join(
+    script: Path, args: Sequence[str], *, num_workers: int, address: str, checkpoints: CheckpointSetting | None
+) -> int:
     host, master_port = _parse_address(address)
     store = _connect(host, master_port)
     secret = given_secret() or secret_of_user(str(store.get(_NAME_KEY), encoding="utf-8"))
     world_size = int(store.get(WORLD_SIZE_KEY))
     past = store.add(NEXT_RANK_KEY, num_workers)
     ranks = range(past - num_workers, past)
-    master = (host, master_port)
-    commands = _commands(script, args, ranks=ranks, world_size=world_size, master=master, secret=secret)
+    base, master = _environment(checkpoints), (host, master_port)
+    commands = _commands(script, args, base, ranks=ranks, world_size=world_size, master=master, secret=secret)
 
     def announce() -> None:
         names = f"rank {ranks[0]}" if num_workers == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
         print(f"plesio: joined {address} as {names}", file=sys.stderr, flush=True)
 
-    return supervise(commands, prepare=announce)
+    return supervise(commands, prepare=announce).status
 
 
 def _commands(
-    script: Path, args: Sequence[str], *, ranks: range, world_size: int, master: tuple[str, int], secret: str
+    script: Path,
+    args: Sequence[str],
+    base: Mapping[str, str],
+    *,
+    ranks: range,
+    world_size: int,
+    master: tuple[str, int],
+    secret: str,
 ) -> list[WorkerCommand]:
     argv = (sys.executable, str(script), *args)
     return [
         WorkerCommand(
             rank=rank,
             argv=argv,
-            environment=worker_environment(os.environ, rank=rank, world_size=world_size, master=master, secret=secret),
+            environment=worker_environment(base, rank=rank, world_size=world_size, master=master, secret=secret),
         )
         for rank in ranks
     ]

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO
 
-__all__ = ["GRACE_S", "Ending", "WorkerCommand", "supervise"]
+__all__ = ["GRACE_S", "Ending", "Outcome", "WorkerCommand", "supervise"]
 
 GRACE_S = 10.0
 """Seconds that workers have to end after each signal."""
@@ -54,10 +54,12 @@ class Ending:
     Attributes:
         rank: Which worker.
         returncode: Its exit status, or minus the signal that ended it.
+        at_unix_s: When.
     """
 
     rank: int
     returncode: int
+    at_unix_s: float
 
     @property
     def status(self) -> int:
@@ -71,7 +73,23 @@ class Ending:
         return f"rank {self.rank} ended with status {self.returncode}"
 
 
-def supervise(commands: Sequence[WorkerCommand], *, prepare: Callable[[], None], grace_s: float = GRACE_S) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        status: 0 if every worker succeeded; 128 + the signal's number when a signal stopped the job; else the status of
+            the worker that failed first.
+        stopped: Whether a signal to the supervisor stopped it.
+        endings: Of its workers, in their order.
+    """
+
+    status: int
+    stopped: bool
+    endings: tuple[Ending, ...]
+
+
+def supervise(commands: Sequence[WorkerCommand], *, prepare: Callable[[], None], grace_s: float = GRACE_S) -> Outcome:
     """Run the workers until all have ended; one that fails does not end the others.
 
     Must be called from the main thread (it handles SIGINT, SIGTERM and SIGHUP meanwhile).
@@ -82,8 +100,7 @@ def supervise(commands: Sequence[WorkerCommand], *, prepare: Callable[[], None],
         grace_s: Seconds that workers have to end after each signal.
 
     Returns:
-        0 if every worker succeeded; 128 + the signal's number when a signal stopped the job; else the status of the
-        worker that failed first.
+        How they ended.
     """
     with _signals_as_bytes() as signals, _Supervisor(signals, grace_s=grace_s) as supervisor:
         supervisor.start(commands)
@@ -207,7 +224,7 @@ class _Supervisor:
                 worker.outputs.append(output)
                 self._selector.register(pipe, selectors.EVENT_READ, output)
 
-    def run(self) -> int:
+    def run(self) -> Outcome:
         while self._live:
             left_s = self._next_signal_s - time.monotonic() if self._next_signals else None
             if left_s is not None and left_s <= 0:
@@ -223,9 +240,10 @@ class _Supervisor:
                 elif key.fileobj is self._signals:
                     for number in self._signals.recv(64):
                         self._stop(number)
-        if self._stopped_by is not None:
-            return 128 + self._stopped_by
-        return next((ending.status for ending in self._endings if ending.status), 0)
+        stopped = self._stopped_by is not None
+        failed = next((ending.status for ending in self._endings if ending.status), 0)
+        status = failed if self._stopped_by is None else 128 + self._stopped_by
+        return Outcome(status=status, stopped=stopped, endings=tuple(self._endings))
 
     def _stop(self, number: int) -> None:
         if number not in _STOP_SIGNALS:
@@ -249,7 +267,7 @@ class _Supervisor:
         worker.signal_group(signal.SIGKILL)
         self._live.remove(worker)
         self._close(worker)
-        ending = Ending(rank=worker.rank, returncode=worker.process.returncode)
+        ending = Ending(rank=worker.rank, returncode=worker.process.returncode, at_unix_s=time.time())
         self._endings.append(ending)
         if ending.status and self._stopped_by is None:
             others = f"; {len(self._live)} of {len(self._live) + len(self._endings)} go on" if self._live else ""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from plesio.protocol.figures import Report
 from plesio.protocol.to_server import Saving
@@ -107,5 +108,16 @@ class Checkpoints:
         """What the training loop has done already."""
         if self.resumed is None:
             return Past()
-        set_random = partial(set_random_states, self.resumed.own["random"]) if self.resumed.is_own else lambda: None
-        return Past(self.stand, values=self.resumed.own["session"], set_random=set_random)
+        optimizer = self.saver.replica.optimizer
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # else a scheduler takes the past for a mistake
+        options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+        go_on = partial(self._go_on, self.resumed, options)
+        return Past(self.stand, values=self.resumed.own["session"], go_on=go_on)
+
+    def _go_on(self, resumed: Resumed, options: list[dict[str, Any]]) -> None:
+        """Whatever the program has done since `begin`, in loops that were over, it had done before the checkpoint."""
+        if resumed.is_own:
+            set_random_states(resumed.own["random"])
+        for group, saved in zip(self.saver.replica.optimizer.param_groups, options, strict=True):
+            group.update(saved)
+        self.saver.go_on()

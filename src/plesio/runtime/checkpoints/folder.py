@@ -17,7 +17,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -25,12 +25,13 @@ import msgspec
 from plesio.core.errors import DataError
 from plesio.protocol.plans import PlanFigures, Remainder
 
-__all__ = ["SCHEMA_VERSION", "Folder", "Manifest", "Written", "flush", "read_manifest", "seal", "written"]
+__all__ = ["SCHEMA_VERSION", "Folder", "Manifest", "Written", "faults", "flush", "read_manifest", "seal", "written"]
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{8,})")
 _PART = ".part"
+_BLOCK_BYTES = 2**20
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,10 +90,19 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def written(path: Path) -> Written:
-    """The length and SHA-256 of a file."""
-    with path.open("rb") as file:
-        return Written(num_bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+def _silent(_: int) -> None:
+    pass
+
+
+def written(path: Path, *, on_bytes: Callable[[int], None] = _silent) -> Written:
+    """The length and SHA-256 of a file; ``on_bytes`` hears of each block that was read."""
+    digest, num_bytes = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+            num_bytes += len(block)
+            on_bytes(len(block))
+    return Written(num_bytes=num_bytes, sha256=digest.hexdigest())
 
 
 def seal(part: Path, manifest: Manifest) -> Path:
@@ -130,11 +140,11 @@ def read_manifest(path: Path) -> Manifest:
         raise DataError(f"{path / MANIFEST}: {error}") from None
 
 
-def faults(path: Path, files: Mapping[str, Written]) -> Iterator[str]:
-    """What is wrong with the files of a checkpoint, one line each."""
+def faults(path: Path, files: Mapping[str, Written], *, on_bytes: Callable[[int], None] = _silent) -> Iterator[str]:
+    """What is wrong with the files of a checkpoint, one line each; ``on_bytes`` hears of each block that was read."""
     for name, told in files.items():
         try:
-            found = written(path / name)
+            found = written(path / name, on_bytes=on_bytes)
         except OSError as error:
             yield f"{name}: {error.strerror}"
             continue
@@ -142,6 +152,14 @@ def faults(path: Path, files: Mapping[str, Written]) -> Iterator[str]:
             yield f"{name}: {found.num_bytes} bytes, not the {told.num_bytes} of the manifest"
         elif found.sha256 != told.sha256:
             yield f"{name}: its SHA-256 is not the manifest's"
+
+
+def _committed_unix_s(path: Path) -> float:
+    """When the checkpoint in this folder was; where its manifest says nothing, when the folder was last changed."""
+    try:
+        return read_manifest(path).created_unix_s
+    except DataError:
+        return path.stat().st_mtime
 
 
 class Folder:
@@ -155,11 +173,19 @@ class Folder:
         self.path = path
 
     def all(self) -> list[Path]:
-        """The committed ones, the latest last."""
+        """The committed ones, the latest last.
+
+        That is the one that was committed last: a run that was taken back to an earlier one has fewer steps than those
+        that are there already.
+        """
         if not self.path.is_dir():
             return []
-        found = [(int(match[1]), one) for one in self.path.iterdir() if (match := _NAME.fullmatch(one.name))]
-        return [one for _, one in sorted(found)]
+        found = [one for one in self.path.iterdir() if _NAME.fullmatch(one.name)]
+        return sorted(found, key=lambda one: (_committed_unix_s(one), one.name))
+
+    def unfinished(self) -> list[Path]:
+        """Those that are being written, or were when the run ended."""
+        return sorted(self.path.glob(f"step-*{_PART}"))
 
     def part(self, clock: int) -> Path:
         """Where the checkpoint after step ``clock`` is written."""
@@ -188,7 +214,7 @@ class Folder:
 
     def clear(self) -> None:
         """Delete what a run that ended was writing."""
-        for part in self.path.glob(f"step-*{_PART}"):
+        for part in self.unfinished():
             shutil.rmtree(part, ignore_errors=True)
 
     def keep(self, number: int) -> None:
@@ -197,6 +223,6 @@ class Folder:
         for path in committed[:-number]:
             shutil.rmtree(path, ignore_errors=True)
         newest = committed[-1].name if committed else ""
-        for part in self.path.glob(f"step-*{_PART}"):
+        for part in self.unfinished():
             if part.name.removesuffix(_PART) < newest:
                 shutil.rmtree(part, ignore_errors=True)

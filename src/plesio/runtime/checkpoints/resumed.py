@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import ConfigError
-from plesio.runtime.checkpoints import tensors, worker
+from plesio.runtime.checkpoints import reading, tensors, worker
 from plesio.runtime.checkpoints.folder import Folder, Manifest, faults, read_manifest
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.stand import Stand
@@ -86,7 +86,7 @@ class Resumed:
 
     def load(self, replica: Replica) -> None:
         """Set parameters, buffers and the optimizer's state."""
-        tensors.load(replica, tensors.read(self.path))
+        tensors.load(replica, reading.read(self.path))
         if self.is_own:
             worker.take_own_state(replica, self.own)
 

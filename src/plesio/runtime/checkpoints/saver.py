@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -120,7 +121,13 @@ class CheckpointSaver:
             raise ConfigError(f'two objects are registered as "{name}"; give each a name of its own')
         self.registered[name] = one
         if name in self.registered_before:
-            one.load_state_dict(self.registered_before[name])
+            one.load_state_dict(deepcopy(self.registered_before[name]))
+
+    def go_on(self) -> None:
+        """Have what is registered go on from the checkpoint, whatever has been done to it since."""
+        for name, state in self.registered_before.items():
+            if name in self.registered:
+                self.registered[name].load_state_dict(deepcopy(state))
 
     def wait(self, *, failed: bool = False) -> None:
         """Return when the last checkpoint has been written, or has failed to be.

@@ -75,6 +75,16 @@ class CheckpointSetting:
             resume=os.environ.get(f"{VARIABLE}_RESUME", resume),
         )
 
+    def environment(self) -> dict[str, str]:
+        """What `of` reads in another process."""
+        resume = self.resume if self.resume in ("auto", "no") else str(Path(self.resume).absolute())
+        return {
+            VARIABLE: str(self.folder.absolute()),
+            f"{VARIABLE}_EVERY": str(self.every),
+            f"{VARIABLE}_KEEP": str(self.keep),
+            f"{VARIABLE}_RESUME": resume,
+        }
+
     def __post_init__(self) -> None:
         parse_every(self.every)
         if self.keep < 1:

@@ -18,17 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, _EmptyStateDictLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from plesio.core.errors import DataError
+from plesio.runtime.checkpoints.reading import StateDict
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["Share", "StateDict", "load", "load_optimizer_state", "read", "state_of"]
-
-StateDict = dict[str, Any]
+__all__ = ["Share", "load", "load_optimizer_state", "state_of"]
 
 
 def state_of(replica: Replica) -> StateDict:
@@ -57,7 +55,7 @@ def _dense(value: Any) -> Any:
 
 @torch.no_grad()
 def load(replica: Replica, state: Mapping[str, Any]) -> None:
-    """Set a replica to what `read` gave.
+    """Set a replica to what `plesio.runtime.checkpoints.reading.read` gave.
 
     Raises:
         DataError: It is of another model or optimizer; the message names what differs.
@@ -125,7 +123,7 @@ class Share:
         flat = self._planner.state_dict
         own = {item.index.fqn for item in self._plans[self.number].items}
         self._planner.state_dict = {
-            name: value.detach().to("cpu", copy=True) if name in own and isinstance(value, torch.Tensor) else value
+            name: _copied(value) if name in own and isinstance(value, torch.Tensor) else value
             for name, value in flat.items()
         }
 
@@ -148,6 +146,11 @@ class Share:
             result.unlink()
 
 
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU, its elements in the order in which they are read."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
 def _results_name(number: int) -> str:
     return f"share-{number}.results"
 
@@ -155,22 +158,3 @@ def _results_name(number: int) -> str:
 def _num_bytes(item: WriteItem) -> int:
     data = item.tensor_data
     return 0 if data is None else data.size.numel() * data.properties.dtype.itemsize
-
-
-def read(path: Path) -> StateDict:
-    """All tensors and values of the checkpoint in this folder.
-
-    Raises:
-        DataError: They cannot be read.
-    """
-    state: StateDict = {}
-    try:
-        _load_state_dict(
-            state,
-            storage_reader=FileSystemReader(path),
-            planner=_EmptyStateDictLoadPlanner(),  # type: ignore[no-untyped-call]
-            no_dist=True,
-        )
-    except (OSError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
-        raise DataError(f"the tensors of {path} cannot be read: {str(error).splitlines()[0]}") from error
-    return state

@@ -13,7 +13,10 @@ import psutil
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["Place"]
+__all__ = ["BEGUN_KEY", "Place"]
+
+BEGUN_KEY = "plesio/begun"
+"""In the job's store: when its first run began, by the clock on the wall. What ends before that was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,10 @@ class JobHandle(Protocol):
         """The others of the run go on without this worker, and so must the servers that it started."""
         ...
 
+    def begun(self) -> None:
+        """A run has begun: all workers are there and agree on what it is."""
+        ...
+
     def next_run(self) -> None:
         """A run has ended."""
         ...

@@ -2,8 +2,9 @@
 
 The user's program begins anew: it makes its loaders, loops over its epochs, evaluates. Loops over the data that were
 done by the time of the checkpoint give no batch, and evaluations give what they gave then; the loop that the run was in
-gives what was left of it. The random generators go on from the checkpoint when that loop has begun, since whatever the
-program has drawn until then it had drawn before.
+gives what was left of it. When that loop has begun, the random generators, the optimizer's options and what the program
+has registered go on from the checkpoint: whatever it has drawn until then it had drawn before, and a scheduler that is
+stepped once an epoch has been stepped in epochs that were over.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ class Past:
     Args:
         stand: Where the run stood when it was saved; None for one that begins.
         values: What `values` gave then.
-        set_random: Has the random generators go on from there.
+        go_on: Has random generators, options and registered objects go on from there.
     """
 
     def __init__(
@@ -28,12 +29,12 @@ class Past:
         stand: Stand | None = None,
         *,
         values: dict[str, Any] | None = None,
-        set_random: Callable[[], None] = lambda: None,
+        go_on: Callable[[], None] = lambda: None,
     ) -> None:
         self._stand = stand
         self._before: list[float | None] = [] if values is None else list(values["metrics"])
         self._metrics: list[float | None] = []
-        self._set_random: Callable[[], None] | None = None if stand is None else set_random
+        self._go_on: Callable[[], None] | None = None if stand is None else go_on
         self.training_s = 0.0 if values is None else float(values["training_s"])
         """Seconds of training before the checkpoint."""
         if stand is not None and stand.plan is None:
@@ -54,9 +55,9 @@ class Past:
             self._begin()
 
     def _begin(self) -> None:
-        if self._set_random is not None:
-            self._set_random()
-            self._set_random = None
+        if self._go_on is not None:
+            self._go_on()
+            self._go_on = None
 
     @property
     def knows_metric(self) -> bool:

@@ -355,8 +355,9 @@ class Session:
     def register(self, **objects: Stateful) -> None:
         """Save objects with every checkpoint: schedulers, averages, anything with ``state_dict``, each by a name.
 
-        An object of a run that is resumed goes on from its state in the checkpoint at once. Without checkpoints this
-        does nothing.
+        An object of a run that is resumed goes on from its state in the checkpoint at once, and once more when the loop
+        begins that the run was in: a scheduler may be stepped after every epoch, also after those that were over.
+        Without checkpoints this does nothing.
 
         Raises:
             ConfigError: A name is taken.

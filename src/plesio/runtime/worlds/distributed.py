@@ -118,6 +118,7 @@ class DistributedWorld:
             self.client.tell(BooksPage(text=page))
         started = self.client.await_message(Start, timeout_s=self._job.meet_s, explain=self._who_is_missing)
         self._elapsed_s = started.elapsed_s
+        self._job.begun()
         return started.clock
 
     def _who_is_missing(self) -> str:

@@ -208,6 +208,9 @@ class VirtualJob:
     def let_servers_go_on(self) -> None:
         """No worker has started them."""
 
+    def begun(self) -> None:
+        """Nobody has to know."""
+
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""
         for line in (*self._lines, *(() if self._pulse is None else (self._pulse.line,))):

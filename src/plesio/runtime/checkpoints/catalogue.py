@@ -1,0 +1,106 @@
+"""What checkpoints there are in a folder, and whether they are whole: for people, and without torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plesio.core.errors import DataError
+from plesio.runtime.checkpoints.folder import MANIFEST, Folder, Manifest, faults, read_manifest
+
+__all__ = ["Entry", "catalogue", "newest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A checkpoint, or what is left of one.
+
+    Attributes:
+        path: Its folder.
+        manifest: What it is; None where that cannot be read, or it was never finished.
+        fault: Why it cannot be used, as far as lengths of files show; None if nothing is known against it.
+        finished: Whether it was committed.
+    """
+
+    path: Path
+    manifest: Manifest | None
+    fault: str | None
+    finished: bool = True
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its files, as they are."""
+        try:
+            return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
+        except FileNotFoundError:  # it is being written, or has just been finished
+            return 0
+
+    def check(self, *, on_bytes: Callable[[int], None]) -> list[str]:
+        """What is wrong with it, every byte read: a line each; ``on_bytes`` hears how it goes."""
+        if self.manifest is None:
+            return [self.fault or ""]
+        return list(faults(self.path, self.manifest.files, on_bytes=on_bytes))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        manifest = None if self.manifest is None else msgspec.to_builtins(self.manifest)
+        return {"path": str(self.path), "fault": self.fault, "num_bytes": self.num_bytes, "manifest": manifest}
+
+
+def catalogue(path: Path) -> list[Entry]:
+    """The checkpoint in this folder, or all of the run whose folder it is: the latest last, then what is unfinished.
+
+    Raises:
+        DataError: There is none.
+    """
+    if (path / MANIFEST).exists():
+        return [_committed(path)]
+    folder = Folder(path)
+    entries = [_committed(one) for one in folder.all()]
+    unfinished = "never finished, or being written"
+    entries += [Entry(path=one, manifest=None, fault=unfinished, finished=False) for one in folder.unfinished()]
+    if entries:
+        return entries
+    if not path.is_dir():
+        raise DataError(f"there is no folder {path}")
+    within = sorted(one.parent.name for one in path.glob("*/step-*"))
+    hint = f"; {within[0]} in it does" if within else ""
+    raise DataError(f"{path} has no checkpoints{hint}")
+
+
+def newest(path: Path) -> tuple[Path, Manifest]:
+    """The checkpoint in this folder, or the newest that is whole of the run whose folder it is; every byte is checked.
+
+    Raises:
+        DataError: There is none, or it is damaged.
+    """
+    if (path / MANIFEST).exists():
+        manifest = read_manifest(path)
+        for fault in faults(path, manifest.files):
+            raise DataError(f"{path} is damaged: {fault}")
+        return path, manifest
+    found = Folder(path).latest()
+    if found is None:
+        catalogue(path)  # says better what is missing, unless there is one that was never finished
+        raise DataError(f"no checkpoint in {path} was finished")
+    return found[0], found[1]
+
+
+def _committed(path: Path) -> Entry:
+    try:
+        manifest = read_manifest(path)
+    except DataError as error:
+        return Entry(path=path, manifest=None, fault=str(error))
+    return Entry(path=path, manifest=manifest, fault=_fault_in_lengths(path, manifest))
+
+
+def _fault_in_lengths(path: Path, manifest: Manifest) -> str | None:
+    for name, told in manifest.files.items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != told.num_bytes:
+            return f"{name} has {file.stat().st_size} bytes, not the {told.num_bytes} of the manifest"
+    return None

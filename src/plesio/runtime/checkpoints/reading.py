@@ -1,0 +1,123 @@
+"""Reads the tensors and values of a checkpoint, which torch.distributed.checkpoint's format keeps as files in a file.
+
+A tensor is copied once, from the file to where it stays. torch's own reader allocates it, reads it into a second one,
+and copies that, which takes two to three times as long (`benchmarks/bench_checkpoint.py`).
+
+Nothing that is read can run. What torch writes of the table of contents, ``.metadata``, is a pickle, and torch's own
+reader runs whatever a pickle says; here it may name the few classes that such a table is made of. Values are read with
+``weights_only``.
+"""
+
+import io
+import pickle
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import torch
+from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.utils import _create_file_view
+
+from plesio.core.errors import DataError
+
+__all__ = ["StateDict", "plain", "read"]
+
+StateDict = dict[str, Any]
+
+_TABLE = ".metadata"
+_CLASSES = {
+    ("pathlib", "PosixPath"),
+    ("torch", "Size"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.distributed.checkpoint.metadata", "BytesStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "ChunkStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "Metadata"),
+    ("torch.distributed.checkpoint.metadata", "MetadataIndex"),
+    ("torch.distributed.checkpoint.metadata", "StorageMeta"),
+    ("torch.distributed.checkpoint.metadata", "TensorProperties"),
+    ("torch.distributed.checkpoint.metadata", "TensorStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"),
+    ("torch.serialization", "_get_layout"),
+}
+
+
+def read(path: Path) -> StateDict:
+    """All tensors and values of the checkpoint in this folder, as ``{"model": ..., "optimizer": ...}``.
+
+    Raises:
+        DataError: They cannot be read, or hold something that could run.
+    """
+    try:
+        table = _Table(io.BytesIO((path / _TABLE).read_bytes())).load()
+        assert isinstance(table, Metadata), path
+        flat = _values(path, table)
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        raise DataError(f"the tensors of {path} cannot be read: {str(error).splitlines()[0]}") from error
+    state: StateDict = dict(unflatten_state_dict(flat, table.planner_data))
+    state["optimizer"].setdefault("state", {})  # a table without entries is not in the file
+    return state
+
+
+def plain(state: StateDict) -> StateDict:
+    """The same as a model's and an optimizer's ``state_dict`` have it: there parameters have numbers, not names."""
+    groups = state["optimizer"]["param_groups"]
+    names = [name for group in groups for name in group["params"]]
+    number = {name: index for index, name in enumerate(names)}
+    return {
+        "model": state["model"],
+        "optimizer": {
+            "state": {number[name]: values for name, values in state["optimizer"]["state"].items()},
+            "param_groups": [{**group, "params": [number[name] for name in group["params"]]} for group in groups],
+        },
+    }
+
+
+class _Table(pickle.Unpickler):
+    """Of contents: what can be made of it is a `Metadata`, and nothing else is."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        """The class, if such a table may have it; dtypes are torch's own names."""
+        if (module_name, global_name) in _CLASSES or _is_dtype(module_name, global_name):
+            return super().find_class(module_name, global_name)
+        raise pickle.UnpicklingError(f"{_TABLE} names {module_name}.{global_name}, which no table of contents has")
+
+
+def _is_dtype(module_name: str, global_name: str) -> bool:
+    return module_name == "torch" and isinstance(getattr(torch, global_name, None), torch.dtype)
+
+
+def _values(path: Path, table: Metadata) -> StateDict:
+    """By the names of the table."""
+    by_file: dict[str, list[tuple[str, _StorageInfo]]] = {}
+    for index, place in table.storage_data.items():
+        by_file.setdefault(place.relative_path, []).append((index.fqn, place))
+    values: StateDict = {}
+    for name, places in by_file.items():
+        with (path / name).open("rb") as file:
+            for key, place in places:
+                told = table.state_dict_metadata[key]
+                values[key] = (
+                    _tensor(file, place, told) if isinstance(told, TensorStorageMetadata) else _value(file, place)
+                )
+    return values
+
+
+def _tensor(file: io.BufferedReader, place: _StorageInfo, told: TensorStorageMetadata) -> torch.Tensor:
+    """A whole tensor, whose elements lie in the file in their order (`plesio.runtime.checkpoints.tensors.Share`)."""
+    dtype = told.properties.dtype
+    if told.size.numel() == 0:
+        return torch.empty(told.size, dtype=dtype)
+    view = _create_file_view(file, place.offset, place.length)
+    archive: Any = torch._C.PyTorchFileReader(cast("IO[bytes]", view))
+    file.seek(place.offset + archive.get_record_offset("data/0"))
+    elements = np.empty(told.size.numel() * dtype.itemsize, dtype=np.uint8)
+    if file.readinto(elements.data) != elements.nbytes:
+        raise EOFError(f"{file.name} ends within a tensor")
+    return torch.frombuffer(elements, dtype=dtype).reshape(told.size)
+
+
+def _value(file: io.BufferedReader, place: _StorageInfo) -> Any:
+    file.seek(place.offset)
+    return torch.load(io.BytesIO(file.read(place.length)), weights_only=True)

@@ -1,0 +1,71 @@
+"""A program whose loops begin anew steps its schedulers as it always does."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import plesio
+from plesio.cost.cluster import Cluster
+from plesio.cost.step_time import LogNormal
+from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
+
+SCHEDULERS = {
+    "chained": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
+    "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4),
+    "composed": lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
+        optimizer,
+        [torch.optim.lr_scheduler.ConstantLR(optimizer, 0.1, 1), torch.optim.lr_scheduler.StepLR(optimizer, 1)],
+        [2],
+    ),
+}
+
+
+def run(name: str, folder: Path, *, policy: str, resume: str) -> list[dict[str, Any]]:
+    def work(job: VirtualJob) -> dict[str, Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        data = TensorDataset(torch.randn(96, 2, generator=torch.Generator().manual_seed(1)))
+        rates = []
+        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.4), seed=5, worker=job.place.rank, clock=job.clock)
+        with plesio.join(
+            model,
+            optimizer,
+            policy=policy,
+            checkpoint=folder,
+            every="10 steps",
+            keep=20,
+            resume=resume,
+            options=JoinOptions(job=job, pacer=pacer),
+        ) as session:
+            scheduler = SCHEDULERS[name](optimizer)
+            session.register(scheduler=scheduler)
+            for _ in range(4):
+                for (x,) in session.shard(DataLoader(data, batch_size=4)):
+                    rates.append(optimizer.param_groups[0]["lr"])
+                    loss = model(x).square().mean()
+                    loss.backward()
+                    session.step(loss)
+                scheduler.step()
+        return {"rates": rates, "weight": model.weight.tolist(), "last": scheduler.get_last_lr()}
+
+    return [one for one in simulate(work, num_workers=2, cluster=Cluster.one_host(2)).values() if one is not None]
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_a_scheduler_of_epochs_goes_on_where_it_was(name: str, policy: str, tmp_path: Path):
+    whole = run(name, tmp_path / "whole", policy=policy, resume="no")
+    paths = sorted((tmp_path / "whole").iterdir())
+    assert len(paths) > 1
+    for path in paths:
+        again = run(name, tmp_path / "again", policy=policy, resume=str(path))
+        for one, other in zip(whole, again, strict=True):
+            assert other["rates"] == one["rates"][len(one["rates"]) - len(other["rates"]) :]
+            assert (other["weight"], other["last"]) == (one["weight"], one["last"])
