@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from plesio.runtime.job import Job
     from plesio.runtime.join import join
     from plesio.runtime.join_options import JoinOptions
-    from plesio.runtime.worker.exchange.adaptive import Transition
+    from plesio.runtime.worker.exchange.transition import Transition
     from plesio.runtime.worker.session import Session
     from plesio.tasks.task import Task
 
@@ -45,7 +45,7 @@ _LAZY = {
     "RunInfo": "plesio.protocol.figures",
     "Session": "plesio.runtime.worker.session",
     "Task": "plesio.tasks.task",
-    "Transition": "plesio.runtime.worker.exchange.adaptive",
+    "Transition": "plesio.runtime.worker.exchange.transition",
     "join": "plesio.runtime.join",
 }
 

@@ -48,6 +48,7 @@ from plesio.policies.events import (
     Ready,
     Refuse,
     RefuseReason,
+    Resumed,
     Reviewed,
 )
 from plesio.policies.policy import UpdateKind
@@ -93,7 +94,7 @@ class AsynchronousMachine:
                 return self._leave(event)
             case Arrived():
                 return (self._judge(event), *self._raise_floor())
-            case Reviewed() | Evaluated() | Ready():
+            case Reviewed() | Evaluated() | Ready() | Resumed():
                 raise AssertionError(f"{event} is for policies that change")
 
     def _join(self, event: Joined) -> tuple[Action, ...]:

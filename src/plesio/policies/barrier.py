@@ -39,6 +39,7 @@ from plesio.policies.events import (
     Ready,
     Refuse,
     RefuseReason,
+    Resumed,
     Reviewed,
 )
 
@@ -92,7 +93,7 @@ class BarrierMachine:
                 return self._leave(event)
             case Arrived():
                 return self._arrive(event)
-            case Reviewed() | Evaluated() | Ready():
+            case Reviewed() | Evaluated() | Ready() | Resumed():
                 raise AssertionError(f"{event} is for policies that change")
 
     def _join(self, worker: int) -> tuple[Action, ...]:

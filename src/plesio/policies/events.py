@@ -31,6 +31,7 @@ __all__ = [
     "Ready",
     "Refuse",
     "RefuseReason",
+    "Resumed",
     "Reviewed",
     "Stay",
     "Steer",
@@ -49,7 +50,9 @@ class LeaveReason(StrEnum):
     RESTING = "resting"
     """It has no samples to train on for now; it joins again when it is given some."""
     LOST = "lost"
-    """Its lease ran out: it crashed, was killed, or cannot be reached."""
+    """Its lease ran out: it crashed, was killed, or cannot be reached. No collective can be made without it."""
+    REPLACED = "replaced"
+    """The same, and the others form a new group for their collectives."""
 
 
 class RefuseReason(StrEnum):
@@ -190,7 +193,17 @@ class Ready(_Tagged, frozen=True, kw_only=True):
     speaker: int | None = None
 
 
-Event = Joined | Left | Arrived | Reviewed | Evaluated | Ready
+class Resumed(_Tagged, frozen=True, kw_only=True):
+    """The workers of a collective go on in a new group; only under a policy that changes while it runs.
+
+    Attributes:
+        clock: From which all go on. Some may have been a step behind.
+    """
+
+    clock: int
+
+
+Event = Joined | Left | Arrived | Reviewed | Evaluated | Ready | Resumed
 
 
 class Admit(_Tagged, frozen=True, kw_only=True):

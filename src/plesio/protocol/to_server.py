@@ -1,6 +1,6 @@
 """What workers, other servers and observers say to server 0. Times are in seconds, sizes in bytes."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
@@ -11,8 +11,10 @@ from plesio.policies import Arrived, Event, Reviewed
 from plesio.protocol.figures import Report, RunInfo, Status
 from plesio.protocol.message import Message
 from plesio.protocol.plans import PlanFigures, Remainder
+from plesio.protocol.positions import Position
 
 __all__ = [
+    "Cut",
     "Ended",
     "Evaluations",
     "Finish",
@@ -26,6 +28,7 @@ __all__ = [
     "NotFinite",
     "PartArrived",
     "ProgressRequest",
+    "Regrouped",
     "Release",
     "ResultRequest",
     "Review",
@@ -54,7 +57,10 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
         layout: Digest of the model's tensors, equal on all workers.
         rack: Number of the rack that the worker is in.
         environment: Where it runs.
+        elastic: Whether workers of a collective go on without one that is lost.
     """
+
+    omits: ClassVar[tuple[str, ...]] = ("elastic",)
 
     policy: str
     info: RunInfo
@@ -65,6 +71,7 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
     layout: str
     rack: int
     environment: Environment
+    elastic: bool = True
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag=4):
@@ -189,6 +196,32 @@ class Standing(Message, frozen=True, kw_only=True, tag=26):
     samples: int = 0
 
 
+class Cut(Message, frozen=True, kw_only=True, tag=40):
+    """The collective that this worker was in cannot go on. Answered with `Regroup`, when all of them have said so.
+
+    Attributes:
+        position: Where the worker stands; None if it has no state to give.
+        meeting: Where it would have the others meet, if it comes to lead.
+    """
+
+    position: Position | None
+    meeting: str
+
+
+class Regrouped(Message, frozen=True, kw_only=True, tag=41):
+    """From the first of a new group: it is there.
+
+    Attributes:
+        samples: Samples of all workers that have been trained on.
+        own: Of these, those of the members.
+        dropped: Samples that a lost worker had not handed in and that nobody will train on any more.
+    """
+
+    samples: int
+    own: int
+    dropped: int
+
+
 class PartArrived(Message, frozen=True, kw_only=True, tag=20):
     """From another server: its part of an update is in.
 
@@ -221,6 +254,19 @@ class Serves(Message, frozen=True, kw_only=True, tag=23):
     """From another server, once: it is there."""
 
 
-FromWorker = Heartbeat | LeaseRequest | Finish | Release | NotFinite | Leave | Evaluations | Review | Standing | Goodbye
+FromWorker = (
+    Heartbeat
+    | LeaseRequest
+    | Finish
+    | Release
+    | NotFinite
+    | Leave
+    | Evaluations
+    | Review
+    | Standing
+    | Cut
+    | Regrouped
+    | Goodbye
+)
 """What a worker says while it takes part."""
 ToServer = FromWorker | Join | ResultRequest | ProgressRequest | PartArrived | Ended | Serves

@@ -11,11 +11,12 @@ import itertools
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +41,7 @@ from plesio.runtime.transport.job_secret import (
 from plesio.runtime.transport.seal import wants_encryption
 from plesio.runtime.transport.tcp_traffic import TcpTraffic
 from plesio.runtime.worker.environment import Place
-from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.heartbeat import Heartbeat
 from plesio.runtime.worker.meter import process_memory_bytes
@@ -50,6 +51,9 @@ __all__ = ["Job"]
 
 MEET_S = 60.0
 """How long processes wait for each other at the start."""
+REGROUP_TIMEOUT = datetime.timedelta(seconds=10)
+"""How long workers that are known to live wait for each other when they form a new group."""
+MEET_POLL_S = 0.002
 SERVER_STOP_S = 10.0
 _NUMBERS = itertools.count()
 """Of the jobs that this process has been in."""
@@ -78,6 +82,8 @@ class Job:
         self._endpoints: list[ClientEndpoint] = []
         self._group: TorchGroup | None = None
         self._heartbeat: Heartbeat | None = None
+        self._meeting: TCPStore | None = None
+        """Where the present group's members met, if this worker is the first of them."""
         self._num_groups = 0
         self._num_choices = 0
         self._found: HostRacks | None = None
@@ -243,17 +249,16 @@ class Job:
                 context=self._context,
                 timeout_s=CONNECT_S,
             )
-            self._heartbeat = Heartbeat(client)
+            self._heartbeat = Heartbeat(client, rank=self.place.rank)
         return self._heartbeat
 
     def group(self, device_type: str) -> TorchGroup:
         """The group of all ranks that the job began with, made at the first call (all of them call it)."""
         if self._group is None or not dist.is_initialized():
             if not dist.is_initialized():
-                backend = "gloo" if device_type == "cpu" else "cpu:gloo,cuda:nccl"
                 with self._connecting():
                     dist.init_process_group(
-                        backend,
+                        _backend(device_type),
                         store=PrefixStore(f"group/{self._num_groups}", self._store),
                         rank=self.place.rank,
                         world_size=self.place.num_workers,
@@ -264,6 +269,61 @@ class Job:
             assert dist.group.WORLD is not None
             self._group = TorchGroup(dist.group.WORLD, rack=self.rack, connecting=self._connecting)
         return self._group
+
+    def meeting(self) -> str:
+        """Where others could meet this worker to form a new group: a key-value store that it hosts."""
+        host = self.place.own_address()
+        self._meeting = meeting_store(host)
+        return f"{host}:{self._meeting.port}"
+
+    def regroup(
+        self, members: Sequence[int], *, at: str, generation: int, device_type: str, called_off: Callable[[], bool]
+    ) -> TorchGroup:
+        """Form a new group in place of the present one; all its members call it.
+
+        Args:
+            members: In ascending order.
+            at: Where they meet: the first one's `meeting`.
+            generation: The group's number.
+            device_type: Of the parameters.
+            called_off: Says whether there is to be yet another group.
+
+        Raises:
+            RuntimeError: Not all of them came.
+        """
+        rank = members.index(self.place.rank)
+        self._destroy_process_group()
+        self._group = None
+        host, _, port = at.rpartition(":")
+        store: Store | None = self._meeting
+        if rank > 0 or store is None:
+            self._meeting = None
+            store = TCPStore(host, int(port), is_master=False, timeout=REGROUP_TIMEOUT)
+        self._meet_again(store, rank=rank, size=len(members), called_off=called_off)
+        with self._connecting():
+            dist.init_process_group(
+                _backend(device_type),
+                store=PrefixStore(f"group/{generation}", store),
+                rank=rank,
+                world_size=len(members),
+                timeout=REGROUP_TIMEOUT,
+            )
+            dist.barrier()  # connections are made at the first use
+        assert dist.group.WORLD is not None
+        dist.distributed_c10d._set_pg_timeout(dist.default_pg_timeout, dist.group.WORLD)
+        self._group = TorchGroup(dist.group.WORLD, rack=self.rack, connecting=self._connecting)
+        if called_off():  # what would have woken this worker came before its connections were known
+            raise CutOffError("the group was called off")
+        return self._group
+
+    def _meet_again(self, store: Store, *, rank: int, size: int, called_off: Callable[[], bool]) -> None:
+        """Return when all are there: Gloo itself would wait for one that is lost meanwhile."""
+        store.set(f"here/{rank}", "")
+        deadline_s = self.clock.now_s() + REGROUP_TIMEOUT.total_seconds()
+        while not store.check([f"here/{other}" for other in range(size)]):
+            if called_off() or self.clock.now_s() > deadline_s:
+                raise CutOffError("the group was called off, or not all of its members came")
+            self.clock.sleep_s(MEET_POLL_S)
 
     def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
         """Agree with the other workers on who is in which rack; all workers that the job began with call it.
@@ -328,6 +388,7 @@ class Job:
 
     def abort_collectives(self) -> None:
         """Wake every thread that is blocked in a collective, with an error."""
+        self._group_traffic.shut()  # Gloo's own abort wakes nobody
         if self._group is not None:
             self._group.abort()
 
@@ -411,6 +472,19 @@ class Job:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _backend(device_type: str) -> str:
+    return "gloo" if device_type == "cpu" else "cpu:gloo,cuda:nccl"
+
+
+def meeting_store(host: str) -> TCPStore:
+    """A key-value store on a free port of one interface; on its own torch would listen on all of them."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.bind((host, 0))
+        listener.listen(128)
+        port = listener.getsockname()[1]
+        return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -190,12 +190,13 @@ class _Run:
                 folder=self.folder,
                 meter=meter,
                 snapshot_every=self.options.snapshot_every,
+                elastic=self.options.elastic,
                 on_refused=timeline.refuse,
             )
             undo.pop_all()  # the world says goodbye, and lets go of the job
             try:
                 steps = StepClock()
-                exchange, sharing = Parts(
+                exchange, sharing, recovery = Parts(
                     self.replica,
                     policy=policy,
                     world=world,
@@ -203,7 +204,7 @@ class _Run:
                     place=place,
                     steps=steps,
                     seed=self.options.info.seed,
-                    snapshots=SnapshotTaker(self.options.snapshot_every if rank == 0 else None),
+                    snapshots=SnapshotTaker(self.options.snapshot_every, keeps=rank == 0),
                     found=None if choice is None else choice.found,
                     total_samples=total_samples,
                     on_transition=on_transition,
@@ -217,6 +218,7 @@ class _Run:
                     steps=steps,
                     timeline=timeline,
                     pacer=self.pacer,
+                    recovery=recovery,
                 )
             except BaseException as error:
                 timeline.trace.close()

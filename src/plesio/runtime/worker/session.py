@@ -18,7 +18,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import torch
 from torch.utils.data import DataLoader
@@ -29,15 +29,18 @@ from plesio.core.logs import at_clock
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
 from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
-from plesio.runtime.worker.exchange.replica import Replica, parameters_sha256
+from plesio.runtime.worker.exchange.replica import Replica, State, parameters_sha256
 from plesio.runtime.worker.loading import BatchSource, plan_figures, rounds_ahead, shard
 from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worker.recovery import Recovery
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["Session", "World"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +66,10 @@ class World(Protocol):
     @property
     def rounds(self) -> RoundRecords:
         """This rank's rounds, where samples are dealt in rounds."""
+        ...
+
+    def assure(self) -> None:
+        """Return when it is certain that this worker takes part still; raise if it was counted lost."""
         ...
 
     def explain(self, error: BaseException) -> PlesioError | None:
@@ -115,6 +122,7 @@ class Session:
         steps: StepClock,
         timeline: Timeline,
         pacer: Pacer | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
         self.model = replica.model
         self.policy = policy
@@ -127,6 +135,7 @@ class Session:
         self._steps = steps
         self._timeline = timeline
         self._pacer = pacer
+        self._recovery = recovery
         self._now_s = timeline.now_s
         self._training = TrainingClock(timeline.clock, already_s=world.elapsed_s)
         self._marked_s: float | None = None
@@ -230,13 +239,11 @@ class Session:
         at_s = self._training.elapsed_s()
         progress = Progress(clock, samples, self._global_samples, value, at_s)
         stepping_s, exchanged_s = self._now_s(), timeline.exchanged_s
-        try:
-            self._exchange.step(progress)
-        except RuntimeError as error:
-            raise self._world.explain(error) or error from error
+        if not self._exchange_step(progress):
+            self._marked_s = self._now_s()
+            return
         # the optimizer's step and the packing of tensors: all of the exchange that was neither waiting nor transfer
         timeline.worked((self._now_s() - stepping_s) - (timeline.exchanged_s - exchanged_s))
-        self._steps.finish(clock)
         at_clock(clock)
         self._marked_s = self._now_s()
         _log.debug("a step of %d samples took %.6f s", samples, self._marked_s - began_s)
@@ -247,6 +254,41 @@ class Session:
             loss=value,
             at_s=self._training.elapsed_s(),
         )
+
+    def _exchange_step(self, progress: Progress) -> bool:
+        """Exchange, and go on in a new group if the present one is no more; returns whether the step counts."""
+        recovery, samples = self._recovery, self._timeline.meter.totals.samples
+        counts = True
+        try:
+            if recovery is not None:
+                recovery.trained(progress.clock)
+            self._exchange.step(progress)
+            if recovery is not None and recovery.due:
+                recovery.recover(plan=self._plan, samples=samples + progress.samples)
+            else:
+                self._steps.finish(progress.clock)
+        except RuntimeError as error:
+            if recovery is None or not recovery.cuts_off(error):
+                raise self._world.explain(error) or error from error
+            counts = recovery.counts(progress.clock)
+            recovery.recover(plan=self._plan, samples=samples + (progress.samples if counts else 0))
+        self._world.assure()
+        return counts
+
+    @property
+    def _plan(self) -> int:
+        """The loop over the data that the worker is in, or else the next one."""
+        return self._num_plans if self._batches is None else self._num_plans - 1
+
+    def _together(self, action: Callable[[], T]) -> T:
+        """Do what all workers do together, again if the group was no more meanwhile."""
+        while True:
+            try:
+                return action()
+            except RuntimeError as error:
+                if self._recovery is None or not self._recovery.cuts_off(error):
+                    raise self._world.explain(error) or error from error
+                self._recovery.recover(plan=self._plan, samples=self._timeline.meter.totals.samples)
 
     def evaluate(self, metric: Callable[[], float]) -> float | None:
         """Evaluate the shared parameters, with the training clock stopped. All workers call it at the same place.
@@ -262,18 +304,21 @@ class Session:
         self._training.pause()
         begun_s = self._now_s()
         try:
-            state = self._exchange.shared()
-            value = None
-            if state is not None:
-                present = SharedState(self._samples_done(), self._training.elapsed_s(), state)
-                points = [self._measure(metric, shared) for shared in [*self._exchange.snapshots(), present]]
-                self._world.evaluated(points, parameters_sha256=None)
-                value = points[-1].metric
-            return self._sharing.share_metric(value)
+            return self._together(lambda: self._evaluate(metric))
         finally:
             self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
             self._training.resume()
             self._marked_s = None if self._marked_s is None else self._now_s()
+
+    def _evaluate(self, metric: Callable[[], float]) -> float | None:
+        state = self._exchange.shared()
+        value = None
+        if state is not None:
+            present = SharedState(self._samples_done(), self._training.elapsed_s(), state)
+            points = [self._measure(metric, shared) for shared in [*self._exchange.snapshots(), present]]
+            self._world.evaluated(points, parameters_sha256=None)
+            value = points[-1].metric
+        return self._sharing.share_metric(value)
 
     def _samples_done(self) -> int:
         return self._global_samples if self._global_samples is not None else self._world.result().samples
@@ -298,12 +343,7 @@ class Session:
         self._finished = True
         if self._training.elapsed_s() > 0:
             self._training.pause()
-        try:
-            self._exchange.finish()
-            self._world.leave()
-            state = self._exchange.shared()
-        except RuntimeError as error:
-            raise self._world.explain(error) or error from error
+        state = self._together(self._end)
         if state is None:
             return
         snapshots = self._exchange.snapshots()
@@ -314,6 +354,11 @@ class Session:
             self._world.evaluated([self._measure(metric, shared) for shared in snapshots], parameters_sha256=None)
         self._replica.load(state)
         self._world.evaluated([], parameters_sha256=parameters_sha256(self._replica, state))
+
+    def _end(self) -> State | None:
+        self._exchange.finish()
+        self._world.leave()
+        return self._exchange.shared()
 
     def report(self) -> RunResult:
         """The run's figures so far; after `close`, on rank 0, those of the whole run."""

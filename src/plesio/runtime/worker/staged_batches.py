@@ -82,7 +82,7 @@ class StagedBatches:
         return SynchronousBatches(
             remainder,
             batch_size=self.figures.batch_size,
-            first_epoch=self.plan,
+            plan=self.plan,
             seed=self._seed,
             rounds=self._rounds,
         )
@@ -90,7 +90,7 @@ class StagedBatches:
     @property
     def turned(self) -> bool:
         """Whether what comes next is dealt otherwise, or not at all for now."""
-        return self._moved or self._stopped
+        return self._moved or self._stopped or self._current.turned
 
     @property
     def _stopped(self) -> bool:

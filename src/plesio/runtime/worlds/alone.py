@@ -37,6 +37,9 @@ class AloneWorld:
         self._result: RunResult | None = None
         self.rounds = RoundRecords(0, 1)
 
+    def assure(self) -> None:
+        """Nobody could count it lost."""
+
     def explain(self, error: BaseException) -> PlesioError | None:
         """Nobody to lose."""
         return None

@@ -33,8 +33,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -46,11 +44,13 @@ from plesio.protocol.plans import PlanFigures
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
-from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
-from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState, Stand
+from plesio.runtime.worker.exchange.live_group import LiveGroup
+from plesio.runtime.worker.exchange.no_group import NoGroup
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.state_copy import StateCopy, average_state
 from plesio.runtime.worker.exchange.store_stage import StageExchange, StoreExchanges
+from plesio.runtime.worker.exchange.transition import SteeringChannel, Transition, own_states_meet
 from plesio.runtime.worker.loading import BatchSource
 from plesio.runtime.worker.monitor import StepMonitor
 from plesio.runtime.worker.rack_batches import Rack
@@ -60,50 +60,9 @@ from plesio.runtime.worker.staged_batches import StagedBatches
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
 
-__all__ = ["AdaptiveExchange", "SteeringChannel", "Transition"]
+__all__ = ["AdaptiveExchange"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
-    """A change of policy in a running job.
-
-    Attributes:
-        clock: The last step under ``before``.
-        before: The policy up to there.
-        after: The policy from there on.
-        restored: Whether the worker has gone back to an earlier state.
-    """
-
-    clock: int
-    before: Policy
-    after: Policy
-    restored: bool
-
-
-class SteeringChannel(Protocol):
-    """Where a worker is steered from: server 0, by way of the worker's world."""
-
-    def review(self, review: Reviewed) -> None:
-        """Report what this worker saw."""
-        ...
-
-    def steer(self) -> Steering:
-        """Wait for the answer to the last review."""
-        ...
-
-    def news(self, rack: Rack | None) -> Steering | None:
-        """The answer to the last review, if it has come; all of a rack that shares the store call it together."""
-        ...
-
-    def enter_store(self, standing: Standing) -> None:
-        """Return when all workers stand where this one does."""
-        ...
-
-    def leave_store(self, standing: Standing, rack: Rack | None) -> Turn:
-        """Return when it is known how this worker, or its rack, which stands still, goes on."""
-        ...
 
 
 class AdaptiveExchange:
@@ -130,7 +89,7 @@ class AdaptiveExchange:
         self,
         replica: Replica,
         *,
-        group: Group,
+        group: LiveGroup,
         exchanges: CollectiveExchanges,
         stores: StoreExchanges | None,
         first: Policy,
@@ -165,6 +124,8 @@ class AdaptiveExchange:
         self._snapshots: list[SharedState] = []
         """Of stages that are over."""
         self._clock = 0
+        self._began = 0
+        """Clock at which the stage began."""
         self._rack: Rack | None = None
         """This worker's, if racks share the store now."""
         self._batches: StagedBatches | None = None
@@ -178,6 +139,7 @@ class AdaptiveExchange:
         """The exchange of ``policy``, in force at this worker's clock."""
         self._rack = self._exchanges.rack(together=policy.synchronous) if policy.racks_share_store else None
         self._collective = self._store = None
+        self._began = self._clock
         if policy.exchange == "collective":
             self._collective = self._exchanges.build(policy)
             self._collective.count_as(self._exchanges.share(policy, self._shares))
@@ -186,7 +148,7 @@ class AdaptiveExchange:
         self._store = self._stores.begin(
             policy,
             clock=self._clock,
-            leads=self._group.rank == 0 if turn is None else self._group.rank == turn.leader,
+            leads=self._group.rank == 0 if turn is None else self._group.worker == turn.leader,
             enter=lambda: self._channel.enter_store(self._standing(turn)),
         )
         return self._store
@@ -301,7 +263,7 @@ class AdaptiveExchange:
 
     def _seen(self, clock: int, *, rate: float) -> Reviewed:
         if self._monitor is None:
-            return Reviewed(worker=self._group.rank, clock=clock, samples=(), compute_s=(), blocked_s=())
+            return Reviewed(worker=self._group.worker, clock=clock, samples=(), compute_s=(), blocked_s=())
         replica = self._replica
         return self._monitor.take(
             clock,
@@ -356,7 +318,7 @@ class AdaptiveExchange:
             else:
                 self._store.resume()
             return turn
-        self._rounds.go_on_from(turn.samples)
+        self._rounds.go_on_from(steer.clock, global_samples=turn.samples, plan=plan, remainder=turn.remainder)
         self._hear_news()
         self._awaits_news = False
         self._exchanges.passed(turn.samples)
@@ -375,17 +337,19 @@ class AdaptiveExchange:
             self._store.take_back()
         if self._collective is not None:
             self._collective.settle()
-        if self._group.rank == 0 if turn is None else self._group.rank == turn.leader:
+        if self._group.rank == 0 if turn is None else self._group.worker == turn.leader:
             self._snapshots += self._current.snapshots()
         self._current.close()
+        self._current, self._collective, self._store, self._rack = NoGroup(), None, None, None
         if restored:
             if self._limit is not None:
                 self._limit.returned()
             self._kept[0].restore()
             self._kept = deque([self._kept[0]], maxlen=2)
-        if restored or _own_states_meet(before, self._policy):
-            self._average_state(steer.clock, parameters=restored)
-        self._current = self._begin(self._policy, turn=turn)
+        if turn is None or not turn.regroup or not self._policy.has_collectives:
+            if restored or own_states_meet(before, self._policy):
+                self._average_state(steer.clock, parameters=restored)
+            self._current = self._begin(self._policy, turn=turn)
         if self._monitor is not None:
             self._monitor.forget()
         self._timeline.event("steer", at_s=self._timeline.now_s(), clock=steer.clock, policy=steer.policy)
@@ -400,6 +364,33 @@ class AdaptiveExchange:
                 f"at step {clock} the optimizer's state was dropped: not all workers had one"
             )
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=clock)
+
+    def stand(self) -> Stand | None:
+        """Which steps the replica holds; all make the first ones of a stage from equal replicas."""
+        stand = None if self._collective is None else self._collective.stand()
+        return None if stand is None else Stand(settled=max(stand.settled, self._began), counted=stand.counted)
+
+    def units(self) -> list[int]:
+        """Whose replicas are equal after every step."""
+        return [0] * self._group.size if self._collective is None else self._collective.units()
+
+    def regrouped(self, steer: Steering | None) -> None:
+        """Drop what was under way, and go on in the new group as is said; replicas are equal."""
+        assert steer is not None, "a policy that changes says how all go on"
+        self._snapshots += self._current.snapshots()
+        self._current.close()
+        self._exchanges.regrouped(self._rounds.global_samples)
+        before, self._policy, self._clock = self._policy, parse_policy(steer.policy), steer.clock
+        self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
+        self._shares = steer.shares
+        self._kept.clear()
+        self._average_state(steer.clock, parameters=True)  # wherever in a change some of them were cut off
+        self._current = self._begin(self._policy, turn=None)
+        if self._monitor is not None:
+            self._monitor.forget()
+        if self._on_transition is not None and before != self._policy:
+            transition = Transition(clock=steer.clock, before=before, after=self._policy, restored=False)
+            self._on_transition(transition, self._replica.optimizer)
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Backward passes in this context only add to the gradient."""
@@ -434,10 +425,3 @@ class AdaptiveExchange:
         """Let go of the model."""
         self._current.close()
         self._kept.clear()
-
-
-def _own_states_meet(before: Policy, after: Policy) -> bool:
-    """Whether workers that had an optimizer's state of their own step alike from now on, and so need the same one."""
-    if before.update != "delta" or before.exchange == after.exchange == "store":
-        return False
-    return after.update == "gradient" or (after.inner is not None and before.inner is None)
