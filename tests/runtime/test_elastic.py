@@ -100,10 +100,24 @@ def test_the_others_finish_without_a_worker_that_sleeps_and_it_is_refused(policy
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["bsp", "ssp:2"])
 def test_a_worker_that_holds_its_interpreter_past_its_lease_is_done_without(policy: str, tmp_path: Path) -> None:
-    found, result = run(policy, tmp_path, {"fault": "hold", "rank": 2, "step": 7})
+    found, result = run(policy, tmp_path, {"fault": "hold", "rank": 2, "step": 7, "epochs": 50})
     assert (result.status, result.lost_workers) == ("finished", (2,))
     assert found[2]["error"] == "WorkerLostError"
     assert [found[rank]["error"] for rank in (0, 1, 3)] == [None] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_the_launcher_says_in_a_line_that_the_others_have_finished_and_exits_0(policy: str, tmp_path: Path) -> None:
+    plan = json.dumps({"fault": "kill", "rank": 1, "step": 7, "step_s": 0.01})
+    command = [sys.executable, "-m", "plesio.cli.main", "run", "--workers", "4", str(WORKER), policy, str(tmp_path)]
+    done = subprocess.run([*command, plan], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "more can join" not in line]
+    assert said == [
+        "plesio: rank 1 was killed by SIGKILL; 3 of 4 go on",
+        "plesio: the others have finished the run without rank 1",
+    ]
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import uuid
@@ -29,6 +28,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
 from plesio.protocol.peers import heartbeat_identity, worker_identity
+from plesio.runtime.meeting import meet, meeting_store
 from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
 from plesio.runtime.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys
 from plesio.runtime.transport.job_secret import (
@@ -40,7 +40,7 @@ from plesio.runtime.transport.job_secret import (
 )
 from plesio.runtime.transport.seal import wants_encryption
 from plesio.runtime.transport.tcp_traffic import TcpTraffic
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import FINISHED_WITHOUT_KEY, Place
 from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.heartbeat import Heartbeat
@@ -53,7 +53,6 @@ MEET_S = 60.0
 """How long processes wait for each other at the start."""
 REGROUP_TIMEOUT = datetime.timedelta(seconds=10)
 """How long workers that are known to live wait for each other when they form a new group."""
-MEET_POLL_S = 0.002
 SERVER_STOP_S = 10.0
 _NUMBERS = itertools.count()
 """Of the jobs that this process has been in."""
@@ -120,6 +119,7 @@ class Job:
                 f"cannot meet the other workers at {place.address}:{place.port}: {what} "
                 f"(MASTER_ADDR, MASTER_PORT; {str(error).splitlines()[0]})"
             ) from error
+        self._root = store
         prefix = f"plesio/{place.restart}"
         # Jobs follow each other on one store when sessions do: each has its number, the same in all its processes.
         try:
@@ -299,7 +299,7 @@ class Job:
         if rank > 0 or store is None:
             self._meeting = None
             store = TCPStore(host, int(port), is_master=False, timeout=REGROUP_TIMEOUT)
-        self._meet_again(store, rank=rank, size=len(members), called_off=called_off)
+        meet(store, rank=rank, size=len(members), called_off=called_off, timeout=REGROUP_TIMEOUT)
         with self._connecting():
             dist.init_process_group(
                 _backend(device_type),
@@ -315,15 +315,6 @@ class Job:
         if called_off():  # what would have woken this worker came before its connections were known
             raise CutOffError("the group was called off")
         return self._group
-
-    def _meet_again(self, store: Store, *, rank: int, size: int, called_off: Callable[[], bool]) -> None:
-        """Return when all are there: Gloo itself would wait for one that is lost meanwhile."""
-        store.set(f"here/{rank}", "")
-        deadline_s = self.clock.now_s() + REGROUP_TIMEOUT.total_seconds()
-        while not store.check([f"here/{other}" for other in range(size)]):
-            if called_off() or self.clock.now_s() > deadline_s:
-                raise CutOffError("the group was called off, or not all of its members came")
-            self.clock.sleep_s(MEET_POLL_S)
 
     def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
         """Agree with the other workers on who is in which rack; all workers that the job began with call it.
@@ -416,6 +407,11 @@ class Job:
         self._servers.clear()
         self._server_folders.clear()
 
+    def finished_without(self, lost: Sequence[int]) -> None:
+        """A run was finished by the others of these workers: the launcher exits as if all had."""
+        if self.place.agent_hosts_store:
+            self._root.set(FINISHED_WITHOUT_KEY, ",".join(map(str, lost)))
+
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""
         for endpoint in self._endpoints:
@@ -476,15 +472,6 @@ class Job:
 
 def _backend(device_type: str) -> str:
     return "gloo" if device_type == "cpu" else "cpu:gloo,cuda:nccl"
-
-
-def meeting_store(host: str) -> TCPStore:
-    """A key-value store on a free port of one interface; on its own torch would listen on all of them."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.bind((host, 0))
-        listener.listen(128)
-        port = listener.getsockname()[1]
-        return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime.supervisor import WorkerCommand, supervise
 from plesio.runtime.transport.job_secret import SECRET_VARIABLE, given_secret, secret_of_user
+from plesio.runtime.worker.environment import FINISHED_WITHOUT_KEY
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -55,8 +56,8 @@ def launch(script: Path, args: Sequence[str] = (), *, num_workers: int, join: st
         port: Where the job's store listens; 0 is any free port.
 
     Returns:
-        0 if all succeeded; 128 + the signal's number if a signal stopped the job; else the status of the worker that
-        failed first.
+        0 if all succeeded, or the others have finished the run without those that did not; 128 + the signal's number
+        if a signal stopped the job; else the status of the worker that failed first.
 
     Raises:
         ConfigError: No such script, no workers, ``join`` is no address, or there can be no secret.
@@ -92,7 +93,14 @@ def _host(script: Path, args: Sequence[str], *, num_workers: int, port: int) -> 
         ranks = range(num_workers)
         master = (_HOST, master_port)
         commands = _commands(script, args, ranks=ranks, world_size=num_workers, master=master, secret=secret)
-        return supervise(commands, prepare=host_store)
+
+        def excused() -> set[int]:
+            """The workers that the others have finished the run without."""
+            if not stores[0].check([FINISHED_WITHOUT_KEY]):
+                return set()
+            return {int(rank) for rank in stores[0].get(FINISHED_WITHOUT_KEY).decode().split(",")}
+
+        return supervise(commands, prepare=host_store, excused=excused)
 
 
 def _join(script: Path, args: Sequence[str], *, num_workers: int, address: str) -> int:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -71,7 +71,13 @@ class Ending:
         return f"rank {self.rank} ended with status {self.returncode}"
 
 
-def supervise(commands: Sequence[WorkerCommand], *, prepare: Callable[[], None], grace_s: float = GRACE_S) -> int:
+def supervise(
+    commands: Sequence[WorkerCommand],
+    *,
+    prepare: Callable[[], None],
+    excused: Callable[[], Collection[int]] = tuple,
+    grace_s: float = GRACE_S,
+) -> int:
     """Run the workers until all have ended; one that fails does not end the others.
 
     Must be called from the main thread (it handles SIGINT, SIGTERM and SIGHUP meanwhile).
@@ -79,13 +85,14 @@ def supervise(commands: Sequence[WorkerCommand], *, prepare: Callable[[], None],
     Args:
         commands: The workers.
         prepare: Called once when the workers are on their way; should it raise, they are killed.
+        excused: Called when all have ended: the ranks that the others have done without.
         grace_s: Seconds that workers have to end after each signal.
 
     Returns:
-        0 if every worker succeeded; 128 + the signal's number when a signal stopped the job; else the status of the
-        worker that failed first.
+        0 if every worker succeeded that was not excused; 128 + the signal's number when a signal stopped the job; else
+        the status of the worker that failed first.
     """
-    with _signals_as_bytes() as signals, _Supervisor(signals, grace_s=grace_s) as supervisor:
+    with _signals_as_bytes() as signals, _Supervisor(signals, excused=excused, grace_s=grace_s) as supervisor:
         supervisor.start(commands)
         prepare()
         return supervisor.run()
@@ -162,8 +169,9 @@ class _Worker:
 
 
 class _Supervisor:
-    def __init__(self, signals: socket.socket, *, grace_s: float) -> None:
+    def __init__(self, signals: socket.socket, *, excused: Callable[[], Collection[int]], grace_s: float) -> None:
         self._signals = signals
+        self._excused = excused
         self._grace_s = grace_s
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals, selectors.EVENT_READ)
@@ -225,7 +233,13 @@ class _Supervisor:
                         self._stop(number)
         if self._stopped_by is not None:
             return 128 + self._stopped_by
-        return next((ending.status for ending in self._endings if ending.status), 0)
+        failed = [ending for ending in self._endings if ending.status]
+        excused = self._excused() if 0 < len(failed) < len(self._endings) else ()
+        if failed and all(ending.rank in excused for ending in failed):
+            names = " and ".join(f"rank {ending.rank}" for ending in failed)
+            _say(f"the others have finished the run without {names}")
+            return 0
+        return next((ending.status for ending in failed), 0)
 
     def _stop(self, number: int) -> None:
         if number not in _STOP_SIGNALS:

@@ -13,7 +13,10 @@ import psutil
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["Place"]
+__all__ = ["FINISHED_WITHOUT_KEY", "Place"]
+
+FINISHED_WITHOUT_KEY = "plesio/finished_without"
+"""In the store of a launcher: the ranks, with commas between, that the others have finished a run without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

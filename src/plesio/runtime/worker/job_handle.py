@@ -125,6 +125,10 @@ class JobHandle(Protocol):
         """The others of the run go on without this worker, and so must the servers that it started."""
         ...
 
+    def finished_without(self, lost: Sequence[int]) -> None:
+        """A run was finished by the others of these workers: whoever has started the job may want to know."""
+        ...
+
     def next_run(self) -> None:
         """A run has ended."""
         ...

@@ -243,6 +243,8 @@ class DistributedWorld:
                 timeout_s = None if status == "finished" else failing_s
                 ended = self.client.await_message(RunEnded, timeout_s=timeout_s)
                 self._result = ended.result
+                if ended.result.status == status == "finished" and ended.result.lost_workers:
+                    self._job.finished_without(ended.result.lost_workers)
                 self._job.next_run()
                 if ended.unwritten is not None and status == "finished":
                     raise DataError(ended.unwritten)

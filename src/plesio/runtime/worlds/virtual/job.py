@@ -233,6 +233,9 @@ class VirtualJob:
     def let_servers_go_on(self) -> None:
         """No worker has started them."""
 
+    def finished_without(self, lost: Sequence[int]) -> None:
+        """Nobody has started it."""
+
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""
         for line in (*self._lines, *(() if self._pulse is None else (self._pulse.line,))):
