@@ -77,6 +77,7 @@ class Heartbeat:
         self._failure = None
         self._failed.clear()
         self._generation = 0
+        self._asked_s, self._sure_s = None, time.monotonic()
         self._abort = abort
         self._meter = meter
 
