@@ -105,7 +105,9 @@ def assert_went_on(simulation: Simulation[Worker], *lost: int) -> RunResult:
     return result
 
 
-@pytest.mark.parametrize("at_s", [0.11, 0.2, 0.25, 0.31, 0.34])
+@pytest.mark.parametrize(
+    "at_s", [0.11, 0.25, 0.34, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.2, 0.31))]
+)
 @pytest.mark.parametrize("lost", [0, 2])
 @pytest.mark.parametrize("policy", [*IN_STEP, *ALONE, "delayed:2", *CHANGING])
 def test_the_others_go_on_and_each_sample_counts_once(policy: str, lost: int, at_s: float, tmp_path: Path) -> None:
