@@ -28,8 +28,9 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
 from plesio.protocol.peers import heartbeat_identity, worker_identity
-from plesio.runtime.meeting import meet, meeting_store
+from plesio.runtime.meeting import REGROUP_TIMEOUT, backend_of, gloo_interface, meet, meeting_store, process_group
 from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
+from plesio.runtime.stop_server import stop_server
 from plesio.runtime.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys
 from plesio.runtime.transport.job_secret import (
     SECRET_VARIABLE,
@@ -51,9 +52,6 @@ __all__ = ["Job"]
 
 MEET_S = 60.0
 """How long processes wait for each other at the start."""
-REGROUP_TIMEOUT = datetime.timedelta(seconds=10)
-"""How long workers that are known to live wait for each other when they form a new group."""
-SERVER_STOP_S = 10.0
 _NUMBERS = itertools.count()
 """Of the jobs that this process has been in."""
 
@@ -258,7 +256,7 @@ class Job:
             if not dist.is_initialized():
                 with self._connecting():
                     dist.init_process_group(
-                        _backend(device_type),
+                        backend_of(device_type),
                         store=PrefixStore(f"group/{self._num_groups}", self._store),
                         rank=self.place.rank,
                         world_size=self.place.num_workers,
@@ -299,19 +297,10 @@ class Job:
         if rank > 0 or store is None:
             self._meeting = None
             store = TCPStore(host, int(port), is_master=False, timeout=REGROUP_TIMEOUT)
-        meet(store, rank=rank, size=len(members), called_off=called_off, timeout=REGROUP_TIMEOUT)
+        meet(store, rank=rank, size=len(members), called_off=called_off)
         with self._connecting():
-            dist.init_process_group(
-                _backend(device_type),
-                store=PrefixStore(f"group/{generation}", store),
-                rank=rank,
-                world_size=len(members),
-                timeout=REGROUP_TIMEOUT,
-            )
-            dist.barrier()  # connections are made at the first use
-        assert dist.group.WORLD is not None
-        dist.distributed_c10d._set_pg_timeout(dist.default_pg_timeout, dist.group.WORLD)
-        self._group = TorchGroup(dist.group.WORLD, rack=self.rack, connecting=self._connecting)
+            world = process_group(store, rank=rank, size=len(members), generation=generation, device_type=device_type)
+        self._group = TorchGroup(world, rack=self.rack, connecting=self._connecting)
         if called_off():  # what would have woken this worker came before its connections were known
             raise CutOffError("the group was called off")
         return self._group
@@ -422,21 +411,8 @@ class Job:
     @contextlib.contextmanager
     def _connecting(self) -> Iterator[None]:
         """Connections of a process group are opened in this context."""
-        with self._gloo_interface(), self._group_traffic.recording():
+        with gloo_interface(self.place), self._group_traffic.recording():
             yield
-
-    @contextlib.contextmanager
-    def _gloo_interface(self) -> Iterator[None]:
-        """Gloo on the interface that leads to the others (the host name may not), unless the user chose one."""
-        interface = self.place.own_interface()
-        if interface is None or "GLOO_SOCKET_IFNAME" in os.environ:
-            yield
-            return
-        os.environ["GLOO_SOCKET_IFNAME"] = interface
-        try:
-            yield
-        finally:
-            del os.environ["GLOO_SOCKET_IFNAME"]
 
     def _destroy_process_group(self) -> None:
         self._group_traffic.clear()
@@ -452,7 +428,7 @@ class Job:
             endpoint.close()
         self._endpoints.clear()
         for process in self._servers:
-            _stop(process)
+            stop_server(process)
         self._servers.clear()
         for folder in self._server_folders:  # of servers that were killed; the others have removed theirs
             shutil.rmtree(folder, ignore_errors=True)
@@ -468,21 +444,3 @@ class Job:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _backend(device_type: str) -> str:
-    return "gloo" if device_type == "cpu" else "cpu:gloo,cuda:nccl"
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with contextlib.suppress(BrokenPipeError):  # it has ended by itself
-        process.stdin.write("over\n")
-        process.stdin.close()
-    try:
-        process.wait(SERVER_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    process.stdout.close()
