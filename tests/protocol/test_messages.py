@@ -32,8 +32,10 @@ from plesio.protocol.figures import Report, RunFigures, RunInfo, Snapshot
 from plesio.protocol.message import Message, decode, encode, kind_of
 from plesio.protocol.peers import worker_identity
 from plesio.protocol.plans import Block, PlanFigures, Remainder, Span
+from plesio.protocol.positions import Position
 from plesio.protocol.to_server import (
     BooksPage,
+    Cut,
     Ended,
     Evaluations,
     Finish,
@@ -45,6 +47,7 @@ from plesio.protocol.to_server import (
     NotFinite,
     PartArrived,
     ProgressRequest,
+    Regrouped,
     Release,
     ResultRequest,
     Review,
@@ -65,6 +68,8 @@ from plesio.protocol.to_worker import (
     Lost,
     MayLeave,
     Progress,
+    Regroup,
+    Regrouping,
     Result,
     RunEnded,
     Start,
@@ -82,6 +87,7 @@ REMAINDER = Remainder(num_samples=8, spans=(Span(0, 1, 3), Span(0, 6, 8)), epoch
 REPORT = Report(clock=3, losses=[(3, 0.5, 2.0)], blocked=[(3, 0.1)], bytes_sent={"tcp": 4}, fallbacks=["none"])
 RESULT = RunResult(policy="bsp", task="t", world="process", seed=0, num_workers=1, status="finished",
                    steps=1, samples=2, wall_s=0.5)  # fmt: skip
+POSITION = Position(base=1, settled=3, trained=4, clock=9, plan=1, samples=7)
 STEERING = Steering(clock=5, before="bsp", policy="ssp:2", shares=(0.5, 0.5), next_review=7, next_clock=9)
 EXAMPLES: list[Message] = [
     Join(policy="bsp", info=RunInfo(target=0.5), num_workers=2, num_servers=0, snapshot_every=None, folder=None,
@@ -105,11 +111,16 @@ EXAMPLES: list[Message] = [
     PartArrived(event=Arrived(worker=1, clock=2), num_samples=4, finished=((0, 1, 4),), server=1),
     Ended(sent={"tcp": 1}, refused={}),
     Serves(),
+    Cut(position=POSITION, meeting="127.0.0.1:5"),
+    Cut(position=None, meeting=""),
+    Regrouped(samples=12, own=9, dropped=1),
     Start(clock=0, elapsed_s=0.0, workers=(0, 1)),
     Failed(message="other model"),
     Alive(lease_s=2.5),
     Lost(workers=(1,), fatal=True),
     Expelled(),
+    Regrouping(generation=2),
+    Regroup(generation=2, members=(0, 3), positions=(POSITION, None), meeting="h:1", steer=STEERING),
     Lease(plan=0, block=Block(id=1, epoch=0, start=2, stop=4, batch_size=2), clock=3),
     UpdateRefused(clock=2, reason=RefuseReason.TOO_STALE),
     MayLeave(evaluates=True),
@@ -118,6 +129,7 @@ EXAMPLES: list[Message] = [
     Books(text="{}", left=0, elapsed_s=1.5),
     Entered(),
     Turn(steer=STEERING, remainder=REMAINDER, samples=3, leader=1),
+    Turn(steer=STEERING, regroup=True),
     Result(result=RESULT),
     Progress(figures=RunFigures(policy="bsp", steps=1, samples=2, elapsed_s=0.5, loss=0.25, staleness=0.0)),
     RunEnded(result=RESULT),

@@ -2,11 +2,14 @@
 
     python fault_worker.py POLICY FOLDER PLAN
 
-or `train` in a process of a `LocalJob`. PLAN is JSON: {"fault": "kill" | "nan" | "nan_grad" | "wait", "rank": r,
-"step": k, "step_s": seconds per step, "epochs": n}. "wait" trains until a worker that joined late has made a step.
+or `train` in a process of a `LocalJob`. PLAN is JSON: {"fault": "kill" | "stop" | "hold" | "nan" | "nan_grad" | "wait",
+"rank": r, "step": k, "step_s": seconds per step, "epochs": n, "elastic": false}. "wait" trains until a worker that
+joined late has made a step, "stop" sleeps as with Ctrl-Z, "hold" holds the interpreter's lock for three leases.
 Writes FOLDER/rank-R.json: {"error": ..., "message": ..., "ranks": ..., "visited": [...], "clock": ...}.
 """
 
+import ctypes
+import hashlib
 import json
 import os
 import signal
@@ -37,7 +40,8 @@ def train(*, policy: str, folder: Path, plan: dict[str, Any]) -> bool:
     outcome: dict[str, object] = {"error": None, "visited": []}
     visited: list[int] = []
     try:
-        with plesio.join(model, optimizer, policy=policy, trace=folder / "trace") as session:
+        options = plesio.JoinOptions(elastic=plan.get("elastic", True))
+        with plesio.join(model, optimizer, policy=policy, trace=folder / "trace", options=options) as session:
             step = 0
             for epoch in range(plan.get("epochs", 1)):
                 if epoch > 0 and plan["fault"] == "wait" and (folder / "joined").exists():
@@ -48,6 +52,11 @@ def train(*, policy: str, folder: Path, plan: dict[str, Any]) -> bool:
                     if due and plan["fault"] == "kill":
                         (folder / f"rank-{rank}.json").write_text(json.dumps({**outcome, "visited": visited}))
                         os.kill(os.getpid(), signal.SIGKILL)
+                    if due and plan["fault"] == "stop":
+                        (folder / "stopped").write_text(str(os.getpid()))
+                        os.kill(os.getpid(), signal.SIGSTOP)
+                    if due and plan["fault"] == "hold":
+                        ctypes.PyDLL(None).sleep(6)
                     loss = (model(x) - y).square().mean()
                     if due and plan["fault"] == "nan":
                         loss = loss * float("nan")
@@ -55,11 +64,18 @@ def train(*, policy: str, folder: Path, plan: dict[str, Any]) -> bool:
                     if due and plan["fault"] == "nan_grad":
                         next(model.parameters()).grad.fill_(float("inf"))
                     time.sleep(plan.get("step_s", 0.0))
+                    before = session.clock
                     session.step(loss)
-                    visited += number.tolist()
+                    if session.clock > before:  # a step that was cut off does not count
+                        visited += number.tolist()
+                    if step == plan.get("step", 0) + 3:
+                        (folder / f"went-on-{rank}").touch()
                     (folder / ("started" if rank < int(os.environ["WORLD_SIZE"]) else "joined")).touch()
             session.finish(lambda: float((model(inputs) - data.tensors[1]).square().mean()))
             outcome["clock"] = session.clock
+            outcome["digest"] = hashlib.sha256(
+                b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+            ).hexdigest()
         outcome["samples"] = session.report().samples
         outcome["finite"] = all(bool(torch.isfinite(p).all()) for p in model.parameters())
     except Exception as error:

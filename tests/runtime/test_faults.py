@@ -63,7 +63,7 @@ def test_store_goes_on_without_a_killed_worker(policy: str, lost: int, tmp_path:
 
 
 def test_a_worker_killed_in_a_stage_on_the_store_is_done_without_and_no_collective_follows(tmp_path: Path):
-    plan = {"fault": "kill", "rank": 1, "step": 6, "step_s": 0.01}
+    plan = {"fault": "kill", "rank": 1, "step": 6, "step_s": 0.01, "elastic": False}
     found, result = run("switch:bsp/asp@3/bsp@10", tmp_path, plan)
     assert [found[rank]["error"] for rank in (0, 2)] == [None, None], found
     assert (result.status, result.lost_workers) == ("finished", (1,))
@@ -75,7 +75,7 @@ def test_a_worker_killed_in_a_stage_on_the_store_is_done_without_and_no_collecti
 
 @pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
 def test_collective_survivors_end_with_the_lost_rank_named(policy: str, tmp_path: Path):
-    plan = {"fault": "kill", "rank": 1, "step": 6, "step_s": 0.01}
+    plan = {"fault": "kill", "rank": 1, "step": 6, "step_s": 0.01, "elastic": False}
     found, result = run(policy, tmp_path, plan, workers=4)
     for rank in (0, 2, 3):
         assert found[rank]["error"] == "WorkerLostError", found[rank]

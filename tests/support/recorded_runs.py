@@ -56,6 +56,7 @@ class Run:
         steps: How long a step takes, by rank.
         num_samples: Of the data set.
         loops: Loops over it.
+        elastic: Whether the others go on when one is lost in a collective.
     """
 
     policy: str
@@ -68,6 +69,7 @@ class Run:
     num_samples: int = 96
     loops: int = 2
     snapshot_every: int | None = None
+    elastic: bool = True
 
     @property
     def adaptive(self) -> bool:
@@ -76,7 +78,8 @@ class Run:
 
 RUNS: dict[str, Run] = {
     "bsp": Run(policy="bsp"),
-    "bsp-lost": Run(policy="bsp", lost=((0.2, 1),)),
+    "bsp-lost": Run(policy="bsp", lost=((0.2, 1),), elastic=False),
+    "bsp-lost-elastic": Run(policy="bsp", lost=((0.2, 1),)),
     "bsp-qsgd": Run(policy="bsp,compress=qsgd:4"),
     "bsp-topk": Run(policy="bsp,compress=topk:0.1"),
     "bsp-powersgd": Run(policy="bsp,compress=powersgd:1"),
@@ -92,7 +95,8 @@ RUNS: dict[str, Run] = {
     "local-sgd": Run(policy="local_sgd:4"),
     "local-sgd-qsgd": Run(policy="local_sgd:4,compress=qsgd:8"),
     "local-sgd-delay": Run(policy="local_sgd:4,delay=2"),
-    "local-sgd-delay-lost": Run(policy="local_sgd:4,delay=2", lost=((0.2, 2),)),
+    "local-sgd-delay-lost": Run(policy="local_sgd:4,delay=2", lost=((0.2, 2),), elastic=False),
+    "local-sgd-delay-lost-elastic": Run(policy="local_sgd:4,delay=2", lost=((0.2, 2),)),
     "local-sgd-store": Run(policy="local_sgd:3,exchange=store", lost=((0.3, 1),), joins_s=0.2),
     "hier-local-sgd": Run(policy="hier:bsp/local_sgd:4", racks=(2, 2)),
     "hier-local-sgd-delay": Run(policy="hier:bsp/local_sgd:4,delay=2", racks=(2, 2)),
@@ -102,14 +106,17 @@ RUNS: dict[str, Run] = {
     "switch-there": Run(policy="switch:bsp/ssp:2,period=2@5"),
     "switch-and-back": Run(policy="switch:bsp/ssp:0@5/bsp@9"),
     "switch-back": Run(policy="switch:asp/bsp@9/local_sgd:4@12"),
-    "switch-lost": Run(policy="switch:bsp/asp@3/bsp@14", lost=((0.2, 1),), loops=3),
-    "switch-called-off": Run(policy="switch:bsp/asp@3/bsp@8", lost=((0.215, 1),), loops=4),
+    "switch-lost": Run(policy="switch:bsp/asp@3/bsp@14", lost=((0.2, 1),), loops=3, elastic=False),
+    "switch-lost-elastic": Run(policy="switch:bsp/asp@3/bsp@14", lost=((0.2, 1),), loops=3),
+    "switch-called-off": Run(policy="switch:bsp/asp@3/bsp@8", lost=((0.215, 1),), loops=4, elastic=False),
+    "switch-called-off-elastic": Run(policy="switch:bsp/asp@3/bsp@8", lost=((0.215, 1),), loops=4),
     "switch-to-the-end": Run(policy="switch:ssp:2,period=2/bsp@8", num_samples=29, loops=4),
     "switch-store-to-store": Run(policy="switch:ssp:2,period=2/asp@6/bsp@12"),
     "switch-racks": Run(policy="switch:bsp/hier:bsp/ssp:4,period=3@4/bsp@10", racks=(2, 2)),
     "adaptive": Run(policy="adaptive", loops=10),
     "adaptive-stalls": Run(policy=UNGUARDED, steps=STALLING, loops=10),
-    "adaptive-stalls-lost": Run(policy=UNGUARDED, steps=STALLING, loops=10, lost=((2.48, 1),)),
+    "adaptive-stalls-lost": Run(policy=UNGUARDED, steps=STALLING, loops=10, lost=((2.48, 1),), elastic=False),
+    "adaptive-stalls-lost-elastic": Run(policy=UNGUARDED, steps=STALLING, loops=10, lost=((2.48, 1),)),
     "adaptive-racks": Run(policy="adaptive", racks=(2, 2), loops=10),
     "adaptive-racks-stalls": Run(policy="adaptive", racks=(2, 2), steps=STALLING, loops=12),
     "adaptive-racks-apart": Run(policy=UNGUARDED, racks=(2, 2), steps=RACKS_APART, loops=10),
@@ -137,7 +144,11 @@ def train(run: Run, folder: Path) -> None:
             policy=run.policy,
             trace=folder,
             options=plesio.JoinOptions(
-                pacer=pacer, info=RunInfo(seed=7), num_servers=run.num_servers, snapshot_every=run.snapshot_every
+                pacer=pacer,
+                info=RunInfo(seed=7),
+                num_servers=run.num_servers,
+                snapshot_every=run.snapshot_every,
+                elastic=run.elastic,
             ),
         )
 

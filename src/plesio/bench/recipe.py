@@ -85,6 +85,7 @@ class RunSection(Section):
         evaluate_every: Samples between two evaluations; None is one epoch.
         target: Metric whose first reaching is timed; without it, the task's own.
         servers: Servers of the store exchange; None is one per host.
+        elastic: Whether workers of a collective go on without one that is lost.
     """
 
     policies: Annotated[tuple[PolicySpec, ...], _LISTED, AfterValidator(_no_repeats)]
@@ -94,6 +95,7 @@ class RunSection(Section):
     evaluate_every: int | None = Field(default=None, ge=1)
     target: float | None = None
     servers: int | None = Field(default=None, ge=1)
+    elastic: bool = True
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:

@@ -99,6 +99,7 @@ def train(
         **_checkpoints(recipe, assignment),
         options=JoinOptions(
             num_servers=recipe.run.servers,
+            elastic=recipe.run.elastic,
             snapshot_every=recipe.run.evaluate_every or num_samples,
             pacer=pacer if paced is None else paced,
             info=info,

@@ -91,7 +91,7 @@ class ExchangeError(PlesioError):
 
 
 class WorkerLostError(PlesioError):
-    """A worker vanished and the exchange cannot go on without it.
+    """A worker vanished and the exchange cannot go on without it; or this worker was counted lost itself.
 
     Attributes:
         ranks: The ranks that were lost.
@@ -109,6 +109,12 @@ class WorkerLostError(PlesioError):
         if error is not None:
             text = f"worker {names} ended with an error ({error}), and a collective exchange cannot go on without it"
         return cls(text, ranks=tuple(ranks))
+
+    @classmethod
+    def expelled(cls, rank: int) -> "WorkerLostError":
+        """The error on the lost worker itself, when it wakes up and hears of it."""
+        text = f"this worker (rank {rank}) was silent for longer than its lease and was counted lost; join again"
+        return cls(text, ranks=(rank,))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -49,6 +49,7 @@ from plesio.policies.events import (
     Ready,
     Refuse,
     RefuseReason,
+    Resumed,
     Reviewed,
 )
 from plesio.policies.policy import UpdateKind
@@ -94,7 +95,7 @@ class AsynchronousMachine:
                 return self._leave(event)
             case Arrived():
                 return (self._judge(event), *self._raise_floor())
-            case Reviewed() | Evaluated() | Ready() | Pause():
+            case Reviewed() | Evaluated() | Ready() | Pause() | Resumed():
                 raise AssertionError(f"{event} is for policies that change")
 
     def _join(self, event: Joined) -> tuple[Action, ...]:

@@ -40,6 +40,7 @@ from plesio.policies.events import (
     Ready,
     Refuse,
     RefuseReason,
+    Resumed,
     Reviewed,
 )
 
@@ -93,7 +94,7 @@ class BarrierMachine:
                 return self._leave(event)
             case Arrived():
                 return self._arrive(event)
-            case Reviewed() | Evaluated() | Ready() | Pause():
+            case Reviewed() | Evaluated() | Ready() | Pause() | Resumed():
                 raise AssertionError(f"{event} is for policies that change")
 
     def _join(self, worker: int) -> tuple[Action, ...]:

@@ -32,6 +32,7 @@ __all__ = [
     "Ready",
     "Refuse",
     "RefuseReason",
+    "Resumed",
     "Reviewed",
     "Stay",
     "Steer",
@@ -50,7 +51,9 @@ class LeaveReason(StrEnum):
     RESTING = "resting"
     """It has no samples to train on for now; it joins again when it is given some."""
     LOST = "lost"
-    """Its lease ran out: it crashed, was killed, or cannot be reached."""
+    """Its lease ran out: it crashed, was killed, or cannot be reached. No collective can be made without it."""
+    REPLACED = "replaced"
+    """The same, and the others form a new group for their collectives."""
 
 
 class RefuseReason(StrEnum):
@@ -198,7 +201,17 @@ class Pause(_Tagged, frozen=True, kw_only=True):
     """
 
 
-Event = Joined | Left | Arrived | Reviewed | Evaluated | Ready | Pause
+class Resumed(_Tagged, frozen=True, kw_only=True):
+    """The workers of a collective go on in a new group; only under a policy that changes while it runs.
+
+    Attributes:
+        clock: From which all go on. Some may have been a step behind.
+    """
+
+    clock: int
+
+
+Event = Joined | Left | Arrived | Reviewed | Evaluated | Ready | Pause | Resumed
 
 
 class Admit(_Tagged, frozen=True, kw_only=True):

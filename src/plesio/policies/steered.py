@@ -18,7 +18,8 @@ Invariants:
 - Where racks share the store, the inner machine knows of a rack only who speaks for it, which stands still for all of
   it; all review.
 - Once a worker is lost in a stage on the store, or has left it, no change to a collective is begun, and one that is
-  under way is called off (`Stay`).
+  under way is called off (`Stay`); unless the others form a new group (`LeaveReason.REPLACED`).
+- Where workers of a collective form a new group they are steered anew (`Resumed`), and a review that was open is off.
 - A `Pause` is answered by the next `Steer` at which all stand: on a collective that of a review, on the store the end
   of the stage, which is stopped for it and begun anew. So a checkpoint is taken where a change could be made.
 - One review at a time is open. It is answered when every live worker that has samples has reported to it, once.
@@ -44,6 +45,7 @@ from plesio.policies.events import (
     Left,
     Pause,
     Ready,
+    Resumed,
     Reviewed,
     Stay,
     Steer,
@@ -193,6 +195,8 @@ class SteeredMachine:
                 if speaker is not None:
                     self._speakers[worker] = speaker
                 return self._go_on()
+            case Resumed(clock=clock):
+                return self._resume(clock)
             case Evaluated(metric=metric):
                 self._metric = metric
                 return ()
@@ -227,9 +231,19 @@ class SteeredMachine:
         self._resting.discard(worker)
         self._reviews.pop(worker, None)
         self._ready.pop(worker, None)
-        if self._inner is not None:
+        if self._inner is not None and event.reason is not LeaveReason.REPLACED:
             actions += self._go_short(event)
+        if self._inner is None and event.reason is LeaveReason.REPLACED:
+            return ()  # the others are stopped, and say from where they go on
         return actions + self._answer() + self._go_on()
+
+    def _resume(self, clock: int) -> tuple[Action, ...]:
+        """All go on together under the policy in force; on the way to the store they set out for it anew."""
+        assert self._inner is None, "the workers of a store do without a group"
+        self._reviews.clear()
+        self._ready.clear()
+        course = Course(policy=self._policy, reason="the workers go on in a new group")
+        return (self._steer(course, clock=clock, stand=False),)
 
     def _go_short(self, event: Left) -> tuple[Action, ...]:
         """The stage goes on without the worker, and no collective follows."""

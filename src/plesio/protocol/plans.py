@@ -4,7 +4,7 @@ A plan is a number of samples: a part of an epoch, or several epochs. Rounds tak
 Leases leave gaps, where a block was taken and not finished; these come first, then what nobody was given.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from plesio.core.records import Record
 
-__all__ = ["Block", "PlanFigures", "Remainder", "Span"]
+__all__ = ["Block", "PlanFigures", "Remainder", "Span", "cut"]
 
 
 class Span(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -24,6 +24,27 @@ class Span(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+
+def cut(spans: Sequence[Span], sizes: Sequence[int]) -> list[list[Span]]:
+    """Parts of so many samples from the front of ``spans``, and what follows them as the last one.
+
+    >>> cut([Span(0, 2, 6), Span(1, 0, 9)], [3, 2])
+    [[Span(0, 2, 5)], [Span(0, 5, 6), Span(1, 0, 1)], [Span(1, 1, 9)]]
+    """
+    parts: list[list[Span]] = []
+    waiting = list(reversed(spans))
+    for size in sizes:
+        part: list[Span] = []
+        while size > 0:
+            span = waiting.pop()
+            taken = min(size, len(span))
+            part.append(Span(span.epoch, span.start, span.start + taken))
+            if taken < len(span):
+                waiting.append(Span(span.epoch, span.start + taken, span.stop))
+            size -= taken
+        parts.append(part)
+    return [*parts, waiting[::-1]]
 
 
 class Remainder(Record, frozen=True, kw_only=True):

@@ -11,9 +11,11 @@ from plesio.policies import Arrived, Event, Reviewed
 from plesio.protocol.figures import Report, RunInfo, Status
 from plesio.protocol.message import Message
 from plesio.protocol.plans import PlanFigures, Remainder
+from plesio.protocol.positions import Position
 
 __all__ = [
     "BooksPage",
+    "Cut",
     "Ended",
     "Evaluations",
     "Finish",
@@ -27,6 +29,7 @@ __all__ = [
     "NotFinite",
     "PartArrived",
     "ProgressRequest",
+    "Regrouped",
     "Release",
     "ResultRequest",
     "Review",
@@ -80,9 +83,10 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
         rack: Number of the rack that the worker is in.
         environment: Where it runs.
         saving: Of a run with checkpoints.
+        elastic: Whether workers of a collective go on without one that is lost.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("saving",)
+    omits: ClassVar[tuple[str, ...]] = ("saving", "elastic")
 
     policy: str
     info: RunInfo
@@ -94,6 +98,7 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
     rack: int
     environment: Environment
     saving: Saving | None = None
+    elastic: bool = True
 
 
 class BooksPage(Message, frozen=True, kw_only=True, tag=35):
@@ -228,6 +233,32 @@ class Standing(Message, frozen=True, kw_only=True, tag=26):
     samples: int = 0
 
 
+class Cut(Message, frozen=True, kw_only=True, tag=40):
+    """The collective that this worker was in cannot go on. Answered with `Regroup`, when all of them have said so.
+
+    Attributes:
+        position: Where the worker stands; None if it has no state to give.
+        meeting: Where it would have the others meet, if it comes to lead.
+    """
+
+    position: Position | None
+    meeting: str
+
+
+class Regrouped(Message, frozen=True, kw_only=True, tag=41):
+    """From the first of a new group: it is there.
+
+    Attributes:
+        samples: Samples of all workers that have been trained on.
+        own: Of these, those of the members.
+        dropped: Samples that a lost worker had not handed in and that nobody will train on any more.
+    """
+
+    samples: int
+    own: int
+    dropped: int
+
+
 class PartArrived(Message, frozen=True, kw_only=True, tag=20):
     """From another server: its part of an update is in.
 
@@ -272,6 +303,8 @@ FromWorker = (
     | Standing
     | BooksPage
     | SaveRequest
+    | Cut
+    | Regrouped
     | Goodbye
 )
 """What a worker says while it takes part."""

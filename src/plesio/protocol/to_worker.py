@@ -8,6 +8,7 @@ from plesio.policies import RefuseReason, Steer
 from plesio.protocol.figures import RunFigures
 from plesio.protocol.message import Message
 from plesio.protocol.plans import Block, Remainder
+from plesio.protocol.positions import Position
 
 __all__ = [
     "Alive",
@@ -19,6 +20,8 @@ __all__ = [
     "Lost",
     "MayLeave",
     "Progress",
+    "Regroup",
+    "Regrouping",
     "Result",
     "RunEnded",
     "Start",
@@ -69,6 +72,14 @@ class Lost(Message, frozen=True, kw_only=True, tag=6, omit_defaults=True):
     workers: tuple[int, ...]
     fatal: bool
     error: str | None = None
+
+
+class Regrouping(Message, frozen=True, kw_only=True, tag=42):
+    """The group of before this generation is no more: every worker of it says where it stands (`Cut`)."""
+
+    urgent: ClassVar[bool] = True
+
+    generation: int
 
 
 class Expelled(Message, frozen=True, kw_only=True, tag=7):
@@ -162,6 +173,7 @@ class Turn(Message, frozen=True, kw_only=True, tag=28):
         remainder: What is left of the plan; None is all of it.
         samples: Samples of all workers that have been trained on.
         leader: The worker that offers its state, if the next stage is on the store.
+        regroup: The workers' group is not what it was: they say `Cut` before they go on.
     """
 
     steer: Steering | None
@@ -169,10 +181,33 @@ class Turn(Message, frozen=True, kw_only=True, tag=28):
     remainder: Remainder | None = None
     samples: int = 0
     leader: int = 0
+    regroup: bool = False
 
     def left_out(self) -> tuple[str, ...]:
-        """What has no meaning."""
-        return ("remainder", "samples", "leader") if self.steer is None else ("to_the_end",)
+        """What has no meaning, or need not be said."""
+        if self.steer is None:
+            return ("remainder", "samples", "leader", "regroup")
+        return ("to_the_end",) if self.regroup else ("to_the_end", "regroup")
+
+
+class Regroup(Message, frozen=True, kw_only=True, tag=43):
+    """The answer to `Cut`: the group to go on in.
+
+    Attributes:
+        generation: Its number.
+        members: Its workers, in ascending order.
+        positions: Where they stand, in the same order.
+        meeting: Where they meet: what the first of them has said.
+        steer: How they go on, under a policy that changes.
+    """
+
+    omits: ClassVar[tuple[str, ...]] = ("steer",)
+
+    generation: int
+    members: tuple[int, ...]
+    positions: tuple[Position | None, ...]
+    meeting: str
+    steer: Steering | None = None
 
 
 class Result(Message, frozen=True, kw_only=True, tag=29):
@@ -223,6 +258,8 @@ ToWorker = (
     | Failed
     | Alive
     | Lost
+    | Regrouping
+    | Regroup
     | Expelled
     | Lease
     | UpdateRefused

@@ -29,7 +29,7 @@ class StoreSteps:
             match entry.event:
                 case Arrived():
                     self._arrivals.append((since, entry.event))
-                case Left(worker=worker, reason=LeaveReason.LOST):
+                case Left(worker=worker, reason=LeaveReason.LOST | LeaveReason.REPLACED):
                     self.lost.add(worker)
             since = max([since, *(action.clock for action in entry.actions if isinstance(action, Steer))])
 

@@ -1,8 +1,7 @@
 """A process's membership in a job: the key-value store it meets the others at, the servers, and the process group.
 
 A job outlives its runs: a session joins and closes, another one may follow in the same processes, and the servers that
-the first one started serve it too. Without a job of its own (`plesio.join`'s ``job``) a session makes one and closes
-it.
+the first one started serve it too. Without a job of its own (`plesio.join`'s ``job``) a session makes and closes one.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +28,9 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
 from plesio.protocol.peers import heartbeat_identity, worker_identity
+from plesio.runtime.meeting import REGROUP_TIMEOUT, backend_of, gloo_interface, meet, meeting_store, process_group
 from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
+from plesio.runtime.stop_server import stop_server
 from plesio.runtime.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys
 from plesio.runtime.transport.job_secret import (
     SECRET_VARIABLE,
@@ -40,8 +41,8 @@ from plesio.runtime.transport.job_secret import (
 )
 from plesio.runtime.transport.seal import wants_encryption
 from plesio.runtime.transport.tcp_traffic import TcpTraffic
-from plesio.runtime.worker.environment import BEGUN_KEY, Place
-from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.runtime.worker.environment import BEGUN_KEY, FINISHED_WITHOUT_KEY, Place
+from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.heartbeat import Heartbeat
 from plesio.runtime.worker.meter import process_memory_bytes
@@ -51,7 +52,6 @@ __all__ = ["Job"]
 
 MEET_S = 60.0
 """How long processes wait for each other at the start."""
-SERVER_STOP_S = 10.0
 _NUMBERS = itertools.count()
 """Of the jobs that this process has been in."""
 
@@ -79,8 +79,9 @@ class Job:
         self._endpoints: list[ClientEndpoint] = []
         self._group: TorchGroup | None = None
         self._heartbeat: Heartbeat | None = None
-        self._num_groups = 0
-        self._num_choices = 0
+        self._meeting: TCPStore | None = None
+        """Where the present group's members met, if this worker is the first of them."""
+        self._num_groups = self._num_choices = 0
         self._found: HostRacks | None = None
         self._group_traffic = TcpTraffic()
         self._context: zmq.Context[Any] = zmq.Context()
@@ -245,17 +246,16 @@ class Job:
                 context=self._context,
                 timeout_s=CONNECT_S,
             )
-            self._heartbeat = Heartbeat(client)
+            self._heartbeat = Heartbeat(client, rank=self.place.rank)
         return self._heartbeat
 
     def group(self, device_type: str) -> TorchGroup:
         """The group of all ranks that the job began with, made at the first call (all of them call it)."""
         if self._group is None or not dist.is_initialized():
             if not dist.is_initialized():
-                backend = "gloo" if device_type == "cpu" else "cpu:gloo,cuda:nccl"
                 with self._connecting():
                     dist.init_process_group(
-                        backend,
+                        backend_of(device_type),
                         store=PrefixStore(f"group/{self._num_groups}", self._store),
                         rank=self.place.rank,
                         world_size=self.place.num_workers,
@@ -265,6 +265,43 @@ class Job:
                 self._exit.callback(self._destroy_process_group)
             assert dist.group.WORLD is not None
             self._group = TorchGroup(dist.group.WORLD, rack=self.rack, connecting=self._connecting)
+        return self._group
+
+    def meeting(self) -> str:
+        """Where others could meet this worker to form a new group: a key-value store that it hosts."""
+        host = self.place.own_address()
+        self._meeting = meeting_store(host)
+        return f"{host}:{self._meeting.port}"
+
+    def regroup(
+        self, members: Sequence[int], *, at: str, generation: int, device_type: str, called_off: Callable[[], bool]
+    ) -> TorchGroup:
+        """Form a new group in place of the present one; all its members call it.
+
+        Args:
+            members: In ascending order.
+            at: Where they meet: the first one's `meeting`.
+            generation: The group's number.
+            device_type: Of the parameters.
+            called_off: Says whether there is to be yet another group.
+
+        Raises:
+            RuntimeError: Not all of them came.
+        """
+        rank = members.index(self.place.rank)
+        self._destroy_process_group()
+        self._group = None
+        host, _, port = at.rpartition(":")
+        store: Store | None = self._meeting
+        if rank > 0 or store is None:
+            self._meeting = None
+            store = TCPStore(host, int(port), is_master=False, timeout=REGROUP_TIMEOUT)
+        meet(store, rank=rank, size=len(members), called_off=called_off)
+        with self._connecting():
+            world = process_group(store, rank=rank, size=len(members), generation=generation, device_type=device_type)
+        self._group = TorchGroup(world, rack=self.rack, connecting=self._connecting)
+        if called_off():  # what would have woken this worker came before its connections were known
+            raise CutOffError("the group was called off")
         return self._group
 
     def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
@@ -330,6 +367,7 @@ class Job:
 
     def abort_collectives(self) -> None:
         """Wake every thread that is blocked in a collective, with an error."""
+        self._group_traffic.shut()  # Gloo's own abort wakes nobody
         if self._group is not None:
             self._group.abort()
 
@@ -362,6 +400,11 @@ class Job:
         if self.place.rank == 0 and not self._base.check([BEGUN_KEY]):
             self._base.set(BEGUN_KEY, str(time.time()))
 
+    def finished_without(self, lost: Sequence[int]) -> None:
+        """A run was finished by the others of these workers: the launcher exits as if all had."""
+        if self.place.agent_hosts_store:
+            self._base.set(FINISHED_WITHOUT_KEY, ",".join(map(str, lost)))
+
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""
         for endpoint in self._endpoints:
@@ -372,21 +415,8 @@ class Job:
     @contextlib.contextmanager
     def _connecting(self) -> Iterator[None]:
         """Connections of a process group are opened in this context."""
-        with self._gloo_interface(), self._group_traffic.recording():
+        with gloo_interface(self.place), self._group_traffic.recording():
             yield
-
-    @contextlib.contextmanager
-    def _gloo_interface(self) -> Iterator[None]:
-        """Gloo on the interface that leads to the others (the host name may not), unless the user chose one."""
-        interface = self.place.own_interface()
-        if interface is None or "GLOO_SOCKET_IFNAME" in os.environ:
-            yield
-            return
-        os.environ["GLOO_SOCKET_IFNAME"] = interface
-        try:
-            yield
-        finally:
-            del os.environ["GLOO_SOCKET_IFNAME"]
 
     def _destroy_process_group(self) -> None:
         self._group_traffic.clear()
@@ -402,7 +432,7 @@ class Job:
             endpoint.close()
         self._endpoints.clear()
         for process in self._servers:
-            _stop(process)
+            stop_server(process)
         self._servers.clear()
         for folder in self._server_folders:  # of servers that were killed; the others have removed theirs
             shutil.rmtree(folder, ignore_errors=True)
@@ -418,17 +448,3 @@ class Job:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with contextlib.suppress(BrokenPipeError):  # it has ended by itself
-        process.stdin.write("over\n")
-        process.stdin.close()
-    try:
-        process.wait(SERVER_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    process.stdout.close()

@@ -237,13 +237,14 @@ class _Run:
                 folder=self.folder,
                 meter=meter,
                 snapshot_every=self.options.snapshot_every,
+                elastic=self.options.elastic,
                 on_refused=timeline.refuse,
                 checkpoints=checkpoints,
             )
             undo.pop_all()  # the world says goodbye, and lets go of the job
             try:
                 steps = StepClock()
-                exchange, sharing = Parts(
+                exchange, sharing, recovery = Parts(
                     self.replica,
                     policy=policy,
                     world=world,
@@ -251,7 +252,7 @@ class _Run:
                     place=place,
                     steps=steps,
                     seed=self.options.info.seed,
-                    snapshots=SnapshotTaker(self.options.snapshot_every if rank == 0 else None),
+                    snapshots=SnapshotTaker(self.options.snapshot_every, keeps=rank == 0),
                     found=None if choice is None else choice.found,
                     total_samples=total_samples,
                     on_transition=on_transition,
@@ -268,6 +269,7 @@ class _Run:
                     pacer=self.pacer,
                     past=None if checkpoints is None else checkpoints.past(),
                     saver=None if checkpoints is None else checkpoints.saver,
+                    recovery=recovery,
                 )
             except BaseException as error:
                 timeline.trace.close()

@@ -21,6 +21,7 @@ class JoinOptions:
         pacer: Makes steps take as long as another machine's would; None lets them take as long as they do.
         info: Names for the results, and the seed of the sample order.
         job: A job to run in; None makes one for this session.
+        elastic: Workers of a collective go on without one that is lost; if not, its loss ends the run.
 
     >>> JoinOptions(snapshot_every=10_000).num_servers is None
     True
@@ -31,3 +32,4 @@ class JoinOptions:
     pacer: Pacer | None = None
     info: RunInfo = field(default_factory=RunInfo)
     job: JobHandle | None = None
+    elastic: bool = True

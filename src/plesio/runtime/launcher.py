@@ -31,7 +31,7 @@ from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.supervisor import Outcome, WorkerCommand, supervise
 from plesio.runtime.transport.job_secret import SECRET_VARIABLE, given_secret, secret_of_user
-from plesio.runtime.worker.environment import BEGUN_KEY
+from plesio.runtime.worker.environment import BEGUN_KEY, FINISHED_WITHOUT_KEY
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -75,8 +75,8 @@ def launch(
         restarts: How often a run that fails is started again from its last checkpoint.
 
     Returns:
-        0 if all succeeded; 128 + the signal's number if a signal stopped the job; else the status of the worker that
-        failed first.
+        0 if all succeeded, or the others have finished the run without those that did not; 128 + the signal's number
+        if a signal stopped the job; else the status of the worker that failed first.
 
     Raises:
         ConfigError: No such script, no workers, ``join`` is no address, or there can be no secret.
@@ -161,7 +161,14 @@ def _host(
         ranks = range(num_workers)
         base, master = _environment(checkpoints), (_HOST, master_port)
         commands = _commands(script, args, base, ranks=ranks, world_size=num_workers, master=master, secret=secret)
-        outcome = supervise(commands, prepare=host_store)
+
+        def excused() -> set[int]:
+            """The workers that the others have finished the run without."""
+            if not stores[0].check([FINISHED_WITHOUT_KEY]):
+                return set()
+            return {int(rank) for rank in stores[0].get(FINISHED_WITHOUT_KEY).decode().split(",")}
+
+        outcome = supervise(commands, prepare=host_store, excused=excused)
     begun = float(stores[0].get(BEGUN_KEY)) if stores[0].check([BEGUN_KEY]) else None
     return outcome, begun
 

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -78,8 +78,8 @@ class Outcome:
     """How a job ended.
 
     Attributes:
-        status: 0 if every worker succeeded; 128 + the signal's number when a signal stopped the job; else the status of
-            the worker that failed first.
+        status: 0 if every worker succeeded that was not excused; 128 + the signal's number when a signal stopped the
+            job; else the status of the worker that failed first.
         stopped: Whether a signal to the supervisor stopped it.
         endings: Of its workers, in their order.
     """
@@ -89,7 +89,13 @@ class Outcome:
     endings: tuple[Ending, ...]
 
 
-def supervise(commands: Sequence[WorkerCommand], *, prepare: Callable[[], None], grace_s: float = GRACE_S) -> Outcome:
+def supervise(
+    commands: Sequence[WorkerCommand],
+    *,
+    prepare: Callable[[], None],
+    excused: Callable[[], Collection[int]] = tuple,
+    grace_s: float = GRACE_S,
+) -> Outcome:
     """Run the workers until all have ended; one that fails does not end the others.
 
     Must be called from the main thread (it handles SIGINT, SIGTERM and SIGHUP meanwhile).
@@ -97,12 +103,13 @@ def supervise(commands: Sequence[WorkerCommand], *, prepare: Callable[[], None],
     Args:
         commands: The workers.
         prepare: Called once when the workers are on their way; should it raise, they are killed.
+        excused: Called when all have ended: the ranks that the others have done without.
         grace_s: Seconds that workers have to end after each signal.
 
     Returns:
         How they ended.
     """
-    with _signals_as_bytes() as signals, _Supervisor(signals, grace_s=grace_s) as supervisor:
+    with _signals_as_bytes() as signals, _Supervisor(signals, excused=excused, grace_s=grace_s) as supervisor:
         supervisor.start(commands)
         prepare()
         return supervisor.run()
@@ -179,8 +186,9 @@ class _Worker:
 
 
 class _Supervisor:
-    def __init__(self, signals: socket.socket, *, grace_s: float) -> None:
+    def __init__(self, signals: socket.socket, *, excused: Callable[[], Collection[int]], grace_s: float) -> None:
         self._signals = signals
+        self._excused = excused
         self._grace_s = grace_s
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals, selectors.EVENT_READ)
@@ -241,9 +249,18 @@ class _Supervisor:
                     for number in self._signals.recv(64):
                         self._stop(number)
         stopped = self._stopped_by is not None
-        failed = next((ending.status for ending in self._endings if ending.status), 0)
-        status = failed if self._stopped_by is None else 128 + self._stopped_by
+        status = self._status() if self._stopped_by is None else 128 + self._stopped_by
         return Outcome(status=status, stopped=stopped, endings=tuple(self._endings))
+
+    def _status(self) -> int:
+        """That of the worker that failed first, unless the others have finished the run without all that failed."""
+        failed = [ending for ending in self._endings if ending.status]
+        excused = self._excused() if 0 < len(failed) < len(self._endings) else ()
+        if failed and all(ending.rank in excused for ending in failed):
+            names = " and ".join(f"rank {ending.rank}" for ending in failed)
+            _say(f"the others have finished the run without {names}")
+            return 0
+        return next((ending.status for ending in failed), 0)
 
     def _stop(self, number: int) -> None:
         if number not in _STOP_SIGNALS:

@@ -14,7 +14,7 @@ from plesio.runtime.checkpoints.worker import set_random_states
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.past import Past
-from plesio.runtime.worker.stand import Stand
+from plesio.runtime.worker.standstill import Standstill
 
 __all__ = ["Checkpoints"]
 
@@ -38,7 +38,7 @@ class Checkpoints:
     saving: Saving
     pages: tuple[str, ...] = ()
     resumed: Resumed | None = None
-    stand: Stand | None = None
+    stand: Standstill | None = None
 
     @classmethod
     def begin(

@@ -9,7 +9,7 @@ from plesio.core.errors import ConfigError
 from plesio.runtime.checkpoints import reading, tensors, worker
 from plesio.runtime.checkpoints.folder import Folder, Manifest, faults, read_manifest
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.stand import Stand
+from plesio.runtime.worker.standstill import Standstill
 
 __all__ = ["Resumed", "find"]
 
@@ -90,14 +90,14 @@ class Resumed:
         if self.is_own:
             worker.take_own_state(replica, self.own)
 
-    def stand(self, *, same_workers: bool) -> Stand:
+    def stand(self, *, same_workers: bool) -> Standstill:
         """Where the run stood.
 
         Args:
             same_workers: Whether those that wrote it are those that go on; what else an exchange remembers is theirs.
         """
         manifest, own = self.manifest, self.own["stand"]
-        return Stand(
+        return Standstill(
             clock=manifest.clock,
             policy=own["policy"],
             next_review=own["next_review"],

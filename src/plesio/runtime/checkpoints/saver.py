@@ -29,7 +29,7 @@ from plesio.runtime.checkpoints import tensors, worker
 from plesio.runtime.checkpoints.folder import Folder, Manifest, Written, flush, seal, written
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.keeper import Stateful
-from plesio.runtime.worker.stand import Stand
+from plesio.runtime.worker.standstill import Standstill
 
 __all__ = ["CheckpointSaver"]
 
@@ -74,8 +74,8 @@ class CheckpointSaver:
     _pending: "_Pending | None" = None
     _thread: threading.Thread | None = None
 
-    def save(self, stand: Stand, *, books: Callable[[], Books]) -> None:
-        """A checkpoint is to be taken here; see `plesio.runtime.worker.stand.Saver`."""
+    def save(self, stand: Standstill, *, books: Callable[[], Books]) -> None:
+        """A checkpoint is to be taken here; see `plesio.runtime.worker.standstill.Saver`."""
         self._pending = _Pending(stand, books() if self.rank == stand.workers[0] else None)
 
     def take(self) -> None:
@@ -87,7 +87,8 @@ class CheckpointSaver:
         if self._pending is None:
             return
         (stand, told), self._pending = self._pending, None
-        self.wait()
+        self.wait(failed=True)  # who has not written its part of the last one by now is lost
+        self.run_failed.clear()
         own = {
             "stand": _plain(stand),
             "random": worker.random_states(),
@@ -149,12 +150,12 @@ class CheckpointSaver:
 
 
 class _Pending(NamedTuple):
-    stand: Stand
+    stand: Standstill
     books: Books | None
     """Where this worker leads."""
 
 
-def _plain(stand: Stand) -> dict[str, Any]:
+def _plain(stand: Standstill) -> dict[str, Any]:
     """What the manifest has not of it."""
     return {
         "policy": stand.policy,
@@ -179,7 +180,7 @@ class _Writing:
     """One worker's part of one checkpoint, on a thread of its own."""
 
     saver: CheckpointSaver
-    stand: Stand
+    stand: Standstill
     part: Path
     share: tensors.Share | None
     own: dict[str, Any]

@@ -9,10 +9,8 @@ A run goes through three states::
     gathering --all expected workers joined--> running --nobody left--> ended
 
 A worker that goes while the others gather, or disagrees with them, fails the run for all: they would wait in vain. A
-lost worker that speaks up again is told so, and none of its later updates count.
-
-Where racks share a store, in the whole run or in one of its stages, a rack without one of its workers cannot make a
-step: its others end with an error, and the rest of the run goes on as without any lost worker.
+lost worker that speaks up again is told so, and none of its later updates count. Where racks share a store, a rack
+without one of its workers cannot make a step: its others end with an error, and the rest of the run goes on.
 
 The parts, each with its invariants:
 
@@ -20,6 +18,8 @@ The parts, each with its invariants:
     arrivals        updates on their way to the policy
     updates         which of them are whole, and what is applied
     sampling        who gets which samples, and who rests
+    regroupings     who goes on in a collective that has lost a worker
+    reviews         what workers report to a policy that adapts
     stage_changes   who stands still between two exchanges, and how it goes on
     saving          when checkpoints are due, and what of them is known here
     ledger          the figures
@@ -35,7 +35,6 @@ from plesio.core.trace import TraceWriter
 from plesio.policies import (
     Admit,
     Apply,
-    Evaluated,
     Event,
     Grant,
     Halt,
@@ -46,7 +45,7 @@ from plesio.policies import (
     Policy,
     Recorder,
     Refuse,
-    Reviewed,
+    Resumed,
     Stay,
     Steer,
     parse_policy,
@@ -55,6 +54,7 @@ from plesio.protocol.effects import AdmitOrder, CreditOrder, Effect, HaltOrder, 
 from plesio.protocol.figures import Report, RunInfo, Snapshot, Status
 from plesio.protocol.to_server import (
     BooksPage,
+    Cut,
     Evaluations,
     Finish,
     FromWorker,
@@ -65,16 +65,20 @@ from plesio.protocol.to_server import (
     Leave,
     NotFinite,
     PartArrived,
+    Regrouped,
     Release,
     Review,
     SaveRequest,
     Saving,
     Standing,
 )
-from plesio.protocol.to_worker import Alive, Expelled, Failed, Lost, MayLeave, Start
+from plesio.protocol.to_worker import Alive, Expelled, Failed, Lost, Start, Steering
+from plesio.runtime.coordinator.agreement import disagreement
 from plesio.runtime.coordinator.arrivals import Arrivals
 from plesio.runtime.coordinator.ledger import Ledger, World
 from plesio.runtime.coordinator.members import Member, Members, lease_s
+from plesio.runtime.coordinator.regroupings import Regroupings
+from plesio.runtime.coordinator.reviews import Reviews
 from plesio.runtime.coordinator.sampling import Sampling
 from plesio.runtime.coordinator.saving import Checkpoints
 from plesio.runtime.coordinator.stage import Stage
@@ -94,6 +98,7 @@ class Coordinator:
         num_servers: Servers that hold a part of the parameters; 0 when the exchange is always collective.
         layout: Digest of the model's tensors, which all workers must have.
         snapshot_every: Samples between two snapshots of the store; None for none.
+        elastic: Whether workers of a collective go on without one that is lost.
         folder: Where the policy's event log is written; None for nowhere.
         clock: For the trace; None is the machine's.
         world: For the results.
@@ -109,6 +114,7 @@ class Coordinator:
         num_servers: int,
         layout: str = "",
         snapshot_every: int | None = None,
+        elastic: bool = False,
         folder: Path | None = None,
         clock: Clock | None = None,
         world: World = "process",
@@ -129,7 +135,7 @@ class Coordinator:
             on_failure=self.ledger.fallbacks.append,
             clock=clock,
         )
-        self._layout = layout
+        self._layout, self._saving = layout, saving
         self._start_failed = False
         self._members = Members()
         self._checkpoints = Checkpoints(
@@ -137,6 +143,16 @@ class Coordinator:
         )
         self._stage = Stage(policy, clock=began)
         self._updates = Updates(num_servers=num_servers, snapshot_every=snapshot_every, ledger=self.ledger)
+        passed = self._checkpoints.passed
+        self._reviews = Reviews(self._members, policy=policy, ledger=self.ledger, passed=passed, decide=self._decide)
+        self._regroupings = Regroupings(
+            self._members,
+            self._stage,
+            elastic=elastic and policy.exchange == "collective",
+            ledger=self.ledger,
+            trace=self.trace,
+            resume=self._resume,
+        )
         self._sampling = Sampling(self._members, self._stage, decide=self._decide)
         self._arrivals = Arrivals(
             self._members,
@@ -144,7 +160,7 @@ class Coordinator:
             sampling=self._sampling,
             ledger=self.ledger,
             is_running=lambda: self.state == "running",
-            passed=self._checkpoints.passed,
+            passed=passed,
             decide=self._decide,
         )
         self._changes = StageChanges(
@@ -154,6 +170,7 @@ class Coordinator:
             trace=self.trace,
             sampling=self._sampling,
             decide=self._decide,
+            regroupings=self._regroupings,
         )
 
     @classmethod
@@ -167,6 +184,7 @@ class Coordinator:
             num_servers=join.num_servers,
             layout=join.layout,
             snapshot_every=join.snapshot_every if policy.pushes else None,
+            elastic=join.elastic,
             folder=None if join.folder is None else Path(join.folder),
             clock=clock,
             world=world,
@@ -197,6 +215,7 @@ class Coordinator:
         return self._answer(message, worker, now_s=now_s) + self._pause_if_due(now_s)
 
     def _answer(self, message: FromWorker | Join | PartArrived, worker: int, *, now_s: float) -> list[Effect]:
+        running = self.state == "running"
         match message:
             case Join():
                 return self._join(worker, message, now_s=now_s)
@@ -214,26 +233,24 @@ class Coordinator:
             case Release():
                 return self._sampling.release(worker, now_s=now_s)
             case Review():
-                return self._reviewed(message, now_s=now_s)
+                return self._reviews.reviewed(message, running=running, now_s=now_s)
             case Evaluations():
-                return self._evaluated(message, now_s=now_s)
+                return self._reviews.evaluated(message, running=running, now_s=now_s)
             case Standing():
-                counts = self.state == "running" and self.is_live(worker)
-                return self._changes.ready(worker, message, now_s=now_s) if counts else []
+                return self._changes.ready(worker, message, now_s=now_s) if running and self.is_live(worker) else []
+            case Cut() | Regrouped():
+                return self._regroupings.hear(worker, message, now_s=now_s)
             case Leave():
                 return self._leave(worker, now_s=now_s)
-            case SaveRequest():
-                self._checkpoints.ask()
-                return []
-            case BooksPage(text=text):
-                self._checkpoints.add(text, worker=worker)
+            case SaveRequest() | BooksPage():
+                self._checkpoints.hear(message, worker=worker)
                 return self._begin_if_all_are_there(now_s=now_s)
             case Goodbye():
                 return self._bye(worker, message, now_s=now_s)
 
     def _join(self, worker: int, join: Join, *, now_s: float) -> list[Effect]:
         """A worker asks to take part; it is told `Start` when the run starts, or at once when it runs already."""
-        problem = self._disagreement(join)
+        problem = disagreement(join, policy=self.policy, layout=self._layout, saving=self._saving)
         if problem is not None:
             return self._reject(worker, problem, now_s=now_s)
         if worker == 0:
@@ -249,7 +266,7 @@ class Coordinator:
         there = all(rank in self._members for rank in self.expected)
         if self.state != "gathering" or not there or not self._checkpoints.complete:
             return []
-        self.state = "running"
+        self.state, self._members.admitted = "running", True
         self.started_s = now_s - self._checkpoints.elapsed_s
         self.ledger.rack_of = tuple(self._members[rank].rack for rank in self.expected)
         if self.policy.racks_share_store:
@@ -261,13 +278,6 @@ class Coordinator:
             return self._admit(self.expected, now_s=now_s)
         self._stage.steer(steer)
         return self._start(self.expected, now_s=now_s)
-
-    def _disagreement(self, join: Join) -> str | None:
-        if join.policy != self.policy.spec:
-            return f'this worker runs policy "{join.policy}", the others "{self.policy.spec}"; use one for all'
-        if join.layout != self._layout:
-            return "this worker's model differs from the others' (names, shapes, dtypes, or the number of servers)"
-        return self._checkpoints.disagreement(join.saving)
 
     def _reject(self, worker: int, message: str, *, now_s: float) -> list[Effect]:
         """The worker disagrees with the others; before the start that fails the run."""
@@ -307,7 +317,7 @@ class Coordinator:
             return []
         effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
         self._members[worker].leaving = True
-        return effects + self._answer_leaving()
+        return effects + self._members.answer_leaving()
 
     def _bye(self, worker: int, goodbye: Goodbye, *, now_s: float) -> list[Effect]:
         """A worker's session is closed."""
@@ -326,23 +336,35 @@ class Coordinator:
         if not self.is_live(worker):
             return []
         mates = self._members.mates(worker)
-        fatal = self._stage.exchange == "collective" or bool(mates and self._members.all_doomed_but(worker, *mates))
+        meets = self._stage.exchange == "collective"
+        fatal = (meets and not self._regroupings.possible) or bool(
+            mates and self._members.all_doomed_but(worker, *mates)
+        )
         self.ledger.lost.append(worker)
         self.trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
         if fatal and not self._members[worker].leaving:
             self.status = "failed"
             self.error = f"worker {worker} was lost, and a collective exchange cannot go on without it"
-        effects = self._retire(worker, LeaveReason.LOST, now_s=now_s)
+        reason = LeaveReason.REPLACED if self._regroupings.possible else LeaveReason.LOST
+        effects = self._retire(worker, reason, now_s=now_s)
         effects += self._remove(worker)
         for mate in mates:
-            effects += self._retire(mate, LeaveReason.LOST, now_s=now_s)
+            effects += self._retire(mate, reason, now_s=now_s)
             self._members[mate].doomed = True
         if self.state == "ended" and self.status == "finished" and not any(m.leaving for m in self._members.values()):
             self.status, self.error = "failed", "all workers were lost"
+        effects += self._regroupings.lost(worker, now_s=now_s)
         ends = {*self.live} if fatal else {*mates}
         return effects + [
             Tell(worker=other, message=Lost(workers=(worker,), fatal=other in ends)) for other in self.live
         ]
+
+    def _resume(self, clock: int) -> Steering | None:
+        """Have a policy that changes hear that the workers of a collective go on in a new group, and say how."""
+        if not self.policy.adapts or self._stage.exchange == "store":
+            return None
+        [steer] = self.recorder.handle(Resumed(clock=clock))
+        return self._changes.resumed(steer)
 
     def _retire(self, worker: int, reason: LeaveReason, *, now_s: float) -> list[Effect]:
         """Take a worker out of the policy and give back what it had leased; nothing that it pushed whole is dropped."""
@@ -361,11 +383,7 @@ class Coordinator:
             self.state = "ended"
         if self.state == "gathering":
             return self._fail_start(f"worker {worker} was gone before the run began")
-        return self._answer_leaving()
-
-    def _answer_leaving(self) -> list[Effect]:
-        told = self._members.told_left()
-        return [Tell(worker=worker, message=MayLeave(evaluates=evaluates)) for worker, evaluates in told.items()]
+        return self._members.answer_leaving()
 
     def excuse(self, busy_s: float) -> None:
         """The server did not listen for so long (it loaded torch, applied an update): that is nobody's silence."""
@@ -392,29 +410,6 @@ class Coordinator:
         self.ledger.report(worker, report)
         return []
 
-    def _reviewed(self, review: Review, *, now_s: float) -> list[Effect]:
-        """A worker tells what it saw; when all have, they are told by a `Steering`."""
-        event = review.event
-        assert isinstance(event, Reviewed), event
-        if self.state != "running" or not self.is_live(event.worker) or self._members[event.worker].left:
-            return []
-        self._members[event.worker].heard_s = now_s
-        self._members[event.worker].clock = event.clock
-        self._checkpoints.passed(event.clock)
-        return self._decide(event, now_s=now_s)
-
-    def _evaluated(self, message: Evaluations, *, now_s: float) -> list[Effect]:
-        """The evaluating worker has new validation metrics; a policy that adapts hears of them."""
-        self.ledger.evaluations += message.evaluations
-        self.ledger.parameters_sha256 = message.parameters_sha256 or self.ledger.parameters_sha256
-        if self.state != "running" or not self.policy.adapts:
-            return []
-        sign = 1.0 if self.ledger.info.metric_goal == "max" else -1.0
-        effects: list[Effect] = []
-        for point in message.evaluations:
-            effects += self._decide(Evaluated(metric=sign * point.metric), now_s=now_s)
-        return effects
-
     def _decide(self, event: Event, *, now_s: float) -> list[Effect]:
         """Have the policy hear of an event, and carry its actions out."""
         effects: list[Effect] = []
@@ -432,6 +427,8 @@ class Coordinator:
                     done = {"updates": action.updates, "weight": action.weight}
                     self.trace.event("apply", at_s=now_s, clock=action.version, **done)
                 case Steer():
+                    if action.save and self._regroupings.stale:  # they form a new group first
+                        action = self._checkpoints.postponed(action)
                     effects += self._changes.steer(action, now_s=now_s, started_s=self.started_s)
                     effects += self._checkpoints.take(action, now_s=now_s, began_s=self.started_s)
                 case Halt():
@@ -446,4 +443,5 @@ class Coordinator:
         self._members.validate()
         self._updates.validate(self._members)
         self._sampling.validate()
+        self._regroupings.validate()
         self.recorder.validate()

@@ -71,6 +71,8 @@ class Ledger:
         self._num_workers = num_workers
         self._reports: dict[int, Report] = {}
         self._arrived: dict[int, tuple[int, int]] = {}
+        self._of_lost: tuple[Sequence[int], int] | None = None
+        """Who was there when workers last formed a new group, and the samples that all others had trained on."""
         self._samples_on_collectives = 0
         """As known when the last stage on the store was entered."""
         self._staleness: Counter[int] = Counter()
@@ -147,6 +149,22 @@ class Ledger:
         self.applied_samples = samples
         self._samples_on_collectives = samples - sum(arrived for _, arrived in self._arrived.values())
 
+    def regrouped(self, members: Sequence[int], *, samples: int, own: int, dropped: int) -> None:
+        """Take in that workers go on in a new group.
+
+        Args:
+            members: Who.
+            samples: Samples that were trained on until then, and count.
+            own: Those of the members among them.
+            dropped: Samples that a lost worker had not handed in and that nobody will train on any more.
+        """
+        self._of_lost = tuple(members), samples - own
+        if dropped:
+            self.fallbacks.append(
+                f"{dropped} samples that a lost worker had not handed in were left out: the others' loop over them "
+                "had ended"
+            )
+
     def applied(self, action: Apply) -> None:
         """Take in an update of the shared parameters."""
         self._staleness.update(action.staleness)
@@ -199,6 +217,9 @@ class Ledger:
         wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
         arrived = sum(samples for _, samples in self._arrived.values())
         samples = max(sum(report.samples for report in reports.values()), self._samples_on_collectives + arrived)
+        if self._of_lost is not None:  # what a lost worker said last may be more or less than what became of it
+            members, of_others = self._of_lost
+            samples = of_others + sum(reports[member].samples for member in members if member in reports)
         sent = self._all_server_bytes()
         for report in reports.values():
             sent.update(report.bytes_sent)

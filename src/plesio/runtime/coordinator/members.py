@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from plesio.policies import ExchangeKind
+from plesio.protocol.effects import Effect, Tell
+from plesio.protocol.to_worker import MayLeave
 
 __all__ = ["FIRST_LEASE_S", "LEASE_STEPS", "MAX_LEASE_S", "MIN_LEASE_S", "Member", "Members", "lease_s"]
 
@@ -58,6 +60,8 @@ class Members(dict[int, Member]):
         super().__init__()
         self.by_racks = False
         """Whether one worker speaks for its rack."""
+        self.admitted = False
+        """All that the run begins with are there."""
 
     @property
     def live(self) -> list[int]:
@@ -116,19 +120,19 @@ class Members(dict[int, Member]):
         """Whether nobody else goes on."""
         return all(other in workers or self[other].doomed for other in self.live)
 
-    def told_left(self) -> dict[int, bool]:
-        """Who is to be told now that its training is over, and whether it evaluates.
+    def answer_leaving(self) -> list[Effect]:
+        """Tell those whose training is over, and whether they evaluate.
 
         The one that evaluates is the lowest rank that is there, and is told when all are leaving; the rest at once.
         """
         live = self.live
         all_left = all(self[worker].leaving for worker in live)
-        told = {}
+        told: list[Effect] = []
         for worker in live:
             member, evaluates = self[worker], worker == live[0]
             if member.leaving and not member.answered and (all_left or not evaluates):
                 member.answered = True
-                told[worker] = evaluates
+                told.append(Tell(worker=worker, message=MayLeave(evaluates=evaluates)))
         return told
 
     def excuse(self, busy_s: float) -> None:

@@ -8,10 +8,11 @@ import json
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from plesio.policies import Event, Joined, Left, Recorder, Steer, decode_event, encode_event
 from plesio.protocol.effects import Effect, Tell
-from plesio.protocol.to_server import Saving
+from plesio.protocol.to_server import BooksPage, SaveRequest, Saving
 from plesio.protocol.to_worker import Books
 from plesio.runtime.coordinator.ledger import Ledger, LedgerState
 from plesio.runtime.coordinator.members import Members
@@ -73,22 +74,12 @@ class Checkpoints:
         """Whether all that the run begins with is there."""
         return self._saving is None or len(self._pages) >= self._saving.num_pages
 
-    def disagreement(self, saving: Saving | None) -> str | None:
-        """Why a worker cannot take part that says this of checkpoints."""
-        if saving == self._saving:
-            return None
-        begins = [0 if one is None else one.clock for one in (saving, self._saving)]
-        if begins[0] != begins[1]:
-            return (
-                f"this worker goes on from step {begins[0]}, the others from step {begins[1]}: all must see the same "
-                "folder of checkpoints"
-            )
-        return "this worker's checkpoints differ from the others' (whether there are any, and how often)"
-
-    def add(self, page: str, *, worker: int) -> None:
-        """A page of the books of the run that is resumed has come from a worker; worker 0's count."""
-        if worker == 0 and self._saving is not None and len(self._pages) < self._saving.num_pages:
-            self._pages.append(page)
+    def hear(self, message: SaveRequest | BooksPage, *, worker: int) -> None:
+        """A worker wants a checkpoint now; or worker 0 has the next page of the books of the run that is resumed."""
+        if isinstance(message, SaveRequest):
+            self._asked = True
+        elif worker == 0 and self._saving is not None and len(self._pages) < self._saving.num_pages:
+            self._pages.append(message.text)
 
     def begin(self, *, workers: Sequence[int], now_s: float) -> Steer | None:
         """The run begins: take over the books, if there are any.
@@ -111,10 +102,6 @@ class Checkpoints:
             self._members[worker].clock = self._saving.clock
         return self._recorder.last_steer
 
-    def ask(self) -> None:
-        """A worker wants one now."""
-        self._asked = True
-
     def passed(self, clock: int) -> None:
         """A worker has got to ``clock``."""
         self._clock = max(self._clock, clock)
@@ -128,6 +115,11 @@ class Checkpoints:
         far = saving.every_steps is not None and self._clock - self._taken_clock >= saving.every_steps
         self._pending = self._asked or late or far
         return self._pending
+
+    def postponed(self, steer: Steer) -> Steer:
+        """All stand, but none is to be taken here: it is at the next such moment."""
+        self._asked, self._pending = True, False
+        return replace(steer, save=False)
 
     def take(self, steer: Steer, *, now_s: float, began_s: float) -> list[Effect]:
         """All have been told how to go on; where they stand for a checkpoint, it is taken.

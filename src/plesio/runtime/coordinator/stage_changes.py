@@ -8,12 +8,13 @@ on the way to it and dissolved when all have left it.
 from msgspec.structs import replace
 
 from plesio.core.trace import TraceWriter
-from plesio.policies import LeaveReason, Left, Ready, Steer
+from plesio.policies import Action, LeaveReason, Left, Ready, Steer
 from plesio.protocol.effects import Effect, StayOrder, Tell
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Entered, Steering
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.coordinator.members import Members
+from plesio.runtime.coordinator.regroupings import Regroupings
 from plesio.runtime.coordinator.sampling import Decide, Sampling
 from plesio.runtime.coordinator.stage import Stage
 
@@ -30,6 +31,7 @@ class StageChanges:
         trace: Has the decisions too.
         sampling: Takes back what was leased to workers that stand still.
         decide: Told who stands still.
+        regroupings: Knows whether somebody was lost since the workers last formed a group.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class StageChanges:
         trace: TraceWriter,
         sampling: Sampling,
         decide: Decide,
+        regroupings: Regroupings,
     ) -> None:
         self._members = members
         self._stage = stage
@@ -50,6 +53,7 @@ class StageChanges:
         """The last one."""
         self._sampling = sampling
         self._decide = decide
+        self._regroupings = regroupings
 
     def ready(self, worker: int, standing: Standing, *, now_s: float) -> list[Effect]:
         """A worker stands still between two exchanges; it is told `Entered` or a `Turn` when it may go on.
@@ -134,6 +138,14 @@ class StageChanges:
         steering = Steering.of(steer, workers=self._members.training)
         return [Tell(worker=worker, message=steering) for worker in hear]
 
+    def resumed(self, steer: Action) -> Steering:
+        """The workers of a collective go on in a new group, and none of them stands any more."""
+        assert isinstance(steer, Steer), steer
+        self._steered = steer
+        self._stage.standing.clear()
+        self._stage.steer(steer)
+        return Steering.of(steer, workers=self._members.training)
+
     def _turn(self, steer: Steer) -> list[Effect]:
         """All leave the store and go on together."""
         workers = sorted(self._stage.standing)
@@ -143,6 +155,7 @@ class StageChanges:
             self._members[worker].resting = False
             self._members[worker].clock = steer.clock
         turn = self._stage.leave_store(steer, workers, training=self._members.training)
+        turn = replace(turn, regroup=self._regroupings.stale)
         return [Tell(worker=worker, message=turn) for worker in workers]
 
     def stay(self, reason: str) -> list[Effect]:

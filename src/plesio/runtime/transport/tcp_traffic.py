@@ -23,21 +23,37 @@ class TcpTraffic:
 
     def __init__(self) -> None:
         self._descriptors: list[int] = []
+        self._ends: dict[int, object] = {}
+        """Of each descriptor the connection's two ends: once it is closed, its number may be another's."""
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Connections opened in this context are counted from their beginning."""
         before = set(_connections())
         yield
-        self._descriptors += sorted(set(_connections()) - before)
+        opened = sorted(set(_connections()) - before)
+        for descriptor in opened:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+                self._ends[descriptor] = _ends(connection)
+        self._descriptors += opened
 
     def bytes_sent(self) -> int:
         """Payload bytes that the other ends have acknowledged."""
         return sum(_acked(descriptor) for descriptor in self._descriptors)
 
+    def shut(self) -> None:
+        """End the connections, whoever is at their other end: who waits for one of them, here or there, hears of it."""
+        for descriptor in list(self._descriptors):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and _ends(connection) == self._ends.get(
+                    descriptor
+                ):
+                    connection.shutdown(socket.SHUT_RDWR)
+
     def clear(self) -> None:
         """The connections are closed; forget them."""
         self._descriptors.clear()
+        self._ends.clear()
 
 
 def _connections() -> Iterator[int]:
@@ -49,6 +65,10 @@ def _connections() -> Iterator[int]:
                 if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
                     connection.getpeername()  # raises for sockets that listen
                     yield int(name)
+
+
+def _ends(connection: socket.socket) -> object:
+    return connection.getsockname(), connection.getpeername()
 
 
 def _acked(descriptor: int) -> int:

@@ -13,10 +13,12 @@ import psutil
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["BEGUN_KEY", "Place"]
+__all__ = ["BEGUN_KEY", "FINISHED_WITHOUT_KEY", "Place"]
 
 BEGUN_KEY = "plesio/begun"
 """In the job's store: when its first run began, by the clock on the wall. What ends before that was refused."""
+FINISHED_WITHOUT_KEY = "plesio/finished_without"
+"""In the store of a launcher: the ranks, with commas between, that the others have finished a run without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,9 @@
 
 The same connection brings the news that cannot wait for the training thread: a worker is lost, or this one was counted
 lost. Where a collective cannot go on, the thread aborts the process group, which wakes the training thread out of it.
+
+A process may sleep (SIGSTOP, a suspended machine) past its lease and not know that it was counted lost. So a beat that
+was answered is what proves that the worker takes part, from when it was sent on, for a lease.
 """
 
 import threading
@@ -11,7 +14,7 @@ from collections.abc import Callable
 from plesio.core.errors import PlesioError, TransportError, WorkerLostError
 from plesio.protocol.message import decode, encode
 from plesio.protocol.to_server import Heartbeat as Beat
-from plesio.protocol.to_worker import Alive, Expelled, Lost
+from plesio.protocol.to_worker import Alive, Expelled, Lost, Regrouping
 from plesio.runtime.coordinator.members import FIRST_LEASE_S
 from plesio.runtime.transport import ControlClient
 from plesio.runtime.worker.meter import Meter
@@ -29,15 +32,22 @@ class Heartbeat:
 
     Args:
         client: A connection of its own; closed by `stop`.
+        rank: Of this worker.
     """
 
-    def __init__(self, client: ControlClient) -> None:
+    def __init__(self, client: ControlClient, *, rank: int) -> None:
         self._client = client
+        self._rank = rank
         self._meter: Meter | None = None
         self._abort: Callable[[], None] = lambda: None
         self._failure: PlesioError | None = None
         self._failed = threading.Event()
         self._lease_s = FIRST_LEASE_S
+        self._generation = 0
+        self._asked_s: float | None = None
+        """When the beat was sent that is to be answered."""
+        self._sure_s = time.monotonic()
+        """Until a lease after this moment the worker takes part."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="plesio-heartbeat", daemon=True)
         self._thread.start()
@@ -46,6 +56,16 @@ class Heartbeat:
     def failure(self) -> PlesioError | None:
         """Why the run cannot go on, if it cannot."""
         return self._failure
+
+    @property
+    def generation(self) -> int:
+        """Of the group that workers are to form, or have formed: what was heard of last."""
+        return self._generation
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether this worker may have been counted lost: nothing has proved for a lease that it takes part."""
+        return self._failure is not None or time.monotonic() > self._sure_s + self._lease_s
 
     def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
         """Beat for a run.
@@ -56,6 +76,8 @@ class Heartbeat:
         """
         self._failure = None
         self._failed.clear()
+        self._generation = 0
+        self._asked_s, self._sure_s = None, time.monotonic()
         self._abort = abort
         self._meter = meter
 
@@ -87,16 +109,21 @@ class Heartbeat:
                 if meter is not None and now_s >= next_beat_s:
                     self._client.send(*encode(Beat(report=meter.take())))
                     next_beat_s = now_s + interval_s
+                    self._asked_s = now_s if self._asked_s is None else self._asked_s
                 for control in self._client.poll(POLL_S):
-                    match decode(control.kind, control.body, Alive | Lost | Expelled, peer="server 0"):
+                    match decode(control.kind, control.body, Alive | Lost | Regrouping | Expelled, peer="server 0"):
                         case Alive(lease_s=lease_s):
                             self._lease_s = lease_s
                             interval_s = min(LONGEST_INTERVAL_S, lease_s / BEATS_PER_LEASE)
+                            self._sure_s = self._sure_s if self._asked_s is None else self._asked_s
+                            self._asked_s = None
+                        case Regrouping(generation=generation):
+                            self._generation = generation
+                            self._abort()
                         case Lost(workers=workers, fatal=True, error=error):
                             self._fail(WorkerLostError.of(workers, error=error))
                         case Expelled():
-                            text = "this worker was silent for longer than its lease and was counted lost; join again"
-                            self._fail(TransportError(text))
+                            self._fail(WorkerLostError.expelled(self._rank))
         except TransportError as error:
             if not self._stop.is_set():
                 self._fail(TransportError(f"the job's server is gone: {error}"))

@@ -28,8 +28,18 @@ class Pulse(Protocol):
         """Why the run cannot go on, if it cannot."""
         ...
 
+    @property
+    def generation(self) -> int:
+        """Of the group that workers are to form, or have formed: what was heard of last."""
+        ...
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether this worker may have been counted lost: nothing has proved for a lease that it takes part."""
+        ...
+
     def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
-        """Begin for a run; ``abort`` is called once if it cannot go on."""
+        """Begin for a run; ``abort`` is called if it cannot go on, and if workers must form a new group."""
         ...
 
     def wait_for_failure(self) -> PlesioError | None:
@@ -60,6 +70,27 @@ class JobHandle(Protocol):
 
     def group(self, device_type: str) -> Group:
         """The group of all ranks that the job began with; all of them call it."""
+        ...
+
+    def meeting(self) -> str:
+        """Where others could meet this worker to form a new group."""
+        ...
+
+    def regroup(
+        self, members: Sequence[int], *, at: str, generation: int, device_type: str, called_off: Callable[[], bool]
+    ) -> Group:
+        """Form a new group in place of the present one; all its members call it.
+
+        Args:
+            members: In ascending order.
+            at: Where they meet: the first one's `meeting`.
+            generation: The group's number.
+            device_type: Of the parameters.
+            called_off: Says whether there is to be yet another group.
+
+        Raises:
+            RuntimeError: Not all of them came.
+        """
         ...
 
     def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
@@ -96,6 +127,10 @@ class JobHandle(Protocol):
 
     def begun(self) -> None:
         """A run has begun: all workers are there and agree on what it is."""
+        ...
+
+    def finished_without(self, lost: Sequence[int]) -> None:
+        """A run was finished by the others of these workers: whoever has started the job may want to know."""
         ...
 
     def next_run(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
 from plesio.core.errors import DataError
-from plesio.protocol.plans import Block, PlanFigures, Remainder, Span
+from plesio.protocol.plans import Block, PlanFigures, Remainder, Span, cut
 from plesio.runtime.coordinator.leases import epoch_order, round_sizes
 from plesio.runtime.worker.rounds import RoundRecords
 
@@ -58,40 +58,53 @@ class SynchronousBatches:
     Args:
         remainder: What is dealt out: a plan, or what is left of it.
         batch_size: Samples in a worker's batch.
-        first_epoch: Epoch that the plan begins with.
+        plan: Which loop of the session, and the epoch that it begins with.
         seed: Seed of the order.
         rounds: The rank's; outlives the plan.
     """
 
-    turned = False
-
-    def __init__(
-        self, remainder: Remainder, *, batch_size: int, first_epoch: int, seed: int, rounds: RoundRecords
-    ) -> None:
-        self._remainder = remainder
+    def __init__(self, remainder: Remainder, *, batch_size: int, plan: int, seed: int, rounds: RoundRecords) -> None:
+        self._whole = remainder
         self._batch_size = batch_size
-        self._first_epoch = first_epoch
+        self._plan = plan
         self._seed = seed
         self._rounds = rounds
-        self._trained_before = rounds.global_samples
+        self._begin()
+
+    def _begin(self) -> None:
+        self._remainder = self._rounds.begin(self._plan, self._whole)
+        self._generation = self._rounds.generation
+        self._trained_before = self._rounds.global_samples
+
+    @property
+    def turned(self) -> bool:
+        """Whether what is left has been divided anew, in another group."""
+        return self._rounds.generation != self._generation
 
     def batches(self) -> Iterator[list[int]]:
         """Every batch of the plan. Fewer samples of an epoch than there are ranks are dealt with the next epoch's."""
         rounds, rest = self._rounds, np.empty(0, np.int64)
+        waiting: list[Span] = []
+        ended = 0
         for spans in self._remainder.by_epoch():
             rest = np.concatenate([rest, *self._indices(spans)])
+            waiting += spans
             if len(rest) < rounds.num_workers:
                 continue
             start = 0
             for equal in round_sizes(len(rest), num_workers=rounds.num_workers, batch_size=self._batch_size):
                 sizes = rounds.draw(equal)
                 begin = start + sum(sizes[: rounds.rank])
-                yield rest[begin : begin + sizes[rounds.rank]].tolist()
+                own = rest[begin : begin + sizes[rounds.rank]].tolist()
                 start += sum(sizes)
+                dealt, waiting = cut(waiting, [sum(sizes)])
+                ended += sum(sizes)
+                rounds.dealt(self._plan, dealt, ended=ended)
+                yield own
             rest = rest[:0]
 
     def _indices(self, spans: Sequence[Span]) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
-        epoch = self._first_epoch + spans[0].epoch
+        epoch = self._plan + spans[0].epoch
         order = epoch_order(self._remainder.num_samples, seed=self._seed, epoch=epoch)
         return [order[span.start : span.stop] for span in spans]
 
@@ -100,8 +113,11 @@ class SynchronousBatches:
         return self._remainder.after(self._rounds.global_samples - self._trained_before)
 
     def wait(self) -> bool:
-        """There is never more."""
-        return False
+        """There is more only where what is left has been divided anew."""
+        if not self.turned:
+            return False
+        self._begin()
+        return True
 
     def taken(self, num_samples: int) -> None:
         """The training loop has been given a batch."""

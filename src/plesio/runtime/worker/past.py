@@ -10,7 +10,7 @@ stepped once an epoch has been stepped in epochs that were over.
 from collections.abc import Callable
 from typing import Any
 
-from plesio.runtime.worker.stand import Stand
+from plesio.runtime.worker.standstill import Standstill
 
 __all__ = ["Past"]
 
@@ -26,7 +26,7 @@ class Past:
 
     def __init__(
         self,
-        stand: Stand | None = None,
+        stand: Standstill | None = None,
         *,
         values: dict[str, Any] | None = None,
         go_on: Callable[[], None] = lambda: None,

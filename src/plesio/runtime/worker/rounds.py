@@ -7,13 +7,20 @@ round that no rank can have drawn yet (`RoundRecords.draw_ahead` rounds after th
 A step's gradient is the mean over a rank's own batch. Where batches are of unequal size, the mean over the whole round
 is ``sum(n_i g_i) / sum(n_i)``: `RoundRecords.weight` is ``n_i N / sum(n_i)``, by which a rank's gradient is multiplied
 before the mean over the N ranks is taken.
+
+When workers go on in a new group, what of the rounds is not in anybody's replica is dealt out again. So the rounds that
+not all replicas are known to hold are kept with their samples; all counts begin anew with each group (a *generation*).
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["RoundRecords", "divide"]
+from msgspec.structs import replace
+
+from plesio.protocol.plans import Remainder, Span, cut
+
+__all__ = ["Left", "Mark", "RoundRecords", "divide"]
 
 
 def divide(total: int, shares: Sequence[float]) -> list[int]:
@@ -44,6 +51,40 @@ class _Round:
     in_shares: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a worker had done when it ended step ``clock``: rounds of this generation, samples of all workers."""
+
+    clock: int
+    rounds: int
+    global_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Dealt:
+    number: int
+    plan: int
+    sizes: tuple[int, ...]
+    spans: tuple[Span, ...]
+    ended: int
+    """Samples of the plan that were dealt in this generation, this round's among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What is to be dealt out in the next generation.
+
+    Attributes:
+        remainder: Of the common plan; None is all of it.
+        samples: Samples of all workers that have been trained on.
+        dropped: Samples of plans that are over, of which nobody's replica holds anything.
+    """
+
+    remainder: Remainder | None
+    samples: int
+    dropped: int
+
+
 class RoundRecords:
     """Of one rank, for all plans of a run.
 
@@ -67,17 +108,128 @@ class RoundRecords:
         self._num_trained = 0
         self._taken = 0
         """Samples of this rank that the training loop has been given and has made no step of."""
+        self.generation = 0
+        self._plan = 0
+        self._remainder: Remainder | None = None
+        """Of ``_plan``, when the generation began; None is all of it."""
+        self._marks: deque[Mark] = deque([Mark(0, 0, 0)])
+        self._dealt: deque[_Dealt] = deque()
+        self._ended = (-1, 0)
+        """A plan, and its samples in rounds that are not kept any more."""
+        self._base: tuple[int, Remainder] | None = None
+        """The plan that rounds are taken of, and what was to be dealt of it in this generation."""
 
     @property
     def global_samples(self) -> int:
         """Samples of all ranks that have been trained on."""
         return self._global_samples
 
-    def go_on_from(self, global_samples: int, *, shares: Sequence[float] | None = None) -> None:
-        """So many samples have been trained on when rounds begin anew, in ``shares`` if these are given."""
+    def go_on_from(
+        self,
+        clock: int,
+        *,
+        global_samples: int,
+        plan: int,
+        remainder: Remainder | None,
+        shares: Sequence[float] | None = None,
+    ) -> None:
+        """Rounds begin anew at ``clock``, after another way of dealing.
+
+        Args:
+            clock: Where all workers are.
+            global_samples: Samples that have been trained on.
+            plan: The loop in which they are.
+            remainder: What is left of it; None is all.
+            shares: In which they are dealt; None: as before.
+        """
         self._global_samples = global_samples
         if shares is not None:
             self._shares = tuple(shares)
+        self._plan, self._remainder, self._base = plan, remainder, None
+        self._marks = deque([Mark(clock, self._num_trained, global_samples)])
+        self._dealt.clear()
+        self._ended = (-1, 0)
+
+    def begin(self, plan: int, whole: Remainder) -> Remainder:
+        """What is left of a plan, which this worker begins to take rounds of in this generation."""
+        left = whole if plan >= self._plan else whole.after(len(whole))
+        if plan == self._plan and self._remainder is not None:
+            left = self._remainder
+        self._base = plan, left
+        return left
+
+    def dealt(self, plan: int, spans: Sequence[Span], *, ended: int) -> None:
+        """The latest round has these samples, in the order of ranks; with it ``ended`` are dealt of the plan."""
+        self._dealt.append(_Dealt(self._num_drawn - 1, plan, self._drawn[-1].sizes, tuple(spans), ended))
+
+    def mark(self, clock: int, *, settled: int) -> None:
+        """This worker has trained on what step ``clock`` takes; all replicas hold all up to step ``settled``."""
+        self._marks.append(Mark(clock, self._num_trained, self._global_samples))
+        while len(self._marks) > 1 and self._marks[1].clock <= settled:
+            self._marks.popleft()
+        kept = self._marks[0].rounds
+        while self._dealt and self._dealt[0].number < kept:
+            dealt = self._dealt.popleft()
+            self._ended = dealt.plan, dealt.ended
+
+    def at(self, clock: int) -> Mark:
+        """What this worker had done at the end of step ``clock``, as far as it is kept."""
+        known = [mark for mark in self._marks if mark.clock <= clock]
+        return known[-1] if known else self._marks[0]
+
+    def left(self, plan: int, *, clock: int, settled: int, rounds_of: Sequence[int]) -> Left:
+        """What is left for the next generation.
+
+        Args:
+            plan: The common one.
+            clock: This worker's, whose replica holds what it has done until then.
+            settled: Clock up to which its replica holds what all have done.
+            rounds_of: Of each rank of the present generation, the rounds of which its samples are in a replica.
+        """
+        mark, settled_rounds = self.at(clock), self.at(settled).rounds
+        missing: list[Span] = []
+        dropped = unheld = 0
+        ended = self._ended[1] if self._ended[0] == plan else 0
+        last = max(*rounds_of, mark.rounds)
+        for dealt in self._dealt:
+            if dealt.number >= last:
+                if dealt.plan != plan:  # all had trained on it, and nobody's replica holds it
+                    unheld += sum(dealt.sizes)
+                continue
+            ended = dealt.ended if dealt.plan == plan else ended
+            for rank, spans in enumerate(cut(dealt.spans, dealt.sizes)[:-1]):
+                if dealt.number < settled_rounds or dealt.number < rounds_of[rank]:
+                    continue
+                if dealt.plan == plan:
+                    missing += spans
+                else:
+                    dropped += sum(map(len, spans))
+        return Left(
+            remainder=self._remains(plan, missing, ended=ended),
+            samples=mark.global_samples - sum(map(len, missing)) - dropped,
+            dropped=dropped + unheld,
+        )
+
+    def _remains(self, plan: int, missing: Sequence[Span], *, ended: int) -> Remainder | None:
+        """Of a plan, what was dealt and is missing, and what was not dealt; None is all of it."""
+        if self._base is None or self._base[0] != plan:
+            return self._remainder if plan == self._plan else None
+        rest = self._base[1].after(ended)
+        return replace(rest, spans=(*sorted(missing), *rest.spans))
+
+    def regroup(self, rank: int, num_workers: int, *, generation: int, clock: int, plan: int, left: Left) -> None:
+        """Begin anew in another group, all at ``clock``."""
+        self.rank, self.num_workers, self.generation = rank, num_workers, generation
+        self._global_samples = left.samples
+        self._shares = ()
+        self._changes.clear()
+        self._drawn.clear()
+        self._latest = []
+        self._num_drawn = self._num_trained = self._taken = 0
+        self._plan, self._remainder = plan, left.remainder
+        self._marks = deque([Mark(clock, 0, left.samples)])
+        self._dealt.clear()
+        self._ended, self._base = (-1, 0), None
 
     def draw_ahead(self, rounds: int) -> None:
         """The loader of the loop that begins may draw so many rounds before the training gets to them."""

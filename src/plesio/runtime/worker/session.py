@@ -18,7 +18,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch.utils.data import DataLoader
@@ -29,75 +29,22 @@ from plesio.core.logs import at_clock
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
 from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
-from plesio.runtime.worker.exchange.replica import Replica, parameters_sha256
+from plesio.runtime.worker.exchange.replica import Replica, State, parameters_sha256
 from plesio.runtime.worker.keeper import Keeper, Stateful
 from plesio.runtime.worker.loading import BatchSource, plan_figures, rounds_ahead, shard
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import Past
-from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.recovery import Recovery
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.world import World
 
-__all__ = ["Session", "World"]
+__all__ = ["Session"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-
-class World(Protocol):
-    """Where a session runs: who else is there, and who keeps the run's records."""
-
-    @property
-    def rank(self) -> int:
-        """This worker's number."""
-        ...
-
-    @property
-    def num_workers(self) -> int:
-        """Workers at the start of the run."""
-        ...
-
-    @property
-    def elapsed_s(self) -> float:
-        """How long the run had been going on when this worker was admitted."""
-        ...
-
-    @property
-    def rounds(self) -> RoundRecords:
-        """This rank's rounds, where samples are dealt in rounds."""
-        ...
-
-    def explain(self, error: BaseException) -> PlesioError | None:
-        """What lies behind ``error``, if it is that the run cannot go on (a worker is lost, the server is gone)."""
-        ...
-
-    def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
-        """Enter evaluations in the records."""
-        ...
-
-    def save_soon(self) -> None:
-        """Ask for a checkpoint."""
-        ...
-
-    def leave(self) -> None:
-        """This worker has ended its part; where it evaluates, wait until all have."""
-        ...
-
-    def result(self) -> RunResult:
-        """The run's figures as far as this process knows them."""
-        ...
-
-    def close(
-        self, *, status: Literal["finished", "interrupted", "failed"], error: str | None, in_rack: bool = False
-    ) -> None:
-        """End the run here and let go of what was opened for it.
-
-        Args:
-            status: How it ended for this worker.
-            error: Why it failed, if it did.
-            in_rack: Whether this worker is one of a rack that shares the store: other racks go on without it.
-        """
-        ...
 
 
 class Session:
@@ -123,6 +70,7 @@ class Session:
         pacer: Pacer | None = None,
         past: Past | None = None,
         saver: Keeper | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
         self.model = replica.model
         self.policy = policy
@@ -135,6 +83,7 @@ class Session:
         self._steps = steps
         self._timeline = timeline
         self._pacer = pacer
+        self._recovery = recovery
         self._now_s = timeline.now_s
         self._past = Past() if past is None else past
         self._saver = saver
@@ -264,13 +213,11 @@ class Session:
         at_s = self._training.elapsed_s()
         progress = Progress(clock, samples, self._global_samples, value, at_s)
         stepping_s, exchanged_s = self._now_s(), timeline.exchanged_s
-        try:
-            self._exchange.step(progress)
-        except RuntimeError as error:
-            raise self._world.explain(error) or error from error
+        if not self._exchange_step(progress):
+            self._marked_s = self._now_s()
+            return
         # the optimizer's step and the packing of tensors: all of the exchange that was neither waiting nor transfer
         timeline.worked((self._now_s() - stepping_s) - (timeline.exchanged_s - exchanged_s))
-        self._steps.finish(clock)
         at_clock(clock)
         self._marked_s = self._now_s()
         _log.debug("a step of %d samples took %.6f s", samples, self._marked_s - began_s)
@@ -281,6 +228,41 @@ class Session:
             loss=value,
             at_s=self._training.elapsed_s(),
         )
+
+    def _exchange_step(self, progress: Progress) -> bool:
+        """Exchange, and go on in a new group if the present one is no more; returns whether the step counts."""
+        recovery, samples = self._recovery, self._timeline.meter.totals.samples
+        counts = True
+        try:
+            if recovery is not None:
+                recovery.trained(progress.clock)
+            self._exchange.step(progress)
+            if recovery is not None and recovery.due:
+                recovery.recover(plan=self._plan, samples=samples + progress.samples)
+            else:
+                self._steps.finish(progress.clock)
+        except RuntimeError as error:
+            if recovery is None or not recovery.cuts_off(error):
+                raise self._world.explain(error) or error from error
+            counts = recovery.counts(progress.clock)
+            recovery.recover(plan=self._plan, samples=samples + (progress.samples if counts else 0))
+        self._world.assure()
+        return counts
+
+    @property
+    def _plan(self) -> int:
+        """The loop over the data that the worker is in, or else the next one."""
+        return self._num_plans if self._batches is None else self._num_plans - 1
+
+    def _together(self, action: Callable[[], T]) -> T:
+        """Do what all workers do together, again if the group was no more meanwhile."""
+        while True:
+            try:
+                return action()
+            except RuntimeError as error:
+                if self._recovery is None or not self._recovery.cuts_off(error):
+                    raise self._world.explain(error) or error from error
+                self._recovery.recover(plan=self._plan, samples=self._timeline.meter.totals.samples)
 
     def evaluate(self, metric: Callable[[], float]) -> float | None:
         """Evaluate the shared parameters, with the training clock stopped. All workers call it at the same place.
@@ -298,18 +280,21 @@ class Session:
         self._training.pause()
         begun_s = self._now_s()
         try:
-            state = self._exchange.shared()
-            value = None
-            if state is not None:
-                present = SharedState(self._samples_done(), self._training.elapsed_s(), state)
-                points = [self._measure(metric, shared) for shared in [*self._exchange.snapshots(), present]]
-                self._world.evaluated(points, parameters_sha256=None)
-                value = points[-1].metric
-            return self._past.evaluated(self._sharing.share_metric(value))
+            return self._past.evaluated(self._together(lambda: self._evaluate(metric)))
         finally:
             self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
             self._training.resume()
             self._marked_s = None if self._marked_s is None else self._now_s()
+
+    def _evaluate(self, metric: Callable[[], float]) -> float | None:
+        state = self._exchange.shared()
+        value = None
+        if state is not None:
+            present = SharedState(self._samples_done(), self._training.elapsed_s(), state)
+            points = [self._measure(metric, shared) for shared in [*self._exchange.snapshots(), present]]
+            self._world.evaluated(points, parameters_sha256=None)
+            value = points[-1].metric
+        return self._sharing.share_metric(value)
 
     def _samples_done(self) -> int:
         return self._global_samples if self._global_samples is not None else self._world.result().samples
@@ -335,12 +320,7 @@ class Session:
         self._take_checkpoint()
         if self._training.elapsed_s() > 0:
             self._training.pause()
-        try:
-            self._exchange.finish()
-            self._world.leave()
-            state = self._exchange.shared()
-        except RuntimeError as error:
-            raise self._world.explain(error) or error from error
+        state = self._together(self._end)
         if state is None:
             return
         snapshots = self._exchange.snapshots()
@@ -376,6 +356,11 @@ class Session:
         if self._saver is None:
             raise ConfigError('this session has no checkpoints; plesio.join(..., checkpoint="FOLDER") has')
         self._world.save_soon()
+
+    def _end(self) -> State | None:
+        self._exchange.finish()
+        self._world.leave()
+        return self._exchange.shared()
 
     def report(self) -> RunResult:
         """The run's figures so far; after `close`, on rank 0, those of the whole run."""

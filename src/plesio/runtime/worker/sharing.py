@@ -65,7 +65,7 @@ class InRounds:
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
         """Batches that every rank computes by itself."""
         return SynchronousBatches(
-            figures.whole(), batch_size=figures.batch_size, first_epoch=plan, seed=self.seed, rounds=self.rounds
+            figures.whole(), batch_size=figures.batch_size, plan=plan, seed=self.seed, rounds=self.rounds
         )
 
     def share_metric(self, metric: float | None) -> float | None:

@@ -10,7 +10,7 @@ workers make no round; a plan of which only they are left is finished on the sto
 """
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.protocol.to_worker import Turn
@@ -54,7 +54,6 @@ class StagedBatches:
         rounds: The rank's; outlives the plan.
         lease: Makes the source of what is leased in the stage that begins.
         stages: Says which exchange is in force.
-        start: What is left of the plan, where the run is resumed in it.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class StagedBatches:
         rounds: RoundRecords,
         lease: Callable[[], LeasedBatches | RackBatches],
         stages: Stages,
-        start: Remainder | None = None,
     ) -> None:
         self.figures = figures
         self.plan = plan
@@ -76,7 +74,7 @@ class StagedBatches:
         self._stages = stages
         self._to_the_end = False
         self._moved = False
-        self._current = self._begin(figures.whole() if start is None else start)
+        self._current = self._begin(figures.whole())
 
     def _begin(self, remainder: Remainder) -> SynchronousBatches | LeasedBatches | RackBatches:
         if self._stages.on_store:
@@ -84,7 +82,7 @@ class StagedBatches:
         return SynchronousBatches(
             remainder,
             batch_size=self.figures.batch_size,
-            first_epoch=self.plan,
+            plan=self.plan,
             seed=self._seed,
             rounds=self._rounds,
         )
@@ -92,7 +90,7 @@ class StagedBatches:
     @property
     def turned(self) -> bool:
         """Whether what comes next is dealt otherwise, or not at all for now."""
-        return self._moved or self._stopped
+        return self._moved or self._stopped or self._current.turned
 
     @property
     def _stopped(self) -> bool:
@@ -131,10 +129,14 @@ class StagedBatches:
         self._moved = True
         return remainder
 
-    def remainder(self) -> Remainder:
-        """What nobody has trained on, where samples are dealt in rounds."""
-        assert isinstance(self._current, SynchronousBatches)
-        return self._current.remainder()
+    def position(self, turn: Turn | None) -> dict[str, Any]:
+        """Where all are in the data, as `Standstill` has it; ``turn`` is how they have left a stage on the store."""
+        if turn is not None:
+            left = self.figures.whole() if turn.remainder is None else turn.remainder
+        else:
+            assert isinstance(self._current, SynchronousBatches)
+            left = self._current.remainder()
+        return {"plan": self.plan, "figures": self.figures, "remainder": left}
 
     def taken(self, num_samples: int) -> None:
         """The training loop has been given a batch of ``num_samples``."""

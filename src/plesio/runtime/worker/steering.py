@@ -1,5 +1,7 @@
 """Where a worker under a changing policy is steered from: server 0, over the worker's connection to it."""
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from plesio.policies import Reviewed
@@ -16,10 +18,12 @@ class ServerSteering:
 
     Args:
         client: How to reach server 0.
+        check: Called while waiting; raises when the workers' group is no more.
     """
 
-    def __init__(self, client: StoreClient) -> None:
+    def __init__(self, client: StoreClient, *, check: Callable[[], None]) -> None:
         self._client = client
+        self._check = check
 
     def review(self, review: Reviewed) -> None:
         """Report what this worker saw."""
@@ -27,7 +31,7 @@ class ServerSteering:
 
     def steer(self) -> Steering:
         """Wait for the answer to the last review."""
-        return self._client.await_message(Steering)
+        return self._client.await_message(Steering, check=self._check)
 
     def news(self, rack: Rack | None) -> Steering | None:
         """The answer to the last review, if it has come; not waited for. A rack's leader tells the rack."""
@@ -44,7 +48,7 @@ class ServerSteering:
     def enter_store(self, standing: Standing) -> None:
         """This worker stands still and the store has its state: returns when all have said so."""
         self._client.tell(standing)
-        self._client.await_message(Entered)
+        self._client.await_message(Entered, check=self._check)
 
     def leave_store(self, standing: Standing, rack: Rack | None) -> Turn:
         """This worker has handed in all it had: returns when it is known how it goes on."""

@@ -10,7 +10,7 @@ from plesio.runtime.checkpoints.beginning import Checkpoints
 from plesio.runtime.coordinator.ledger import LedgerState
 from plesio.runtime.worker.exchange.exchange import LocalExchange, Progress
 from plesio.runtime.worker.loading import BatchSource, SynchronousBatches
-from plesio.runtime.worker.stand import Stand
+from plesio.runtime.worker.standstill import Standstill
 from plesio.runtime.worker.timeline import Timeline
 from plesio.runtime.worlds.alone import AloneWorld
 
@@ -53,7 +53,7 @@ class AloneSaving:
         self._figures: PlanFigures | None = None
         self._batches: SynchronousBatches | None = None
         if (stand := checkpoints.stand) is not None:
-            world.rounds.go_on_from(stand.samples)
+            stand.begin_rounds(world.rounds)
             assert checkpoints.resumed is not None, "a stand is of a checkpoint"
             world.go_on_from(
                 msgspec.convert(json.loads(checkpoints.resumed.books())["ledger"], LedgerState, strict=False)
@@ -62,15 +62,11 @@ class AloneSaving:
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
         """All batches of the loop, or what is left of it."""
-        stand = self._checkpoints.stand
-        remainder = figures.whole()
-        if stand is not None and stand.plan == plan and stand.remainder is not None:
-            remainder = stand.remainder
         self._plan, self._figures = plan, figures
         self._batches = SynchronousBatches(
-            remainder,
+            figures.whole(),
             batch_size=figures.batch_size,
-            first_epoch=plan,
+            plan=plan,
             seed=self._seed,
             rounds=self._world.rounds,
         )
@@ -91,9 +87,9 @@ class AloneSaving:
         far = saving.every_steps is not None and clock - self._taken_clock >= saving.every_steps
         return self._world.was_asked_to_save() or late or far
 
-    def _stand(self, clock: int) -> Stand:
+    def _stand(self, clock: int) -> Standstill:
         source = self._batches
-        return Stand(
+        return Standstill(
             clock=clock,
             policy=self._policy,
             next_review=0,

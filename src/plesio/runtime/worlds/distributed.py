@@ -11,11 +11,21 @@ from plesio.core.errors import DataError, PlesioError, TransportError, WorkerLos
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
 from plesio.protocol.figures import RunInfo
-from plesio.protocol.to_server import BooksPage, Evaluations, Goodbye, Join, ResultRequest, SaveRequest
-from plesio.protocol.to_worker import Result, RunEnded, Start
+from plesio.protocol.positions import Position
+from plesio.protocol.to_server import (
+    BooksPage,
+    Cut,
+    Evaluations,
+    Goodbye,
+    Join,
+    Regrouped,
+    ResultRequest,
+    SaveRequest,
+)
+from plesio.protocol.to_worker import Regroup, Result, RunEnded, Start, Steering
 from plesio.runtime.checkpoints.beginning import Checkpoints
 from plesio.runtime.transport.connection import ServerConnection
-from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.group import CutOffError, Group
 from plesio.runtime.worker.exchange.store_client import StoreClient
 from plesio.runtime.worker.job_handle import JobHandle, Pulse
 from plesio.runtime.worker.machine import environment
@@ -30,6 +40,8 @@ GOODBYE_S = 10.0
 """How long a worker that failed waits for the run to end before it goes without its figures."""
 FAREWELL_S = 0.5
 """The same where the others wait for it in a collective."""
+DOUBT_S = 0.01
+"""How often a worker that may have been counted lost looks whether it has been."""
 
 
 class DistributedWorld:
@@ -44,6 +56,7 @@ class DistributedWorld:
         folder: Where traces and results go; None for nowhere.
         meter: This worker's figures.
         snapshot_every: Samples between two snapshots.
+        elastic: Whether workers of a collective go on without one that is lost.
         on_refused: Called with clock and reason when the policy refused an update of this worker.
         checkpoints: Of a run that has them.
     """
@@ -59,6 +72,7 @@ class DistributedWorld:
         folder: Path | None,
         meter: Meter,
         snapshot_every: int | None,
+        elastic: bool,
         on_refused: Callable[[int, str], None],
         checkpoints: Checkpoints | None = None,
     ) -> None:
@@ -80,6 +94,9 @@ class DistributedWorld:
         self._snapshot_every = snapshot_every
         self._checkpoints = checkpoints
         self._result: RunResult | None = None
+        self._elastic = elastic
+        self._generation = 0
+        """Of the group that this worker is in."""
 
     @property
     def elapsed_s(self) -> float:
@@ -110,6 +127,7 @@ class DistributedWorld:
             rack=self._job.rack,
             environment=environment(),
             saving=None if self._checkpoints is None else self._checkpoints.saving,
+            elastic=self._elastic,
         )
         self._heartbeat = self._job.heartbeat()
         self._heartbeat.begin(self._meter, abort=self._abort)
@@ -126,7 +144,8 @@ class DistributedWorld:
         return f"; of the job's workers {missing} have not come" if missing else ""
 
     def _abort(self) -> None:
-        if self._policy.has_collectives:
+        # where this worker was cut off by an error and was the quicker, its new group may be there already
+        if self._policy.has_collectives and (self.cut_off or self._failure() is not None):
             self._job.abort_collectives()
 
     def _failure(self) -> PlesioError | None:
@@ -142,6 +161,63 @@ class DistributedWorld:
             return self._heartbeat.wait_for_failure()
         return self._failure()
 
+    @property
+    def elastic(self) -> bool:
+        """Whether workers of a collective go on without one that is lost."""
+        return self._elastic
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the workers' group is no more, and they are to form another."""
+        return self._heartbeat is not None and self._heartbeat.generation > self._generation
+
+    def check_group(self) -> None:
+        """Raise CutOffError when the workers' group is no more."""
+        if self.cut_off:
+            raise CutOffError
+
+    def cuts_off(self, error: BaseException) -> bool:
+        """Whether ``error`` says that the collective cannot go on, where the others can in a new group."""
+        return self._elastic and self._failure() is None and (isinstance(error, CutOffError) or _from_collective(error))
+
+    def assure(self) -> None:
+        """Return when it is certain that this worker has not been counted lost.
+
+        Raises:
+            WorkerLostError: It has; what it did since counts for nothing.
+        """
+        while self._heartbeat is not None and self._heartbeat.doubtful:
+            if (failure := self._failure()) is not None:
+                raise failure
+            self._job.clock.sleep_s(DOUBT_S)
+
+    def stand(self, position: Position | None) -> Regroup:
+        """Say where this worker stands, and wait until all do."""
+        self.client.tell(Cut(position=position, meeting=self._job.meeting()))
+        regroup = self.client.await_message(Regroup)
+        while self.client.heard(Steering) is not None:
+            pass  # it was meant for the group that is no more
+        return regroup
+
+    def form(self, regroup: Regroup, *, device_type: str) -> Group:
+        """The new group.
+
+        Raises:
+            RuntimeError: It could not be formed, or there is to be yet another one.
+        """
+        self._generation = regroup.generation
+        return self._job.regroup(
+            regroup.members,
+            at=regroup.meeting,
+            generation=regroup.generation,
+            device_type=device_type,
+            called_off=lambda: self.cut_off,
+        )
+
+    def regrouped(self, regrouped: Regrouped) -> None:
+        """Say that the new group is there."""
+        self.client.tell(regrouped)
+
     def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
         """Enter evaluations in the records."""
         self.client.tell(Evaluations(evaluations=tuple(evaluations), parameters_sha256=parameters_sha256))
@@ -152,7 +228,7 @@ class DistributedWorld:
 
     def leave(self) -> None:
         """This worker has trained all it will; the one that evaluates waits for the others."""
-        self.client.leave()
+        self.client.leave(check=self.check_group)
 
     def result(self) -> RunResult:
         """The figures that the server has; after `close` those of the whole run."""
@@ -188,6 +264,8 @@ class DistributedWorld:
                 timeout_s = None if status == "finished" else failing_s
                 ended = self.client.await_message(RunEnded, timeout_s=timeout_s)
                 self._result = ended.result
+                if ended.result.status == status == "finished" and ended.result.lost_workers:
+                    self._job.finished_without(ended.result.lost_workers)
                 self._job.next_run()
                 if ended.unwritten is not None and status == "finished":
                     raise DataError(ended.unwritten)

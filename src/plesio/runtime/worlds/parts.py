@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -14,28 +15,38 @@ from plesio.runtime.parameters.optimizer_spec import runs_on_servers
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.adaptive import AdaptiveExchange
 from plesio.runtime.worker.exchange.collective import CollectiveExchanges
+from plesio.runtime.worker.exchange.elastic import ElasticExchange
 from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SnapshotTaker
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.host_racks import HostRacks
+from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.rack_watch import RackWatch
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.store_stage import StoreExchanges
 from plesio.runtime.worker.exchange.transition import Transition
 from plesio.runtime.worker.monitor import StepMonitor
+from plesio.runtime.worker.recovery import Recovery, Regroupable
 from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
-from plesio.runtime.worker.stand import Stand
+from plesio.runtime.worker.standstill import Standstill
 from plesio.runtime.worker.steering import ServerSteering
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
 from plesio.runtime.worlds.distributed import DistributedWorld
 
-__all__ = ["OnTransition", "Parts"]
+__all__ = ["Made", "OnTransition", "Parts"]
 
 OnTransition = Callable[[Transition, torch.optim.Optimizer], None]
 
-_Made = tuple[Exchange, Sharing]
+
+class Made(NamedTuple):
+    """The parts of one worker."""
+
+    exchange: Exchange
+    sharing: Sharing
+    recovery: Recovery | None = None
+    """None where the loss of a worker ends the run, or nobody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +82,18 @@ class Parts:
     on_transition: OnTransition | None
     checkpoints: Checkpoints | None = None
 
-    def make(self) -> _Made:
+    def make(self) -> Made:
         """The exchange of the policy, and how samples and metrics are shared under it."""
         if self.policy.exchange == "collective":
             return self._on_collective()
         return self._on_store() if self.policy.inner is None else self._racks_on_store(self.policy.inner)
 
-    def _on_store(self) -> _Made:
+    def _on_store(self) -> Made:
         store = self._join_store()
         store.begin(self.steps.finished)
-        return store, ByLeases(leasing=self._leasing(), exchange=store)
+        return Made(store, ByLeases(leasing=self._leasing(), exchange=store))
 
-    def _racks_on_store(self, inner: Policy) -> _Made:
+    def _racks_on_store(self, inner: Policy) -> Made:
         store = self._join_store()
         group = self._group()
         exchanges = self._exchanges(group, gauge=None, seed=0, watch=None)
@@ -91,11 +102,11 @@ class Parts:
             if group.rank == 0:
                 line = f"all workers are in one rack, so {self.policy.spec} is {inner.spec}"
                 self.timeline.meter.totals.fallbacks.append(line)
-            return exchanges.build(inner), self._in_rounds(group, in_rack=True)
+            return Made(exchanges.build(inner), self._in_rounds(group, in_rack=True))
         rack = exchanges.rack(together=self.policy.synchronous)
         exchange = exchanges.build_on_store(inner, store)
         exchange.begin(self.steps.finished)
-        return exchange, ByLeases(leasing=self._leasing(), exchange=exchange, rack=rack)
+        return Made(exchange, ByLeases(leasing=self._leasing(), exchange=exchange, rack=rack))
 
     def _join_store(self) -> StoreExchange:
         layout = Layout.of(self.replica.tensors(), num_servers=len(self.world.client.endpoints))
@@ -112,7 +123,7 @@ class Parts:
         self.steps.go_on_from(self.world.join(layout=layout.digest()))
         return store
 
-    def _on_collective(self) -> _Made:
+    def _on_collective(self) -> Made:
         # first: nobody may wait in a collective for one who disagrees
         self.steps.go_on_from(self.world.join(layout=self.replica.digest()))
         group, policy = self._group(), self.policy
@@ -124,7 +135,10 @@ class Parts:
             exchanges.make_equal()
         in_rounds = self._in_rounds(group)
         if not policy.adapts:
-            return exchanges.build(policy), in_rounds
+            if not self.world.elastic:
+                return Made(exchanges.build(policy), in_rounds)
+            elastic = ElasticExchange(policy, exchanges=exchanges, rounds=self.world.rounds)
+            return Made(elastic, in_rounds, self._recovery(group, elastic))
         stores = None
         if can_push:
             stores = StoreExchanges(
@@ -147,16 +161,18 @@ class Parts:
             limit=None if policy.guard is None else RateLimit(jump=policy.guard.rate_jump),
             rounds=self.world.rounds,
             timeline=self.timeline,
-            channel=ServerSteering(self.world.client),
+            channel=ServerSteering(self.world.client, check=self.world.check_group),
             leasing=self._leasing(),
             steps=self.steps,
             on_transition=self.on_transition,
             saver=None if self.checkpoints is None else self.checkpoints.saver,
             resumed=stand,
         )
-        return steered, steered if policy.pushes or self.checkpoints is not None else in_rounds
+        recovery = self._recovery(group, steered) if self.world.elastic else None
+        deals = policy.pushes or self.checkpoints is not None
+        return Made(steered, steered if deals else in_rounds, recovery)
 
-    def _first(self, stand: Stand | None) -> tuple[Policy, tuple[int, int]]:
+    def _first(self, stand: Standstill | None) -> tuple[Policy, tuple[int, int]]:
         """The static policy to begin under, and the clocks of the first review and of its answer."""
         if stand is None:
             return self.policy.first, self.policy.first_review
@@ -165,12 +181,23 @@ class Parts:
         director = self.policy.director(clock=stand.clock)
         return director.first, director.next_review(stand.clock)
 
+    def _recovery(self, group: LiveGroup, exchange: Regroupable) -> Recovery:
+        return Recovery(
+            self.replica,
+            group=group,
+            world=self.world,
+            rounds=self.world.rounds,
+            steps=self.steps,
+            exchange=exchange,
+            timeline=self.timeline,
+        )
+
     def _monitor(self, group: Group, *, can_push: bool) -> StepMonitor | None:
         """Measures what the policy's reviews ask for."""
         if self.policy.review is None:
             return None
         return StepMonitor(
-            group.rank,
+            self.place.rank,
             config=self.policy.review,
             guard=self.policy.guard,
             timeline=self.timeline,
@@ -189,7 +216,7 @@ class Parts:
         return RackWatch(self.found, group=group, workers_per_host=self.place.local_workers, say=say)
 
     def _exchanges(
-        self, group: Group, *, gauge: Gauge | None, seed: int, watch: RackWatch | None
+        self, group: LiveGroup, *, gauge: Gauge | None, seed: int, watch: RackWatch | None
     ) -> CollectiveExchanges:
         return CollectiveExchanges(
             self.replica,
@@ -200,10 +227,11 @@ class Parts:
             gauge=gauge,
             seed=seed,
             watch=watch,
+            elastic=self.world.elastic,
         )
 
-    def _group(self) -> Group:
-        return self.world.group(self.replica.device_type)
+    def _group(self) -> LiveGroup:
+        return LiveGroup(self.world.group(self.replica.device_type), range(self.place.num_workers))
 
     def _in_rounds(self, group: Group, *, in_rack: bool = False) -> InRounds:
         return InRounds(rounds=self.world.rounds, seed=self.seed, group=group, in_rack=in_rack)

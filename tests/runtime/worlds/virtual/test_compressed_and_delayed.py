@@ -82,7 +82,7 @@ def train(
         optimizer,
         policy=policy,
         trace=trace,
-        options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7)),
+        options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7), elastic=settle_at is None),
     ) as session:
         saw.rank = session.rank
         loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)

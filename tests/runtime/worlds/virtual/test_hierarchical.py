@@ -53,13 +53,13 @@ class Worker:
 
 def train(
     policy: str, *, momentum: float = 0.9, epochs: int = 3, poison: int = -1, batch_norm: bool = False, rank: int = 0,
-    pacer: Pacer | None = None,
+    pacer: Pacer | None = None, elastic: bool = True,
 ) -> Worker:  # fmt: skip
     """One worker's training; the worker of rank ``poison`` has a gradient of NaN at its fifth step."""
     model, optimizer = build(momentum=momentum, batch_norm=batch_norm)
     saw = Worker()
     with plesio.join(
-        model, optimizer, policy=policy, options=plesio.JoinOptions(info=RunInfo(seed=7), pacer=pacer)
+        model, optimizer, policy=policy, options=plesio.JoinOptions(info=RunInfo(seed=7), pacer=pacer, elastic=elastic)
     ) as session:
         loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
         for index, x, y in session.shard(loader, samples=epochs * NUM_SAMPLES):
@@ -199,7 +199,8 @@ def test_time_in_the_books_is_the_time_that_passed() -> None:
 
 
 def test_a_lost_worker_ends_the_run_for_both_racks() -> None:
-    simulation = run("hier:bsp/local_sgd:4,delay=4", faults=[Fault(at_s=0.3, kind="lose", worker=3)])
+    faults = [Fault(at_s=0.3, kind="lose", worker=3)]
+    simulation = run("hier:bsp/local_sgd:4,delay=4", faults=faults, elastic=False)
     errors = [simulation.outcomes[rank].error for rank in range(3)]
     assert all(isinstance(error, WorkerLostError) for error in errors)
 

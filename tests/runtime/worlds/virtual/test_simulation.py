@@ -55,6 +55,7 @@ class Worker:
     cv: float = 0.3
     trace: Path | None = None
     loader_workers: int = 0
+    elastic: bool = True
     shape: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, job: VirtualJob) -> dict[str, torch.Tensor]:
@@ -62,9 +63,8 @@ class Worker:
         torch.manual_seed(100 + job.place.rank)
         step_time = LogNormal(mean_s=0.02, cv=self.cv)
         pacer = Pacer(step_time=step_time, seed=0, worker=job.place.rank, clock=job.clock)
-        with plesio.join(
-            model, optimizer, policy=self.policy, trace=self.trace, options=plesio.JoinOptions(pacer=pacer)
-        ) as session:
+        options = plesio.JoinOptions(pacer=pacer, elastic=self.elastic)
+        with plesio.join(model, optimizer, policy=self.policy, trace=self.trace, options=options) as session:
             for _ in range(self.epochs):
                 loader = DataLoader(data(), batch_size=self.batch_size, num_workers=self.loader_workers)
                 for x, y in session.shard(loader):
@@ -165,7 +165,7 @@ def test_store_goes_on_without_a_lost_worker_and_trains_on_every_sample():
 
 
 def test_collective_ends_with_the_lost_rank_named():
-    simulation = run(Worker("bsp"), faults=[Fault(at_s=0.1, kind="lose", worker=1)])
+    simulation = run(Worker("bsp", elastic=False), faults=[Fault(at_s=0.1, kind="lose", worker=1)])
     for rank in (0, 2, 3):
         error = simulation.outcomes[rank].error
         assert isinstance(error, WorkerLostError)

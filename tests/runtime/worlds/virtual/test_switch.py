@@ -61,6 +61,7 @@ def train(
     snapshot_every: int | None = None,
     trace: Path | None = None,
     job: plesio.Job | None = None,
+    elastic: bool = True,
 ) -> Worker:
     """One worker's program."""
     model = perceptron(NUM_FEATURES, 6)
@@ -72,7 +73,9 @@ def train(
         policy=policy,
         trace=trace,
         on_transition=lambda transition, _: saw.transitions.append(transition),
-        options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7), snapshot_every=snapshot_every, job=job),
+        options=plesio.JoinOptions(
+            pacer=pacer, info=RunInfo(seed=7), snapshot_every=snapshot_every, job=job, elastic=elastic
+        ),
     )
 
     def loss_of_all() -> float:
@@ -205,7 +208,8 @@ def test_without_equal_speeds_the_store_saves_the_waiting() -> None:
 
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_worker_lost_on_the_store_is_done_without(lost: int) -> None:
-    simulation = run("switch:bsp/asp@3/bsp@14", loops=2, faults=[Fault(at_s=0.2, worker=lost, kind="lose")])
+    faults = [Fault(at_s=0.2, worker=lost, kind="lose")]
+    simulation = run("switch:bsp/asp@3/bsp@14", loops=2, faults=faults, elastic=False)
     [result] = simulation.runs
     assert (result.status, result.lost_workers) == ("finished", (lost,))
     assert [spec for _, spec in stages_of(result)] == ["asp"], "there is no way back to a collective"
@@ -219,7 +223,7 @@ def test_a_worker_lost_while_all_stop_lets_the_others_go_on_on_the_store() -> No
     """Two have stopped at step 6 when the third, which is slow, is lost in the middle of its own."""
     slow = [Constant(mean_s=0.02)] * 2 + [Constant(mean_s=0.5)]
     faults = [Fault(at_s=1.8, worker=2, kind="lose")]
-    [result] = run("switch:bsp/asp@3/bsp@6", steps=slow, loops=1, faults=faults).runs
+    [result] = run("switch:bsp/asp@3/bsp@6", steps=slow, loops=1, faults=faults, elastic=False).runs
     assert (result.status, result.lost_workers) == ("finished", (2,))
     assert [spec for _, spec in stages_of(result)] == ["asp"]
     assert result.samples >= NUM_SAMPLES
@@ -257,7 +261,8 @@ def test_a_worker_that_ends_on_the_store_holds_nobody_up(end: type[BaseException
 
 
 def test_a_worker_lost_on_a_collective_ends_the_run_also_after_the_store() -> None:
-    simulation = run("switch:bsp/asp@3/bsp@8", loops=4, faults=[Fault(at_s=0.5, worker=1, kind="lose")])
+    faults = [Fault(at_s=0.5, worker=1, kind="lose")]
+    simulation = run("switch:bsp/asp@3/bsp@8", loops=4, faults=faults, elastic=False)
     [result] = simulation.runs
     assert (result.status, result.lost_workers) == ("failed", (1,))
     assert [spec for _, spec in stages_of(result)] == ["asp", "bsp"]

@@ -100,7 +100,8 @@ def test_a_run_is_the_same_to_the_bit_each_time_and_its_log_replays(tmp_path: Pa
 
 
 def test_a_rack_that_loses_a_worker_is_done_without() -> None:
-    simulation = run("switch:bsp/hier:bsp/asp@3/bsp@14", loops=2, cv=0, faults=[Fault(at_s=0.2, worker=3, kind="lose")])
+    faults = [Fault(at_s=0.2, worker=3, kind="lose")]
+    simulation = run("switch:bsp/hier:bsp/asp@3/bsp@14", loops=2, cv=0, faults=faults, elastic=False)
     [result] = simulation.runs
     assert (result.status, result.lost_workers) == ("finished", (3,))
     assert [spec for _, spec in stages_of(result)] == ["hier:bsp/asp"], "there is no way back to a collective"

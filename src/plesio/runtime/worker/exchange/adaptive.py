@@ -1,8 +1,7 @@
 """The exchange of a policy that changes while it runs: one static exchange after another.
 
 On a collective a worker reports to server 0 after the step that the last answer named, goes on, and does what the
-answer says after the step from which it holds (`policies.review_clocks`). A change happens there, on all ranks
-alike:
+answer says after the step from which it holds (`policies.review_clocks`). All ranks make a change there, alike:
 
 1. *settle*: what is under way is merged and all replicas become their mean; no step of anybody is lost;
 2. where workers that stepped by themselves step together from now on, all of them or those of a rack, the optimizer's
@@ -22,17 +21,14 @@ Learning rates stay as they are: under every policy they are those of the synchr
 share by itself (`outer_step`). So does momentum: each replica's is that of its own steps, and their mean that of the
 mean gradient, which is what BSP would have had; the servers' is that of all updates.
 
-Going back (the guard's alarm): a state is known to be good one review after it was kept, so two are kept, and every
-rank loads the older one. It was kept at one clock by all, perhaps between two averagings, so parameters and optimizer
-state are then averaged. What a compression had kept back by then is not in it. The copies take twice the memory of the
-parameters and the optimizer's state. On the store each keeps the parameters that it pulled last, of versions about as
-old; the optimizer's state is the servers', so who goes back to such a copy begins without.
+Going back (the guard's alarm) is to a copy of the state (`state_copy`).
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import torch
 
@@ -44,22 +40,23 @@ from plesio.protocol.plans import PlanFigures
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
-from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
-from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState, Stand
 from plesio.runtime.worker.exchange.held_rate import HeldRate
+from plesio.runtime.worker.exchange.live_group import LiveGroup
+from plesio.runtime.worker.exchange.no_group import NoGroup
 from plesio.runtime.worker.exchange.own_parts import OwnParts
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.state_copy import StateCopy, average_state
 from plesio.runtime.worker.exchange.steering_channel import SteeringChannel
 from plesio.runtime.worker.exchange.store_stage import StageExchange, StoreExchanges
-from plesio.runtime.worker.exchange.transition import Transition
+from plesio.runtime.worker.exchange.transition import Transition, own_states_meet
 from plesio.runtime.worker.loading import BatchSource
 from plesio.runtime.worker.monitor import StepMonitor
 from plesio.runtime.worker.rack_batches import Rack
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leasing, tell_metric
 from plesio.runtime.worker.staged_batches import StagedBatches
-from plesio.runtime.worker.stand import Saver, Stand
+from plesio.runtime.worker.standstill import Saver, Standstill
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
 
@@ -95,7 +92,7 @@ class AdaptiveExchange:
         self,
         replica: Replica,
         *,
-        group: Group,
+        group: LiveGroup,
         exchanges: CollectiveExchanges,
         stores: StoreExchanges | None,
         first: Policy,
@@ -109,7 +106,7 @@ class AdaptiveExchange:
         steps: StepClock,
         on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None,
         saver: Saver | None = None,
-        resumed: Stand | None = None,
+        resumed: Standstill | None = None,
     ) -> None:
         self._replica = replica
         self._group = group
@@ -134,7 +131,8 @@ class AdaptiveExchange:
         self._own = OwnParts(replica, kept=self._kept, exchanges=exchanges, monitor=monitor, limit=limit)
         self._snapshots: list[SharedState] = []
         """Of stages that are over."""
-        self._clock = steps.finished
+        self._clock = self._began = steps.finished
+        """The second is where the stage began."""
         self._rack: Rack | None = None
         """This worker's, if racks share the store now."""
         self._batches: StagedBatches | None = None
@@ -142,7 +140,7 @@ class AdaptiveExchange:
         self._collective: CollectiveExchange | None = None
         self._store: StageExchange | None = None
         if resumed is not None:
-            self._rounds.go_on_from(resumed.samples, shares=resumed.shares)
+            resumed.begin_rounds(self._rounds)
             self._exchanges.passed(resumed.samples)
             self._own.go_on_from(resumed.own)
         self._current: Exchange = self._begin(first, turn=None)
@@ -154,6 +152,7 @@ class AdaptiveExchange:
         """The exchange of ``policy``, in force at this worker's clock."""
         self._rack = self._exchanges.rack(together=policy.synchronous) if policy.racks_share_store else None
         self._collective = self._store = None
+        self._began = self._clock
         if policy.exchange == "collective":
             self._collective = self._exchanges.build(policy)
             self._collective.count_as(self._exchanges.share(policy, self._shares))
@@ -213,7 +212,6 @@ class AdaptiveExchange:
             rounds=self._rounds,
             lease=lambda: self._leasing.batches(figures, plan=plan, exchange=self, rack=self._rack),
             stages=self,
-            start=self._resumed.remainder if self._resumed is not None and self._resumed.plan == plan else None,
         )
         return self._batches
 
@@ -268,7 +266,7 @@ class AdaptiveExchange:
 
     def _seen(self, clock: int, *, rate: float) -> Reviewed:
         if self._monitor is None:
-            return Reviewed(worker=self._group.rank, clock=clock, samples=(), compute_s=(), blocked_s=())
+            return Reviewed(worker=self._group.worker, clock=clock, samples=(), compute_s=(), blocked_s=())
         replica = self._replica
         return self._monitor.take(
             clock,
@@ -323,7 +321,7 @@ class AdaptiveExchange:
             else:
                 self._store.resume()
             return turn
-        self._rounds.go_on_from(turn.samples)
+        self._rounds.go_on_from(steer.clock, global_samples=turn.samples, plan=plan, remainder=turn.remainder)
         self._hear_news()
         self._awaits_news = False
         self._exchanges.passed(turn.samples)
@@ -349,52 +347,34 @@ class AdaptiveExchange:
         if self._leads(turn):
             self._snapshots += self._current.snapshots()
         self._current.close()
+        self._current, self._collective, self._store, self._rack = NoGroup(), None, None, None
         if restored:
             self._held.returned()
             self._kept[0].restore()
             while len(self._kept) > 1:
                 self._kept.pop()
-        if restored or _own_states_meet(before, self._policy):
-            self._average_state(steer.clock, parameters=restored)
-        if self._monitor is not None:
-            self._monitor.forget()
-        if steer.save and self._saver is not None:
-            self._saver.save(self._stand(steer, turn), books=self._channel.books)
-        self._current = self._begin(self._policy, turn=turn)
+        if turn is None or not turn.regroup or not self._policy.has_collectives:
+            if restored or own_states_meet(before, self._policy):
+                self._average_state(steer.clock, parameters=restored)
+            if steer.save and self._saver is not None:
+                self._saver.save(self._standstill(steer, turn), books=self._channel.books)
+            self._current = self._begin(self._policy, turn=turn)
         if self._monitor is not None:
             self._monitor.forget()
         if not changes:
             return
         self._timeline.event("steer", at_s=self._timeline.now_s(), clock=steer.clock, policy=steer.policy)
-        if self._on_transition is not None:
-            transition = Transition(clock=steer.clock, before=before, after=self._policy, restored=restored)
-            self._on_transition(transition, self._replica.optimizer)
+        self._tell_user(before, clock=steer.clock, restored=restored)
 
     def _leads(self, turn: Turn | None) -> bool:
         """Whether this is the worker whose state stands for that of all."""
-        return self._group.rank == (0 if turn is None else turn.leader)
+        return self._group.rank == 0 if turn is None else self._group.worker == turn.leader
 
-    def _stand(self, steer: Steering, turn: Turn | None) -> Stand:
+    def _standstill(self, steer: Steering, turn: Turn | None) -> Standstill:
         """What is saved of this moment."""
-        source = self._batches
-        remainder = None
-        if source is not None:
-            remainder = source.remainder() if turn is None else turn.remainder or source.figures.whole()
-        return Stand(
-            clock=steer.clock,
-            policy=steer.policy,
-            next_review=steer.next_review,
-            next_clock=steer.next_clock,
-            shares=steer.shares,
-            keep=steer.keep,
-            samples=self._rounds.global_samples,
-            plan=None if source is None else source.plan,
-            figures=None if source is None else source.figures,
-            remainder=remainder,
-            own=self._own.state(),
-            own_optimizer=self._policy.update == "delta",
-            workers=steer.savers,
-        )
+        own = self._policy.update == "delta"
+        moment = Standstill.of(steer, samples=self._rounds.global_samples, own=self._own.state(), own_optimizer=own)
+        return moment if self._batches is None else replace(moment, **self._batches.position(turn))
 
     def _average_state(self, clock: int, *, parameters: bool) -> None:
         begun_s = self._timeline.now_s()
@@ -403,6 +383,37 @@ class AdaptiveExchange:
                 f"at step {clock} the optimizer's state was dropped: not all workers had one"
             )
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=clock)
+
+    def stand(self) -> Stand | None:
+        """Which steps the replica holds; all make the first ones of a stage from equal replicas."""
+        stand = None if self._collective is None else self._collective.stand()
+        return None if stand is None else Stand(settled=max(stand.settled, self._began), counted=stand.counted)
+
+    def units(self) -> list[int]:
+        """Whose replicas are equal after every step."""
+        return [0] * self._group.size if self._collective is None else self._collective.units()
+
+    def regrouped(self, steer: Steering | None) -> None:
+        """Drop what was under way, and go on in the new group as is said; replicas are equal."""
+        assert steer is not None, "a policy that changes says how all go on"
+        self._snapshots += self._current.snapshots()
+        self._current.close()
+        self._exchanges.regrouped(self._rounds.global_samples)
+        before, self._policy, self._clock = self._policy, parse_policy(steer.policy), steer.clock
+        self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
+        self._shares = steer.shares
+        self._kept.clear()
+        self._average_state(steer.clock, parameters=True)  # wherever in a change some of them were cut off
+        self._current = self._begin(self._policy, turn=None)
+        if self._monitor is not None:
+            self._monitor.forget()
+        if before != self._policy:
+            self._tell_user(before, clock=steer.clock, restored=False)
+
+    def _tell_user(self, before: Policy, *, clock: int, restored: bool) -> None:
+        if self._on_transition is not None:
+            transition = Transition(clock=clock, before=before, after=self._policy, restored=restored)
+            self._on_transition(transition, self._replica.optimizer)
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Backward passes in this context only add to the gradient."""
@@ -437,10 +448,3 @@ class AdaptiveExchange:
         """Let go of the model."""
         self._current.close()
         self._kept.clear()
-
-
-def _own_states_meet(before: Policy, after: Policy) -> bool:
-    """Whether workers that had an optimizer's state of their own step alike from now on, and so need the same one."""
-    if before.update != "delta" or before.exchange == after.exchange == "store":
-        return False
-    return after.update == "gradient" or (after.inner is not None and before.inner is None)

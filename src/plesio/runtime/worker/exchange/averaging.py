@@ -20,7 +20,7 @@ from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.records import CompressionRecords
 from plesio.runtime.worker.exchange.blame import takes_blame
-from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker
+from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker, Stand
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.outer_step import FullReducer, OuterStep
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
@@ -91,6 +91,14 @@ class AveragingExchange:
         else:
             self._average_deltas(make_reducer, outer=outer or {})
             self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors() if kind == "buffer"])
+
+    def stand(self) -> Stand | None:
+        """A worker's own steps are in its replica, and those of all up to the last averaging that was merged."""
+        return None if self._latest is None else Stand(settled=self._averaged_clock, counted=self._latest.clock)
+
+    def units(self) -> list[int]:
+        """Each worker is on its own between two averagings."""
+        return list(range(self._group.size))
 
     def count_as(self, share: float) -> None:
         """Say what this rank's parameters count in the mean; the ranks' shares add up to their number."""
@@ -168,11 +176,11 @@ class AveragingExchange:
         stepped_since = self._latest is not None and self._latest.clock != started.clock
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=started.clock)
         means = [mean.merge(stepped=stepped_since) for mean in self._means]
+        self._averaged_clock = started.clock
         if any(mean.refused for mean in self._means):
             self._blame(started.clock)
         if self._records is not None:
             self._records.look()
-        self._averaged_clock = started.clock
         self._snapshots.offer(started.global_samples, at_s=started.at_s, state=lambda: self._state(means))
 
     def _blame(self, clock: int) -> None:

@@ -13,10 +13,11 @@ from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.comm_hooks import ddp_comm_hook
 from plesio.runtime.worker.exchange.averaging import AveragingExchange, ReducerMaker
 from plesio.runtime.worker.exchange.ddp import DdpExchange
-from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, Refusal, SnapshotTaker
+from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, Refusal, SnapshotTaker, Stand
 from plesio.runtime.worker.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.worker.exchange.group import Group, TorchGroup
 from plesio.runtime.worker.exchange.hierarchical import HierarchicalExchange
+from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.outer_step import OuterStep
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
@@ -45,45 +46,67 @@ class CollectiveExchange(Exchange, Protocol):
         """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
         ...
 
+    def stand(self) -> Stand | None:
+        """Which steps the replica holds; None if it has made none by this exchange."""
+        ...
+
+    def units(self) -> list[int]:
+        """Of each rank, a number that it shares with those whose replicas are equal to its own after every step."""
+        ...
+
 
 class CollectiveExchanges:
     """Builds one exchange after another for one worker.
 
     Args:
         replica: What it trains.
-        group: The ranks.
+        group: The workers that are there; an exchange is built on the group that they are now.
         timeline: Where blocked spans go.
         refuse: Called when a gradient of this worker is not finite.
         snapshots: Kept on rank 0.
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
         seed: Of the run; equal on all ranks.
         watch: Shown what exchanges by racks take; None where nothing was predicted.
+        elastic: Whether workers go on when one of them is lost.
     """
 
     def __init__(
         self,
         replica: Replica,
         *,
-        group: Group,
+        group: LiveGroup,
         timeline: Timeline,
         refuse: Refusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
         seed: int = 0,
         watch: RackWatch | None = None,
+        elastic: bool = False,
     ) -> None:
         self._replica = replica
-        self._group = group
+        self._live = group
         self._timeline = timeline
         self._refuse = refuse
         self._snapshots = snapshots
         self._gauge = gauge
         self._seed = seed
         self._watch = watch
+        self._elastic = elastic
         self._outer: dict[torch.dtype, OuterStep] = {}
         self._outer_made_as: tuple[float, float] | None = None
         self._racks: Racks | None = None
         """Known when it is first needed: all ranks take part in that."""
+
+    @property
+    def _group(self) -> Group:
+        return self._live.current
+
+    def regrouped(self, samples: int) -> None:
+        """The workers are others, after so many samples: where they are is found out anew when it is needed."""
+        self._racks = None
+        self._outer_made_as = None
+        if self._group.rank == 0:
+            self._snapshots.take_over(samples)
 
     @torch.no_grad()
     def make_equal(self) -> None:
@@ -163,6 +186,7 @@ class CollectiveExchanges:
                 snapshots=self._snapshots,
                 gauge=self._gauge,
                 comm_hook=ddp_comm_hook(policy.compression),
+                elastic=self._elastic,
             )
         if policy.delay > 0 or policy.compression != NO_COMPRESSION:
             return GradientMeanExchange(
@@ -237,11 +261,12 @@ class CollectiveExchanges:
     def _inside(self, rack: Group) -> "CollectiveExchanges":
         return CollectiveExchanges(
             self._replica,
-            group=rack,
+            group=LiveGroup(rack, self._rack_mates()),
             timeline=self._timeline,
             refuse=self._refuse,
             snapshots=SnapshotTaker(None),
             gauge=None if self._gauge is None else _RackGauge(self._gauge, self._rack_mates()),
+            elastic=self._elastic,
         )
 
     def _build_levels(self, policy: Policy, inner: Policy) -> CollectiveExchange:
@@ -263,7 +288,7 @@ class CollectiveExchanges:
             gauge=self._gauge,
             make_reducer=_reducers_of(between, policy, seed=self._seed),
         )
-        return HierarchicalExchange(self._inside(between.inside).build(inner), outer)
+        return HierarchicalExchange(self._inside(between.inside).build(inner), outer, racks=racks.members)
 
 
 def _reducers_of(group: Group | BetweenRacks, policy: Policy, *, seed: int) -> ReducerMaker | None:

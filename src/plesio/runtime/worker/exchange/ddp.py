@@ -14,6 +14,10 @@ look in their first step, and tell DDP if what is computed there leaves one out 
 **Gradients after the mean.** All ranks see the same mean, so all refuse alike one that is not finite; that is looked at
 when the backward pass is over, and again at the step where somebody has written to the gradients since (clipping does).
 What is not finite only then is this rank's own doing, of which the others cannot know. Looking counts as computing.
+
+**When a worker is lost.** DDP's reductions would raise in the user's ``backward()``, and where it sends buffers in the
+user's ``forward()``. In an elastic run a hook takes what a reduction raises: the backward pass ends, with gradients
+that nobody uses, and `reduce` raises it in the session's step, which the workers then go on from in a new group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +33,7 @@ from torch.utils._pytree import tree_leaves
 
 from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.compression.comm_hooks import CommHook
-from plesio.runtime.worker.exchange.exchange import Gauge, Refusal, SnapshotTaker
+from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SnapshotTaker
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import Buckets, Replica
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
@@ -50,6 +54,7 @@ class DdpExchange(SynchronousExchange):
         gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts, and DDP reduces
             without a hook.
         comm_hook: torch's own compression of a bucket; None for none.
+        elastic: Whether the workers go on when one is lost.
     """
 
     def __init__(
@@ -62,11 +67,13 @@ class DdpExchange(SynchronousExchange):
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
         comm_hook: CommHook | None = None,
+        elastic: bool = False,
     ) -> None:
         super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots, gauge=gauge)
         self._buckets = Buckets(replica)
         self._torch_group = group
         self._comm_hook = comm_hook
+        self._failures = _Failures() if elastic else None
         self._ddp = self._build(find_unused=False)
         self._used: set[int] | None = set()
         """Of the parameters (ids), which the forward passes before this backward pass have used; None after a step."""
@@ -88,31 +95,41 @@ class DdpExchange(SynchronousExchange):
             init_sync=False,
             find_unused_parameters=find_unused,
         )
+        hook = self._comm_hook
+        if self._failures is not None:
+            hook = self._failures.noted(hook)
         if self._gauge is not None:
-            ddp.register_comm_hook((self._gauge, self._torch_group, self._comm_hook or allreduce_hook), _reduce_gauged)
-        elif self._comm_hook is not None:
-            ddp.register_comm_hook(self._torch_group.process_group, self._comm_hook)
+            ddp.register_comm_hook((self._gauge, self._torch_group, hook or allreduce_hook), _reduce_gauged)
+        elif hook is not None:
+            ddp.register_comm_hook(self._torch_group.process_group, hook)
         return ddp
 
     def _before_forward(self, _module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         # Without gradients (evaluation) nothing may be exchanged: perhaps only this rank is here.
         if not torch.is_grad_enabled():
             return None
+        if self._cut_off:
+            return None
         try:
             return self._ddp._pre_forward(*args, **kwargs)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if "Expected to have finished reduction" not in str(error):
-                raise
+                self._take(error)
+                return None
             raise ExchangeError(
                 "the last step gave some parameters no gradient that the first one had used, and the others wait for "
                 "it; use all parameters in every step, or leave one out in the first step too"
             ) from None
 
     def _after_forward(self, _module: torch.nn.Module, _args: Any, output: Any) -> Any:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or self._cut_off:
             return None
         if self._used is not None and self._ddp.require_backward_grad_sync:
-            self._look_for_unused(output, used=self._used)
+            try:
+                self._look_for_unused(output, used=self._used)
+            except RuntimeError as error:
+                self._take(error)
+                return None
         else:
             output = self._ddp._post_forward(output)  # type: ignore[no-untyped-call]
         for leaf in tree_leaves(output):
@@ -139,6 +156,27 @@ class DdpExchange(SynchronousExchange):
         self._ddp.require_forward_param_sync = True
         self._ddp.reducer.prepare_for_backward(tensors if self._ddp.find_unused_parameters else [])
 
+    @property
+    def _cut_off(self) -> bool:
+        return self._failures is not None and self._failures.first is not None
+
+    def _take(self, error: RuntimeError) -> None:
+        """Keep what a collective has raised until the step, from which the workers can go on; else raise it."""
+        if self._failures is None:
+            raise error
+        self._failures.note(error)
+        self._ddp.require_backward_grad_sync = False
+
+    def reduce(self, progress: Progress) -> bool:
+        """Complete the mean gradient of a step.
+
+        Raises:
+            RuntimeError: It could not be made: what it was made with is gone.
+        """
+        if self._failures is not None and self._failures.first is not None:
+            raise self._failures.first
+        return super().reduce(progress)
+
     def _on_backward(self, _grad: torch.Tensor) -> None:
         # The engine runs its callbacks in order when the last gradient is computed; DDP's own, which waits for the
         # reductions, is queued later than this one.
@@ -148,7 +186,7 @@ class DdpExchange(SynchronousExchange):
         self.ready_s = self._timeline.now_s()
         if self._used is not None:
             self._used.clear()
-        if self._ddp.require_backward_grad_sync:  # behind DDP's own callback
+        if self._ddp.require_backward_grad_sync and not self._cut_off:  # behind DDP's own callback
             torch.autograd.Variable._execution_engine.queue_callback(self._on_mean)
 
     def _on_mean(self) -> None:
@@ -183,6 +221,52 @@ class DdpExchange(SynchronousExchange):
             hook.remove()
         self._hooks.clear()
         del self._ddp, self._buckets
+
+
+class _Failures:
+    """What reductions have raised, on whichever thread."""
+
+    def __init__(self) -> None:
+        self.first: RuntimeError | None = None
+
+    def note(self, error: RuntimeError) -> None:
+        """Keep the first one."""
+        self.first = self.first or error
+
+    def noted(self, hook: CommHook | None) -> CommHook:
+        """A hook that does the same and never fails: after a failure it leaves gradients as they are."""
+
+        def reduce(
+            group: dist.ProcessGroup,
+            bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP looks at the annotation
+        ) -> torch.futures.Future[torch.Tensor]:
+            gradient: torch.Tensor = bucket.buffer()
+
+            def take(done: torch.futures.Future[Any]) -> torch.Tensor:
+                try:
+                    value = done.value()
+                except RuntimeError as error:
+                    self.note(error)
+                    return gradient
+                mean: torch.Tensor = value[0] if isinstance(value, list) else value
+                return mean
+
+            if self.first is None:
+                try:
+                    if hook is not None:
+                        return hook(group, bucket).then(take)
+                    gradient.mul_(1 / group.size())  # as DDP's own reduction, to the bit
+                    work = dist.all_reduce(gradient, group=group, async_op=True)
+                    assert work is not None, "this process is a member of the group"
+                    reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(take)
+                    return reduced
+                except RuntimeError as error:  # the group is broken already
+                    self.note(error)
+            over: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            over.set_result(gradient)
+            return over
+
+        return reduce
 
 
 def _reached(tensors: Sequence[torch.Tensor]) -> set[int]:

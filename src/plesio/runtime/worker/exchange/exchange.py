@@ -9,7 +9,7 @@ import torch
 
 from plesio.runtime.worker.exchange.replica import Replica, State
 
-__all__ = ["Exchange", "Gauge", "LocalExchange", "Progress", "Refusal", "SharedState", "SnapshotTaker"]
+__all__ = ["Exchange", "Gauge", "LocalExchange", "Progress", "Refusal", "SharedState", "SnapshotTaker", "Stand"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,19 @@ class SharedState:
     samples: int
     at_s: float
     state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Which steps a replica holds, by their clocks.
+
+    Attributes:
+        settled: Up to which it holds what all workers have done.
+        counted: Up to which it holds what this worker has done.
+    """
+
+    settled: int
+    counted: int
 
 
 class Exchange(Protocol):
@@ -164,10 +177,16 @@ class Gauge(Protocol):
 
 
 class SnapshotTaker:
-    """Keeps copies of the state whenever the number of samples passes a multiple of ``every`` (None: never)."""
+    """Keeps copies of the state whenever the number of samples passes a multiple of ``every`` (None: never).
 
-    def __init__(self, every: int | None) -> None:
-        self._every = every
+    Args:
+        every: Samples between two snapshots.
+        keeps: Whether this worker is the one that keeps them.
+    """
+
+    def __init__(self, every: int | None, *, keeps: bool = True) -> None:
+        self._wished = every
+        self._every = every if keeps else None
         self._passed = 0
         self._taken: list[SharedState] = []
 
@@ -185,6 +204,12 @@ class SnapshotTaker:
         """Others have taken the snapshots up to here."""
         if self._every is not None:
             self._passed = samples // self._every
+
+    def take_over(self, samples: int) -> None:
+        """From here on this worker keeps them."""
+        if self._every is None:
+            self._every = self._wished
+            self.passed(samples)
 
     def take(self) -> list[SharedState]:
         """The snapshots since the last call."""

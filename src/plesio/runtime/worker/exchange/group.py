@@ -9,7 +9,11 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-__all__ = ["Gathering", "Group", "TorchGroup", "Work"]
+__all__ = ["CutOffError", "Gathering", "Group", "TorchGroup", "Work"]
+
+
+class CutOffError(RuntimeError):
+    """The workers' group is no more."""
 
 
 class Work(Protocol):
@@ -50,8 +54,8 @@ class Group(Protocol):
         """Where this rank is: equal on ranks whose ways to each other are short."""
         ...
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        """Overwrite ``tensor`` with rank 0's."""
+    def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
+        """Overwrite ``tensor`` with the source's."""
         ...
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
@@ -138,9 +142,9 @@ class TorchGroup:
         self._connecting = connecting
         self._parts: dict[tuple[tuple[int, ...], ...], TorchGroup | None] = {}
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        """Overwrite ``tensor`` with rank 0's."""
-        dist.broadcast(tensor, group=self.process_group, group_src=0)
+    def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
+        """Overwrite ``tensor`` with the source's."""
+        dist.broadcast(tensor, group=self.process_group, group_src=source)
 
     def all_reduce(self, tensor: torch.Tensor) -> _TorchWork:
         """Begin to overwrite ``tensor`` with the sum over the ranks."""
@@ -175,9 +179,9 @@ class TorchGroup:
         return self._parts[key]
 
     def abort(self) -> None:
-        """Wake every thread that is blocked in a collective of the group or of its parts, with an error."""
-        for device_type in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-            self.process_group._get_backend(torch.device(device_type)).abort()
+        """Wake every thread that is blocked in a collective of the group or of its parts on a GPU, with an error."""
+        if torch.cuda.is_available():
+            self.process_group._get_backend(torch.device("cuda")).abort()
         for part in self._parts.values():
             if part is not None:
                 part.abort()

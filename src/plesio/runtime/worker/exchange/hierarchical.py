@@ -10,13 +10,23 @@ Optimizer state of different racks differs, as it does between the workers of lo
 costs its rack the step, and no other.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Protocol
 
 from plesio.runtime.worker.exchange.averaging import AveragingExchange
-from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
+from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState, Stand
 from plesio.runtime.worker.exchange.replica import State
 
 __all__ = ["HierarchicalExchange"]
+
+
+class SteppingExchange(Exchange, Protocol):
+    """An exchange that says which steps its replica holds."""
+
+    def stand(self) -> Stand | None:
+        """Those."""
+        ...
 
 
 class HierarchicalExchange:
@@ -25,11 +35,23 @@ class HierarchicalExchange:
     Args:
         inner: Of the rack; takes no snapshots.
         outer: Between racks.
+        racks: The ranks of each.
     """
 
-    def __init__(self, inner: Exchange, outer: AveragingExchange) -> None:
+    def __init__(self, inner: SteppingExchange, outer: AveragingExchange, *, racks: Sequence[Sequence[int]]) -> None:
         self._inner = inner
         self._outer = outer
+        self._racks = racks
+
+    def stand(self) -> Stand | None:
+        """The rack's steps are in its replicas, and those of all up to the last averaging."""
+        inner, outer = self._inner.stand(), self._outer.stand()
+        return None if inner is None else Stand(settled=0 if outer is None else outer.settled, counted=inner.counted)
+
+    def units(self) -> list[int]:
+        """A rack is one."""
+        rack_of = {rank: number for number, ranks in enumerate(self._racks) for rank in ranks}
+        return [rack_of[rank] for rank in sorted(rack_of)]
 
     def count_as(self, share: float) -> None:
         """Say what this rank's parameters count in a mean over all ranks; equal in a rack."""

@@ -56,5 +56,6 @@ class OwnParts:
         self._exchanges.take_own(state["exchanges"])
         if self._monitor is not None:
             self._monitor.take_own(state["monitor"])
+            self._monitor.forget()
         if self._limit is not None:
             recall(self._limit, state["limit"])

@@ -90,9 +90,9 @@ class BetweenRacks:
         self.inside = inside
         """The ranks of this rank's rack."""
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        """Overwrite ``tensor`` with rank 0's."""
-        self._group.broadcast(tensor)
+    def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
+        """Overwrite ``tensor`` with the source's."""
+        self._group.broadcast(tensor, source=source)
 
     def all_gather(self, tensor: torch.Tensor) -> Gathering:
         """Begin to collect every rank's ``tensor``; it must stay as it is until they are there."""

@@ -2,6 +2,12 @@
 
 Between two averagings every rank's optimizer has a state of its own. Bulk synchronous training needs it equal, or the
 replicas would drift apart under equal gradients; so a change to it averages the state, as the parameters are averaged.
+
+Going back (the guard's alarm): a state is known to be good one review after it was kept, so two are kept, and every
+rank loads the older one. It was kept at one clock by all, perhaps between two averagings, so parameters and optimizer
+state are then averaged. What a compression had kept back by then is not in it. The copies take twice the memory of the
+parameters and the optimizer's state. On the store each keeps the parameters that it pulled last, of versions about as
+old; the optimizer's state is the servers', so who goes back to such a copy begins without.
 """
 
 from typing import Any, Self

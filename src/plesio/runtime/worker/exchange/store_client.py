@@ -89,13 +89,21 @@ class StoreClient:
         """Send a control message to server 0."""
         self.endpoints[0].send_control(*encode(message))
 
-    def await_message(self, kind: type[M], *, timeout_s: float | None = None, explain: Callable[[], str] = str) -> M:
+    def await_message(
+        self,
+        kind: type[M],
+        *,
+        timeout_s: float | None = None,
+        explain: Callable[[], str] = str,
+        check: Callable[[], None] = lambda: None,
+    ) -> M:
         """The next control message of this type from server 0.
 
         Args:
             kind: Which.
             timeout_s: How long to wait; None for ever.
             explain: What to add to the error when it does not come.
+            check: Called while waiting; raises when there is nothing to wait for any more.
 
         Raises:
             TransportError: It did not come within ``timeout_s``.
@@ -110,6 +118,7 @@ class StoreClient:
                 raise TransportError(
                     f"the job's server has not answered within {timeout_s:g} s ({waited_for}){explain()}"
                 )
+            check()
             self._wait(0)
         return message
 
@@ -271,10 +280,14 @@ class StoreClient:
             )
         return replies
 
-    def leave(self) -> None:
-        """Say that this worker has trained all it will; on the worker that evaluates, wait until all have."""
+    def leave(self, *, check: Callable[[], None]) -> None:
+        """Say that this worker has trained all it will; on the worker that evaluates, wait until all have.
+
+        Args:
+            check: Called while waiting; raises when there is more to do.
+        """
         self.tell(Leave())
-        self._evaluates = self.await_message(MayLeave).evaluates
+        self._evaluates = self.await_message(MayLeave, check=check).evaluates
 
     def evaluates(self) -> bool:
         """Whether evaluating is this worker's: rank 0's, unless the server has decided otherwise."""

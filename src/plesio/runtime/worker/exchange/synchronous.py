@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from plesio.runtime.worker.exchange.blame import takes_blame
-from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker
+from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker, Stand
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.sparse_mean import SparseMean
@@ -46,6 +46,16 @@ class SynchronousExchange:
         self._leads = group.rank == 0
         self._snapshots = snapshots
         self._gauge = gauge
+        self._stepped: int | None = None
+        """Clock of the step that the replica made last."""
+
+    def stand(self) -> Stand | None:
+        """A step is everybody's, or nobody's."""
+        return None if self._stepped is None else Stand(settled=self._stepped, counted=self._stepped)
+
+    def units(self) -> list[int]:
+        """All replicas are equal."""
+        return [0] * self._group.size
 
     def count_as(self, share: float) -> None:
         """No mean of parameters is ever taken here: gradients are weighed step by step."""
@@ -55,6 +65,7 @@ class SynchronousExchange:
         if self.reduce(progress):
             self._replica.optimizer.step()
         self._replica.optimizer.zero_grad(set_to_none=True)
+        self._stepped = progress.clock
         self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
 
     def reduce(self, progress: Progress) -> bool:

@@ -1,10 +1,10 @@
-"""What a user is told of a change of policy in a running job."""
+"""A change of policy in a running job: what users hear of it, and whether optimizers' states meet in it."""
 
 from dataclasses import dataclass
 
 from plesio.policies import Policy
 
-__all__ = ["Transition"]
+__all__ = ["Transition", "own_states_meet"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +22,10 @@ class Transition:
     before: Policy
     after: Policy
     restored: bool
+
+
+def own_states_meet(before: Policy, after: Policy) -> bool:
+    """Whether workers that had an optimizer's state of their own step alike from now on, and so need the same one."""
+    if before.update != "delta" or before.exchange == after.exchange == "store":
+        return False
+    return after.update == "gradient" or (after.inner is not None and before.inner is None)

@@ -63,7 +63,7 @@ class Deployment:
     memory: Memory = field(default_factory=Memory)
     meters: dict[Turn, Meter] = field(default_factory=dict)
     """Of each worker, its records of the run under way."""
-    _meetings: dict[tuple[tuple[int, ...], frozenset[tuple[int, ...]]], Meeting] = field(default_factory=dict)
+    _meetings: dict[tuple[tuple[int, ...], frozenset[tuple[int, ...]], int], Meeting] = field(default_factory=dict)
     _servers: list[VirtualServer] = field(default_factory=list)
     _cores: dict[int, ProcessorSharing] = field(default_factory=dict)
     _processors: dict[int, ProcessorSharing] = field(default_factory=dict)
@@ -73,10 +73,10 @@ class Deployment:
         self.scheduler = Scheduler(self.kernel)
         self.fabric = Fabric(self.kernel, self.cluster)
 
-    def meeting(self, ranks: Sequence[int], *, beside: Sequence[Sequence[int]] = ()) -> Meeting:
+    def meeting(self, ranks: Sequence[int], *, beside: Sequence[Sequence[int]] = (), generation: int = 0) -> Meeting:
         """Where these ranks meet for collectives, while the groups ``beside`` do the same among themselves."""
         others = frozenset(tuple(group) for group in beside)
-        key = (tuple(ranks), others)
+        key = (tuple(ranks), others, generation)
         if key not in self._meetings:
 
             @cache
@@ -109,7 +109,7 @@ class Deployment:
 
     def abort_collectives(self, rank: int) -> None:
         """Whoever waits in a collective that ``rank`` takes part in fails at its next turn."""
-        for (ranks, _), meeting in self._meetings.items():
+        for (ranks, *_), meeting in self._meetings.items():
             meeting.broken |= rank in ranks
 
     @property

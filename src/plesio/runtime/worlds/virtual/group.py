@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
 
 __all__ = ["Meeting", "VirtualGroup"]
@@ -92,7 +93,7 @@ class Meeting:
         operation.waiting.append(turn)
         while not operation.done:
             if self.broken:
-                raise RuntimeError("the collective was aborted: a worker is lost")
+                raise CutOffError("the collective was aborted: a worker is lost")
             self.scheduler.wait(turn)
 
 
@@ -161,11 +162,13 @@ class VirtualGroup:
         self._parts: dict[tuple[tuple[int, ...], ...], VirtualGroup | None] = {}
         self._num_collectives = 0
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        """Overwrite ``tensor`` with rank 0's."""
+    def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
+        """Overwrite ``tensor`` with the source's."""
         num_bytes = tensor.numel() * tensor.element_size()
         self._count_bytes("broadcast", num_bytes)
-        self._begin(tensor, duration_s=partial(self._meeting.broadcast_s, num_bytes), result=_copy_first).wait()
+        self._begin(
+            tensor, duration_s=partial(self._meeting.broadcast_s, num_bytes), result=partial(_copy_from, source)
+        ).wait()
 
     def all_reduce(self, tensor: torch.Tensor) -> _Pending:
         """Begin to overwrite ``tensor`` with the sum over the ranks, added up in their order."""
@@ -212,10 +215,10 @@ class VirtualGroup:
         return _Pending(self._meeting, operation, self._turn, began_s=at_s)
 
 
-def _copy_first(tensors: dict[int, torch.Tensor]) -> None:
+def _copy_from(source: int, tensors: dict[int, torch.Tensor]) -> None:
     for rank, tensor in tensors.items():
-        if rank != 0:
-            tensor.copy_(tensors[0])
+        if rank != source:
+            tensor.copy_(tensors[source])
 
 
 def _copy_own(tensors: dict[int, torch.Tensor]) -> None:

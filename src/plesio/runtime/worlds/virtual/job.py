@@ -6,13 +6,14 @@ from functools import partial
 from pathlib import Path
 
 from plesio.core.clock import Clock
-from plesio.core.errors import PlesioError, TransportError, WorkerLostError
+from plesio.core.errors import PlesioError, WorkerLostError
 from plesio.protocol.message import decode, encode
 from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.protocol.to_server import Heartbeat
-from plesio.protocol.to_worker import Alive, Expelled, Lost
+from plesio.protocol.to_worker import Alive, Expelled, Lost, Regrouping
 from plesio.runtime.transport import Bulk, Control
 from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.rack_choice import RackChoice, Wish
 from plesio.runtime.worlds.virtual.connections import ControlLine, WorkerLine
@@ -69,7 +70,11 @@ class _Pulse:
         self._turn = turn
         self._abort: Callable[[], None] = lambda: None
         self._meter: Meter | None = None
+        self._rank = rank
         self.failure: PlesioError | None = None
+        self.generation = 0
+        self.doubtful = False
+        """Never: nobody is silent here and lives."""
         self.line = ControlLine(
             heartbeat_identity(rank).encode(), host=host, server=deployment.server(0), on_arrival=self._hear
         )
@@ -77,6 +82,7 @@ class _Pulse:
     def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
         """Begin for a run."""
         self.failure = None
+        self.generation = 0
         self._abort = abort
         self._meter = meter
         self._deployment.meters[self._turn] = meter
@@ -99,11 +105,13 @@ class _Pulse:
     def _hear(self, incoming: Control | Bulk) -> None:
         if not isinstance(incoming, Control):
             return
-        match decode(incoming.kind, incoming.body, Alive | Lost | Expelled, peer="server 0"):
+        match decode(incoming.kind, incoming.body, Alive | Lost | Regrouping | Expelled, peer="server 0"):
             case Lost(workers=workers, fatal=True, error=error):
                 self.failure = WorkerLostError.of(workers, error=error)
             case Expelled():
-                self.failure = TransportError("this worker was counted lost; join again")
+                self.failure = WorkerLostError.expelled(self._rank)
+            case Regrouping(generation=generation):
+                self.generation = generation
             case _:
                 return
         self._abort()
@@ -131,6 +139,7 @@ class VirtualJob:
         self._lines: list[WorkerLine] = []
         self._pulse: _Pulse | None = None
         self._group: VirtualGroup | None = None
+        self._generation = 0
         self._collective_bytes = 0
 
     def servers(self, count: int, *, folder: Path | None) -> Sequence[WorkerLine]:
@@ -168,15 +177,31 @@ class VirtualJob:
     def _group_of(self, ranks: Sequence[int], beside: Sequence[Sequence[int]] = ()) -> VirtualGroup:
         return VirtualGroup(
             ranks.index(self.place.rank),
-            meeting=self._deployment.meeting(ranks, beside=beside),
+            meeting=self._deployment.meeting(ranks, beside=beside, generation=self._generation),
             turn=self._turn,
             count_bytes=partial(self._count, ranks),
             rack=self.rack,
-            part=self._group_of,
+            part=lambda part, beside: self._group_of(
+                [ranks[rank] for rank in part], [[ranks[rank] for rank in other] for other in beside]
+            ),
         )
 
     def _count(self, ranks: Sequence[int], operation: str, num_bytes: int) -> None:
         self._collective_bytes += self._deployment.count_collective(ranks, self.place.rank, operation, num_bytes)
+
+    def meeting(self) -> str:
+        """Nobody has to look for another here."""
+        return "virtual"
+
+    def regroup(
+        self, members: Sequence[int], *, at: str, generation: int, device_type: str, called_off: Callable[[], bool]
+    ) -> VirtualGroup:
+        """Form a new group in place of the present one."""
+        self._generation = generation
+        self._group = self._group_of(members)
+        if called_off():
+            raise CutOffError("the group was called off: another worker is lost")
+        return self._group
 
     def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
         """The cluster has the racks."""
@@ -210,6 +235,9 @@ class VirtualJob:
 
     def begun(self) -> None:
         """Nobody has to know."""
+
+    def finished_without(self, lost: Sequence[int]) -> None:
+        """Nobody has started it."""
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""

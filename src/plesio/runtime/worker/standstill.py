@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from plesio.protocol.plans import PlanFigures, Remainder
-from plesio.protocol.to_worker import Books
+from plesio.protocol.to_worker import Books, Steering
+from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["Saver", "Stand"]
+__all__ = ["Saver", "Standstill"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
+class Standstill:
     """A moment at which nothing is under way and all replicas are equal.
 
     Attributes:
@@ -44,11 +45,37 @@ class Stand:
     own_optimizer: bool = False
     workers: tuple[int, ...] = ()
 
+    @classmethod
+    def of(cls, steer: Steering, *, samples: int, own: dict[str, Any], own_optimizer: bool) -> "Standstill":
+        """Where all stand as they have been told, as far as that says it."""
+        return cls(
+            clock=steer.clock,
+            policy=steer.policy,
+            next_review=steer.next_review,
+            next_clock=steer.next_clock,
+            shares=steer.shares,
+            keep=steer.keep,
+            samples=samples,
+            own=own,
+            own_optimizer=own_optimizer,
+            workers=steer.savers,
+        )
+
+    def begin_rounds(self, rounds: RoundRecords) -> None:
+        """Have the rounds of a run that is resumed begin here."""
+        rounds.go_on_from(
+            self.clock,
+            global_samples=self.samples,
+            plan=self.plan or 0,
+            remainder=self.remainder,
+            shares=self.shares,
+        )
+
 
 class Saver(Protocol):
     """Saves what it is shown."""
 
-    def save(self, stand: Stand, *, books: Callable[[], Books]) -> None:
+    def save(self, stand: Standstill, *, books: Callable[[], Books]) -> None:
         """Take a checkpoint of this worker before its next step.
 
         Args:

@@ -1,0 +1,78 @@
+"""Where workers meet that form a new group, when the store at which they met at first may be gone with its host."""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.exchange.group import CutOffError
+
+__all__ = ["REGROUP_TIMEOUT", "backend_of", "gloo_interface", "meet", "meeting_store", "process_group"]
+
+REGROUP_TIMEOUT = timedelta(seconds=10)
+"""How long workers that are known to live wait for each other when they form a new group."""
+POLL_S = 0.002
+
+
+def meeting_store(host: str) -> TCPStore:
+    """A key-value store on a free port of one interface; on its own torch would listen on all of them."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.bind((host, 0))
+        listener.listen(128)
+        port = listener.getsockname()[1]
+        return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+
+
+def meet(store: Store, *, rank: int, size: int, called_off: Callable[[], bool]) -> None:
+    """Return when all are there: Gloo itself would wait for one that is lost meanwhile.
+
+    Raises:
+        CutOffError: There is to be another group, or somebody did not come in time.
+    """
+    store.set(f"here/{rank}", "")
+    deadline_s = time.monotonic() + REGROUP_TIMEOUT.total_seconds()
+    while not store.check([f"here/{other}" for other in range(size)]):
+        if called_off() or time.monotonic() > deadline_s:
+            raise CutOffError("the group was called off, or not all of its members came")
+        time.sleep(POLL_S)
+
+
+def process_group(store: Store, *, rank: int, size: int, generation: int, device_type: str) -> dist.ProcessGroup:
+    """A new default group of torch.distributed, whose members have met at ``store``."""
+    dist.init_process_group(
+        backend_of(device_type),
+        store=PrefixStore(f"group/{generation}", store),
+        rank=rank,
+        world_size=size,
+        timeout=REGROUP_TIMEOUT,
+    )
+    dist.barrier()  # connections are made at the first use
+    world = dist.group.WORLD
+    assert world is not None
+    dist.distributed_c10d._set_pg_timeout(dist.default_pg_timeout, world)
+    return world
+
+
+def backend_of(device_type: str) -> str:
+    """torch.distributed's name for what carries tensors of these devices."""
+    return "gloo" if device_type == "cpu" else "cpu:gloo,cuda:nccl"
+
+
+@contextlib.contextmanager
+def gloo_interface(place: Place) -> Iterator[None]:
+    """Gloo on the interface that leads to the others (the host name may not), unless the user chose one."""
+    interface = place.own_interface()
+    if interface is None or "GLOO_SOCKET_IFNAME" in os.environ:
+        yield
+        return
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    try:
+        yield
+    finally:
+        del os.environ["GLOO_SOCKET_IFNAME"]

@@ -1,0 +1,78 @@
+"""A static policy's exchange on the collective, built anew when the workers go on in another group."""
+
+from contextlib import AbstractContextManager
+
+from plesio.policies import Policy
+from plesio.protocol.to_worker import Steering
+from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
+from plesio.runtime.worker.exchange.exchange import Progress, SharedState, Stand
+from plesio.runtime.worker.exchange.replica import State
+from plesio.runtime.worker.rounds import RoundRecords
+
+__all__ = ["ElasticExchange"]
+
+
+class ElasticExchange:
+    """Does what the exchange of the present group does.
+
+    Args:
+        policy: The run's.
+        exchanges: Builds its exchange.
+        rounds: Says how many samples have been trained on.
+    """
+
+    def __init__(self, policy: Policy, *, exchanges: CollectiveExchanges, rounds: RoundRecords) -> None:
+        self._policy = policy
+        self._exchanges = exchanges
+        self._rounds = rounds
+        self._snapshots: list[SharedState] = []
+        """Of groups that are no more."""
+        self._current: CollectiveExchange = exchanges.build(policy)
+
+    @property
+    def ready_s(self) -> float | None:
+        """When this step's own gradient was complete, if it is being exchanged since then; else None."""
+        return self._current.ready_s
+
+    def step(self, progress: Progress) -> None:
+        """Exchange this step's gradient and bring the replica up to date."""
+        self._current.step(progress)
+
+    def stand(self) -> Stand | None:
+        """Which steps the replica holds."""
+        return self._current.stand()
+
+    def units(self) -> list[int]:
+        """Whose replicas are equal after every step."""
+        return self._current.units()
+
+    def regrouped(self, steer: Steering | None) -> None:
+        """Drop what was under way, and go on in the new group; replicas are equal."""
+        self._snapshots += self._current.snapshots()
+        self._current.close()
+        self._exchanges.regrouped(self._rounds.global_samples)
+        self._current = self._exchanges.build(self._policy)
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Backward passes in this context only add to the gradient."""
+        return self._current.accumulating()
+
+    def admitted_at(self, clock: int) -> None:
+        """Never rests."""
+
+    def shared(self) -> State | None:
+        """The shared parameters now, on the first worker that is there."""
+        return self._current.shared()
+
+    def finish(self) -> None:
+        """Contribute what is still held back."""
+        self._current.finish()
+
+    def snapshots(self) -> list[SharedState]:
+        """The snapshots taken since the last call, on the first worker that is there."""
+        taken, self._snapshots = self._snapshots, []
+        return taken + self._current.snapshots()
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._current.close()

@@ -1,0 +1,116 @@
+"""How workers that go on in a new group come to the same state: what is staged here is applied when all of it is there.
+
+Nothing of a replica changes before that, so a worker that is cut off once more stands where it stood.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.replica import Replica
+
+__all__ = ["Apply", "copied_optimizer", "copied_replica", "mean_replica", "tell_text"]
+
+Apply = Callable[[], None]
+"""Makes what was staged the replica's."""
+
+
+def tell_text(text: str, *, group: Group, source: int) -> str:
+    """The source's text, on all of the group; all call it."""
+    data = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    length = torch.tensor([len(data)])
+    group.broadcast(length, source=source)
+    if group.rank != source:
+        data = torch.empty(int(length), dtype=torch.uint8)
+    group.broadcast(data, source=source)
+    return bytes(data.tolist()).decode()
+
+
+@torch.no_grad()
+def copied_replica(replica: Replica, group: Group, *, source: int) -> Apply:
+    """The source's parameters and buffers."""
+    flats = [(tensors, _flat(tensors)) for tensors in _alike(_tensors(replica))]
+    for _, flat in flats:
+        group.broadcast(flat, source=source)
+    return lambda: _write(flats)
+
+
+@torch.no_grad()
+def mean_replica(replica: Replica, group: Group, *, weight: float) -> Apply:
+    """The weighted mean of parameters and floating-point buffers; a worker that has nothing to give weighs nothing."""
+    floating = [tensor for tensor in _tensors(replica) if tensor.is_floating_point()]
+    total = torch.tensor([weight], dtype=torch.float64, device=floating[0].device)
+    group.all_reduce(total).wait()
+    share = weight / float(total.item())
+    flats = [(tensors, _flat(tensors)) for tensors in _alike(floating)]
+    for _, flat in flats:
+        if share == 0.0:
+            flat.zero_()
+        flat.mul_(share)
+        group.all_reduce(flat).wait()
+    return lambda: _write(flats)
+
+
+@torch.no_grad()
+def copied_optimizer(replica: Replica, group: Group, *, source: int) -> Apply:
+    """The state of the source's optimizer; learning rates and other options are each worker's own, as ever."""
+    state = replica.optimizer.state
+    own = [[_row(key, value) for key, value in state.get(p, {}).items()] for p in replica.parameters.values()]
+    table: list[list[list[Any]]] = json.loads(tell_text(json.dumps(own), group=group, source=source))
+    copies: list[dict[str, Any]] = []
+    for parameter, rows in zip(replica.parameters.values(), table, strict=True):
+        copies.append(copy := {})
+        for key, kind, dtype, shape, device in rows:
+            if kind == "value":
+                copy[key] = shape
+                continue
+            if group.rank == source:
+                value = state[parameter][key].detach().to_dense().clone()
+            else:
+                where = parameter.device if device == "same" else torch.device("cpu")
+                value = torch.empty(shape, dtype=getattr(torch, dtype), device=where)
+            group.broadcast(value, source=source)
+            copy[key] = value
+    return lambda: _set_state(replica, copies)
+
+
+def _row(key: str, value: Any) -> list[Any]:
+    """A key of a parameter's state: what it is, and what it takes to make room for it."""
+    if not isinstance(value, Tensor):
+        return [key, "value", None, value, None]
+    where = "cpu" if value.device.type == "cpu" else "same"
+    return [key, "tensor", str(value.dtype).removeprefix("torch."), list(value.shape), where]
+
+
+def _set_state(replica: Replica, copies: Sequence[dict[str, Any]]) -> None:
+    state = replica.optimizer.state
+    state.clear()
+    for parameter, copy in zip(replica.parameters.values(), copies, strict=True):
+        if copy:
+            state[parameter] = copy
+    replica.sparse_momentum()
+
+
+def _tensors(replica: Replica) -> list[Tensor]:
+    return [*(p.detach() for p in replica.parameters.values()), *replica.model.buffers()]
+
+
+def _alike(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Those of each dtype."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        yield [tensor for tensor in tensors if tensor.dtype == dtype]
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+@torch.no_grad()
+def _write(flats: Sequence[tuple[Sequence[Tensor], Tensor]]) -> None:
+    for tensors, flat in flats:
+        for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))

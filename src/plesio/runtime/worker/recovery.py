@@ -1,0 +1,249 @@
+"""How a worker goes on when its collective is cut off: it stands, forms a new group with the others, and takes part.
+
+    cut off --Cut--> standing --Regroup--> forming --state and samples agreed on--> going on
+                        ^                     |
+                        +---- cut off again --+
+
+What a step had not brought into anybody's replica is dealt out again, each sample once:
+
+1. The *sources* are the workers whose replicas hold most (`plesio.protocol.positions`). If they hold the same, the
+   others copy it; if each has trained by itself since the last averaging, all take the mean of what they have become.
+2. The leader, one of them, says what is left of the plan: rounds that nobody began, and those parts of rounds that are
+   in no source's replica, such as what a lost worker had trained on since the last averaging.
+3. Only then does anything change, on each worker at once; one that is cut off before stands as before.
+"""
+
+import json
+import logging
+from typing import Protocol
+
+from plesio.core.records import from_values, to_values
+from plesio.protocol.plans import Remainder
+from plesio.protocol.positions import Position, common_clock, common_plan, leader_of, sources_of
+from plesio.protocol.to_server import Regrouped
+from plesio.protocol.to_worker import Regroup, Steering
+from plesio.runtime.worker.exchange.exchange import Stand
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.live_group import LiveGroup
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.exchange.state_copy import average_state
+from plesio.runtime.worker.exchange.takeover import Apply, copied_optimizer, copied_replica, mean_replica, tell_text
+from plesio.runtime.worker.rounds import Left, RoundRecords
+from plesio.runtime.worker.step_clock import StepClock
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["Recovery", "Regroupable"]
+
+_log = logging.getLogger(__name__)
+
+
+class Regroupable(Protocol):
+    """An exchange that is built anew in a new group."""
+
+    def stand(self) -> Stand | None:
+        """Which steps this worker's replica holds; None if it has made none by this exchange."""
+        ...
+
+    def units(self) -> list[int]:
+        """Of each rank, a number that it shares with those whose replicas are equal to its own after every step."""
+        ...
+
+    def regrouped(self, steer: Steering | None) -> None:
+        """Drop what was under way, and go on in the new group; replicas are equal."""
+        ...
+
+
+class Groups(Protocol):
+    """The worker's world, where groups are formed."""
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the workers' group is no more."""
+        ...
+
+    def cuts_off(self, error: BaseException) -> bool:
+        """Whether ``error`` says that the collective cannot go on, where the others can in a new group."""
+        ...
+
+    def stand(self, position: Position | None) -> Regroup:
+        """Say where this worker stands, and wait until all do."""
+        ...
+
+    def form(self, regroup: Regroup, *, device_type: str) -> Group:
+        """The new group."""
+        ...
+
+    def regrouped(self, regrouped: Regrouped) -> None:
+        """Say that the new group is there."""
+        ...
+
+
+class Recovery:
+    """Brings one worker from one group to the next.
+
+    Args:
+        replica: Its state.
+        group: The present one.
+        world: Where groups are formed.
+        rounds: Which samples this worker's replica holds.
+        steps: The clock; moved where the others are further.
+        exchange: Built anew.
+        timeline: Where the time goes.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        group: LiveGroup,
+        world: Groups,
+        rounds: RoundRecords,
+        steps: StepClock,
+        exchange: Regroupable,
+        timeline: Timeline,
+    ) -> None:
+        self._replica = replica
+        self._group = group
+        self._world = world
+        self._rounds = rounds
+        self._steps = steps
+        self._exchange = exchange
+        self._timeline = timeline
+
+    @property
+    def due(self) -> bool:
+        """Whether the group is no more, as far as this worker has heard."""
+        return self._world.cut_off
+
+    def cuts_off(self, error: BaseException) -> bool:
+        """Whether ``error`` is a matter of the group, and the workers can go on in another one."""
+        return self._world.cuts_off(error)
+
+    def trained(self, clock: int) -> None:
+        """Step ``clock`` takes what this worker has trained on."""
+        stand = self._exchange.stand()
+        self._rounds.mark(clock, settled=0 if stand is None else stand.settled)
+
+    def counts(self, clock: int) -> bool:
+        """Whether this worker's replica holds its step ``clock``."""
+        stand = self._exchange.stand()
+        return stand is not None and stand.counted >= clock
+
+    def recover(self, *, plan: int, samples: int) -> None:
+        """Return when this worker has gone on in a new group; `StepClock` says from where.
+
+        Args:
+            plan: The loop over the data that it is in, or else the next one.
+            samples: Its own samples that count.
+
+        Raises:
+            PlesioError: There can be no other group, or this worker was counted lost.
+        """
+        begun_s = self._timeline.now_s()
+        while True:
+            regroup = self._world.stand(self._position(plan=plan, samples=samples))
+            try:
+                self._follow(regroup)
+            except RuntimeError as error:
+                if not self.cuts_off(error):
+                    raise
+                _log.info("cut off again: %s", str(error).splitlines()[0] if str(error) else "another one is lost")
+                continue
+            break
+        now_s, clock = self._timeline.now_s(), self._steps.finished
+        self._timeline.wait(begun_s, now_s, clock=clock)
+        self._timeline.event("regroup", at_s=now_s, clock=clock, workers=list(regroup.members))
+        _log.info("goes on with workers %s", ", ".join(map(str, regroup.members)))
+
+    def _position(self, *, plan: int, samples: int) -> Position:
+        stand, rounds, clock = self._exchange.stand(), self._rounds, self._steps.finished
+        settled, counted = (clock, clock) if stand is None else (stand.settled, stand.counted)
+        return Position(
+            base=rounds.generation,
+            settled=rounds.at(settled).rounds,
+            trained=rounds.at(counted).rounds,
+            clock=max(clock, counted),
+            plan=plan,
+            samples=samples,
+        )
+
+    def _follow(self, regroup: Regroup) -> None:
+        """Form the group, agree, and apply."""
+        positions, place = regroup.positions, leader_of(regroup.positions)
+        group = self._world.form(regroup, device_type=self._replica.device_type)
+        said = self._agreement(regroup) if group.rank == place else ""
+        said = json.loads(tell_text(said, group=group, source=place))
+        applies = self._stage(group, how=said["how"], leader=place, weight=self._weight(regroup, group.rank))
+        clock, plan = common_clock(positions), common_plan(positions)
+        left = Left(
+            remainder=None if said["remainder"] is None else from_values(said["remainder"], Remainder),
+            samples=said["samples"],
+            dropped=said["dropped"],
+        )
+        for apply in applies:
+            apply()
+        self._replica.optimizer.zero_grad(set_to_none=True)
+        self._group.become(group, regroup.members)
+        self._steps.go_on_from(clock)
+        self._rounds.regroup(group.rank, group.size, generation=regroup.generation, clock=clock, plan=plan, left=left)
+        if group.rank == 0:
+            own = sum(one.samples for one in positions if one is not None)
+            self._world.regrouped(Regrouped(samples=left.samples, own=own, dropped=left.dropped))
+        self._exchange.regrouped(regroup.steer)
+
+    def _done(self, regroup: Regroup) -> list[int]:
+        """Of each rank of the group that was, the rounds that a source's replica holds of it, as a source sees it."""
+        units = self._exchange.units()
+        done = [0] * len(units)
+        for place in sources_of(regroup.positions):
+            worker, position = regroup.members[place], regroup.positions[place]
+            if position is None or worker not in self._group.workers:
+                continue
+            unit = units[self._group.workers.index(worker)]
+            done = [max(before, position.trained) if units[r] == unit else before for r, before in enumerate(done)]
+        return done
+
+    def _weight(self, regroup: Regroup, place: int) -> float:
+        """What this worker's parameters count in a mean: one of each unit speaks for all that there were."""
+        sources = sources_of(regroup.positions)
+        if place not in sources:
+            return 0.0
+        units = self._exchange.units()
+        unit = units[self._group.rank]
+        peers = [p for p in sources if units[self._group.workers.index(regroup.members[p])] == unit]
+        furthest = max(peers, key=lambda p: (position.trained if (position := regroup.positions[p]) else -1, -p))
+        return float(units.count(unit)) if furthest == place else 0.0
+
+    def _agreement(self, regroup: Regroup) -> str:
+        """What the leader says: how all come to one state, and what is left of the samples."""
+        positions = regroup.positions
+        stand, clock = self._exchange.stand(), self._steps.finished
+        settled, counted = (clock, clock) if stand is None else (stand.settled, stand.counted)
+        left = self._rounds.left(common_plan(positions), clock=counted, settled=settled, rounds_of=self._done(regroup))
+        sources = sources_of(positions)
+        units = self._exchange.units()
+        alone = any(position.trained > position.settled for p in sources if (position := positions[p]) is not None)
+        if alone and len(set(units)) > 1:
+            how = "mean" if len(set(units)) == len(units) else "mean of racks"
+        elif len(sources) == len(positions):
+            how = "keep"
+        else:
+            how = "copy all" if len(set(units)) == 1 or None in positions else "copy"
+        remainder = None if left.remainder is None else to_values(left.remainder)
+        return json.dumps({"how": how, "remainder": remainder, "samples": left.samples, "dropped": left.dropped})
+
+    def _stage(self, group: Group, *, how: str, leader: int, weight: float) -> list[Apply]:
+        """What makes this worker's state that of all, to be applied."""
+        match how:
+            case "copy":
+                return [copied_replica(self._replica, group, source=leader)]
+            case "copy all":
+                optimizer = copied_optimizer(self._replica, group, source=leader)
+                return [copied_replica(self._replica, group, source=leader), optimizer]
+            case "mean":
+                return [mean_replica(self._replica, group, weight=weight)]
+            case "mean of racks":
+                mean = mean_replica(self._replica, group, weight=weight)
+                average_state(self._replica, group, parameters=False)
+                return [mean]
+        return []

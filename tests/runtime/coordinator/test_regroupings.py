@@ -1,0 +1,159 @@
+"""Who goes on in a collective that has lost a worker: decided on server 0, without a socket or a tensor."""
+
+from typing import Any
+
+import pytest
+
+from plesio.core.results import Environment
+from plesio.policies import LeaveReason, Left, Resumed, parse_policy
+from plesio.protocol.effects import Effect, Tell
+from plesio.protocol.figures import RunInfo
+from plesio.protocol.message import Message, encode
+from plesio.protocol.plans import Remainder, Span
+from plesio.protocol.positions import Position
+from plesio.protocol.to_server import Cut, FromWorker, Goodbye, Join, Leave
+from plesio.protocol.to_worker import Expelled, Lost, MayLeave, Regroup, Regrouping
+from plesio.runtime.coordinator.coordinator import Coordinator
+from plesio.runtime.worker.loading import SynchronousBatches
+from plesio.runtime.worker.rounds import RoundRecords
+
+ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)
+
+
+class Run:
+    """A coordinator whose workers have joined; ``told`` is the news of the last call, by worker."""
+
+    def __init__(self, policy: str = "bsp", *, workers: int = 4, elastic: bool = True) -> None:
+        self.coordinator = Coordinator(
+            parse_policy(policy), info=RunInfo(), expected=range(workers), num_servers=0, elastic=elastic
+        )
+        self.told: dict[int, list[Message]] = {}
+        for worker in range(workers):
+            join = Join(policy=self.coordinator.policy.spec, info=RunInfo(), num_workers=workers, num_servers=0,
+                        snapshot_every=None, folder=None, layout="", rack=0, environment=ENVIRONMENT,
+                        elastic=elastic)  # fmt: skip
+            self.say(worker, join)
+
+    def _keep(self, effects: list[Effect]) -> None:
+        self.coordinator.validate()
+        self.told = {}
+        for effect in effects:
+            if isinstance(effect, Tell):
+                self.told.setdefault(effect.worker, []).append(effect.message)
+
+    def say(self, worker: int, message: FromWorker | Join) -> None:
+        self._keep(self.coordinator.handle(message, worker=worker, now_s=1.0))
+
+    def lose(self, worker: int) -> None:
+        self._keep(self.coordinator.lose(worker, now_s=1.0))
+
+    def cut(self, worker: int, *, clock: int = 5) -> None:
+        self.say(worker, Cut(position=position(clock), meeting=f"host:{worker}"))
+
+    def heard(self, kind: type[Message]) -> dict[int, Any]:
+        return {worker: one for worker, news in self.told.items() for one in news if isinstance(one, kind)}
+
+
+def position(clock: int) -> Position:
+    return Position(base=0, settled=clock, trained=clock, clock=clock, plan=0, samples=4 * clock)
+
+
+def test_a_loss_stops_the_others_and_when_all_stand_they_hear_where_all_are() -> None:
+    run = Run()
+    run.lose(0)
+    assert run.heard(Regrouping) == {worker: Regrouping(generation=1) for worker in (1, 2, 3)}
+    assert not [lost for lost in run.heard(Lost).values() if lost.fatal]
+    run.cut(3, clock=6)
+    run.cut(1)
+    assert run.told == {}
+    run.cut(2)
+    [group] = {encode(one)[0]: one for one in run.heard(Regroup).values()}.values()
+    assert run.heard(Regroup).keys() == {1, 2, 3}
+    assert (group.members, group.meeting, group.generation) == ((1, 2, 3), "host:1", 1)
+    assert [one.clock for one in group.positions] == [5, 5, 6]
+    assert run.coordinator.status == "finished"
+
+
+def test_one_that_is_cut_off_before_the_loss_is_known_waits_for_the_verdict() -> None:
+    run = Run(workers=3)
+    run.cut(2)
+    assert run.heard(Regrouping).keys() == {0, 1, 2}
+    run.cut(0)
+    assert run.told == {}
+    run.lose(1)
+    assert run.heard(Regroup)[0].members == (0, 2)
+
+
+def test_a_second_loss_on_the_way_is_the_same_generation_and_after_it_another() -> None:
+    run = Run()
+    run.lose(3)
+    run.cut(0)
+    run.lose(2)
+    assert run.heard(Regrouping) == {}
+    run.cut(1)
+    assert run.heard(Regroup)[1].generation == 1
+    run.lose(1)
+    assert run.heard(Regrouping) == {0: Regrouping(generation=2)}
+    run.cut(0)
+    assert run.heard(Regroup)[0].members == (0,)
+
+
+def test_a_lost_worker_that_speaks_up_is_told_so_and_who_cannot_meet_ends() -> None:
+    run = Run(workers=3)
+    run.lose(1)
+    run.cut(1)
+    assert run.told == {1: [Expelled()]}
+    for _ in range(10):
+        run.cut(0)
+        run.cut(2)
+        if run.heard(Lost):
+            break
+    assert run.heard(Lost)[0].fatal
+    assert "cannot reach each other" in run.heard(Lost)[0].error
+
+
+def test_nobody_is_stopped_for_one_whose_training_was_over() -> None:
+    run = Run(workers=2)
+    run.say(1, Leave())
+    assert run.heard(MayLeave) == {1: MayLeave(evaluates=False)}
+    run.lose(1)
+    assert run.heard(Regrouping) == {}
+    run.say(0, Leave())
+    assert run.heard(MayLeave) == {0: MayLeave(evaluates=True)}
+    run.say(0, Goodbye(status="finished", error=None, report=run.coordinator.ledger._report_of(0)))
+    assert run.coordinator.status == "finished"
+
+
+@pytest.mark.parametrize("policy", ["bsp", "ssp:2"])
+def test_without_it_or_on_the_store_nobody_forms_a_group(policy: str) -> None:
+    run = Run(policy, elastic=policy != "bsp")
+    run.lose(2)
+    assert run.heard(Regrouping) == {}
+    assert all(lost.fatal == (policy == "bsp") for lost in run.heard(Lost).values())
+
+
+def test_a_policy_that_changes_is_steered_anew_and_the_log_knows() -> None:
+    run = Run("switch:bsp/local_sgd:4@9", workers=3)
+    run.lose(0)
+    for worker in (1, 2):
+        run.cut(worker, clock=4)
+    steer = run.heard(Regroup)[1].steer
+    assert (steer.clock, steer.policy, steer.next_clock) == (4, "bsp", 9)
+    events = [entry.event for entry in run.coordinator.recorder.log.entries]
+    assert events[-2:] == [Left(worker=0, reason=LeaveReason.REPLACED), Resumed(clock=4)]
+
+
+def test_what_of_rounds_is_in_no_replica_is_left_with_the_rest() -> None:
+    """Four ranks have trained on three rounds of 8; all hold the first, ranks 0 and 1 their own parts of the others."""
+    rounds = RoundRecords(0, 4)
+    source = SynchronousBatches(Remainder(num_samples=40, num_fresh=40), batch_size=2, plan=0, seed=0, rounds=rounds)
+    batches = source.batches()
+    for clock in (1, 2, 3):
+        source.taken(len(next(batches)))
+        source.trained(2)
+        rounds.mark(clock, settled=0 if clock == 1 else 1)
+    left = rounds.left(0, clock=3, settled=1, rounds_of=[3, 2, 0, 1])
+    assert left.remainder is not None
+    assert left.remainder.spans == (Span(0, 12, 14), Span(0, 14, 16), Span(0, 18, 20), Span(0, 20, 22), Span(0, 22, 24))
+    assert (left.remainder.start, left.remainder.num_fresh, len(left.remainder)) == (24, 16, 26)
+    assert (left.samples, left.dropped) == (24 - 10, 0)

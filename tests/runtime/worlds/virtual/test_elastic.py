@@ -1,0 +1,177 @@
+"""A collective goes on without a worker that is lost: what counts is every sample once, and replicas stay equal."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import plesio
+from plesio.core.errors import WorkerLostError
+from plesio.core.results import RunResult
+from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
+from plesio.cost.step_time import LogNormal
+from plesio.policies import read_log, verify
+from plesio.protocol.figures import RunInfo
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import Simulation, simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
+from support.problems import Problem, perceptron
+from support.workers import cluster_of_racks, workers_of
+
+NUM_WORKERS, NUM_SAMPLES, BATCH_SIZE, LOOPS = 4, 90, 4, 3
+IN_STEP = ["bsp", "bsp,compress=qsgd:8", "bsp,compress=topk:0.2"]
+ALONE = ["local_sgd:4", "local_sgd:4,delay=2", "local_sgd:4,compress=qsgd:8", "local_sgd:3,inner_rate=0.5,momentum=0.5"]
+CHANGING = [
+    "adaptive",
+    "switch:bsp/local_sgd:4@8/bsp@14",
+    "switch:bsp/asp@5/bsp@12",
+    "switch:local_sgd:4/ssp:2@9/bsp@16",
+]
+
+
+@dataclass
+class Worker:
+    """What one saw: of each loop the samples of steps that counted; and what it ended with."""
+
+    counted: list[list[int]] = field(default_factory=list)
+    metrics: list[float | None] = field(default_factory=list)
+    parameters: list[list[float]] = field(default_factory=list)
+    clock: int = 0
+
+
+def train(policy: str, pacer: Pacer, *, trace: Path | None, evaluates: bool, **options: Any) -> Worker:
+    model, data = perceptron(5, 6), Problem(NUM_SAMPLES, 5)
+    saw = Worker()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    joined = plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7), **options)
+
+    def loss_of_all() -> float:
+        return float((model(data.x) - data.y).square().mean())
+
+    with plesio.join(model, optimizer, policy=policy, trace=trace, options=joined) as session:
+        for _ in range(LOOPS):
+            saw.counted.append([])
+            for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
+                (model(x) - y).square().mean().backward()
+                before = session.clock
+                session.step()
+                if session.clock > before:
+                    saw.counted[-1] += index.tolist()
+            if evaluates:
+                saw.metrics.append(session.evaluate(loss_of_all))
+        session.finish(loss_of_all)
+        saw.clock = session.clock
+    saw.parameters = [parameter.flatten().tolist() for parameter in model.parameters()]
+    return saw
+
+
+def run(
+    policy: str,
+    *faults: Fault,
+    racks: Sequence[int] = (),
+    trace: Path | None = None,
+    evaluates: bool = False,
+    **options: Any,
+) -> Simulation[Worker]:
+    def work(job: VirtualJob) -> Worker:
+        rank = job.place.rank
+        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=rank, clock=job.clock)
+        return train(policy, pacer, trace=trace, evaluates=evaluates, **options)
+
+    cluster = cluster_of_racks(racks) if racks else Cluster.one_host(NUM_WORKERS)
+    return simulate(work, num_workers=sum(racks) or NUM_WORKERS, cluster=cluster, faults=faults)
+
+
+def lose(worker: int, *, at_s: float) -> Fault:
+    return Fault(at_s=at_s, worker=worker, kind="lose")
+
+
+def assert_went_on(simulation: Simulation[Worker], *lost: int) -> RunResult:
+    [result] = simulation.runs
+    assert (result.status, result.error, set(result.lost_workers)) == ("finished", None, set(lost))
+    rest = workers_of(simulation)
+    assert len({worker.clock for worker in rest}) == 1
+    assert all(worker.parameters == rest[0].parameters for worker in rest), "replicas differ"
+    assert torch.isfinite(torch.tensor([x for p in rest[0].parameters for x in p])).all()
+    assert result.final_metric is not None
+    left_out = [int(line.split()[0]) for line in result.fallbacks if "that a lost worker had not handed in" in line]
+    assert result.samples + sum(left_out) == LOOPS * NUM_SAMPLES
+    return result
+
+
+@pytest.mark.parametrize(
+    "at_s", [0.11, 0.25, 0.34, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.2, 0.31))]
+)
+@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize("policy", [*IN_STEP, *ALONE, "delayed:2", *CHANGING])
+def test_the_others_go_on_and_each_sample_counts_once(policy: str, lost: int, at_s: float, tmp_path: Path) -> None:
+    assert_went_on(run(policy, lose(lost, at_s=at_s), trace=tmp_path), lost)
+    assert verify(read_log(tmp_path / "events.jsonl")) is None
+
+
+@pytest.mark.parametrize("at_s", [0.1, 0.17, 0.25, 0.3])
+def test_what_survivors_train_on_are_other_samples_and_all_of_them_in_later_loops(at_s: float) -> None:
+    simulation = run("bsp", lose(1, at_s=at_s))
+    assert_went_on(simulation, 1)
+    seen = [Counter(i for worker in workers_of(simulation) for i in worker.counted[loop]) for loop in range(LOOPS)]
+    assert all(set(numbers.values()) == {1} for numbers in seen), "a sample was trained on twice"
+    assert len(seen[-1]) == NUM_SAMPLES
+    assert any(len(numbers) < NUM_SAMPLES for numbers in seen), "the lost worker had done something"
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "adaptive"])
+@pytest.mark.parametrize("times_s", [(0.2, 0.2), (0.2, 0.2003), (0.2, 0.25), (0.2, 0.35)])
+def test_two_losses_at_once_or_while_the_others_regroup(policy: str, times_s: tuple[float, float]) -> None:
+    assert_went_on(run(policy, lose(0, at_s=times_s[0]), lose(3, at_s=times_s[1])), 0, 3)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4,delay=2", "switch:bsp/asp@5/bsp@12"])
+def test_the_last_one_finishes_alone(policy: str) -> None:
+    assert_went_on(run(policy, *(lose(worker, at_s=0.1 + 0.07 * worker) for worker in range(3))), 0, 1, 2)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "local_sgd:4,delay=2"])
+def test_the_lowest_rank_that_is_left_evaluates_and_all_hear_the_metric(policy: str) -> None:
+    simulation = run(policy, lose(0, at_s=0.25), evaluates=True)
+    assert_went_on(simulation, 0)
+    metrics = [worker.metrics for worker in workers_of(simulation)]
+    assert all(one == metrics[0] for one in metrics)
+    assert None not in metrics[0]
+    assert len(metrics[0]) == LOOPS
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4"])
+def test_snapshots_go_on_where_rank_0_left_them(policy: str) -> None:
+    [result] = run(policy, lose(0, at_s=0.2), snapshot_every=30).runs
+    samples = [point.samples for point in result.evaluations]
+    assert samples == sorted(samples)
+    assert samples[-1] == LOOPS * NUM_SAMPLES
+    assert len(samples) >= 3
+
+
+@pytest.mark.parametrize("policy", ["hier:bsp/local_sgd:4", "hier:bsp/local_sgd:4,delay=2"])
+@pytest.mark.parametrize("lost", [0, 1, 3])
+@pytest.mark.parametrize("at_s", [0.15, 0.24, 0.33])
+def test_a_rack_goes_on_without_one_of_its_workers(policy: str, lost: int, at_s: float) -> None:
+    assert_went_on(run(policy, lose(lost, at_s=at_s), racks=(2, 2)), lost)
+
+
+def test_where_it_is_turned_off_a_loss_ends_the_run() -> None:
+    simulation = run("bsp", lose(1, at_s=0.2), elastic=False)
+    assert simulation.runs[0].status == "failed"
+    assert isinstance(simulation.outcomes[0].error, WorkerLostError)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "hier:bsp/local_sgd:4", "adaptive"])
+def test_without_a_loss_nothing_is_sent_or_waited_for(policy: str) -> None:
+    racks = (2, 2) if policy.startswith("hier") else ()
+    on, off = (run(policy, racks=racks, elastic=elastic) for elastic in (True, False))
+    assert on.runs[0].parameters_sha256 == off.runs[0].parameters_sha256
+    assert on.runs[0].bytes_sent == off.runs[0].bytes_sent
+    assert on.runs[0].wall_s == pytest.approx(off.runs[0].wall_s, rel=1e-3)
