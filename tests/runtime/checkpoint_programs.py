@@ -50,6 +50,7 @@ def train(
     pacer: Pacer | None = None,
     job: Any = None,
     rate_at: int | None = 12,
+    elastic: bool = True,
 ) -> dict[str, Any]:
     """Train for three epochs; the worker ``die`` is killed before it ends step ``die_at``.
 
@@ -69,7 +70,7 @@ def train(
         every=every,
         keep=keep,
         resume=resume,
-        options=JoinOptions(pacer=pacer, job=job),
+        options=JoinOptions(pacer=pacer, job=job, elastic=elastic),
     ) as session:
         torch.manual_seed(100 + session.rank)
         session.register(schedule=schedule)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+from plesio.runtime.checkpoints.folder import read_manifest
 from plesio.testing import Ending, LocalJob
 from runtime.checkpoint_programs import NUM_EPOCHS, NUM_SAMPLES, checkpoints, model_of, optimizer_of
 
@@ -32,7 +33,7 @@ def values(endings: dict[int, Ending]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
 def test_a_killed_run_ends_as_if_nothing_had_happened(policy: str, tmp_path: Path):
     whole = values(run(2, policy=policy, folder=str(tmp_path / "whole")))
-    endings = run(2, policy=policy, folder=str(tmp_path / "killed"), die_at=40, die=1)
+    endings = run(2, policy=policy, folder=str(tmp_path / "killed"), die_at=40, die=1, elastic=False)
     assert endings[1].exit_status == -9
     assert 0 < len(checkpoints(tmp_path / "killed")) < len(checkpoints(tmp_path / "whole"))
     again = values(run(2, policy=policy, folder=str(tmp_path / "killed")))
@@ -44,7 +45,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(policy: str, tmp_path: Pat
     "policy", [pytest.param("asp", marks=pytest.mark.slow), "ssp:4", pytest.param("adaptive", marks=pytest.mark.slow)]
 )
 def test_after_a_kill_every_sample_is_still_trained_on_once(policy: str, tmp_path: Path):
-    run(3, policy=policy, folder=str(tmp_path), die_at=20, die=0)
+    run(3, policy=policy, folder=str(tmp_path), die_at=20, die=0, elastic=False)
     assert checkpoints(tmp_path)
     again = values(run(3, policy=policy, folder=str(tmp_path)))
     assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES
@@ -55,7 +56,7 @@ def test_after_a_kill_every_sample_is_still_trained_on_once(policy: str, tmp_pat
 
 @pytest.mark.slow
 def test_it_goes_on_with_fewer_workers(tmp_path: Path):
-    run(3, policy="bsp", folder=str(tmp_path), die_at=20, die=2)
+    run(3, policy="bsp", folder=str(tmp_path), die_at=20, die=2, elastic=False)
     again = values(run(2, policy="bsp", folder=str(tmp_path)))
     assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES
     assert again[0]["sha"] == again[1]["sha"]
@@ -76,3 +77,15 @@ def test_plain_torch_reads_it(policy: str, name: str, tmp_path: Path):
     assert len(moments) == len(list(model.parameters()))
     assert all(bool(moment.abs().sum() > 0) for moment in moments if moment.numel() > 8)
     assert not torch.equal(model[0].weight, model_of()[0].weight)
+
+
+def test_who_goes_on_without_a_lost_worker_goes_on_saving(tmp_path: Path):
+    endings = run(3, policy="bsp", folder=str(tmp_path), die_at=20, die=0)
+    assert endings[0].exit_status == -9
+    finished = [endings[rank].value for rank in (1, 2)]
+    assert all(one is not None and one["samples"] == NUM_EPOCHS * NUM_SAMPLES for one in finished), endings
+    latest = read_manifest(checkpoints(tmp_path)[-1])
+    assert latest.workers == (1, 2)
+    assert latest.clock > 40
+    again = values(run(2, policy="bsp", folder=str(tmp_path)))
+    assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES

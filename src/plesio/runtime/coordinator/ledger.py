@@ -90,6 +90,13 @@ class Ledger:
         for met in list(self._blocked):
             self._split(met)
         reports = {worker: self._report_of(worker) for worker in self._workers()}
+        if self._of_lost is not None:  # what a lost worker said last may be more or less than what became of it
+            members, of_others = self._of_lost
+            lost = [worker for worker in reports if worker not in members]
+            said = sum(reports[worker].samples for worker in lost)
+            if lost:
+                first = reports[lost[0]]
+                reports[lost[0]] = replace(first, samples=first.samples + of_others - said)
         times = {worker: self._times(worker, report) for worker, report in reports.items()}
         return LedgerState(
             reports={worker: _without_news(report, times[worker]) for worker, report in reports.items()},
