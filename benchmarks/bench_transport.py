@@ -6,7 +6,7 @@ size. It begins with a payload packed in memory and ends with one that can be re
 * ``tcp`` and ``ipc``: as the store does it. Payloads are packed in staged memory and read where they arrive. Over tcp
   they are encrypted. Over ipc they lie in shared memory, so nothing is copied between packing and reading, and what is
   left is the time of two messages.
-* ``unencrypted``: over tcp, with ``PLESIO_UNENCRYPTED=1``.
+* ``unencrypted``: as ``tcp``, with ``PLESIO_UNENCRYPTED=1``: payloads of up to 24 MiB go in one piece.
 * ``tcp copied`` and ``ipc copied``: from any array to any array of the caller's.
 
 The same two processes run every way, one exchange of each in random order per round, so that whatever else the machine
@@ -45,7 +45,7 @@ NUM_WARM_UP = 3
 PATIENCE_S = 60.0
 GLOO, STOP, STAGE = 1, 2, 3
 IN_PLACE, COPIED = 1, 2
-GOALS = {"ipc": 1.5, "ipc copied": 1.5}
+GOALS = {"unencrypted": 1.2, "ipc": 1.5, "ipc copied": 1.5}
 ENCRYPTED_GOAL = 0.5
 """Throughput of 20 MB and more over tcp, by the same without encryption."""
 

@@ -27,14 +27,14 @@ from plesio.runtime.transport import (
     ServerEndpoint,
     wait_readable,
 )
-from plesio.runtime.transport.sockets import CHUNK_BYTES
+from plesio.runtime.transport.sockets import IN_PLACE_FROM_BYTES, PLAIN, SEALED
 from support.transport import JOB, KEYS, NAMES, PATIENCE_S, Connect, EchoServer, StartServer, header_of, random_bytes
 
 MIB = 2**20
 
 
 @pytest.mark.parametrize("link", ["ipc", "tcp"])
-@pytest.mark.parametrize("num_bytes", [0, 1, 8191, 20_000_000, CHUNK_BYTES + 1, 7 * CHUNK_BYTES])
+@pytest.mark.parametrize("num_bytes", [0, 1, 8191, 20_000_000, SEALED.chunk_bytes + 1, 7 * SEALED.chunk_bytes])
 def test_what_is_pushed_comes_back_bit_for_bit(server: EchoServer, connect: Connect, link: str, num_bytes: int):
     client = connect(server.addresses if link == "ipc" else server.tcp_addresses)
     assert client.link == link
@@ -44,6 +44,23 @@ def test_what_is_pushed_comes_back_bit_for_bit(server: EchoServer, connect: Conn
     assert (answer.header, answer.meta, answer.peer) == (header, {"shape": [num_bytes]}, b"")
     np.testing.assert_array_equal(received, sent)
     np.testing.assert_array_equal(answer.payload, sent)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 8191, 20_000_000, PLAIN.whole_bytes, PLAIN.whole_bytes + 1])
+def test_unencrypted_it_comes_back_too_and_takes_memory_only_beyond_one_piece(
+    start_server: StartServer, connect: Connect, num_bytes: int
+):
+    server = start_server(encrypt=False)
+    client = connect(server.tcp_addresses, encrypt=False)
+    num_allocated = server.endpoint._pool.num_allocated
+    sent, received = random_bytes(num_bytes), np.zeros(num_bytes, dtype=np.uint8)
+    answer = client.request(header_of(client), payload=sent, timeout_s=PATIENCE_S)
+    np.testing.assert_array_equal(answer.payload, sent)
+    client.release(answer)
+    client.request(header_of(client), payload=sent, into=received, timeout_s=PATIENCE_S)
+    np.testing.assert_array_equal(received, sent)
+    whole = IN_PLACE_FROM_BYTES <= num_bytes <= PLAIN.whole_bytes or not num_bytes
+    assert server.endpoint._pool.num_allocated - num_allocated == int(not whole)
 
 
 def test_arrays_of_any_type_travel_as_their_bytes_and_a_strided_one_is_refused(server: EchoServer, connect: Connect):
@@ -138,7 +155,7 @@ def pair(context: zmq.Context) -> Iterator[tuple[ServerEndpoint, ClientEndpoint]
 def test_steady_pushes_take_no_new_memory_at_the_server(pair: tuple[ServerEndpoint, ClientEndpoint]):
     server, client = pair
     for seed in range(10):
-        payload = random_bytes(7 * CHUNK_BYTES - seed, seed=seed)
+        payload = random_bytes(7 * SEALED.chunk_bytes - seed, seed=seed)
         client.push(header_of(client), payload=payload)
         (bulk,) = server.poll(PATIENCE_S)
         np.testing.assert_array_equal(bulk.payload, payload)
@@ -148,11 +165,13 @@ def test_steady_pushes_take_no_new_memory_at_the_server(pair: tuple[ServerEndpoi
 
 def test_both_ends_count_the_same_bytes(server: EchoServer, connect: Connect):
     client = connect(server.addresses)
-    client.request(header_of(client), meta={"a": 1}, payload=random_bytes(2 * CHUNK_BYTES + 5), timeout_s=PATIENCE_S)
+    client.request(
+        header_of(client), meta={"a": 1}, payload=random_bytes(2 * SEALED.chunk_bytes + 5), timeout_s=PATIENCE_S
+    )
     client.send_control(1, {"text": "x" * 1000})
     client.poll(PATIENCE_S)
     ours, theirs = client.traffic, server.endpoint.traffic
-    assert ours.ipc.sent_payload == ours.ipc.received_payload == 2 * CHUNK_BYTES + 5
+    assert ours.ipc.sent_payload == ours.ipc.received_payload == 2 * SEALED.chunk_bytes + 5
     for link in ("ipc", "tcp"):
         mine, its = ours.of(link), theirs.of(link)
         server.wait_for(lambda mine=mine, its=its: (mine.sent, mine.received) == (its.received, its.sent))

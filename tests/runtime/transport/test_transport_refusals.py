@@ -8,8 +8,8 @@ import zmq
 
 from plesio.core.errors import TransportError
 from plesio.runtime.transport import ClientEndpoint, ControlClient, Header, JobKeys, Refusal
-from plesio.runtime.transport.sockets import CHUNK_BYTES
-from plesio.runtime.transport.wire import MAX_META_BYTES, encode_chunk, encode_control, job_digest
+from plesio.runtime.transport.sockets import SEALED
+from plesio.runtime.transport.wire import MAX_META_BYTES, Form, encode_chunk, encode_control, job_digest
 from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer
 
 STRANGER = JobKeys.derive("another secret")
@@ -141,7 +141,7 @@ def test_messages_of_another_generation_are_refused_and_counted(
     client = connect(server.addresses if link == "ipc" else server.tcp_addresses)
     client.generation = 7
     client.send_control(1, {})
-    client.push(Header(kind=1, generation=7), payload=np.zeros(7 * CHUNK_BYTES, dtype=np.uint8))
+    client.push(Header(kind=1, generation=7), payload=np.zeros(7 * SEALED.chunk_bytes, dtype=np.uint8))
     server.wait_for(lambda: server.endpoint.refused == {Refusal.FOREIGN_GENERATION: num_refused})
     assert server.seen == []
     server.endpoint.generation = 7
@@ -185,9 +185,9 @@ def test_a_payload_beyond_the_limit_is_refused_once_before_memory_is_taken(start
     assert server.endpoint._pool.num_allocated == num_allocated
 
 
-def chunk(*, total_bytes: int, offset: int, request: int = 0) -> bytes:
+def chunk(*, total_bytes: int, offset: int, request: int = 0, form: Form = Form.PART) -> bytes:
     header = Header(kind=1, generation=0, request=request)
-    return encode_chunk(header, job=job_digest(JOB), total_bytes=total_bytes, offset=offset, meta=None)
+    return encode_chunk(header, job=job_digest(JOB), total_bytes=total_bytes, offset=offset, meta=None, form=form)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,10 @@ def chunk(*, total_bytes: int, offset: int, request: int = 0) -> bytes:
         ([[chunk(total_bytes=4, offset=0), b"12", b"34"]], Refusal.MALFORMED),
         ([[chunk(total_bytes=4, offset=0) + b"[1]", b"1234"]], Refusal.MALFORMED),
         ([[chunk(total_bytes=4, offset=0) + b"[" * 100_000, b"1234"]], Refusal.MALFORMED),
+        ([[chunk(total_bytes=4, offset=0, form=Form.WHOLE), b"123"]], Refusal.MALFORMED),
+        ([[chunk(total_bytes=4, offset=0, form=Form.WHOLE), b"1234", b"5"]], Refusal.MALFORMED),
         ([[chunk(total_bytes=2**60, offset=0), b"1234"]], Refusal.OVERSIZE),
+        ([[chunk(total_bytes=2**60, offset=0, form=Form.WHOLE), b"1234"]], Refusal.OVERSIZE),
         ([[chunk(total_bytes=4, offset=0) + b'{"a":"%s"}' % (b"x" * MAX_META_BYTES), b"1234"]], Refusal.OVERSIZE),
         ([[chunk(total_bytes=4, offset=2), b"34"]], Refusal.OUT_OF_ORDER),
         ([[chunk(total_bytes=6, offset=0), b"12"], [chunk(total_bytes=6, offset=4), b"56"]], Refusal.OUT_OF_ORDER),

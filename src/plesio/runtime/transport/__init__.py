@@ -8,14 +8,15 @@ payloads of up to hundreds of megabytes, over a Unix socket between processes of
   Where a process cannot open the other's memory, or there is none left, the payload goes through the socket;
   `shares_memory` and `num_unshared` tell.
 * Over a socket it is cut into chunks: a ZeroMQ message is delivered whole or not at all, so only separate messages let
-  the receiver take the first while the next are on their way. Over tcp the chunks are encrypted (`Seal`).
+  the receiver take the first while the next are on their way. Over tcp the chunks are encrypted (`Seal`). Where a
+  server does not encrypt, a payload of up to 24 MiB is one message instead, and is read where it arrives (`Pieces`).
 
 Whoever packs a payload anyhow packs it into an array from ``endpoint.stage(num_bytes)``: it is sent without a copy.
 
 What is protected, and what is not. All members of a job hold one secret and trust each other. Whoever does not hold it
 cannot open a control connection, and without one gets no ticket, so cannot open a data connection either; both are
 refused before a message of theirs is read, and counted (`ServerEndpoint.refused`). How many connections may wait to be
-let in is limited (`ServerWatch`), and so is the memory that each of them can take (`CHUNK_BYTES`). A message of another
+let in is limited (`ServerWatch`), and so is the memory that each of them can take (`Pieces`). A message of another
 job or generation is refused and counted by what its head says. Nothing that arrives is ever unpickled or evaluated, no
 announced size is believed beyond the limit that the endpoint was made with, and nothing a peer sends raises in the
 server's loop. Whoever can read or change packets between two hosts learns how many bytes go when and between whom, and

@@ -21,6 +21,8 @@ from plesio.runtime.transport.seal import Seal
 from plesio.runtime.transport.security import JobKeys
 from plesio.runtime.transport.segments import MemoryOffer, make_pool
 from plesio.runtime.transport.sockets import (
+    PLAIN,
+    SEALED,
     Context,
     Link,
     Socket,
@@ -81,6 +83,7 @@ class ClientEndpoint:
             raise
         key = self._control.welcome.get("seal")
         seal = None if key is None else Seal(str(key), at_server=False)
+        pieces = PLAIN if self._control.welcome.get("encrypt") is False else SEALED
         self.refused = self._control.refused
         """Messages turned away, by reason."""
         self.traffic = self._control.traffic
@@ -91,7 +94,7 @@ class ClientEndpoint:
         self._backlog: list[Control | Bulk] = []
         self._num_requests = 0
         socket = context.socket(zmq.DEALER)
-        configure(socket, bulk=True)
+        configure(socket, pieces=pieces)
         socket.routing_id = identity
         socket.plain_username = identity
         socket.plain_password = str(self._control.welcome["ticket"]).encode()
@@ -102,6 +105,7 @@ class ClientEndpoint:
             traffic=self.traffic,
             link_of=lambda _: self.link,
             seal_of=lambda _: seal,
+            pieces=pieces,
             assembler=Assembler(
                 max_bytes=max_bulk_bytes,
                 allocate=self._allocate,

@@ -82,7 +82,7 @@ class ControlClient:
         self.membership = Membership(job=job_digest(job), generation=0)
         """What messages carry; see `generation`."""
         socket = context.socket(zmq.DEALER)
-        configure(socket, bulk=False)
+        configure(socket, pieces=None)
         socket.routing_id = identity
         own = keys.of_peer(identity)
         socket.curve_publickey = own.public

@@ -1,4 +1,4 @@
-"""Bulk messages over one ZeroMQ socket: in chunks, or in shared memory with a reference on the socket."""
+"""Bulk messages over one ZeroMQ socket: in chunks, in one piece, or in shared memory with a reference on the socket."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,9 +14,10 @@ from plesio.runtime.transport.outbox import Outbox, Sending
 from plesio.runtime.transport.seal import SEAL_BYTES, Seal
 from plesio.runtime.transport.segments import Segment
 from plesio.runtime.transport.sockets import (
-    CHUNK_BYTES,
     IN_PLACE_FROM_BYTES,
+    SEALED,
     Link,
+    Pieces,
     Socket,
     Traffic,
     end_connection,
@@ -50,10 +51,11 @@ class DataChannel:
         traffic: Where bytes are counted.
         link_of: The class of link to a peer.
         seal_of: What is sent to a peer, and comes from it, is sealed with; None where it is not.
+        pieces: What both ends take where nothing is sealed.
         assembler: Puts the chunks together.
         outbox: What is sent from, and who can open our segments.
         mappings: The peers' segments.
-        destination: Where a payload in shared memory is copied to; None when it is to be read in place.
+        destination: Where a payload that came in one piece is copied to; None when it is to be read in place.
         on_refused: Called with the reason for each message that is thrown away.
         on_abandoned: Called for each message whose sender was gone before its payload could be opened.
         on_heard: Called with the peer and the file descriptor of its connection when a message begins.
@@ -68,6 +70,7 @@ class DataChannel:
         traffic: Traffic,
         link_of: Callable[[bytes], Link],
         seal_of: Callable[[bytes], Seal | None],
+        pieces: Pieces,
         assembler: Assembler,
         outbox: Outbox,
         mappings: Mappings,
@@ -82,6 +85,7 @@ class DataChannel:
         self._traffic = traffic
         self._link_of = link_of
         self._seal_of = seal_of
+        self._pieces = pieces
         self._assembler = assembler
         self._outbox = outbox
         self._mappings = mappings
@@ -108,7 +112,7 @@ class DataChannel:
             segment = self._outbox.to_segment(view)
             if segment is not None:
                 return self._send_reference(peer, head, segment, num_bytes=view.size)
-        return self._send_chunks(peer, header, meta=meta, view=view)
+        return self._send_pieces(peer, header, meta=meta, view=view)
 
     def _head(
         self, header: Header, *, meta: Mapping[str, Any] | None, num_bytes: int, form: Form, offset: int = 0
@@ -135,21 +139,24 @@ class DataChannel:
         counted.sent_framing += _framing(len(head), len(body)) + len(body)
         return Sending(None)
 
-    def _send_chunks(
+    def _send_pieces(
         self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None, view: NDArray[np.uint8]
     ) -> Sending | None:
-        offsets = range(0, max(view.size, 1), CHUNK_BYTES)
-        heads = [self._head(header, meta=meta, num_bytes=view.size, form=Form.PART, offset=at) for at in offsets]
+        seal = self._seal_of(peer)
+        pieces = self._pieces if seal is None else SEALED
+        whole = IN_PLACE_FROM_BYTES <= view.size <= pieces.whole_bytes
+        form, piece_bytes = (Form.WHOLE, view.size) if whole else (Form.PART, pieces.chunk_bytes)
+        offsets = range(0, max(view.size, 1), piece_bytes)
+        heads = [self._head(header, meta=meta, num_bytes=view.size, form=form, offset=at) for at in offsets]
         staged = self._outbox.claim(view)
         tracker: zmq.MessageTracker | None = None
         counted = self._traffic.of(self._link_of(peer))
-        seal = self._seal_of(peer)
         connected = True
         for offset, head in zip(offsets, heads, strict=True):
             connected = self._open_route(peer)
             if not connected:
                 break
-            body = view.data[offset : offset + CHUNK_BYTES]
+            body = view.data[offset : offset + piece_bytes]
             counted.sent_payload += len(body)
             if seal is None:
                 self.socket.send(head, zmq.SNDMORE)
@@ -190,7 +197,7 @@ class DataChannel:
 
     def _free(self, peer: bytes, serial: int) -> None:
         header = Header(kind=FREED, generation=self._membership.generation, request=serial)
-        self._send_chunks(peer, header, meta=None, view=np.empty(0, dtype=np.uint8))
+        self._send_pieces(peer, header, meta=None, view=np.empty(0, dtype=np.uint8))
 
     def receive(self) -> tuple[list[Bulk], bool]:
         """The messages that the chunks which are here complete, at most a few dozen, and whether these were all."""
@@ -232,8 +239,11 @@ class DataChannel:
                     self._assembler.drop(peer)
                     end_connection(_descriptor(frame))
                 raise
-        if form_of(frame.buffer) is Form.PART:
+        form = form_of(frame.buffer)
+        if form is Form.PART:
             return self._receive_part(peer, frame, frame.buffer, seal=None)
+        if form is Form.WHOLE:
+            return self._receive_whole(peer, frame)
         reference = decode_reference(self.socket.recv())
         try:
             return self._receive_reference(peer, frame, reference)
@@ -245,7 +255,7 @@ class DataChannel:
         self, peer: bytes, frame: zmq.Frame, head: bytes | memoryview, *, seal: Seal | None
     ) -> Bulk | None:
         if form_of(head) is not Form.PART:
-            raise WireError(Refusal.MALFORMED, "a reference to another host's memory")
+            raise WireError(Refusal.MALFORMED, "what is sealed comes in parts")
         chunk = decode_chunk(head, job=self._membership.job, generation=self._membership.generation)
         if chunk.offset == 0:
             self._on_heard(peer, _descriptor(frame))
@@ -275,11 +285,18 @@ class DataChannel:
             self._assembler.refuse(peer, chunk.header)
             raise
 
+    def _receive_whole(self, peer: bytes, frame: zmq.Frame) -> Bulk:
+        chunk = self._begin(peer, frame)
+        body = self.socket.recv(copy=False)
+        if len(body) != chunk.total_bytes or body.more:
+            raise WireError(Refusal.MALFORMED, f"a body of {len(body)} bytes where {chunk.total_bytes} are due")
+        counted = self._traffic.of(self._link_of(peer))
+        counted.received_payload += len(body)
+        counted.received_framing += _framing(len(frame), len(body))
+        return self._delivered(peer, chunk, np.frombuffer(body.buffer, dtype=np.uint8))
+
     def _receive_reference(self, peer: bytes, frame: zmq.Frame, reference: Reference) -> Bulk | None:
-        chunk = decode_chunk(frame.buffer, job=self._membership.job, generation=self._membership.generation)
-        self._on_heard(peer, _descriptor(frame))
-        self._assembler.drop(peer)
-        self._assembler.check_size(chunk.total_bytes)
+        chunk = self._begin(peer, frame)
         if self.socket.rcvmore:
             raise WireError(Refusal.MALFORMED, "a reference with more than one body")
         try:
@@ -290,6 +307,18 @@ class DataChannel:
         counted = self._traffic.of(self._link_of(peer))
         counted.received_payload += chunk.total_bytes
         counted.received_framing += _framing(len(frame), REFERENCE_BYTES) + REFERENCE_BYTES
+        return self._delivered(peer, chunk, payload)
+
+    def _begin(self, peer: bytes, frame: zmq.Frame) -> Chunk:
+        """The head of a message that is one chunk, accepted."""
+        chunk = decode_chunk(frame.buffer, job=self._membership.job, generation=self._membership.generation)
+        self._on_heard(peer, _descriptor(frame))
+        self._assembler.drop(peer)
+        self._assembler.check_size(chunk.total_bytes)
+        return chunk
+
+    def _delivered(self, peer: bytes, chunk: Chunk, payload: NDArray[np.uint8]) -> Bulk:
+        """The message, with its payload where it lies, or where the receiver wants it."""
         into = self._destination(chunk.header, chunk.total_bytes)
         if into is not None:
             np.copyto(into, payload)

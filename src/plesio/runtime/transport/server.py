@@ -28,8 +28,11 @@ from plesio.runtime.transport.seal import Seal, new_seal_key
 from plesio.runtime.transport.security import CONTROL_DOMAIN, DATA_DOMAIN, JobKeys, KeyRing, Names, Tickets, ZapHandler
 from plesio.runtime.transport.segments import MemoryOffer, make_pool
 from plesio.runtime.transport.sockets import (
+    PLAIN,
+    SEALED,
     Context,
     Link,
+    Pieces,
     Socket,
     Traffic,
     bind,
@@ -45,7 +48,7 @@ __all__ = ["ServerEndpoint"]
 _MAX_PATH_BYTES = 107  # sun_path of unix(7), without its final zero
 _MAX_WAITING = 128
 _MAX_WAITING_DATA = 64
-"""Less: each can take the memory of a chunk."""
+"""Less: each can take the memory of the largest piece of a payload."""
 _EMPTY = np.empty(0, dtype=np.uint8)
 
 
@@ -97,6 +100,7 @@ class ServerEndpoint:
         self._links: dict[bytes, Link] = {}
         self._seals: dict[bytes, Seal] = {}
         self._encrypt = encrypt
+        self._pieces = SEALED if encrypt else PLAIN
         self._pool = BufferPool(max_free_bytes=4 * max_bulk_bytes)
         self._assembler = Assembler(
             max_bytes=max_bulk_bytes, allocate=lambda _, num_bytes: self._pool.take(num_bytes), discard=self._abandon
@@ -125,7 +129,7 @@ class ServerEndpoint:
             tickets=self._tickets,
             on_refused=self._note_denied,
         )
-        control, data = self._router(bulk=False), self._router(bulk=True)
+        control, data = self._router(pieces=None), self._router(pieces=self._pieces)
         control.curve_server = True
         control.curve_secretkey = keys.server.secret
         control.zap_domain = CONTROL_DOMAIN
@@ -148,6 +152,7 @@ class ServerEndpoint:
             traffic=self.traffic,
             link_of=lambda peer: self._links.get(peer, "tcp"),
             seal_of=self._seals.get,
+            pieces=self._pieces,
             assembler=self._assembler,
             outbox=self._outbox,
             mappings=self._mappings,
@@ -161,9 +166,9 @@ class ServerEndpoint:
         for readable in self.sockets:
             self._poller.register(readable, zmq.POLLIN)
 
-    def _router(self, *, bulk: bool) -> Socket:
+    def _router(self, *, pieces: Pieces | None) -> Socket:
         socket = self._context.socket(zmq.ROUTER)
-        configure(socket, bulk=bulk)
+        configure(socket, pieces=pieces)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a peer that is gone says so
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a worker that comes back takes its identity over
         return socket
@@ -254,7 +259,7 @@ class ServerEndpoint:
     def _welcome(self, control: Control) -> bool:
         if control.kind != HELLO:
             return False
-        welcome: dict[str, Any] = {"generation": self.generation}
+        welcome: dict[str, Any] = {"generation": self.generation, "encrypt": self._encrypt}
         link = control.body.get("data")
         if link in ("ipc", "tcp"):
             self._links[control.peer] = link

@@ -17,12 +17,14 @@ import zmq
 from plesio.core.errors import TransportError
 
 __all__ = [
-    "CHUNK_BYTES",
     "CONTROL_FRAME_BYTES",
     "IN_PLACE_FROM_BYTES",
+    "PLAIN",
+    "SEALED",
     "Context",
     "Link",
     "LinkBytes",
+    "Pieces",
     "Socket",
     "Traffic",
     "bind",
@@ -37,15 +39,42 @@ Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 Link = Literal["ipc", "tcp"]
 
-CHUNK_BYTES = 2**20
-"""Body of a chunk. Larger ones are quicker, most of all where nothing is encrypted; but ZeroMQ takes the memory of a
-frame before it knows who sends it, so this times the connections that may wait is what strangers can occupy."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """How the payloads that go through a socket are cut.
+
+    ZeroMQ takes the memory of a frame before it knows who sends it. So the largest piece, times the connections that
+    may wait to be let in, is what strangers can occupy.
+
+    Attributes:
+        whole_bytes: Payloads up to here go in one piece and are read where they arrive: that spares the receiver the
+            copy, half of its processor time.
+        chunk_bytes: Body of a chunk of those that are larger.
+        num_waiting: Pieces that may wait in a receiver, per connection, before TCP holds the sender back.
+    """
+
+    whole_bytes: int
+    chunk_bytes: int
+    num_waiting: int
+
+    @property
+    def max_bytes(self) -> int:
+        """The largest piece."""
+        return max(self.whole_bytes, self.chunk_bytes)
+
+
+SEALED = Pieces(whole_bytes=0, chunk_bytes=2**20, num_waiting=16)
+"""What is encrypted, and all at a server that encrypts between hosts. Decrypting is the copy from a chunk to its place.
+Larger chunks are a little quicker, and strangers could occupy more."""
+
+PLAIN = Pieces(whole_bytes=24 * 2**20, chunk_bytes=2**22, num_waiting=4)
+"""What is not, at a server that does not encrypt. Larger payloads in one piece would be allocated anew each time (see
+`keep_received_memory`), which costs more than the copy of chunks. Chunks of 1 and 2 MiB take more processor time, those
+of 8 and 16 MiB lose the overlap of receiving a chunk with copying the one before."""
 
 IN_PLACE_FROM_BYTES = 2**16
 """Smaller payloads are copied: that costs less than a message that gives shared memory back, and aligns them."""
-
-_RECEIVE_CHUNKS = 16
-"""Chunks that may wait in a receiver, per connection, before TCP holds the sender back."""
 
 _HEARTBEAT_MS = 5_000
 _HEARTBEAT_TIMEOUT_MS = 30_000
@@ -64,7 +93,7 @@ _ENVELOPE_BYTES = 2**10
 """More than the head of a chunk, CURVE and a seal add to a frame."""
 
 
-def configure(socket: Socket, *, bulk: bool) -> None:
+def configure(socket: Socket, *, pieces: Pieces | None) -> None:
     """Set the options all sockets share.
 
     Nothing is ever dropped for a full queue: senders queue without limit (references, not copies) and receivers hold
@@ -72,12 +101,12 @@ def configure(socket: Socket, *, bulk: bool) -> None:
 
     Args:
         socket: Not connected or bound yet.
-        bulk: Whether it carries chunks, or control messages.
+        pieces: What it carries of payloads; None for control messages.
     """
     socket.linger = 0
     socket.sndhwm = 0
-    socket.rcvhwm = _RECEIVE_CHUNKS if bulk else 0
-    socket.maxmsgsize = (CHUNK_BYTES if bulk else CONTROL_FRAME_BYTES) + _ENVELOPE_BYTES
+    socket.rcvhwm = pieces.num_waiting if pieces else 0
+    socket.maxmsgsize = (pieces.max_bytes if pieces else CONTROL_FRAME_BYTES) + _ENVELOPE_BYTES
     socket.backlog = _BACKLOG
     socket.handshake_ivl = _HANDSHAKE_MS
     socket.heartbeat_ivl = _HEARTBEAT_MS

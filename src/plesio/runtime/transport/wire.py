@@ -5,8 +5,9 @@ A *bulk* message (a push, or the answer to a pull) travels as one or more chunks
     head   64 bytes, little endian, then (first chunk only) the JSON of ``meta``
     body   the bytes of this chunk
 
-Between hosts both frames are encrypted (see `Seal`). The head says which form the body has: a part of the payload, or,
-between processes of one host, a *reference* to shared memory: 12 bytes that name a segment (see `Mappings`).
+Between hosts both frames are encrypted (see `Seal`). The head says which form the body has: a part of the payload, the
+whole of it, or, between processes of one host, a *reference* to shared memory: 12 bytes that name a segment (see
+`Mappings`).
 
 A *control* message is one frame: a head of 20 bytes, then a JSON object. Heads name the job by a digest and carry the
 generation of the membership, so that a message of another job, or one that was on its way when the membership changed,
@@ -73,7 +74,9 @@ class Form(IntEnum):
 
     PART = 0
     """A part of the payload, to be copied to its place; also an empty payload."""
-    REFERENCE = 1
+    WHOLE = 1
+    """All of it, which the receiver may leave where it is."""
+    REFERENCE = 2
     """A `Reference` to all of it."""
 
 
