@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from plesio.protocol.figures import Report
 from plesio.protocol.to_server import Saving
 from plesio.runtime.checkpoints.folder import Folder
 from plesio.runtime.checkpoints.resumed import Resumed, find
@@ -89,8 +88,7 @@ class Checkpoints:
         resumed = Resumed.read(path, manifest, rank=rank)
         resumed.check(policy=policy, seed=seed)
         resumed.load(replica)
-        if resumed.is_own:
-            meter.go_on_from(Report(**resumed.own["report"]))
+        meter.go_on_from(resumed.report(rank))
         saver.registered_before = resumed.own["registered"]
         text = resumed.books()
         pages = tuple(text[at : at + PAGE_CHARACTERS] for at in range(0, len(text), PAGE_CHARACTERS))

@@ -1,11 +1,13 @@
 """What a run that is resumed begins with, on one worker."""
 
+import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import ConfigError
+from plesio.protocol.figures import Report
 from plesio.runtime.checkpoints import reading, tensors, worker
 from plesio.runtime.checkpoints.folder import Folder, Manifest, faults, read_manifest
 from plesio.runtime.worker.exchange.replica import Replica
@@ -111,6 +113,13 @@ class Resumed:
             own=own["own"] if same_workers else {},
             own_optimizer=own["own_optimizer"],
         )
+
+    def report(self, rank: int) -> Report:
+        """What the worker with this rank had done by then: itself, or one that was lost and whose rank it has now."""
+        if self.is_own:
+            return Report(**self.own["report"])
+        reports = json.loads(self.books())["ledger"]["reports"]
+        return Report(**reports[str(rank)]) if str(rank) in reports else Report()
 
     def books(self) -> str:
         """For server 0."""
