@@ -136,13 +136,19 @@ def test_ctrl_c_keeps_finished_runs_and_leaves_nothing_behind(tmp_path: Path):
     # that servers and workers are gone is looked at after every test (tests/conftest.py)
 
 
-def test_killed_worker_fails_its_collective_run_and_the_next_run_has_fresh_workers(tmp_path: Path):
+@pytest.mark.parametrize("elastic", [True, False])
+def test_a_killed_worker_ends_its_collective_run_only_if_asked_to_and_the_next_has_fresh_workers(
+    elastic: bool, tmp_path: Path
+):
     (tmp_path / "suicidal.py").write_text(SUICIDAL.format(flag=tmp_path / "flag"))
     recipe = write_recipe(tmp_path, policies=["bsp", "asp"], task="suicidal.py:task")
-    assert compare(recipe, "--out", tmp_path / "out") == 1
-    failed, finished = read_results(tmp_path / "out" / "results.json")
-    assert (failed.policy, failed.status, failed.lost_workers) == ("bsp", "failed", (1,))
-    assert (finished.policy, finished.status, finished.samples) == ("asp", "finished", 640)
+    if not elastic:
+        recipe.write_text(recipe.read_text().replace("[run]", "[run]\nelastic = false"))
+    assert compare(recipe, "--out", tmp_path / "out") == (0 if elastic else 1)
+    first, second = read_results(tmp_path / "out" / "results.json")
+    assert (first.policy, first.status, first.lost_workers) == ("bsp", "finished" if elastic else "failed", (1,))
+    assert not elastic or first.samples == 640
+    assert (second.policy, second.status, second.samples, second.lost_workers) == ("asp", "finished", 640, ())
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_a_garbled_setting_is_named(tmp_path: Path):
 
 
 def test_a_failed_run_is_among_the_results(tmp_path: Path):
-    recipe = a_recipe(policies=["bsp"])
+    recipe = a_recipe(policies=["bsp"], elastic=False)
     lost = recipe.workers.model_copy(
         update={
             "faults": make_recipe(

@@ -29,8 +29,9 @@ class Span(msgspec.Struct, frozen=True, order=True, array_like=True):
 def cut(spans: Sequence[Span], sizes: Sequence[int]) -> list[list[Span]]:
     """Parts of so many samples from the front of ``spans``, and what follows them as the last one.
 
-    >>> cut([Span(0, 2, 6), Span(1, 0, 9)], [3, 2])
-    [[Span(0, 2, 5)], [Span(0, 5, 6), Span(1, 0, 1)], [Span(1, 1, 9)]]
+    >>> parts = cut([Span(0, 2, 6), Span(1, 0, 9)], [3, 2])
+    >>> [[(span.epoch, span.start, span.stop) for span in part] for part in parts]
+    [[(0, 2, 5)], [(0, 5, 6), (1, 0, 1)], [(1, 1, 9)]]
     """
     parts: list[list[Span]] = []
     waiting = list(reversed(spans))
