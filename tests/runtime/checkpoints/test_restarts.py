@@ -62,6 +62,7 @@ def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint(script: Path, cap
     )
 
 
+@pytest.mark.slow
 def test_who_has_no_restarts_left_fails(script: Path, capfd: pytest.CaptureFixture[str]):
     assert launch(script, ["bsp", "1", "2"], num_workers=2, checkpoints=setting(script), restarts=1) != 0
     out, err = capfd.readouterr()
@@ -69,6 +70,7 @@ def test_who_has_no_restarts_left_fails(script: Path, capfd: pytest.CaptureFixtu
     assert re.findall(r"the run failed .* after it began, all of which is lost; restart 1 of 1", err)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_without_the_lost_worker_is_not_started_again(
     script: Path, capfd: pytest.CaptureFixture[str]
 ):
