@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from plesio.cli.main import invoke
+from plesio.core.errors import ConfigError
 from plesio.runtime.checkpoints.folder import Manifest, seal, written
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.checkpoints.tensors import Share, state_of
@@ -159,6 +160,11 @@ def test_the_latest_is_the_one_that_was_taken_last(run: Path, capsys: pytest.Cap
         ("run --keep 2 train.py", "--keep is about checkpoints; add --checkpoint DIR"),
         ("run --checkpoint x --every soon train.py", 'checkpoints every "soon": write a time'),
         ("run --checkpoint x --keep 0 train.py", "0 checkpoints are to be kept; write 1 or more"),
+        (
+            "run --checkpoint x --resume nothere train.py",
+            'resume "nothere": there is no checkpoint; write auto, no, or',
+        ),
+        ("run --checkpoint train.py train.py", "checkpoints cannot be written to"),
         ("run --restarts 2 train.py", "add --checkpoint DIR"),
         ("run --restarts -1 train.py", "'--restarts'"),
         ("run --checkpoint x --restarts 2 --join a:1 train.py", "--restarts 2 is for a whole job"),
@@ -194,6 +200,9 @@ sys.exit(status or "torch" in sys.modules)
 
 def test_workers_read_what_plesio_run_was_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
+    named = tmp_path / "a" / "step-00000020"
+    named.mkdir(parents=True)
+    (named / "manifest.json").touch()
     setting = CheckpointSetting(folder=Path("a"), every="500 steps", keep=7, resume="a/step-00000020")
     for name, value in setting.environment().items():
         monkeypatch.setenv(name, value)
@@ -222,3 +231,10 @@ def test_a_recipe_s_runs_have_folders_of_their_own_and_are_resumed(tmp_path: Pat
     again = json.loads((out / "results.json").read_text())
     assert [run["parameters_sha256"] for run in again["runs"]] == [run["parameters_sha256"] for run in whole["runs"]]
     assert {path: (path / "manifest.json").stat().st_mtime for path in last.values()} == taken_unix_s
+
+
+def test_a_number_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("PLESIO_CHECKPOINT", str(tmp_path))
+    monkeypatch.setenv("PLESIO_CHECKPOINT_KEEP", "some")
+    with pytest.raises(ConfigError, match=r"PLESIO_CHECKPOINT_KEEP=some: write how many"):
+        CheckpointSetting.of(None, every="10 min", keep=3, resume="auto")

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
-from plesio.core.errors import ConfigError, ExchangeError, TaskError, TransportError
+from plesio.core.errors import ConfigError, DataError, ExchangeError, TaskError, TransportError
 from plesio.core.results import read_results
 from plesio.runtime.job import Job
 from plesio.runtime.worker.environment import Place
@@ -73,6 +73,12 @@ def test_sessions_follow_one_another_and_a_closed_one_says_so():
         assert (session.report().policy, session.report().steps) == ("adaptive", 1)
         with pytest.raises(ConfigError, match="closed"):
             session.step()
+
+
+def test_a_loop_over_what_is_no_loader_is_told_so():
+    model, optimizer = small()
+    with plesio.join(model, optimizer) as session, pytest.raises(DataError, match="DataLoader, and this is a list"):
+        next(session.shard([torch.ones(1, 2)]))  # type: ignore[arg-type]
 
 
 def test_error_in_the_loop_is_the_users_own_and_in_the_results(tmp_path: Path):

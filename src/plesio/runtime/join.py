@@ -13,6 +13,7 @@ from plesio.core.logs import set_up_logging, speak_as
 from plesio.core.trace import TraceWriter
 from plesio.policies import Interruptible, Policy, parse_policy
 from plesio.runtime.checkpoints.beginning import Checkpoints
+from plesio.runtime.checkpoints.resumed import Resumed
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions
@@ -103,40 +104,58 @@ def join(
     >>> session.report().steps
     1
     """
-    replica = Replica(model, optimizer)
-    job, pacer = options.job, options.pacer
-    surroundings = ambient() if job is None else None
-    if surroundings is not None:
-        job = surroundings.job
-        policy = policy if surroundings.policy is None else surroundings.policy
-        trace = trace if trace is not None else surroundings.trace
-        pacer = pacer if pacer is not None else surroundings.pacer
-    chosen = parse_policy(policy) if isinstance(policy, str) else policy
+    around = _Around.of(options, policy=policy, trace=trace)
+    chosen = parse_policy(around.policy) if isinstance(around.policy, str) else around.policy
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
-    if setting is not None and chosen.review is None:  # else it has moments at which all stand by itself
-        chosen = Interruptible(policy=chosen)
-    place = job.place if job is not None else Place.from_environment()
+    if setting is not None:
+        setting.prepare()
+        if chosen.review is None:  # else it has moments at which all stand by itself
+            chosen = Interruptible(policy=chosen)
+    place = around.job.place if around.job is not None else Place.from_environment()
+    replica = Replica(model, optimizer)
     if place is not None:
-        _check(chosen, optimizer, place=place)
-        check_racks(racks, num_workers=place.num_workers)
+        _check(chosen, optimizer, place=place, racks=racks)
     set_up_logging()
     speak_as(f"worker {0 if place is None else place.rank}")
     _log.info("joins under %s", chosen.title)
-    folder = None if trace is None else Path(trace)
-    run = _Run(replica, policy=chosen, folder=folder, pacer=pacer, options=options, setting=setting)
+    run = _Run(replica, policy=chosen, folder=around.folder, pacer=around.pacer, options=options, setting=setting)
     if place is None:
         return run.alone()
     return run.in_job(
-        Job(place) if job is None else job,
-        owns_job=job is None,
+        Job(place) if around.job is None else around.job,
+        owns_job=around.job is None,
         racks=racks,
         total_samples=total_samples,
         on_transition=on_transition,
     )
 
 
-def _check(policy: Policy, optimizer: torch.optim.Optimizer, *, place: Place) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Around:
+    """What a call says, or else what surrounds it (`plesio.runtime.worker.job_handle.within`)."""
+
+    job: JobHandle | None
+    policy: Policy | str
+    folder: Path | None
+    pacer: Pacer | None
+
+    @classmethod
+    def of(cls, options: JoinOptions, *, policy: Policy | str, trace: Path | str | None) -> "_Around":
+        found = ambient() if options.job is None else None
+        folder = None if trace is None else Path(trace)
+        if found is None:
+            return cls(job=options.job, policy=policy, folder=folder, pacer=options.pacer)
+        return cls(
+            job=found.job,
+            policy=policy if found.policy is None else found.policy,
+            folder=found.trace if folder is None else folder,
+            pacer=found.pacer if options.pacer is None else options.pacer,
+        )
+
+
+def _check(policy: Policy, optimizer: torch.optim.Optimizer, *, place: Place, racks: Racks) -> None:
     """Refuse on every worker at once what the servers cannot run, and who comes too late for a collective."""
+    check_racks(racks, num_workers=place.num_workers)
     if policy.needs_server_optimizer:
         optimizer_spec(optimizer)
     if place.late and policy.has_collectives:
@@ -158,12 +177,19 @@ class _Run:
     options: JoinOptions
     setting: CheckpointSetting | None
 
-    def _checkpoints(self, meter: Meter, *, rank: int, num_workers: int) -> Checkpoints | None:
+    def _resumed(self, *, rank: int) -> Resumed | None:
+        """The checkpoint to go on from; what cannot be gone on from is refused before anything has begun."""
+        if self.setting is None:
+            return None
+        return Resumed.find(self.setting, policy=self.policy.title, seed=self.options.info.seed, rank=rank)
+
+    def _checkpoints(self, meter: Meter, *, resumed: Resumed | None, rank: int, num_workers: int) -> Checkpoints | None:
         if self.setting is None:
             return None
         return Checkpoints.begin(
             self.setting,
             self.replica,
+            resumed=resumed,
             policy=self.policy.title,
             seed=self.options.info.seed,
             rank=rank,
@@ -179,7 +205,7 @@ class _Run:
         snapshots = SnapshotTaker(self.options.snapshot_every)
         exchange = LocalExchange(self.replica, refuse=timeline.refuse, snapshots=snapshots)
         steps, seed = StepClock(), self.options.info.seed
-        checkpoints = self._checkpoints(meter, rank=0, num_workers=1)
+        checkpoints = self._checkpoints(meter, resumed=self._resumed(rank=0), rank=0, num_workers=1)
         sharing: Sharing = InRounds(rounds=world.rounds, seed=seed, group=None)
         if checkpoints is not None:
             steps.go_on_from(checkpoints.saving.clock)
@@ -219,6 +245,7 @@ class _Run:
         with contextlib.ExitStack() as undo:
             if owns_job:
                 undo.callback(job.close)
+            resumed = self._resumed(rank=rank)
             wish = Wish.of(place, racks, policy=policy.spec, by_racks=policy.goes_by_racks)
             choice = None if place.late else job.settle_racks(wish, device_type=self.replica.device_type)
             servers = job.servers(self._num_servers(num_hosts=place.num_hosts), folder=self.folder)
@@ -227,7 +254,7 @@ class _Run:
             undo.callback(timeline.trace.close)
             if choice is not None:
                 _enter(choice, timeline, rank=rank)
-            checkpoints = self._checkpoints(meter, rank=rank, num_workers=place.num_workers)
+            checkpoints = self._checkpoints(meter, resumed=resumed, rank=rank, num_workers=place.num_workers)
             world = DistributedWorld(
                 job,
                 servers=servers,

@@ -79,7 +79,7 @@ def launch(
         if a signal stopped the job; else the status of the worker that failed first.
 
     Raises:
-        ConfigError: No such script, no workers, ``join`` is no address, or there can be no secret.
+        ConfigError: No such script, no workers, ``join`` is no address, there can be no secret, or no checkpoints.
         TransportError: The port is taken, or there is no job at ``join``.
     """
     if not script.is_file():
@@ -92,6 +92,8 @@ def launch(
         )
     if restarts and join is not None:
         raise ConfigError(f"--restarts {restarts} is for a whole job; leave it out with --join")
+    if checkpoints is not None:
+        checkpoints.prepare()
     if join is not None:
         return _join(script, args, num_workers=num_workers, address=join, checkpoints=checkpoints)
     began_unix_s = time.time()

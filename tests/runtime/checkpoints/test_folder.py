@@ -10,7 +10,7 @@ import plesio
 from plesio.core.errors import ConfigError, DataError
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.checkpoints.folder import Folder, read_manifest
-from plesio.runtime.checkpoints.resumed import find
+from plesio.runtime.checkpoints.resumed import Resumed
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.join_options import JoinOptions
 from runtime.checkpoint_programs import checkpoints, model_of, optimizer_of, train
@@ -21,6 +21,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     train(policy="bsp", folder=str(folder), every="40 steps")
     return folder
+
+
+def find(folder: Path, resume: str) -> Resumed | None:
+    setting = CheckpointSetting(folder=folder, resume=resume)
+    policy = read_manifest(checkpoints(folder)[0]).policy
+    return Resumed.find(setting, policy=policy, seed=0, rank=0)
 
 
 @pytest.fixture
@@ -45,19 +51,19 @@ def test_a_byte_that_is_wrong_is_found_and_the_one_before_is_taken(name: str, fo
     content = bytearray((latest / name).read_bytes())
     content[len(content) // 2] ^= 1
     (latest / name).write_bytes(content)
-    found = find(Folder(folder), "auto")
+    found = find(folder, "auto")
     assert found is not None
-    assert found[0] == checkpoints(folder)[-2]
+    assert found.path == checkpoints(folder)[-2]
     with pytest.raises(ConfigError, match=f"is damaged: {name}: its SHA-256 is not the manifest's"):
-        find(Folder(folder), str(latest))
+        find(folder, str(latest))
 
 
 def test_where_none_is_whole_nothing_is_begun_anew_without_a_word(folder: Path):
     for path in checkpoints(folder):
         (path / "worker-0.pt").unlink()
     with pytest.raises(DataError, match=r"no checkpoint in .* is whole"):
-        find(Folder(folder), "auto")
-    assert find(Folder(folder), "no") is None
+        find(folder, "auto")
+    assert find(folder, "no") is None
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path):

@@ -6,7 +6,7 @@ from typing import Any
 
 from plesio.protocol.to_server import Saving
 from plesio.runtime.checkpoints.folder import Folder
-from plesio.runtime.checkpoints.resumed import Resumed, find
+from plesio.runtime.checkpoints.resumed import Resumed
 from plesio.runtime.checkpoints.saver import CheckpointSaver
 from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
 from plesio.runtime.checkpoints.worker import set_random_states
@@ -45,17 +45,19 @@ class Checkpoints:
         setting: CheckpointSetting,
         replica: Replica,
         *,
+        resumed: Resumed | None,
         policy: str,
         seed: int,
         rank: int,
         num_workers: int,
         meter: Meter,
     ) -> "Checkpoints":
-        """Find the checkpoint to go on from, and give the replica its parameters and optimizer state.
+        """Give the replica the parameters and the optimizer state of the checkpoint to go on from, if there is one.
 
         Args:
             setting: What the user has said.
             replica: What is trained.
+            resumed: The checkpoint.
             policy: As it was asked for.
             seed: Of the order of samples.
             rank: This worker.
@@ -63,8 +65,7 @@ class Checkpoints:
             meter: Its figures, which go on from the checkpoint's.
 
         Raises:
-            ConfigError: The checkpoint is of another policy or seed.
-            DataError: It is of another model, or none is whole.
+            DataError: The checkpoint is of another model.
         """
         folder = Folder(setting.folder)
         workers = tuple(range(num_workers))
@@ -79,14 +80,11 @@ class Checkpoints:
             report=meter.so_far,
         )
         every_s, every_steps = parse_every(setting.every)
-        found = find(folder, setting.resume)
         if rank == 0:
             folder.clear()
-        if found is None:
+        if resumed is None:
             return cls(saver=saver, saving=Saving(every_s=every_s, every_steps=every_steps))
-        path, manifest = found
-        resumed = Resumed.read(path, manifest, rank=rank)
-        resumed.check(policy=policy, seed=seed)
+        manifest = resumed.manifest
         resumed.load(replica)
         meter.go_on_from(resumed.report(rank))
         saver.registered_before = resumed.own["registered"]

@@ -25,10 +25,22 @@ import msgspec
 from plesio.core.errors import DataError
 from plesio.protocol.plans import PlanFigures, Remainder
 
-__all__ = ["SCHEMA_VERSION", "Folder", "Manifest", "Written", "faults", "flush", "read_manifest", "seal", "written"]
+__all__ = [
+    "MANIFEST",
+    "SCHEMA_VERSION",
+    "Folder",
+    "Manifest",
+    "Written",
+    "faults",
+    "flush",
+    "read_manifest",
+    "seal",
+    "written",
+]
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+"""The file that makes a folder a checkpoint."""
 _NAME = re.compile(r"step-(\d{8,})")
 _PART = ".part"
 _BLOCK_BYTES = 2**20

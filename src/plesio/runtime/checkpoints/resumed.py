@@ -10,41 +10,13 @@ from plesio.core.errors import ConfigError
 from plesio.protocol.figures import Report
 from plesio.runtime.checkpoints import reading, tensors, worker
 from plesio.runtime.checkpoints.folder import Folder, Manifest, faults, read_manifest
+from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.standstill import Standstill
 
-__all__ = ["Resumed", "find"]
+__all__ = ["Resumed"]
 
 _log = logging.getLogger(__name__)
-
-
-def find(folder: Folder, resume: str) -> tuple[Path, Manifest] | None:
-    """The checkpoint to begin with; None to begin afresh.
-
-    Args:
-        folder: The run's.
-        resume: ``"auto"``: the latest that is whole, if there is any; ``"no"``; or the folder of one.
-
-    Raises:
-        ConfigError: The one that is named is damaged.
-        DataError: It is no checkpoint; or there are some, and none is whole.
-    """
-    if resume == "no":
-        return None
-    if resume != "auto":
-        path = Path(resume)
-        manifest = read_manifest(path)
-        wrong = list(faults(path, manifest.files))
-        if wrong:
-            raise ConfigError(f"{path} is damaged: {wrong[0]}; resume=auto takes the latest that is whole")
-        return path, manifest
-    found = folder.latest()
-    if found is None:
-        return None
-    path, manifest, damaged = found
-    for line in damaged:
-        _log.warning("left out a damaged checkpoint: %s", line)
-    return path, manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +36,31 @@ class Resumed:
     is_own: bool
 
     @classmethod
-    def read(cls, path: Path, manifest: Manifest, *, rank: int) -> "Resumed":
-        """Of the worker with this rank."""
-        is_own = rank in manifest.workers
-        own = worker.read(path / worker.name_of(rank if is_own else manifest.workers[0]))
-        return cls(path=path, manifest=manifest, own=own, is_own=is_own)
+    def find(cls, setting: CheckpointSetting, *, policy: str, seed: int, rank: int) -> "Resumed | None":
+        """What the worker with this rank goes on from; None to begin afresh.
 
-    def check(self, *, policy: str, seed: int) -> None:
-        """Refuse what cannot go on from here.
+        Args:
+            setting: What the user has said. Its ``resume`` is ``"auto"``: the latest that is whole, if there is any;
+                ``"no"``; or the folder of one.
+            policy: As it was asked for.
+            seed: Of the order of samples.
+            rank: This worker.
 
         Raises:
-            ConfigError: The policy or the order of samples is another.
+            ConfigError: The policy or the order of samples is another, or the one that is named is damaged.
+            DataError: It is no checkpoint; or there are some, and none is whole.
         """
+        found = _find(Folder(setting.folder), setting.resume)
+        if found is None:
+            return None
+        path, manifest = found
+        is_own = rank in manifest.workers
+        own = worker.read(path / worker.name_of(rank if is_own else manifest.workers[0]))
+        resumed = cls(path=path, manifest=manifest, own=own, is_own=is_own)
+        resumed._check(policy=policy, seed=seed)
+        return resumed
+
+    def _check(self, *, policy: str, seed: int) -> None:
         for what, here, there in (
             ("policy", policy, self.manifest.policy),
             ("seed", seed, self.manifest.seed),
@@ -124,3 +109,23 @@ class Resumed:
     def books(self) -> str:
         """For server 0."""
         return (self.path / "books.json").read_text(encoding="utf-8")
+
+
+def _find(folder: Folder, resume: str) -> tuple[Path, Manifest] | None:
+    """The checkpoint to begin with; None to begin afresh."""
+    if resume == "no":
+        return None
+    if resume != "auto":
+        path = Path(resume)
+        manifest = read_manifest(path)
+        wrong = list(faults(path, manifest.files))
+        if wrong:
+            raise ConfigError(f"{path} is damaged: {wrong[0]}; resume=auto takes the latest that is whole")
+        return path, manifest
+    found = folder.latest()
+    if found is None:
+        return None
+    path, manifest, damaged = found
+    for line in damaged:
+        _log.warning("left out a damaged checkpoint: %s", line)
+    return path, manifest

@@ -2,10 +2,12 @@
 
 import os
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from plesio.core.errors import ConfigError
+from plesio.runtime.checkpoints.folder import MANIFEST
 
 __all__ = ["CheckpointSetting", "parse_every"]
 
@@ -52,7 +54,7 @@ class CheckpointSetting:
         resume: ``"auto"`` goes on from the latest if there is one, ``"no"`` begins afresh; or the folder of one.
 
     Raises:
-        ConfigError: ``every`` cannot be read, or ``keep`` is below 1.
+        ConfigError: ``every`` cannot be read, ``keep`` is below 1, or ``resume`` names no checkpoint.
     """
 
     folder: Path
@@ -65,13 +67,16 @@ class CheckpointSetting:
         """What a call says, or else the environment that ``plesio run --checkpoint`` makes; None for no checkpoints."""
         if folder is not None:
             return cls(folder=Path(folder).absolute(), every=every, keep=keep, resume=resume)
-        named = os.environ.get(f"{VARIABLE}")
+        named = os.environ.get(VARIABLE)
         if not named:
             return None
+        number = os.environ.get(f"{VARIABLE}_KEEP", str(keep))
+        if not number.isdecimal():
+            raise ConfigError(f"{VARIABLE}_KEEP={number}: write how many checkpoints are kept, as in 3")
         return cls(
-            folder=Path(named),
+            folder=Path(named).absolute(),
             every=os.environ.get(f"{VARIABLE}_EVERY", every),
-            keep=int(os.environ.get(f"{VARIABLE}_KEEP", keep)),
+            keep=int(number),
             resume=os.environ.get(f"{VARIABLE}_RESUME", resume),
         )
 
@@ -89,3 +94,20 @@ class CheckpointSetting:
         parse_every(self.every)
         if self.keep < 1:
             raise ConfigError(f"{self.keep} checkpoints are to be kept; write 1 or more")
+        if self.resume not in ("auto", "no") and not (Path(self.resume) / MANIFEST).is_file():
+            raise ConfigError(
+                f'resume "{self.resume}": there is no checkpoint; write auto, no, or the folder of one, such as '
+                f"{self.folder / 'step-00000100'}"
+            )
+
+    def prepare(self) -> None:
+        """Make the folder, so that a run that could not save anything does not begin.
+
+        Raises:
+            ConfigError: It cannot be made, or not be written to.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.folder).close()
+        except OSError as error:
+            raise ConfigError(f"checkpoints cannot be written to {self.folder}: {error.strerror}") from None

@@ -240,8 +240,10 @@ def plan_figures(loader: DataLoader[Any], *, samples: int | None) -> PlanFigures
     """What ``loader`` asks to be dealt out: one epoch, or ``samples`` samples of as many epochs as that takes.
 
     Raises:
-        DataError: The loader has no batch size or its data set no length.
+        DataError: It is no DataLoader, or has no batch size, or its data set no length.
     """
+    if not isinstance(loader, DataLoader):
+        raise DataError(f"session.shard takes a torch.utils.data.DataLoader, and this is a {type(loader).__name__}")
     if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
         raise DataError(
             "session.shard needs a map-style data set (with __len__ and __getitem__) so that samples can be leased; "
