@@ -1,11 +1,12 @@
 """A pipeline's stages, run by any schedule: time, waiting and activations."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from plesio.core.charts import TimelineBar
-from plesio.cost.activations import Recomputation
+from plesio.cost.activations import Recomputation, layer_activation_bytes, recomputed_share
 from plesio.sim.pipeline_schedules import (
     SCHEDULES,
     SPLIT,
@@ -74,6 +75,59 @@ class PipelineStages:
     again: Mapping[Recomputation, float]
     layer_bytes: Mapping[Recomputation, float]
 
+    @classmethod
+    def of_transformer(
+        cls,
+        weights: tuple[float, ...],
+        *,
+        forward_s: float,
+        backward_s: float,
+        send_s: float,
+        num_chunks: int,
+        num_layers: int,
+        hidden: int,
+        num_heads: int,
+        sequence: int,
+        micro_batch: int,
+        tensor_parallel: int,
+    ) -> "PipelineStages":
+        """Stages of a transformer's layers, whose sizes say what is kept and what is computed again.
+
+        Args:
+            weights: How long each device takes compared to the times below.
+            forward_s: Seconds of a device's forward pass of a micro-batch.
+            backward_s: Seconds of its backward pass, without recomputing.
+            send_s: Seconds from a stage to the next and back.
+            num_chunks: Stages of a device where the schedule is interleaved.
+            num_layers: Layers of the whole model.
+            hidden: Dimensions between layers.
+            num_heads: Heads of a layer's attention.
+            sequence: Positions of a sequence.
+            micro_batch: Sequences of a micro-batch.
+            tensor_parallel: Devices that share a stage.
+        """
+        kinds: tuple[Recomputation, ...] = get_args(Recomputation)
+        return cls(
+            weights=weights,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            send_s=send_s,
+            num_chunks=num_chunks,
+            num_layers=num_layers,
+            again={kind: recomputed_share(kind, hidden=hidden, sequence=sequence) for kind in kinds},
+            layer_bytes={
+                kind: layer_activation_bytes(
+                    hidden=hidden,
+                    num_heads=num_heads,
+                    sequence=sequence,
+                    batch=micro_batch,
+                    recomputation=kind,
+                    tensor_parallel=tensor_parallel,
+                )
+                for kind in kinds
+            },
+        )
+
     def run(
         self,
         schedule: Schedule,
@@ -126,6 +180,25 @@ class PipelineStages:
             held=held,
             activation_bytes=held * self.num_layers / len(self.weights) * kept_bytes + working_bytes,
         )
+
+    def unequal_s(self, point: PipelinePoint, *, last_slower: float, send_share: float) -> tuple[float, float, float]:
+        """Seconds of an iteration: the point's own, with a slower last stage, with sends (shares of a forward pass)."""
+        way = (point.schedule, point.num_micro_batches, point.recomputation)
+        return (
+            point.iteration_s,
+            self.run(*way, last_slower=last_slower).iteration_s,
+            self.run(*way, send_s=send_share * self.forward_s).iteration_s,
+        )
+
+    def computing_s(self, num_micro_batches: int, recomputation: Recomputation) -> dict[str, float]:
+        """Seconds of an iteration in which devices compute on average, by what."""
+        mean_weight = math.fsum(self.weights) / len(self.weights)
+        passes_s = {
+            "forward": self.forward_s,
+            "backward": self.backward_s,
+            "recomputation": self.again[recomputation] * self.forward_s,
+        }
+        return {name: num_micro_batches * mean_weight * each_s for name, each_s in passes_s.items() if each_s}
 
     def drawn(
         self, schedule: Schedule, recomputation: Recomputation, *, num_micro_batches: int

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from plesio.planning.studies.work_shares import divide, moved
 from plesio.sim.compiled import compiled
 
-__all__ = ["Asynchronous", "Balanced", "asynchronous_descent", "simulate_balancing", "wandering_speeds"]
+__all__ = ["Asynchronous", "Balanced", "LongRun", "asynchronous_descent"]
 
 Speeds = NDArray[np.float64]
 _PACE_MEMORY = 0.8
 """Share of what is known of a worker's speed that stays when a step has been measured."""
 
 
-def wandering_speeds(
+def _wandering_speeds(
     quantile: Callable[[Speeds], Speeds],
     *,
     num_workers: int,
@@ -58,7 +58,7 @@ class Balanced:
     largest_move: int
 
 
-def simulate_balancing(
+def _simulate_balancing(
     name: str,
     speeds: Speeds,
     present: NDArray[np.bool_],
@@ -110,6 +110,92 @@ def simulate_balancing(
         times.append(float(took_s.max()))
         slowest[took_s.argmax()] += 1
     return Balanced(name=name, step_s=tuple(times), slowest=tuple(slowest / num_steps), largest_move=largest_move)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LongRun:
+    """Workers whose speeds drift, one of whom leaves before another joins; arrays are (workers, steps).
+
+    Attributes:
+        speeds: Speeds of all workers, with the one that joins as the last.
+        jitter: What times are multiplied by.
+        present: Who is there.
+        leaves: Step at which worker 0 leaves, after a third of them.
+        joins: Step at which the last worker joins, after two thirds.
+    """
+
+    speeds: Speeds
+    jitter: NDArray[np.float64]
+    present: NDArray[np.bool_]
+    leaves: int
+    joins: int
+
+    @classmethod
+    def drawn(
+        cls,
+        quantile: Callable[[Speeds], Speeds],
+        *,
+        num_workers: int,
+        num_steps: int,
+        drift_steps: float,
+        jitter: float,
+        rng: np.random.Generator,
+    ) -> "LongRun":
+        """Draw a run that begins with ``num_workers``.
+
+        Args:
+            quantile: The function from a standard normal number to a speed.
+            num_workers: Workers at the beginning.
+            num_steps: Steps of the run.
+            drift_steps: Steps after which speeds have forgotten what they were.
+            jitter: Standard deviation of the logarithm of a step's jitter.
+            rng: Where numbers are drawn from.
+        """
+        speeds = _wandering_speeds(
+            quantile, num_workers=num_workers + 1, num_steps=num_steps, drift_steps=drift_steps, rng=rng
+        )
+        leaves, joins = num_steps // 3, 2 * num_steps // 3
+        present = np.ones(speeds.shape, dtype=bool)
+        present[0, leaves:] = False
+        present[-1, :joins] = False
+        noise = np.exp(jitter * rng.standard_normal(speeds.shape))
+        return cls(speeds=speeds, jitter=noise, present=present, leaves=leaves, joins=joins)
+
+    def balanced(self, *, total: int, sample_s: float, cap: int, every: int, largest_move: int) -> tuple[Balanced, ...]:
+        """Share the work equally; by the first speeds; by those measured, a little at a time; and at will.
+
+        Args:
+            total: Samples of a step.
+            sample_s: Seconds that a worker of speed 1 takes for one.
+            cap: Most samples that a worker can hold; more where the others could not hold all without one of them.
+            every: Steps between two changes of the shares, where they change a little at a time.
+            largest_move: Samples that a share may change by at one of them.
+        """
+
+        def shared(name: str, *, proportional: bool, every: int, most: int = total) -> Balanced:
+            return _simulate_balancing(
+                name,
+                self.speeds,
+                self.present,
+                total=total,
+                sample_s=sample_s,
+                jitter=self.jitter,
+                cap=max(cap, -(-total // (len(self.speeds) - 2))),
+                proportional=proportional,
+                every=every,
+                most=most,
+            )
+
+        return (
+            shared("equal", proportional=False, every=0),
+            shared("proportional, once", proportional=True, every=0),
+            shared("rebalanced", proportional=True, every=every, most=largest_move),
+            shared("rebalanced at will", proportional=True, every=1),
+        )
+
+    def constant_speeds(self, num_steps: int) -> Speeds:
+        """The first speeds of those that begin, over the jitter of so many steps: (workers, steps)."""
+        return self.speeds[:-1, :1] / self.jitter[:-1, :num_steps]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

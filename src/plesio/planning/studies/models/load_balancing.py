@@ -26,13 +26,7 @@ from plesio.core.errors import ArgumentError
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import AT_LEAST_0, DURATION, Within
 from plesio.planning.studies.study import Answer
-from plesio.planning.studies.unequal_workers import (
-    Asynchronous,
-    Balanced,
-    asynchronous_descent,
-    simulate_balancing,
-    wandering_speeds,
-)
+from plesio.planning.studies.unequal_workers import Asynchronous, Balanced, LongRun, asynchronous_descent
 from plesio.planning.studies.work_shares import divide, unweighted_variance
 
 __all__ = ["Gain", "LoadBalancing", "load_balancing"]
@@ -308,8 +302,42 @@ def load_balancing(
     Raises:
         ConfigError: A number out of range, or caps too small for the batch.
     """
+    _check_speeds(low=low, high=high)
+    _check_numbers(cap=cap, batch=batch, bounds=bounds, num_workers=num_workers, num_clusters=num_clusters)
+    quantile, name = _quantile(distribution, low=low, high=high, cv=cv)
+    rng = np.random.default_rng(seed)
+    total = batch * num_workers
+    clusters = quantile(rng.standard_normal((num_clusters, num_workers)))
+    step = _Step.of(clusters[:_NUM_CAPPED], batch=batch, cap=cap, sample_s=sample_s)
+    run = LongRun.drawn(
+        quantile, num_workers=num_workers, num_steps=num_steps, drift_steps=drift_steps, jitter=jitter, rng=rng
+    )
+    steady = run.constant_speeds(_ASYNCHRONOUS_STEPS)
+    in_step_s = _in_step_s(steady, batch=batch, sample_s=sample_s)
+    return LoadBalancing(
+        gain=_gain(name, clusters),
+        gains=_gains(rng, num_clusters),
+        equal_s=step.equal_s,
+        capped_s=step.capped_s,
+        proportional_s=step.proportional_s,
+        variance=step.variance,
+        balanced=run.balanced(
+            total=total, sample_s=sample_s, cap=cap, every=rebalance_every, largest_move=largest_move
+        ),
+        leaves=run.leaves,
+        joins=run.joins,
+        asynchronous=tuple(_asynchronous(batch * sample_s / steady, bound=bound, batch=batch) for bound in bounds),
+        synchronous_s={name: _needed_steps() * step_s for name, step_s in in_step_s.items()},
+        synchronous_per_s={name: total / step_s for name, step_s in in_step_s.items()},
+    )
+
+
+def _check_speeds(*, low: float, high: float) -> None:
     if low > high:
         raise ArgumentError(f"`low` is {low:g} and `high` is {high:g}; write at most {high:g} for `low`")
+
+
+def _check_numbers(*, cap: int, batch: int, bounds: Sequence[float], num_workers: int, num_clusters: int) -> None:
     if cap < batch:
         raise ArgumentError(f"`cap` is {cap} and `batch`, the equal share, is {batch}; write {batch} or more for `cap`")
     for bound in bounds:
@@ -320,53 +348,28 @@ def load_balancing(
             f"`num_clusters` is {num_clusters} with `num_workers` of {num_workers}, which takes too long; "
             f"write at most {_MOST_DRAWS // num_workers} for `num_clusters`"
         )
-    quantile, name = _quantile(distribution, low=low, high=high, cv=cv)
-    rng = np.random.default_rng(seed)
-    total = batch * num_workers
-    clusters = quantile(rng.standard_normal((num_clusters, num_workers)))
-    few = clusters[:_NUM_CAPPED]
-    capped = [divide(total, speeds, cap=cap) for speeds in few]
-    present, leaves, joins = _presence(num_workers, num_steps)
-    speeds = wandering_speeds(
-        quantile, num_workers=num_workers + 1, num_steps=num_steps, drift_steps=drift_steps, rng=rng
-    )
-    noise = np.exp(jitter * rng.standard_normal(speeds.shape))
 
-    def balanced(name: str, *, proportional: bool, every: int, most: int = total) -> Balanced:
-        return simulate_balancing(
-            name,
-            speeds,
-            present,
-            total=total,
-            sample_s=sample_s,
-            jitter=noise,
-            cap=max(cap, -(-total // (num_workers - 1))),
-            proportional=proportional,
-            every=every,
-            most=most,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One step, in the mean over drawn clusters: seconds by way to share, and the variance with capped shares."""
+
+    equal_s: float
+    capped_s: float
+    proportional_s: float
+    variance: float
+
+    @classmethod
+    def of(cls, clusters: Speeds, *, batch: int, cap: int, sample_s: float) -> "_Step":
+        """Deal the samples of a step in each of ``clusters`` (clusters, workers)."""
+        total = batch * clusters.shape[1]
+        capped = [divide(total, speeds, cap=cap) for speeds in clusters]
+        return cls(
+            equal_s=float(np.mean(batch * sample_s / clusters.min(axis=1))),
+            capped_s=float(np.mean([(own * sample_s / v).max() for own, v in zip(capped, clusters, strict=True)])),
+            proportional_s=float(np.mean(total * sample_s / clusters.sum(axis=1))),
+            variance=float(np.mean([unweighted_variance(np.maximum(own, 1)) for own in capped])),
         )
-
-    steady = speeds[:num_workers, :1] / noise[:num_workers, :_ASYNCHRONOUS_STEPS]
-    in_step_s = _in_step_s(steady, batch=batch, sample_s=sample_s)
-    return LoadBalancing(
-        gain=_gain(name, clusters),
-        gains=_gains(rng, num_clusters),
-        equal_s=float(np.mean(batch * sample_s / few.min(axis=1))),
-        capped_s=float(np.mean([(own * sample_s / v).max() for own, v in zip(capped, few, strict=True)])),
-        proportional_s=float(np.mean(total * sample_s / few.sum(axis=1))),
-        variance=float(np.mean([unweighted_variance(np.maximum(own, 1)) for own in capped])),
-        balanced=(
-            balanced("equal", proportional=False, every=0),
-            balanced("proportional, once", proportional=True, every=0),
-            balanced("rebalanced", proportional=True, every=rebalance_every, most=largest_move),
-            balanced("rebalanced at will", proportional=True, every=1),
-        ),
-        leaves=leaves,
-        joins=joins,
-        asynchronous=tuple(_asynchronous(batch * sample_s / steady, bound=bound, batch=batch) for bound in bounds),
-        synchronous_s={name: _needed_steps() * step_s for name, step_s in in_step_s.items()},
-        synchronous_per_s={name: total / step_s for name, step_s in in_step_s.items()},
-    )
 
 
 def _quantile(
@@ -387,15 +390,6 @@ def _normal_cdf(z: Speeds) -> Speeds:
 
     cdf: Speeds = ndtr(z)
     return cdf
-
-
-def _presence(num_workers: int, num_steps: int) -> tuple[NDArray[np.bool_], int, int]:
-    """Worker 0 leaves after a third, and after two thirds another comes."""
-    present = np.ones((num_workers + 1, num_steps), dtype=bool)
-    leaves, joins = num_steps // 3, 2 * num_steps // 3
-    present[0, leaves:] = False
-    present[num_workers, :joins] = False
-    return present, leaves, joins
 
 
 def _gain(distribution: str, clusters: Speeds) -> Gain:

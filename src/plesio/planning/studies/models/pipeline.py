@@ -20,13 +20,13 @@ begin together, for which ZB-H2 and ZB-V would wait as 1F1B does.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, get_args
+from typing import Annotated, ClassVar
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.errors import ArgumentError
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, SIZE, Within
-from plesio.cost.activations import Recomputation, layer_activation_bytes, recomputed_share
+from plesio.cost.activations import Recomputation
 from plesio.planning.studies.pipeline_stages import PipelinePoint, PipelineStages, frontier, points_of
 from plesio.planning.studies.study import Answer
 from plesio.planning.theory.parallelism import bubble_share, micro_batches_for
@@ -88,6 +88,37 @@ class Pipeline(Answer):
     unequal: Mapping[str, tuple[float, ...]]
     computing_s: Mapping[str, float]
     drawn: tuple[TimelineBar, ...]
+
+    @classmethod
+    def of(
+        cls,
+        stages: PipelineStages,
+        num_micro_batches: int,
+        *,
+        schedule: Schedule,
+        recomputation: Recomputation,
+        memory_bytes: float,
+        target_bubble: float,
+    ) -> "Pipeline":
+        """Run the stages as asked for, and as they could be run instead."""
+        points = points_of(stages, num_micro_batches, schedule=schedule, recomputation=recomputation)
+        here = [p for p in points if (p.num_micro_batches, p.recomputation) == (num_micro_batches, recomputation)]
+        fitting = [point for point in points if point.activation_bytes <= memory_bytes]
+        return cls(
+            at=next(point for point in here if point.schedule == schedule),
+            num_stages=len(stages.weights),
+            target_bubble=target_bubble,
+            needed=micro_batches_for(target_bubble, num_stages=len(stages.weights)),
+            memory_bytes=memory_bytes,
+            by_schedule=tuple(here),
+            points=points,
+            frontier=frontier(points),
+            fastest=min(fitting, key=lambda point: (point.micro_batch_s, point.activation_bytes), default=None),
+            layer_bytes=stages.layer_bytes,
+            unequal={p.schedule: stages.unequal_s(p, last_slower=_SLOWER, send_share=_SEND) for p in here},
+            computing_s=stages.computing_s(num_micro_batches, recomputation),
+            drawn=stages.drawn(schedule, recomputation, num_micro_batches=num_micro_batches),
+        )
 
     @property
     def finding(self) -> str:
@@ -360,54 +391,26 @@ def pipeline(
     _check_chunks(schedule, num_stages=num_stages, num_chunks=num_chunks, num_layers=num_layers)
     _check_work(num_micro_batches, num_stages=num_stages)
     operations(schedule, num_devices=num_stages, num_micro_batches=num_micro_batches, num_chunks=num_chunks)
-    kinds: tuple[Recomputation, ...] = get_args(Recomputation)
-    stages = PipelineStages(
-        weights=stage_weights * num_stages if len(stage_weights) == 1 else stage_weights,
+    stages = PipelineStages.of_transformer(
+        stage_weights * num_stages if len(stage_weights) == 1 else stage_weights,
         forward_s=forward_s,
         backward_s=backward_s,
         send_s=send_s,
         num_chunks=num_chunks,
         num_layers=num_layers,
-        again={kind: recomputed_share(kind, hidden=hidden, sequence=sequence) for kind in kinds},
-        layer_bytes={
-            kind: layer_activation_bytes(
-                hidden=hidden,
-                num_heads=num_heads,
-                sequence=sequence,
-                batch=micro_batch,
-                recomputation=kind,
-                tensor_parallel=tensor_parallel,
-            )
-            for kind in kinds
-        },
+        hidden=hidden,
+        num_heads=num_heads,
+        sequence=sequence,
+        micro_batch=micro_batch,
+        tensor_parallel=tensor_parallel,
     )
-    points = points_of(stages, num_micro_batches, schedule=schedule, recomputation=recomputation)
-    here = [one for one in points if (one.num_micro_batches, one.recomputation) == (num_micro_batches, recomputation)]
-    at = next(one for one in here if one.schedule == schedule)
-    fitting = [one for one in points if one.activation_bytes <= memory_bytes]
-    mean_weight = math.fsum(stages.weights) / num_stages
-    passes_s = {"forward": forward_s, "backward": backward_s, "recomputation": stages.again[recomputation] * forward_s}
-    return Pipeline(
-        at=at,
-        num_stages=num_stages,
-        target_bubble=target_bubble,
-        needed=micro_batches_for(target_bubble, num_stages=num_stages),
+    return Pipeline.of(
+        stages,
+        num_micro_batches,
+        schedule=schedule,
+        recomputation=recomputation,
         memory_bytes=memory_bytes,
-        by_schedule=tuple(here),
-        points=points,
-        frontier=frontier(points),
-        fastest=min(fitting, key=lambda one: (one.micro_batch_s, one.activation_bytes), default=None),
-        layer_bytes=stages.layer_bytes,
-        unequal={
-            one.schedule: (
-                one.iteration_s,
-                stages.run(one.schedule, num_micro_batches, recomputation, last_slower=_SLOWER).iteration_s,
-                stages.run(one.schedule, num_micro_batches, recomputation, send_s=_SEND * forward_s).iteration_s,
-            )
-            for one in here
-        },
-        computing_s={name: num_micro_batches * mean_weight * each_s for name, each_s in passes_s.items() if each_s},
-        drawn=stages.drawn(schedule, recomputation, num_micro_batches=num_micro_batches),
+        target_bubble=target_bubble,
     )
 
 
