@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from plesio.core.errors import ConfigError
 from plesio.planning.studies import tensor_parallel
-from plesio.planning.studies.models.tensor_parallel import cut_bytes, pays_from_tokens
+from plesio.planning.studies.tensor_cuts import cut_bytes, pays_from_tokens
 
 Matrix = NDArray[np.float64]
 

@@ -22,18 +22,11 @@ from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table, 
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import DURATION_OR_0, Within
 from plesio.cost.faults import Failures
-from plesio.planning.studies.checkpoint_runs import SimulatedInterval, draw_around_failure, simulate_interval
+from plesio.planning.studies.checkpoint_runs import SavedRun, SimulatedInterval
 from plesio.planning.studies.checkpoint_ways import Way, costs_of_ways, lost_generations, overhead_by_nodes
 from plesio.planning.studies.published_failures import published_failures
 from plesio.planning.studies.study import Answer
-from plesio.planning.theory.reliability import (
-    best_interval_s,
-    check_run_ends,
-    daly_interval_s,
-    expected_slowdown,
-    slowdown_parts,
-    young_interval_s,
-)
+from plesio.planning.theory.reliability import best_interval_s, daly_interval_s, expected_slowdown, young_interval_s
 
 __all__ = ["Checkpointing", "checkpointing"]
 
@@ -304,12 +297,12 @@ def checkpointing(
     Raises:
         ConfigError: An input that is out of range.
     """
-    failures = Failures(mtbf_s=mtbf_s, shape=shape)
+    run = SavedRun(
+        work_s=work_s, checkpoint_s=checkpoint_s, restart_s=restart_s, failures=Failures(mtbf_s=mtbf_s, shape=shape)
+    )
     best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     at_s = best_s if interval_s is None else interval_s
-    times = {"interval_s": at_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}
-    check_run_ends(interval_s=at_s, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, restart_s=restart_s)
-    slowdown = expected_slowdown(**times)
+    slowdown = run.slowdown(at_s)
     ways = costs_of_ways(
         checkpoint_s=checkpoint_s,
         restart_s=restart_s,
@@ -320,7 +313,6 @@ def checkpointing(
         snapshot_s=snapshot_s,
     )
     num_failures = slowdown * work_s / mtbf_s
-    segment_s = at_s + checkpoint_s
     return Checkpointing(
         work_s=work_s,
         mtbf_s=mtbf_s,
@@ -330,25 +322,13 @@ def checkpointing(
         young_s=young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
         daly_s=daly_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
         slowdown=slowdown,
-        shares=slowdown_parts(**times),
-        lost_s=mtbf_s - segment_s / math.expm1(segment_s / mtbf_s),
+        shares=run.slowdown_parts(at_s),
+        lost_s=run.lost_s(at_s),
         num_failures=num_failures,
         shape=shape,
-        simulated=tuple(
-            simulate_interval(
-                factor,
-                factor * best_s,
-                checkpoint_s=checkpoint_s,
-                restart_s=restart_s,
-                failures=failures,
-                work_s=work_s,
-                num_runs=num_runs,
-                seed=seed,
-            )
-            for factor in _FACTORS
-        ),
+        simulated=tuple(run.simulate(factor, factor * best_s, num_runs=num_runs, seed=seed) for factor in _FACTORS),
         ways=tuple(Way.at_best(name, costs, mtbf_s=mtbf_s) for name, costs in ways.items()),
         by_nodes=overhead_by_nodes(ways, node_mtbf_s=node_mtbf_s, numbers=_NODES),
         generations=lost_generations(_GENERATIONS, unreadable=unreadable, num_failures=num_failures),
-        drawn=draw_around_failure(at_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s, seed=seed),
+        drawn=run.draw_around_failure(at_s, seed=seed),
     )

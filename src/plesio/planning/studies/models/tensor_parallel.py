@@ -1,19 +1,7 @@
 """What cutting a transformer's layers over k devices sends, and how long that takes.
 
-A layer has four matrices: queries, keys and values (h by 3h), the attention's output (h by h), and the MLP's two (h by
-4h and 4h by h). With n tokens, a device that has some columns of an a by b matrix makes some columns of the output; one
-that has some rows makes a part of the sum of all outputs. What the whole output needs then is an all-gather or an
-all-reduce of it, and the input's gradient the other of the two.
-
-- *columns*, *rows*: every matrix by itself, its output made whole.
-- *Megatron*: the first matrix of a pair by columns, the second by rows, so that what is between them stays apart: one
-  all-reduce of ``nh`` elements a pair and pass, four a layer (Shoeybi et al. 2019).
-- *sequence*: the same, where what is outside of the pairs is cut by tokens: a reduce-scatter and an all-gather for
-  every all-reduce, and as the input is not kept whole, an all-gather of it again in the backward pass, which can be
-  hidden behind computing (Korthikanti et al. 2022, section 4.2.2).
-- *2D*: blocks on a grid of q by q devices. A product of matrices goes through q rounds in which blocks of two of the
-  three matrices are broadcast or summed along rows and columns (SUMMA, van de Geijn & Watts 1997; Xu et al. 2021), so a
-  device receives ``(q-1)/q²`` of the input and of the matrix; three products a matrix, one forward and two backward.
+What a device sends for a layer depends on how its matrices are cut (`plesio.planning.studies.tensor_cuts`); times are
+those of Megatron's cut.
 
 An all-reduce of S bytes sends ``2(k-1)/k S`` from each device. Computing is ``72 n h² (1 + s/6h)`` FLOPs a layer,
 forward and backward (Narayanan et al. 2021, appendix), divided by k. All-reduces of a layer wait for its computing and
@@ -33,83 +21,15 @@ from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.activations import layer_activation_bytes
-from plesio.cost.collectives import bytes_sent_per_rank, hierarchical_all_reduce_s, ring_all_reduce_s
+from plesio.cost.collectives import hierarchical_all_reduce_s, ring_all_reduce_s
 from plesio.cost.link import Link
 from plesio.planning.studies.study import Answer
+from plesio.planning.studies.tensor_cuts import CutBytes, cut_bytes, pays_from_tokens
 
-__all__ = ["CutBytes", "TensorParallel", "TensorPoint", "cut_bytes", "pays_from_tokens", "tensor_parallel"]
+__all__ = ["TensorParallel", "TensorPoint", "tensor_parallel"]
 
-_MATRICES = ((1, 3), (1, 1), (1, 4), (4, 1))
-"""Inputs and outputs of a layer's four matrices, in units of h."""
 _MOST_DEVICES = 64
 _TOKENS = tuple(2**power for power in range(9, 18))
-
-
-@dataclass(frozen=True, slots=True)
-class CutBytes:
-    """What a device sends for a layer; with the 2D cut, what it receives, which is as much on average.
-
-    Attributes:
-        forward: Bytes in the forward pass.
-        backward: Bytes in the backward pass.
-    """
-
-    forward: float
-    backward: float
-
-    @property
-    def both(self) -> float:
-        """Bytes of an iteration."""
-        return self.forward + self.backward
-
-
-def cut_bytes(*, num_devices: int, tokens: int, hidden: int, element_bytes: int = 2) -> dict[str, CutBytes]:
-    """Bytes on the wire of a device and layer, by cut; 2D only where the devices make a square.
-
-    >>> cuts = cut_bytes(num_devices=8, tokens=2048, hidden=12288)
-    >>> f"{96 * cuts['Megatron'].both / 1e9:.1f} GB"
-    '33.8 GB'
-
-    Args:
-        num_devices: k.
-        tokens: n.
-        hidden: h.
-        element_bytes: Bytes of a number.
-    """
-
-    def gather(width: int) -> float:
-        return bytes_sent_per_rank(
-            tokens * width * hidden * element_bytes, num_ranks=num_devices, collective="all_gather"
-        )
-
-    def reduce(width: int) -> float:
-        return bytes_sent_per_rank(tokens * width * hidden * element_bytes, num_ranks=num_devices)
-
-    inputs, outputs = [a for a, _ in _MATRICES], [b for _, b in _MATRICES]
-    cuts = {
-        "columns": CutBytes(sum(map(gather, outputs)), sum(map(reduce, inputs))),
-        "rows": CutBytes(sum(map(reduce, outputs)), sum(map(gather, inputs))),
-        "Megatron": CutBytes(2 * reduce(1), 2 * reduce(1)),
-        "sequence": CutBytes(2 * reduce(1), 2 * reduce(1) + 2 * gather(1)),
-    }
-    grid = math.isqrt(num_devices)
-    if grid**2 == num_devices:
-        a_product = sum((tokens * a + a * b * hidden) * hidden * element_bytes for a, b in _MATRICES)
-        received = (grid - 1) / num_devices * a_product
-        cuts["2D"] = CutBytes(received, 2 * received)
-    return cuts
-
-
-def pays_from_tokens(*, num_devices: int, hidden: int) -> float:
-    """Tokens from which on the 2D cut sends less than Megatron's: ``3(q-1)/q² (7n + 12h) = 8 (k-1)/k n``.
-
-    >>> round(pays_from_tokens(num_devices=64, hidden=12288))
-    8674
-    """
-    share = 3 * (math.isqrt(num_devices) - 1) / num_devices
-    inputs, elements = sum(a for a, _ in _MATRICES), sum(a * b for a, b in _MATRICES)
-    saved = 8 * (num_devices - 1) / num_devices - share * inputs
-    return share * elements * hidden / saved if saved > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +256,52 @@ class _Network:
         return min(flat_s, two_levels_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layers:
+    """A transformer's layers, what goes through them in an iteration, and how fast a device computes."""
+
+    hidden: int
+    num_layers: int
+    num_heads: int
+    sequence: int
+    batch: int
+    element_bytes: int
+    device_flops_per_s: float
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of an iteration."""
+        return self.sequence * self.batch
+
+    def cuts(self, num_devices: int, *, tokens: int) -> dict[str, CutBytes]:
+        """Bytes of a device and layer, by cut."""
+        return cut_bytes(num_devices=num_devices, tokens=tokens, hidden=self.hidden, element_bytes=self.element_bytes)
+
+    def point(self, num_devices: int, *, network: _Network) -> TensorPoint:
+        """An iteration with Megatron's cut over so many devices."""
+        layer_flops = 72 * self.tokens * self.hidden**2 * (1 + self.sequence / (6 * self.hidden))
+        all_reduce_s = network.all_reduce_s(self.tokens * self.hidden * self.element_bytes, num_devices=num_devices)
+        return TensorPoint(
+            num_devices=num_devices,
+            computing_s=self.num_layers * layer_flops / num_devices / self.device_flops_per_s,
+            forward_s=2 * self.num_layers * all_reduce_s,
+            backward_s=2 * self.num_layers * all_reduce_s,
+            sent_bytes=self.num_layers * self.cuts(num_devices, tokens=self.tokens)["Megatron"].both,
+            activation_bytes=self._kept_bytes(num_devices, sequence_parallel=False),
+            sequence_activation_bytes=self._kept_bytes(num_devices, sequence_parallel=num_devices > 1),
+        )
+
+    def _kept_bytes(self, num_devices: int, *, sequence_parallel: bool) -> float:
+        return layer_activation_bytes(
+            hidden=self.hidden,
+            num_heads=self.num_heads,
+            sequence=self.sequence,
+            batch=self.batch,
+            tensor_parallel=num_devices,
+            sequence_parallel=sequence_parallel,
+        )
+
+
 def tensor_parallel(
     *,
     num_devices: Annotated[int, Within(1, 2**16)] = 8,
@@ -376,53 +342,33 @@ def tensor_parallel(
     Raises:
         ConfigError: An input that is out of range.
     """
-    tokens = sequence * batch
-    layer_flops = 72 * tokens * hidden**2 * (1 + sequence / (6 * hidden))
-
+    layers = _Layers(
+        hidden=hidden,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        sequence=sequence,
+        batch=batch,
+        element_bytes=element_bytes,
+        device_flops_per_s=device_tflops * 1e12,
+    )
     network = _Network(
         local=Link(latency_s=latency_s, bytes_per_s=bytes_per_s),
         nic=Link(latency_s=nic_latency_s, bytes_per_s=nic_bytes_per_s),
         devices_per_node=devices_per_node,
     )
-
-    def cuts(devices: int, tokens: int = tokens) -> dict[str, CutBytes]:
-        return cut_bytes(num_devices=devices, tokens=tokens, hidden=hidden, element_bytes=element_bytes)
-
-    def point(devices: int) -> TensorPoint:
-        all_reduce_s = network.all_reduce_s(tokens * hidden * element_bytes, num_devices=devices)
-        kept = {
-            cut_by_tokens: layer_activation_bytes(
-                hidden=hidden,
-                num_heads=num_heads,
-                sequence=sequence,
-                batch=batch,
-                tensor_parallel=devices,
-                sequence_parallel=cut_by_tokens and devices > 1,
-            )
-            for cut_by_tokens in (False, True)
-        }
-        return TensorPoint(
-            num_devices=devices,
-            computing_s=num_layers * layer_flops / devices / (device_tflops * 1e12),
-            forward_s=2 * num_layers * all_reduce_s,
-            backward_s=2 * num_layers * all_reduce_s,
-            sent_bytes=num_layers * cuts(devices)["Megatron"].both,
-            activation_bytes=kept[False],
-            sequence_activation_bytes=kept[True],
-        )
-
     most = max(_MOST_DEVICES, num_devices)
     counts = sorted({*(2**power for power in range(most.bit_length())), num_devices})
-    points = {devices: point(devices) for devices in counts}
+    points = {devices: layers.point(devices, network=network) for devices in counts}
     square = max(devices for devices in counts if math.isqrt(devices) ** 2 == devices)
+    on_square = [layers.cuts(square, tokens=tokens) for tokens in _TOKENS]
     return TensorParallel(
         at=points[num_devices],
         by_devices=tuple(points.values()),
         num_layers=num_layers,
-        cuts={devices: cuts(devices) for devices in counts},
-        by_tokens={name: tuple(cuts(square, count)[name].both for count in _TOKENS) for name in ("Megatron", "2D")},
+        cuts={devices: layers.cuts(devices, tokens=layers.tokens) for devices in counts},
+        by_tokens={name: tuple(cuts[name].both for cuts in on_square) for name in ("Megatron", "2D")},
         square=square,
         pays_from=pays_from_tokens(num_devices=square, hidden=hidden),
         devices_per_node=devices_per_node,
-        tokens=tokens,
+        tokens=layers.tokens,
     )
