@@ -116,6 +116,16 @@ class CompressedRun:
             return f"{self.iterations:,}"
         return "diverges" if self.diverged else f"over {self.at[-1]:,}"
 
+    def beside(self, dense: "CompressedRun") -> "CompressedRun":
+        """The same with its break-even bandwidth against sending everything; the head of the module has the formula."""
+        if self.iterations is None or dense.iterations is None:
+            return self
+        saved_bytes = dense.iterations * dense.sent_bytes - self.iterations * self.sent_bytes
+        lost_s = self.iterations * self.fixed_s - dense.iterations * dense.fixed_s
+        if saved_bytes <= 0:
+            return self
+        return replace(self, break_even_bytes_per_s=math.inf if lost_s <= 0 else saved_bytes / lost_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedTraining(Answer):
@@ -337,49 +347,81 @@ def compression(
     """
     _check_gradient(gradient_bytes, num_workers=num_workers)
 
-    def run(text: str, *, dense: CompressedRun | None) -> CompressedRun:
-        try:
-            stage, step = parse_scheme(text, dimension=dimension)
-        except ConfigError as error:
-            raise ArgumentError.about("schemes", error) from None
-        descent = descend(
-            stage,
-            step=step,
-            dimension=dimension,
-            condition=condition,
-            tolerance=tolerance,
-            most=max_iterations,
-            seed=seed,
-        )
-        number = round(gradient_bytes / 4)
-        sent_bytes = stage.sent_bytes(number, num_ranks=num_workers)
-        places = _spread(len(descent.at))
-        found = CompressedRun(
-            scheme=text,
-            step=step,
-            iterations=descent.iterations,
-            diverged=descent.diverged,
-            relative_error=descent.error,
-            sent_bytes=sent_bytes,
-            compute_s=compute_s,
-            codec_s=0.0 if stage == NO_COMPRESSION else gradient_bytes / codec_bytes_per_s,
-            latency_s=_latencies_s(stage, number, num_ranks=num_workers, latency_s=latency_s),
-            transfer_s=sent_bytes / bytes_per_s,
-            break_even_bytes_per_s=None,
-            at=tuple(descent.at[place] for place in places),
-            losses=tuple(descent.losses[place] for place in places),
-        )
-        return found if dense is None else replace(found, break_even_bytes_per_s=_break_even(found, dense=dense))
-
-    dense = run("none", dense=None)
+    setting = _Setting(
+        dimension=dimension,
+        condition=condition,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        num_workers=num_workers,
+        gradient_bytes=gradient_bytes,
+        compute_s=compute_s,
+        bytes_per_s=bytes_per_s,
+        latency_s=latency_s,
+        codec_bytes_per_s=codec_bytes_per_s,
+        seed=seed,
+    )
+    dense = setting.run("none")
     if dense.iterations is None:
         raise ArgumentError(
             f"`max_iterations` is {max_iterations}, and sending everything takes more; write more, or a larger "
             "`tolerance`"
         )
     texts = [text for text in dict.fromkeys(schemes) if text != "none"]
-    runs = (dense, *(run(text, dense=dense) for text in texts))
-    return CompressedTraining(runs=runs, bytes_per_s=bytes_per_s, num_workers=num_workers, tolerance=tolerance)
+    runs = [setting.run(text).beside(dense) for text in texts]
+    return CompressedTraining(
+        runs=(dense, *runs), bytes_per_s=bytes_per_s, num_workers=num_workers, tolerance=tolerance
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """What every compression is tried on: a quadratic, and workers who exchange a gradient; as `compression` has it."""
+
+    dimension: int
+    condition: float
+    tolerance: float
+    max_iterations: int
+    num_workers: int
+    gradient_bytes: float
+    compute_s: float
+    bytes_per_s: float
+    latency_s: float
+    codec_bytes_per_s: float
+    seed: int
+
+    def run(self, text: str) -> CompressedRun:
+        """Descend with the scheme of this text, and cost its iterations."""
+        try:
+            stage, step = parse_scheme(text, dimension=self.dimension)
+        except ConfigError as error:
+            raise ArgumentError.about("schemes", error) from None
+        descent = descend(
+            stage,
+            step=step,
+            dimension=self.dimension,
+            condition=self.condition,
+            tolerance=self.tolerance,
+            most=self.max_iterations,
+            seed=self.seed,
+        )
+        number = round(self.gradient_bytes / 4)
+        sent_bytes = stage.sent_bytes(number, num_ranks=self.num_workers)
+        places = _spread(len(descent.at))
+        return CompressedRun(
+            scheme=text,
+            step=step,
+            iterations=descent.iterations,
+            diverged=descent.diverged,
+            relative_error=descent.error,
+            sent_bytes=sent_bytes,
+            compute_s=self.compute_s,
+            codec_s=0.0 if stage == NO_COMPRESSION else self.gradient_bytes / self.codec_bytes_per_s,
+            latency_s=_latencies_s(stage, number, num_ranks=self.num_workers, latency_s=self.latency_s),
+            transfer_s=sent_bytes / self.bytes_per_s,
+            break_even_bytes_per_s=None,
+            at=tuple(descent.at[place] for place in places),
+            losses=tuple(descent.losses[place] for place in places),
+        )
 
 
 def _latencies_s(stage: Compression, number: int, *, num_ranks: int, latency_s: float) -> float:
@@ -388,17 +430,6 @@ def _latencies_s(stage: Compression, number: int, *, num_ranks: int, latency_s: 
         _COST[one.operation](0.0, num_ranks=num_ranks, link=Link(latency_s=latency_s, bytes_per_s=1.0))
         for one in stage.collectives(number, num_ranks=num_ranks)
     )
-
-
-def _break_even(run: CompressedRun, *, dense: CompressedRun) -> float | None:
-    """The head of the module has the formula."""
-    if run.iterations is None or dense.iterations is None:
-        return None
-    saved_bytes = dense.iterations * dense.sent_bytes - run.iterations * run.sent_bytes
-    lost_s = run.iterations * run.fixed_s - dense.iterations * dense.fixed_s
-    if saved_bytes <= 0:
-        return None
-    return math.inf if lost_s <= 0 else saved_bytes / lost_s
 
 
 def _check_gradient(gradient_bytes: float, *, num_workers: int) -> None:

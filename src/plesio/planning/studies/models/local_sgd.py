@@ -21,7 +21,7 @@ that are not equally fast (`plesio.planning.studies.consistency`).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -321,11 +321,9 @@ def local_sgd(
         noise=noise,
         random=random,
     )
-    equal = _with_equal_hessians(unlike)
     points = [
         _point(
             unlike,
-            equal,
             period=period,
             target=target,
             floor_step=floor_step,
@@ -337,11 +335,7 @@ def local_sgd(
     ]
     iterations_by_period = _iterations_of(points, target=target)
     penalty = penalty_of(iterations_by_period)
-    swept = sorted({*ratios, communicate_s / compute_s} - {0.0})
-    times = {
-        ratio: {period: number * (1 + ratio / period) for period, number in iterations_by_period.items()}
-        for ratio in swept
-    }
+    times = _times_by_ratio(iterations_by_period, ratios={*ratios, communicate_s / compute_s})
     return LocalSgd(
         points=tuple(points),
         penalty=penalty,
@@ -351,15 +345,12 @@ def local_sgd(
         target=target,
         floor_step=floor_step,
         times=times,
-        best_periods={
-            ratio: (_best_period(ratio, penalty), min(each, key=each.__getitem__)) for ratio, each in times.items()
-        },
+        best_periods={ratio: (_best_period(ratio, penalty), _first_to_end(each)) for ratio, each in times.items()},
     )
 
 
 def _point(
     unlike: HeterogeneousQuadratic,
-    equal: HeterogeneousQuadratic,
     *,
     period: int,
     target: float,
@@ -368,7 +359,8 @@ def _point(
     num_trials: int,
     random: np.random.Generator,
 ) -> PeriodPoint:
-    """Floors at one step for all, and the way to the target at the best; ``equal`` has the mean of the Hessians."""
+    """Floors at one step for all, and the way to the target at the best."""
+    equal = _with_equal_hessians(unlike)
     step, iterations = best_rounds(unlike, period=period, target=target)
     losses = unlike.simulate(
         step=floor_step,
@@ -393,6 +385,14 @@ def _point(
     )
 
 
+def _times_by_ratio(iterations: Mapping[int, float], *, ratios: Set[float]) -> dict[float, dict[int, float]]:
+    """Seconds until the target by Tm / Tc and by K, where a step takes a second."""
+    return {
+        ratio: {period: number * (1 + ratio / period) for period, number in iterations.items()}
+        for ratio in sorted(ratios - {0.0})
+    }
+
+
 def penalty_of(iterations: Mapping[int, float]) -> float:
     """The c of ``n (1 + cK)``, by least squares over all K that arrive; not below 0.
 
@@ -414,6 +414,10 @@ def _with_equal_hessians(problem: HeterogeneousQuadratic) -> HeterogeneousQuadra
 
 def _best_period(ratio: float, penalty: float) -> float:
     return math.sqrt(ratio / penalty) if penalty else math.inf
+
+
+def _first_to_end(times: Mapping[int, float]) -> int:
+    return min(times, key=times.__getitem__)
 
 
 def _number(value: float) -> str:

@@ -241,33 +241,12 @@ def time_to_train(
         training = _laid_out(
             model, machine, tp=tp, pp=pp, global_batch=num_sequences, tokens=tokens, conditions=conditions
         )
-        work = _Work.of(training)
-        parts = training.step.parts
-        shares = {name_of_part(name): value / training.step.total_s for name, value in parts.items() if value}
-        rows = tornado(training)
+        work, shares, rows = _Work.of(training), _step_shares(training), tornado(training)
     else:
         work = _Work(parameters, 6 * parameters * tokens, mfu, parse_machine(machine), conditions)
         shares = {"arithmetic at the peak": mfu, "what keeps devices from their peak": 1 - mfu}
         rows = _tornado(work)
-    goodput = work.goodput()
-    simulated = _simulated(goodput, num_runs=num_runs, seed=seed)
-    often = replace(conditions, device_mtbf_s=device_mtbf_s / _FAILING)
-    return TimeToTrain(
-        machine=work.machine.name,
-        mfu=work.mfu,
-        work_shares=shares,
-        goodput=goodput,
-        state_bytes=_STATE_BYTES * work.parameters,
-        interval_s=_interval(simulated, mfu_error=mfu_error, confidence=confidence, seed=seed),
-        confidence=confidence,
-        simulated_slowdown=simulated.slowdown,
-        simulated_slowdown_ci95=simulated.slowdown_ci95,
-        simulated_s=tuple(np.quantile(simulated.elapsed_s, np.linspace(0, 1, 101)).tolist()),
-        sensitivities=rows,
-        by_devices=work.by_devices(),
-        by_devices_failing=replace(work, conditions=often).by_devices(),
-        cost=work.cost(),
-    )
+    return _answer(work, work_shares=shares, sensitivities=rows, num_runs=num_runs, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +284,42 @@ class _Work:
     def cost(self) -> float:
         device_hours = self.machine.num_devices * self.goodput().total_s / 3600
         return device_hours * (self.conditions.price_per_h or 0.0)
+
+
+def _answer(
+    work: _Work,
+    *,
+    work_shares: Mapping[str, float],
+    sensitivities: tuple[Sensitivity, ...],
+    num_runs: int,
+    seed: int,
+) -> TimeToTrain:
+    """The work with its failures: by formula, simulated, and on other numbers of devices."""
+    conditions, goodput = work.conditions, work.goodput()
+    simulated = _simulated(goodput, num_runs=num_runs, seed=seed)
+    often = replace(conditions, device_mtbf_s=conditions.device_mtbf_s / _FAILING)
+    return TimeToTrain(
+        machine=work.machine.name,
+        mfu=work.mfu,
+        work_shares=work_shares,
+        goodput=goodput,
+        state_bytes=_STATE_BYTES * work.parameters,
+        interval_s=_interval(simulated, mfu_error=conditions.step_error, confidence=conditions.confidence, seed=seed),
+        confidence=conditions.confidence,
+        simulated_slowdown=simulated.slowdown,
+        simulated_slowdown_ci95=simulated.slowdown_ci95,
+        simulated_s=tuple(np.quantile(simulated.elapsed_s, np.linspace(0, 1, 101)).tolist()),
+        sensitivities=sensitivities,
+        by_devices=work.by_devices(),
+        by_devices_failing=replace(work, conditions=often).by_devices(),
+        cost=work.cost(),
+    )
+
+
+def _step_shares(training: Training) -> dict[str, float]:
+    """What a step of the layout goes into: shares that add up to 1."""
+    parts = training.step.parts
+    return {name_of_part(name): value / training.step.total_s for name, value in parts.items() if value}
 
 
 def _laid_out(
