@@ -1,6 +1,6 @@
 """An estimate from the words that a person has: a model's name, a machine's, and what is known of the layout."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -147,36 +147,94 @@ def estimate(
         raise ArgumentError("`num_devices` and `accelerators` compare machines; add `search`")
     machine = _machine(cluster, local_bytes_per_s=local_bytes_per_s, network_bytes_per_s=network_bytes_per_s)
     machines = _machines(machine, sizes=num_devices, accelerators=accelerators) if search else [machine]
-    if price_per_h is not None and len({one.accelerator.name for one in machines}) > 1:
-        raise ArgumentError("`price_per_h` is one accelerator's; leave it out to compare several")
-    trained = find_model(model, sequence_length=sequence_length)
-    conditions = Conditions(
-        device_mtbf_s=device_mtbf_s,
-        restart_s=restart_s,
-        storage_bytes_per_s=storage_bytes_per_s,
-        price_per_h=price_per_h,
-        pue=pue,
-        carbon_kg_per_kwh=carbon_kg_per_kwh,
-        step_error=step_error,
-        confidence=confidence,
-    )
+    _check_price(price_per_h, machines)
     degrees = {"tp": tp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "cp": cp, "zero": zero, "micro_batch": micro_batch}
     wanted = {**degrees, "recomputation": recomputation}
-    given = {name: value for name, value in wanted.items() if value is not None}
-    kind: dict[str, Any] = {"precision": precision, "software": SOFTWARE[software]}
-    run: dict[str, Any] = {"tokens": tokens, "conditions": conditions}
-    if search:
-        batch = _default_batch(trained, machine, multiple_of=1) if global_batch is None else global_batch
+    run = _Run(
+        model=find_model(model, sequence_length=sequence_length),
+        tokens=tokens,
+        global_batch=global_batch,
+        conditions=Conditions(
+            device_mtbf_s=device_mtbf_s,
+            restart_s=restart_s,
+            storage_bytes_per_s=storage_bytes_per_s,
+            price_per_h=price_per_h,
+            pue=pue,
+            carbon_kg_per_kwh=carbon_kg_per_kwh,
+            step_error=step_error,
+            confidence=confidence,
+        ),
+        given={name: value for name, value in wanted.items() if value is not None},
+        kind={"precision": precision, "software": SOFTWARE[software]},
+    )
+    return run.searched(machines, top=top, on_progress=on_progress) if search else run.laid_out(machine)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A training run without a machine.
+
+    Attributes:
+        model: What is trained.
+        tokens: Tokens (images) to train with.
+        global_batch: Sequences (images) of a step; None for the default.
+        conditions: Failures, prices and errors.
+        given: The layout's degrees that are given, by name.
+        kind: The layout's precision and software.
+    """
+
+    model: Model
+    tokens: float
+    global_batch: int | None
+    conditions: Conditions
+    given: Mapping[str, Any]
+    kind: Mapping[str, Any]
+
+    def searched(
+        self, machines: Sequence[Machine], *, top: int, on_progress: Callable[[str, int, int], None]
+    ) -> Estimate:
+        """The fastest layout on the first machine, and the frontier of all."""
         frontier = find_frontier(
-            trained, machines, global_batch=batch, fixed=given, on_progress=on_progress, **run, **kind
+            self.model,
+            machines,
+            global_batch=self._batch(machines[0], multiple_of=1),
+            fixed=self.given,
+            on_progress=on_progress,
+            tokens=self.tokens,
+            conditions=self.conditions,
+            **self.kind,
         )
-        training = frontier.on(machine)
+        training = frontier.on(machines[0])
         return Estimate(training=training, sensitivities=tornado(training), frontier=frontier, top=top)
-    layout = _layout(given, machine, **kind)
-    multiple_of = layout.dp * layout.micro_batch * (layout.pp if layout.vpp > 1 else 1)
-    batch = _default_batch(trained, machine, multiple_of=multiple_of) if global_batch is None else global_batch
-    training = estimate_training(trained, layout, machine, global_batch=batch, **run)
-    return Estimate(training=training, sensitivities=tornado(training))
+
+    def laid_out(self, machine: Machine) -> Estimate:
+        """The layout that is given, with replicas on the devices that remain."""
+        layout = self._layout(machine)
+        multiple_of = layout.dp * layout.micro_batch * (layout.pp if layout.vpp > 1 else 1)
+        training = estimate_training(
+            self.model,
+            layout,
+            machine,
+            global_batch=self._batch(machine, multiple_of=multiple_of),
+            tokens=self.tokens,
+            conditions=self.conditions,
+        )
+        return Estimate(training=training, sensitivities=tornado(training))
+
+    def _layout(self, machine: Machine) -> Layout:
+        tp = self.given.get("tp", 1)
+        replica = tp * self.given.get("pp", 1) * self.given.get("cp", 1)
+        remaining = {"dp": max(machine.num_devices // max(replica, 1), 1), "zero": 1}
+        return Layout(**{**remaining, **self.given}, sequence_parallel=tp > 1, **self.kind)
+
+    def _batch(self, machine: Machine, *, multiple_of: int) -> int:
+        if self.global_batch is not None:
+            return self.global_batch
+        if isinstance(self.model, Convolutional):
+            wanted = _BATCH_IMAGES * machine.num_devices
+        else:
+            wanted = max(_BATCH_TOKENS // self.model.sequence_length, 1)
+        return -(-wanted // multiple_of) * multiple_of
 
 
 def _machine(cluster: str, *, local_bytes_per_s: float | None, network_bytes_per_s: float | None) -> Machine:
@@ -191,18 +249,9 @@ def _machine(cluster: str, *, local_bytes_per_s: float | None, network_bytes_per
     return machine
 
 
-def _layout(given: dict[str, Any], machine: Machine, **kind: Any) -> Layout:
-    replica = given.get("tp", 1) * given.get("pp", 1) * given.get("cp", 1)
-    remaining = {"dp": max(machine.num_devices // max(replica, 1), 1), "zero": 1}
-    return Layout(**{**remaining, **given}, sequence_parallel=given.get("tp", 1) > 1, **kind)
-
-
-def _default_batch(model: Model, machine: Machine, *, multiple_of: int) -> int:
-    if isinstance(model, Convolutional):
-        wanted = _BATCH_IMAGES * machine.num_devices
-    else:
-        wanted = max(_BATCH_TOKENS // model.sequence_length, 1)
-    return -(-wanted // multiple_of) * multiple_of
+def _check_price(price_per_h: float | None, machines: Sequence[Machine]) -> None:
+    if price_per_h is not None and len({machine.accelerator.name for machine in machines}) > 1:
+        raise ArgumentError("`price_per_h` is one accelerator's; leave it out to compare several")
 
 
 def _machines(
