@@ -73,6 +73,11 @@ class Schedule:
 
     pieces: tuple[Piece, ...]
 
+    @classmethod
+    def of(cls, *pieces: Piece) -> "Schedule":
+        """These pieces one after the other."""
+        return cls(pieces)
+
     @property
     def rates(self) -> list[float]:
         """Relative rates, one a step."""

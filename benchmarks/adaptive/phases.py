@@ -23,7 +23,8 @@ all runs:
 The twentieths and the 90 % are definitions, the former the detector's as well; a table shows the agreement at others,
 with the detector left as it is and, for the final phase, with the detector told.
 
-`TUNING` is what the defaults were chosen on, `HELD_OUT` what they are judged by (both in `phase_sets.py`).
+`TUNING` (`phase_tuning.py`) is what the defaults were chosen on, `HELD_OUT` (`phase_held_out.py`) what they are judged
+by.
 
     python benchmarks/adaptive/phases.py [--tuning]
 
@@ -49,8 +50,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from phase_held_out import HELD_OUT
 from phase_runs import EVALUATION_STEPS, Recording, Run, record_run
-from phase_sets import HELD_OUT, TUNING
+from phase_tuning import TUNING
 
 from plesio.policies.adaptive.config.phase import PhaseConfig
 from plesio.policies.adaptive.readings.reading import Reading
