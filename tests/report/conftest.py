@@ -1,5 +1,6 @@
 """Runs to report on: made up, but with the shapes that real ones have."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, Staleness, WorkerTimes
+from plesio.report.explanation import Explanation, explanation_of
+from support.adaptive_logs import NETWORK
 
 ENVIRONMENT = Environment(
     plesio="0.1.0",
@@ -136,3 +139,18 @@ def make_run() -> Callable[..., RunResult]:
 @pytest.fixture(scope="session")
 def all_runs() -> list[RunResult]:
     return [made_up_run(policy, seed) for policy in BEHAVIOURS for seed in range(3)]
+
+
+@pytest.fixture
+def adaptive_run(make_run: Callable[..., RunResult]) -> Callable[..., RunResult]:
+    def make(*, seed: int = 0, policy: str = "adaptive", steps: int = 40, **values: Any) -> RunResult:
+        losses = tuple(LossPoint(clock=clock, at_s=0.04 * clock, loss=1 / clock) for clock in range(1, steps))
+        values = {"steps": 4 * steps, "wall_s": 0.04 * steps, "losses": losses, **values}
+        return dataclasses.replace(make_run("bsp", seed), policy=policy, **values)
+
+    return make
+
+
+@pytest.fixture
+def network(adaptive_run: Callable[..., RunResult]) -> Explanation:
+    return explanation_of(NETWORK, adaptive_run(bytes_sent_total=31_000))

@@ -1,0 +1,111 @@
+"""The page, the charts and the JSON of adaptive runs' explanations, whose events are made up."""
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from plesio.core.results import RunResult
+from plesio.report.charts import draw_figure
+from plesio.report.explanation import Explanation, explanation_of
+from plesio.report.explanation_charts import explanation_charts
+from plesio.report.explanation_page import render_explanation, render_explanation_page
+from plesio.report.explanation_recorded import recorded_changes
+from plesio.report.page import render_page
+from plesio.report.summarise import compare_runs
+from support.adaptive_logs import NETWORK, SLOW, SLOW_SHARES
+from support.browser import check_figures, launched, load, opened
+
+MakeRun = Callable[..., RunResult]
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def printed(explanation: Explanation) -> str:
+    console = Console(file=io.StringIO(), width=500, force_terminal=False)
+    console.print(render_explanation(explanation))
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def test_the_page_has_every_review_with_all_its_figures_known_or_not(network: Explanation):
+    text = re.sub(r"<script.*?</script>", "", render_explanation_page(network), flags=re.DOTALL)
+    assert [one.clock for one in network.reviews] == [5, 21, 38]
+    assert "3 answers, each with its figures" in text
+    assert "After 38 steps (1.52 s), local_sgd:2: the noise is known now." in text
+    assert "progress: after 0.25" in text
+
+
+def test_an_explanation_is_json(network: Explanation):
+    data = json.loads(json.dumps(network.to_json(), allow_nan=False))
+    assert data["chapters"][1]["change"]["before"] == "bsp"
+    assert data["spans"][1]["allowed"]["gradient"] is None
+
+
+def decisions() -> tuple[dict[str, Any], ...]:
+    """As the ledger writes them."""
+    rows = [("bsp", "bsp", []), ("bsp", "bsp", list(SLOW_SHARES)), ("bsp", "local_sgd:2", list(SLOW_SHARES))]
+    first, second, last = (
+        {
+            "at_s": 0.1, "clock": 5 + 16 * place, "before": before, "policy": policy, "shares": shares,
+            "restore": False, "reason": f"it is {EVIL}", "inputs": {},
+        }
+        for place, (before, policy, shares) in enumerate(rows)
+    )  # fmt: skip
+    latest = {"at_s": 0.3, "clock": 53, "reason": "the noise is known now", "inputs": {"progress.after": 0.25}}
+    return first, second, {**last, "latest": latest}
+
+
+def test_a_comparisons_page_tells_decisions_in_sentences(adaptive_run: MakeRun, make_run: MakeRun):
+    run = adaptive_run(decisions=decisions())
+    changes = recorded_changes(run)
+    assert changes is not None
+    assert [(one.clock, one.reshared) for one, _ in changes] == [(21, True), (37, False)]
+    assert [None if latest is None else latest.clock for _, latest in changes] == [None, 53]
+    page = render_page(compare_runs([make_run("bsp", 0), run]))
+    assert "After 37 steps (1.48 s) it went from bsp to local_sgd:2, because it is &lt;img" in page
+    assert "because they are not equally fast" in page
+    assert "At the latest review, after 53 steps, it stayed with this because the noise is known now." in page
+    assert '"inputs"' not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    unchanged = render_page(compare_runs([adaptive_run(decisions=decisions()[:1])]))
+    assert "Nothing changed: all 40 steps ran under bsp, because it is &lt;img" in unchanged
+    assert recorded_changes(adaptive_run(decisions=({"why": "because"},))) is None
+
+
+def test_the_page_is_self_contained_and_escaped(adaptive_run: MakeRun):
+    explanation = explanation_of(NETWORK, adaptive_run(task=EVIL, policy=EVIL, status="failed", error=EVIL))
+    text = re.sub(r"<script.*?</script>", "", render_explanation_page(explanation), flags=re.DOTALL)
+    assert "&lt;img" in text
+    assert "<img" not in text
+    assert not re.search(r'(?:src|href)="', text)
+    assert EVIL in printed(explanation)
+
+
+def test_the_slack_figure_draws_what_was_in_force_and_what_was_allowed(network: Explanation):
+    slack, step_time, *_ = explanation_charts(network)
+    assert slack.title == "The slack was 0 steps for 52 % of the run; feedback and phase held it back"
+    assert step_time.title == "A step took 31.5 ms on average, 41 ms under bsp by prediction"
+    figure = draw_figure(slack)
+    lines = {trace.name: trace for trace in figure.data}
+    allowed = {f"allowed by {component}" for component in ("gradient", "noise", "phase", "feedback", "progress")}
+    assert set(lines) == allowed | {"in force", ""}
+    assert list(lines["in force"].x) == [0, 5, 5, 21, 21, 38, 38, 40]
+    assert list(lines["in force"].y) == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert list(figure.layout.yaxis.ticktext) == ["0", "1", "3", "any"]
+    assert "so feedback allows" in lines[""].customdata[0].replace("<br>", " ")
+
+
+@pytest.mark.browser
+def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path, adaptive_run: MakeRun):
+    path = tmp_path / "explain.html"
+    path.write_text(render_explanation_page(explanation_of(SLOW, adaptive_run(steps=37))), encoding="utf-8")
+    with launched() as browser:
+        for width in (400, 1280):
+            with opened(browser, width=width) as page:
+                load(page, path)
+                check_figures(page, width=width)

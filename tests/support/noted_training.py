@@ -1,0 +1,101 @@
+"""One small training under any policy, whose workers note what they saw and had step by step; on virtual workers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+import plesio
+from plesio.cost.cluster import Cluster
+from plesio.cost.step_time import LogNormal, StepTime
+from plesio.protocol.figures import RunInfo
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import Simulation, simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
+from support.problems import Problem, perceptron
+
+NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, NUM_WORKERS = 120, 5, 4, 3
+EPOCHS = 2
+LEARNING_RATE, MOMENTUM = 0.05, 0.9
+STEP_TIME = LogNormal(mean_s=0.02, cv=0.3)
+ONE_HOST = Cluster.one_host(NUM_WORKERS)
+TOLERANCE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
+"""float64, 20 steps."""
+IN_FLOAT32: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
+"""What codecs send of a float64 is in float32: 6e-8 of numbers of about 1, in 20 steps with momentum."""
+
+
+def build(*, batch_norm: bool = False, momentum: float = MOMENTUM) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = perceptron(NUM_FEATURES, 6, batch_norm=batch_norm)
+    return model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=momentum)
+
+
+def flat_of(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """What one worker saw, step by step, and ended with."""
+
+    batches: list[list[int]] = field(default_factory=list)
+    after: list[Tensor] = field(default_factory=list)
+    final: Tensor = field(default_factory=lambda: torch.empty(0))
+    buffers: list[Tensor] = field(default_factory=list)
+    rank: int = 0
+
+
+def train(
+    policy: str,
+    *,
+    batch_norm: bool = False,
+    momentum: float = MOMENTUM,
+    pacer: Pacer | None = None,
+    job: Any = None,
+    trace: Path | None = None,
+    before_step: Callable[[plesio.Session, nn.Module], None] = lambda session, model: None,
+    settle_at: int | None = None,
+) -> Worker:
+    """An ordinary loop; ``settle_at`` is a step after which the exchange is settled, as when a policy changes."""
+    model, optimizer = build(batch_norm=batch_norm, momentum=momentum)
+    saw = Worker()
+    with plesio.join(
+        model,
+        optimizer,
+        policy=policy,
+        trace=trace,
+        options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7), elastic=settle_at is None),
+    ) as session:
+        saw.rank = session.rank
+        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
+        for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
+            saw.batches.append(index.tolist())
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            before_step(session, model)
+            session.step(loss)
+            if session.clock == settle_at:
+                session._exchange.settle()  # type: ignore[attr-defined]  # collective exchanges have it
+            saw.after.append(flat_of(model))
+    saw.final = flat_of(model)
+    saw.buffers = [buffer.clone() for buffer in model.buffers()]
+    return saw
+
+
+def run(
+    policy: str,
+    *,
+    step_time: StepTime = STEP_TIME,
+    cluster: Cluster = ONE_HOST,
+    **options: Any,
+) -> Simulation[Worker]:
+    def work(job: VirtualJob) -> Worker:
+        return train(
+            policy, pacer=Pacer(step_time=step_time, seed=0, worker=job.place.rank, clock=job.clock), **options
+        )
+
+    return simulate(work, num_workers=NUM_WORKERS, cluster=cluster)
