@@ -24,7 +24,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "determinism": {"num_ranks": 4, "num_elements": 100, "training_ranks": 2, "batch": 4, "num_steps": 3},
     "load-balancing": {"num_workers": 4, "num_clusters": 50, "num_steps": 40},
     "local-sgd": {"periods": (1, 2), "num_workers": 2, "num_dimensions": 2, "num_trials": 2, "ratios": (1.0,)},
-    "loss-scaling": {"num_steps": 200, "num_gradients": 100},
+    "loss-scaling": {"num_steps": 60, "num_gradients": 30},
     "mixture-of-experts": {"num_experts": 8, "num_devices": 4, "tokens_per_device": 64, "num_draws": 2},
     "overlap": {"num_layers": 6},
     "pipeline": {"num_stages": 2, "num_micro_batches": 2},

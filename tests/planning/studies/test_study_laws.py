@@ -80,7 +80,11 @@ def test_every_field_is_described(study: Study):
         assert f"    {field.name}: " in described, field.name
 
 
-@each_study
+@pytest.mark.parametrize(
+    "study",
+    [*STUDIES[::3], *(pytest.param(one, marks=pytest.mark.slow) for n, one in enumerate(STUDIES) if n % 3)],
+    ids=lambda study: study.name,
+)
 def test_files_are_written(study: Study, tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("study")
     asked = asked_once(study)

@@ -51,8 +51,6 @@ ALWAYS = (
     "delayed:1",
     "local_sgd:8,delay=4",
     "ssp:4",
-    "asp,update=delta",
-    "switch:bsp/asp@10",
     "adaptive",
     "hier:bsp/ssp:2",
 )

@@ -106,7 +106,7 @@ def assert_went_on(simulation: Simulation[Worker], *lost: int) -> RunResult:
 
 
 @pytest.mark.parametrize(
-    "at_s", [0.11, 0.25, 0.34, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.2, 0.31))]
+    "at_s", [0.11, 0.25, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.2, 0.31, 0.34))]
 )
 @pytest.mark.parametrize("lost", [0, 2])
 @pytest.mark.parametrize("policy", [*IN_STEP, *ALONE, "delayed:2", *CHANGING])
