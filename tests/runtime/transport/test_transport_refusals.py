@@ -165,7 +165,7 @@ def test_messages_of_another_job_under_the_same_key_are_refused_and_counted(
 ):
     addresses = KEYS.sealed({**server.addresses, "job": "mine"})
     with pytest.raises(TransportError, match="did not welcome"):
-        ControlClient(addresses, identity=b"w0", job="mine", keys=KEYS, context=context, timeout_s=0.3)
+        ControlClient(addresses, identity=b"w0", job="mine", keys=KEYS, context=context, timeout_s=1.0)
     server.wait_for(lambda: server.endpoint.refused == {Refusal.FOREIGN_JOB: 1})
     client = connect(server.addresses)
     foreign = encode_chunk(Header(kind=1, generation=0), job=job_digest("mine"), total_bytes=1, offset=0, meta=None)
