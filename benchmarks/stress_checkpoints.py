@@ -25,7 +25,6 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from plesio.runtime import join  # noqa: F401 - the fork server imports this module, so its children need not
 from plesio.runtime.server.shard_server import warm_up
 from plesio.testing import LocalJob
 from runtime.checkpoint_programs import checkpoints, train
@@ -34,7 +33,8 @@ warm_up()
 
 TOUCHES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
 COMPARED = ("sha", "metrics", "samples", "steps", "clock", "rate")
-PROGRAMS = Path(__file__).parents[1] / "tests" / "runtime" / "checkpoint_programs.py"
+PRELOADED = ["torch.distributed.checkpoint", "torch._dynamo", "plesio.runtime.join", "runtime.checkpoint_programs"]
+"""What the fork server imports once, and its children need not: they would for seconds each."""
 
 
 def train_and_die(*, folder: str, die_after: int | None, policy: str = "bsp", rank: int = 0) -> dict[str, Any]:
@@ -80,6 +80,7 @@ def one_run(folder: Path, *, die_after: int | None, workers: int, policy: str) -
         value: dict[str, Any] = endings[0].value
         return value
     context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
     said = context.Queue()
     process = context.Process(target=_alone, args=(str(folder), die_after, said))
     process.start()

@@ -10,13 +10,17 @@ One file per writer, JSON lines. The first line is a header; every other line is
 ``c`` is the worker's clock. Span kinds: ``compute``, ``wait``, ``communicate``, ``evaluate`` and ``blocked``. A blocked
 span is waiting and communicating in one, as a collective shows it; `split_blocked` takes them apart.
 
+A long trace is *sampled*. The first `WHOLE_STEPS` steps are recorded in full; from there on one block of `BLOCK_STEPS`
+steps in two, in four once there are twice as many steps, and so on. The clock alone says which blocks, so all workers
+record the same steps. A record ``{"k":"sampled","t":...,"c":131072,"every":2}`` says from which step on. What is rare
+(an evaluation, a loss, a gradient that was scaled down) is always recorded.
+
 Recording appends a tuple to a list; encoding and writing happen every `FLUSH_RECORDS` records or `FLUSH_S` seconds, so
 that a killed worker's file holds all but its last moments. A disk that fills up ends the tracing, not the training.
 """
 
 import contextlib
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,19 +30,36 @@ from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import DataError
 
 __all__ = [
+    "BLOCK_STEPS",
     "FLUSH_RECORDS",
     "FLUSH_S",
     "TRACE_SCHEMA_VERSION",
+    "WHOLE_STEPS",
     "Record",
     "Trace",
     "TraceWriter",
     "read_trace",
+    "sampled_every",
     "split_blocked",
 ]
 
 TRACE_SCHEMA_VERSION = 1
 FLUSH_RECORDS = 2048
 FLUSH_S = 1.0
+WHOLE_STEPS = 2**17
+BLOCK_STEPS = 64
+_RARE = frozenset({"evaluate"})
+_OF_STEPS = frozenset({"push", "pull", "apply", "refuse"})
+"""Events that there may be of every step."""
+
+
+def sampled_every(clock: int) -> int:
+    """Of how many blocks of `BLOCK_STEPS` steps one is recorded, where the step that ends at ``clock`` is.
+
+    >>> [sampled_every(clock) for clock in (1, WHOLE_STEPS - 1, WHOLE_STEPS, 2 * WHOLE_STEPS, 100 * WHOLE_STEPS)]
+    [1, 1, 2, 4, 128]
+    """
+    return 1 << (clock // WHOLE_STEPS).bit_length()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +103,8 @@ class TraceWriter:
         self._file: IO[str] | None = None
         self._pending: list[tuple[str, float, float | None, int, Mapping[str, Any] | None]] = []
         self._on_failure = on_failure
+        self._every = 1
+        """Of so many blocks of steps one is recorded at present."""
         self.origin_s = clock.now_s()
         self._next_flush_s = self.origin_s + FLUSH_S
         if path is None:
@@ -103,21 +126,37 @@ class TraceWriter:
     def span(self, kind: str, *, start_s: float, end_s: float, clock: int) -> None:
         """Record that the worker did ``kind`` from ``start_s`` to ``end_s`` (the clock's seconds)."""
         if self._file is not None:
+            if clock >= WHOLE_STEPS and kind not in _RARE and not self._samples(clock, at_s=start_s):
+                return
             self._pending.append((kind, start_s, end_s - start_s, clock, None))
-            if len(self._pending) >= FLUSH_RECORDS or end_s >= self._next_flush_s:
-                self.flush()
+            self._flush_if_due(end_s)
 
     def event(self, kind: str, *, at_s: float, clock: int, **fields: Any) -> None:
         """Record that ``kind`` happened at ``at_s`` (the clock's seconds)."""
         if self._file is not None:
+            if clock >= WHOLE_STEPS and kind in _OF_STEPS and not self._samples(clock, at_s=at_s):
+                return
             self._pending.append((kind, at_s, None, clock, fields))
+            self._flush_if_due(at_s)
+
+    def _flush_if_due(self, now_s: float) -> None:
+        if len(self._pending) >= FLUSH_RECORDS or now_s >= self._next_flush_s:
+            self._next_flush_s = now_s + FLUSH_S
+            self.flush()
+
+    def _samples(self, clock: int, *, at_s: float) -> bool:
+        """Whether this step is one of those that are recorded; says so where that changes."""
+        every = sampled_every(clock)
+        if every > self._every:
+            self._every = every
+            self._pending.append(("sampled", at_s, None, clock, {"every": every}))
+        return clock // BLOCK_STEPS % every == 0
 
     def flush(self) -> None:
         """Write what is pending."""
         if self._file is None:
             return
         pending, self._pending = self._pending, []
-        self._next_flush_s = time.perf_counter() + FLUSH_S
         try:
             self._file.write("".join(map(self._encode, pending)))
             self._file.flush()

@@ -8,10 +8,11 @@ or a later version. The file is JSON lines: a header, then one line for each eve
 """
 
 import json
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 from plesio.core.errors import DataError, PolicySpecError, nearest
 from plesio.core.files import write_whole
@@ -21,22 +22,29 @@ from plesio.policies.policy import Machine, Policy
 from plesio.policies.spec import parse_policy
 
 __all__ = [
+    "LEFT_OUT",
     "LOG_SCHEMA_VERSION",
     "Difference",
+    "Entries",
     "Entry",
     "EventLog",
     "Recorder",
     "decode_action",
     "decode_event",
     "encode_action",
+    "encode_entry",
     "encode_event",
+    "header_of",
     "read_log",
     "replay",
+    "rest_of",
     "verify",
     "write_log",
 ]
 
 LOG_SCHEMA_VERSION = 1
+LEFT_OUT = {"left_out": "updates"}
+"""The line after which updates, and what they were answered, are not in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +57,19 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLog:
-    """All that one machine of ``policy``, started at ``clock``, heard and answered, in order."""
+    """What one machine of ``policy``, started at ``clock``, heard and answered, in order.
+
+    Attributes:
+        policy: Whose.
+        entries: All of them, or all but updates after the first ``num_whole``.
+        clock: Where the machine was started.
+        num_whole: So many entries follow each other without a gap; None for all.
+    """
 
     policy: Policy
     entries: tuple[Entry, ...]
     clock: int = 0
+    num_whole: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +82,38 @@ class Difference:
     replayed: tuple[Action, ...]
 
 
+class Entries(Protocol):
+    """Takes a log as it comes."""
+
+    def begin(self, clock: int) -> None:
+        """The machine was started at this clock; what came before this does not count."""
+        ...
+
+    def add(self, entry: Entry) -> None:
+        """The next entry."""
+        ...
+
+
+class KeptEntries(list[Entry]):
+    """A log in memory."""
+
+    def begin(self, clock: int) -> None:
+        """The machine was started at this clock; what came before this does not count."""
+        self.clear()
+
+    def add(self, entry: Entry) -> None:
+        """The next entry."""
+        self.append(entry)
+
+
 class Recorder:
-    """A machine of ``policy`` that remembers its entries; takes the place of ``policy.start(clock=clock)``.
+    """A machine of ``policy`` that tells what it heard and answered; takes the place of ``policy.start(clock=clock)``.
+
+    Args:
+        policy: Whose machine.
+        clock: Where it is started.
+        entries: Where its log goes; None keeps it, for `log`.
+        keeps_events: Remembers what it has heard, for `events`.
 
     >>> from plesio.policies import BSP, Joined
     >>> recorder = Recorder(BSP())
@@ -76,39 +122,57 @@ class Recorder:
     True
     """
 
-    __slots__ = ("_entries", "_machine", "_policy", "began")
+    __slots__ = ("_entries", "_heard", "_last_steer", "_machine", "_policy", "began")
 
-    def __init__(self, policy: Policy, *, clock: int = 0) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        clock: int = 0,
+        entries: Entries | None = None,
+        keeps_events: bool = False,
+    ) -> None:
         self._policy = policy
         self.began = clock
         """The clock at which the machine was started."""
         self._machine: Machine = policy.start(clock=clock)
-        self._entries: list[Entry] = []
+        self._entries: Entries = KeptEntries() if entries is None else entries
+        self._entries.begin(clock)
+        self._heard: list[Event] | None = [] if keeps_events else None
+        self._last_steer: Steer | None = None
 
     def handle(self, event: Event) -> tuple[Action, ...]:
         """Answer as the policy's machine does."""
         actions = self._machine.handle(event)
-        self._entries.append(Entry(event=event, actions=actions))
+        self._entries.add(Entry(event=event, actions=actions))
+        if self._heard is not None:
+            self._heard.append(event)
+        for action in actions:
+            if isinstance(action, Steer):
+                self._last_steer = action
         return actions
 
     def hear_again(self, events: Iterable[Event], *, clock: int) -> None:
         """Start the machine at ``clock``, and hear what a run that is resumed has heard: it is then what it was."""
         self.began = clock
         self._machine = self._policy.start(clock=clock)
-        self._entries.clear()
+        self._entries.begin(clock)
+        self._last_steer = None
+        if self._heard is not None:
+            self._heard.clear()
         for event in events:
             self.handle(event)
 
     @property
     def last_steer(self) -> Steer | None:
         """How all were last told to go on."""
-        said = (action for entry in reversed(self._entries) for action in entry.actions if isinstance(action, Steer))
-        return next(said, None)
+        return self._last_steer
 
     @property
     def events(self) -> list[Event]:
-        """What was heard up to now."""
-        return [entry.event for entry in self._entries]
+        """What was heard up to now, where it keeps that."""
+        assert self._heard is not None, "not kept"
+        return self._heard
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the machine does not hold."""
@@ -116,7 +180,8 @@ class Recorder:
 
     @property
     def log(self) -> EventLog:
-        """What was heard and answered up to now."""
+        """What was heard and answered up to now, where that is kept."""
+        assert isinstance(self._entries, KeptEntries), "it goes elsewhere"
         return EventLog(policy=self._policy, entries=tuple(self._entries), clock=self.began)
 
 
@@ -129,11 +194,13 @@ def replay(policy: Policy, events: Iterable[Event]) -> list[tuple[Action, ...]]:
 def verify(log: EventLog) -> Difference | None:
     """The first entry that a fresh machine answers otherwise, or None when it answers all as recorded.
 
+    Of a log that has a gap the entries before it are looked at.
+
     Raises:
         DataError: An event that no world sends at its place, such as an update of a worker that has not joined.
     """
     machine = log.policy.start(clock=log.clock)
-    for index, entry in enumerate(log.entries):
+    for index, entry in enumerate(log.entries[: log.num_whole]):
         try:
             actions = machine.handle(entry.event)
         except AssertionError as error:
@@ -180,33 +247,59 @@ def decode_action(data: object) -> Action:
 
 def write_log(path: Path, log: EventLog) -> None:
     """Write ``log`` to ``path`` so that a reader sees the old file or the new one, never half of one."""
-    header: dict[str, Any] = {"schema": LOG_SCHEMA_VERSION, "policy": log.policy.spec}
-    if log.clock:
-        header["clock"] = log.clock
-    lines = [header, *(_encode_entry(entry) for entry in log.entries)]
+    lines = [header_of(log.policy, clock=log.clock), *(encode_entry(entry) for entry in log.entries)]
+    if log.num_whole is not None:
+        lines.insert(1 + log.num_whole, LEFT_OUT)
     write_whole(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
+def header_of(policy: Policy, *, clock: int) -> dict[str, Any]:
+    """The first line of the log of a machine that was started at ``clock``."""
+    header: dict[str, Any] = {"schema": LOG_SCHEMA_VERSION, "policy": policy.spec}
+    if clock:
+        header["clock"] = clock
+    return header
+
+
+def rest_of(path: Path) -> Path:
+    """Where a long log that begins in the file ``path`` goes on, compressed."""
+    return path.with_name(path.name + ".gz")
+
+
 def read_log(path: Path) -> EventLog:
-    """The log in a file written by `write_log`.
+    """The log in a file written by `write_log`, or as a run writes it (`plesio.policies.log_writer`).
 
     Raises:
         DataError: The file is missing, broken, or of another schema version; the message names the line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        rest = rest_of(path)
+        if rest.exists():
+            lines += _unpacked(rest).splitlines()
+    except (OSError, UnicodeDecodeError, zlib.error) as error:
         raise DataError(f"cannot read the event log {path}: {error}") from error
     policy, clock = _decode_header(path, lines[0] if lines else "")
-    entries = []
+    entries: list[Entry] = []
+    num_whole = None
     for number, line in enumerate(lines[1:], start=2):
         try:
-            entries.append(_decode_entry(json.loads(line)))
+            values = json.loads(line)
+            if values == LEFT_OUT:
+                num_whole = len(entries)
+            else:
+                entries.append(_decode_entry(values))
         except ValueError as error:
             raise DataError(f"{path}, line {number}: not JSON: {error}") from error
         except DataError as error:
             raise DataError(f"{path}, line {number}: {error}") from error
-    return EventLog(policy=policy, entries=tuple(entries), clock=clock)
+    return EventLog(policy=policy, entries=tuple(entries), clock=clock, num_whole=num_whole)
+
+
+def _unpacked(path: Path) -> str:
+    """The whole lines of a compressed file, which may end early where its writer was killed."""
+    text = zlib.decompressobj(wbits=31).decompress(path.read_bytes()).decode("utf-8", errors="ignore")
+    return text[: text.rfind("\n") + 1]
 
 
 def _decode_header(path: Path, line: str) -> tuple[Policy, int]:
@@ -223,7 +316,8 @@ def _decode_header(path: Path, line: str) -> tuple[Policy, int]:
         raise DataError(f"{path}, line 1: {error}") from error
 
 
-def _encode_entry(entry: Entry) -> dict[str, Any]:
+def encode_entry(entry: Entry) -> dict[str, Any]:
+    """The entry as a dictionary of JSON values."""
     return {"event": encode_event(entry.event), "actions": [encode_action(action) for action in entry.actions]}
 
 

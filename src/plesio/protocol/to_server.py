@@ -8,6 +8,7 @@ from plesio.core.errors import DataError
 from plesio.core.records import Record
 from plesio.core.results import Environment, Evaluation
 from plesio.policies import Arrived, Event, Reviewed
+from plesio.policies.log_writer import LIMIT_BYTES
 from plesio.protocol.figures import Report, RunInfo, Status
 from plesio.protocol.message import Message
 from plesio.protocol.plans import PlanFigures, Remainder
@@ -84,9 +85,10 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
         environment: Where it runs.
         saving: Of a run with checkpoints.
         elastic: Whether workers of a collective go on without one that is lost.
+        log_bytes: What the policy's log may take on the disk.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("saving", "elastic")
+    omits: ClassVar[tuple[str, ...]] = ("saving", "elastic", "log_bytes")
 
     policy: str
     info: RunInfo
@@ -99,6 +101,7 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
     environment: Environment
     saving: Saving | None = None
     elastic: bool = True
+    log_bytes: Annotated[int, msgspec.Meta(ge=0)] = LIMIT_BYTES
 
 
 class BooksPage(Message, frozen=True, kw_only=True, tag=35):

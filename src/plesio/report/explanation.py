@@ -249,6 +249,11 @@ def explanation_of(
             spans = read_spans(answers, policy=policy, num_steps=num_steps, at_s=times.at_s)
             components, noises = components_of(policy), noises_of(answers)
             first_reason = next((answer.steer.reason for answer in answers if answer.steer), "")
+        case Switch() if log.num_whole is not None:
+            raise DataError(
+                f"the events of {run.policy} leave out updates from entry {log.num_whole + 1} on, where the log "
+                "reached its limit (log_bytes of JoinOptions), and with them the steps of each stage"
+            )
         case Switch() as policy:
             stages = read_stages(log, run, policy=policy, steps=steps)
             if stages and not run.losses:

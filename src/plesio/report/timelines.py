@@ -79,4 +79,8 @@ def _middle(spans: Sequence[Span]) -> tuple[float, float]:
             step_s = max(step_s, statistics.median(b - a for a, b in itertools.pairwise(moments)))
     length_s = min(last_s - first_s, STEPS * step_s or last_s - first_s)
     begins_s = first_s + (last_s - first_s - length_s) / 2
+    # of a sampled trace the middle may not be there: the nearest step that is, then
+    nearest_s = min((span.at_s for span in spans), key=lambda at_s: abs(at_s - begins_s))
+    if abs(nearest_s - begins_s) > length_s:
+        begins_s = nearest_s
     return begins_s, begins_s + length_s

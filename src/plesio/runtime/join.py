@@ -265,6 +265,7 @@ class _Run:
                 meter=meter,
                 snapshot_every=self.options.snapshot_every,
                 elastic=self.options.elastic,
+                log_bytes=self.options.log_bytes,
                 on_refused=timeline.refuse,
                 checkpoints=checkpoints,
             )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from plesio.policies.log_writer import LIMIT_BYTES
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.job_handle import JobHandle
 from plesio.runtime.worker.pacing import Pacer
@@ -22,6 +23,7 @@ class JoinOptions:
         info: Names for the results, and the seed of the sample order.
         job: A job to run in; None makes one for this session.
         elastic: Workers of a collective go on without one that is lost; if not, its loss ends the run.
+        log_bytes: What the policy's log (``events.jsonl``) may take on the disk; beyond it updates are left out of it.
 
     >>> JoinOptions(snapshot_every=10_000).num_servers is None
     True
@@ -33,3 +35,4 @@ class JoinOptions:
     info: RunInfo = field(default_factory=RunInfo)
     job: JobHandle | None = None
     elastic: bool = True
+    log_bytes: int = LIMIT_BYTES

@@ -1,11 +1,12 @@
 """One run's decisions, without sockets or clocks."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plesio.core.results import Environment, RunResult
-from plesio.policies import Arrived, Joined, RefuseReason, parse_policy, verify
+from plesio.policies import Arrived, Joined, RefuseReason, parse_policy, read_log, verify
 from plesio.protocol.effects import ApplyOrder, DropOrder, Effect, Order, SnapshotOrder, Tell
 from plesio.protocol.figures import Report, RunInfo, Status
 from plesio.protocol.message import Message
@@ -34,7 +35,15 @@ FIGURES = PlanFigures(num_samples=8, batch_size=2, budget_samples=8)
 class Run:
     """A coordinator, a clock that the test turns, and what each worker was told."""
 
-    def __init__(self, policy: str, *, workers: int = 2, servers: int = 1, snapshot_every: int | None = None) -> None:
+    def __init__(
+        self,
+        policy: str,
+        *,
+        workers: int = 2,
+        servers: int = 1,
+        snapshot_every: int | None = None,
+        folder: Path | None = None,
+    ) -> None:
         chosen = parse_policy(policy)
         self.coordinator = Coordinator(
             chosen,
@@ -42,6 +51,7 @@ class Run:
             expected=range(workers),
             num_servers=servers if chosen.exchange == "store" else 0,
             snapshot_every=snapshot_every,
+            folder=folder,
         )
         self.now_s = 0.0
         self.orders: list[Order] = []
@@ -209,10 +219,12 @@ def test_lost_worker_no_longer_holds_up_a_synchronous_round():
     assert run.applied() == [((0, 1), (2, 1))]
 
 
-def test_the_policy_knows_one_worker_of_a_rack_and_who_it_speaks_for():
-    run = Run("hier:bsp/ssp:2", workers=5).start_racks(0, 0, 0, 7, 7)
+def test_the_policy_knows_one_worker_of_a_rack_and_who_it_speaks_for(tmp_path: Path):
+    run = Run("hier:bsp/ssp:2", workers=5, folder=tmp_path).start_racks(0, 0, 0, 7, 7)
     assert [run.kinds(worker) for worker in range(5)] == [[Start]] * 5
-    joined = [entry.event for entry in run.coordinator.recorder.log.entries]
+    run.coordinator.trace.close()
+    run.coordinator.log.close()
+    joined = [entry.event for entry in read_log(tmp_path / "events.jsonl").entries]
     assert joined == [Joined(worker=0, num_workers=3), Joined(worker=3, num_workers=2)]
     run.arrive(3, 1, samples=2, finished=((0, 0, 4),))
     [apply] = [order for order in run.orders if isinstance(order, ApplyOrder)]
@@ -329,8 +341,8 @@ def test_lead_is_the_largest_when_a_step_began():
     assert run.result.max_lead == 2
 
 
-def test_resting_worker_holds_nobody_up_and_goes_on_where_the_others_are():
-    run = Run("ssp:1").start()
+def test_resting_worker_holds_nobody_up_and_goes_on_where_the_others_are(tmp_path: Path):
+    run = Run("ssp:1", folder=tmp_path).start()
     while run.next_block(1) is not None:
         pass
     while (block := run.next_block(0)) is not None:
@@ -342,7 +354,9 @@ def test_resting_worker_holds_nobody_up_and_goes_on_where_the_others_are():
     [answer] = [message for message in run.told[0] if isinstance(message, Lease)][-1:]
     assert answer.block is not None
     assert answer.clock == 5
-    assert verify(run.coordinator.recorder.log) is None
+    run.coordinator.trace.close()
+    run.coordinator.log.close()
+    assert verify(read_log(tmp_path / "events.jsonl")) is None
 
 
 def test_plan_is_over_for_all_when_its_samples_are_finished():

@@ -1,11 +1,12 @@
 """Who goes on in a collective that has lost a worker: decided on server 0, without a socket or a tensor."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plesio.core.results import Environment
-from plesio.policies import LeaveReason, Left, Resumed, parse_policy
+from plesio.policies import LeaveReason, Left, Resumed, parse_policy, read_log
 from plesio.protocol.effects import Effect, Tell
 from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import Message, encode
@@ -23,9 +24,11 @@ ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform
 class Run:
     """A coordinator whose workers have joined; ``told`` is the news of the last call, by worker."""
 
-    def __init__(self, policy: str = "bsp", *, workers: int = 4, elastic: bool = True) -> None:
+    def __init__(
+        self, policy: str = "bsp", *, workers: int = 4, elastic: bool = True, folder: Path | None = None
+    ) -> None:
         self.coordinator = Coordinator(
-            parse_policy(policy), info=RunInfo(), expected=range(workers), num_servers=0, elastic=elastic
+            parse_policy(policy), info=RunInfo(), expected=range(workers), num_servers=0, elastic=elastic, folder=folder
         )
         self.told: dict[int, list[Message]] = {}
         for worker in range(workers):
@@ -132,14 +135,16 @@ def test_without_it_or_on_the_store_nobody_forms_a_group(policy: str) -> None:
     assert all(lost.fatal == (policy == "bsp") for lost in run.heard(Lost).values())
 
 
-def test_a_policy_that_changes_is_steered_anew_and_the_log_knows() -> None:
-    run = Run("switch:bsp/local_sgd:4@9", workers=3)
+def test_a_policy_that_changes_is_steered_anew_and_the_log_knows(tmp_path: Path) -> None:
+    run = Run("switch:bsp/local_sgd:4@9", workers=3, folder=tmp_path)
     run.lose(0)
     for worker in (1, 2):
         run.cut(worker, clock=4)
     steer = run.heard(Regroup)[1].steer
     assert (steer.clock, steer.policy, steer.next_clock) == (4, "bsp", 9)
-    events = [entry.event for entry in run.coordinator.recorder.log.entries]
+    run.coordinator.trace.close()
+    run.coordinator.log.close()
+    events = [entry.event for entry in read_log(tmp_path / "events.jsonl").entries]
     assert events[-2:] == [Left(worker=0, reason=LeaveReason.REPLACED), Resumed(clock=4)]
 
 

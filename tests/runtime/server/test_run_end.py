@@ -77,7 +77,6 @@ def test_the_end_of_the_job_closes_the_records_of_a_run_that_is_ending(tmp_path:
     job.end.begin(coordinator(), folder=tmp_path / "run")
     job.end.give_up_waiting()
     assert json.loads((tmp_path / "run" / "results.json").read_text())
-    assert (tmp_path / "run" / "events.jsonl").exists()
     job.end.give_up_waiting()
     assert job.num_over == 1
 

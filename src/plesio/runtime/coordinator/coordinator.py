@@ -50,6 +50,7 @@ from plesio.policies import (
     Steer,
     parse_policy,
 )
+from plesio.policies.log_writer import LIMIT_BYTES, LogWriter
 from plesio.protocol.effects import AdmitOrder, CreditOrder, Effect, HaltOrder, Tell
 from plesio.protocol.figures import Report, RunInfo, Snapshot, Status
 from plesio.protocol.to_server import (
@@ -100,6 +101,7 @@ class Coordinator:
         snapshot_every: Samples between two snapshots of the store; None for none.
         elastic: Whether workers of a collective go on without one that is lost.
         folder: Where the policy's event log is written; None for nowhere.
+        log_bytes: What that log may take.
         clock: For the trace; None is the machine's.
         world: For the results.
         saving: Of a run with checkpoints.
@@ -116,6 +118,7 @@ class Coordinator:
         snapshot_every: int | None = None,
         elastic: bool = False,
         folder: Path | None = None,
+        log_bytes: int = LIMIT_BYTES,
         clock: Clock | None = None,
         world: World = "process",
         saving: Saving | None = None,
@@ -128,18 +131,17 @@ class Coordinator:
         self.started_s = 0.0
         self.ledger = Ledger(policy=policy.title, info=info, num_workers=len(self.expected), world=world)
         began = 0 if saving is None else saving.clock
-        self.recorder = Recorder(policy, clock=began)
-        self.trace = TraceWriter(
-            None if folder is None else folder / "coordinator.jsonl",
-            header={"worker": None, "policy": policy.title},
-            on_failure=self.ledger.fallbacks.append,
-            clock=clock,
-        )
+        say, header = self.ledger.fallbacks.append, {"worker": None, "policy": policy.title}
+        events, trace = (None, None) if folder is None else (folder / "events.jsonl", folder / "coordinator.jsonl")
+        self.log = LogWriter(events, policy=policy, limit_bytes=log_bytes, on_failure=say)
+        remembers = saving is not None and policy.remembers
+        self.recorder = Recorder(policy, clock=began, entries=self.log, keeps_events=remembers)
+        self.trace = TraceWriter(trace, header=header, on_failure=say, clock=clock)
         self._layout, self._saving = layout, saving
         self._start_failed = False
         self._members = Members()
         self._checkpoints = Checkpoints(
-            saving, remembers=policy.remembers, members=self._members, ledger=self.ledger, recorder=self.recorder
+            saving, remembers=remembers, members=self._members, ledger=self.ledger, recorder=self.recorder
         )
         self._stage = Stage(policy, clock=began)
         self._updates = Updates(num_servers=num_servers, snapshot_every=snapshot_every, ledger=self.ledger)
@@ -186,6 +188,7 @@ class Coordinator:
             snapshot_every=join.snapshot_every if policy.pushes else None,
             elastic=join.elastic,
             folder=None if join.folder is None else Path(join.folder),
+            log_bytes=join.log_bytes,
             clock=clock,
             world=world,
             saving=join.saving,

@@ -5,7 +5,7 @@ up to a crash.
 """
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,10 +16,13 @@ from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, S
 from plesio.core.trace import split_blocked
 from plesio.policies.events import Apply, Steer
 from plesio.protocol.figures import Report, RunFigures, RunInfo, Status
+from plesio.runtime.coordinator.loss_curve import LossCurve
 
 __all__ = ["MAX_LOSS_POINTS", "Ledger", "LedgerState", "World"]
 
 MAX_LOSS_POINTS = 300
+MOST_OPEN = 16_384
+"""Collectives that not all who met have reported; of a worker that is lost there may never come more."""
 World = Literal["process", "virtual"]
 
 
@@ -76,8 +79,8 @@ class Ledger:
         self._samples_on_collectives = 0
         """As known when the last stage on the store was entered."""
         self._staleness: Counter[int] = Counter()
-        self._losses: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        self._blocked: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+        self._losses = LossCurve()
+        self._blocked: dict[tuple[int, int], dict[int, float]] = {}
         """By clock, and the first of those who meet."""
         self._wait_s: Counter[int] = Counter()
         self._communicate_s: Counter[int] = Counter()
@@ -101,7 +104,7 @@ class Ledger:
         return LedgerState(
             reports={worker: _without_news(report, times[worker]) for worker, report in reports.items()},
             evaluations=self.evaluations,
-            losses=list(self._loss_points()),
+            losses=list(self._losses.points(MAX_LOSS_POINTS)),
             staleness=dict(self._staleness),
             decisions=self.decisions,
             fallbacks=self.fallbacks,
@@ -121,7 +124,7 @@ class Ledger:
         self.lost += state.lost
         self.max_lead = state.max_lead
         for point in state.losses:
-            self._losses[point.clock].append((point.at_s, point.loss))
+            self._losses.add(point.clock, at_s=point.at_s, loss=point.loss)
 
     def _all_server_bytes(self) -> Counter[str]:
         return Counter(self._before.server_bytes) + self.server_bytes
@@ -134,14 +137,16 @@ class Ledger:
         """Take in a worker's figures."""
         self._reports[worker] = report
         for clock, at_s, loss in report.losses:
-            self._losses[clock].append((at_s, loss))
+            self._losses.add(clock, at_s=at_s, loss=loss)
         rack = self.racks.get(worker, range(self._num_workers))
         for clock, blocked_s in report.blocked:
             # a step may be blocked twice: its gradients, and then its parameters
-            blocked = self._blocked[clock, rack[0]]
+            blocked = self._blocked.setdefault((clock, rack[0]), {})
             blocked[worker] = blocked.get(worker, 0.0) + blocked_s
             if len(blocked) == len(rack):
                 self._split((clock, rack[0]))
+        while len(self._blocked) > MOST_OPEN:
+            self._split(next(iter(self._blocked)))
         for line in report.fallbacks:
             if line not in self.fallbacks:
                 self.fallbacks.append(line)
@@ -205,14 +210,13 @@ class Ledger:
     def progress(self) -> RunFigures:
         """Figures for a live display."""
         reports = self._reports.values()
-        latest = max(self._losses, default=None)
         total = sum(self._staleness.values())
         return RunFigures(
             policy=self._policy,
             steps=sum(report.steps for report in reports),
             samples=sum(report.samples for report in reports),
             elapsed_s=max((report.elapsed_s for report in reports), default=0.0),
-            loss=self._losses[latest][-1][1] if latest is not None else float("nan"),
+            loss=self._losses.latest,
             staleness=sum(tau * n for tau, n in self._staleness.items()) / total if total else 0.0,
         )
 
@@ -263,7 +267,7 @@ class Ledger:
             fallbacks=tuple(self.fallbacks),
             parameters_sha256=self.parameters_sha256,
             evaluations=tuple(self.evaluations),
-            losses=self._loss_points(),
+            losses=self._losses.points(MAX_LOSS_POINTS),
             environment=self.environment,
         )
 
@@ -303,18 +307,6 @@ class Ledger:
             return None
         sign = 1.0 if self.info.metric_goal == "max" else -1.0
         return next((point.at_s for point in self.evaluations if sign * point.metric >= sign * target), None)
-
-    def _loss_points(self) -> tuple[LossPoint, ...]:
-        clocks: Sequence[int] = sorted(self._losses)
-        width = max(1, -(-len(clocks) // MAX_LOSS_POINTS))
-        points = []
-        for first in range(0, len(clocks), width):
-            group = clocks[first : first + width]
-            values = [value for clock in group for value in self._losses[clock]]
-            at_s = sum(value[0] for value in values) / len(values)
-            loss = sum(value[1] for value in values) / len(values)
-            points.append(LossPoint(clock=group[len(group) // 2], at_s=at_s, loss=loss))
-        return tuple(points)
 
 
 def _without_news(report: Report, times: WorkerTimes) -> Report:

@@ -9,13 +9,15 @@ present stand still in one plan of which enough is left for a round; see `plesio
 from collections.abc import Mapping, Sequence
 
 from plesio.policies import ExchangeKind, Policy, Steer, parse_policy
-from plesio.protocol.plans import PlanFigures
+from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.coordinator.dealing import Dealing
 from plesio.runtime.coordinator.leases import LeaseRecords
 
 __all__ = ["Stage"]
+
+_NOTHING = Remainder(num_samples=0, num_fresh=0)
 
 
 class Stage:
@@ -37,9 +39,12 @@ class Stage:
         """The workers that stand still."""
         self.halting = False
         """Every worker stops at its next exchange."""
+        self._over: set[int] = set()
+        """Plans that were done when a later one was begun: of these only that is kept, and their samples."""
         self._finishing: int | None = None
         """The plan of which the rest is too little to be dealt in a round: nobody stops in it."""
         self._samples_before = 0
+        """Of plans that are over, and of stages before."""
 
     def stops(self, plan: int | None) -> bool:
         """Whether a worker in this plan stops when it has exchanged, or has no samples."""
@@ -61,7 +66,10 @@ class Stage:
             figures: What is dealt out.
             workers: Those that lease, and for how many workers each.
         """
-        if plan not in self.plans:
+        if plan not in self.plans and plan in self._over:
+            self.plans[plan] = LeaseRecords.of(_NOTHING, batch_size=1, workers=(), dealing="guided", num_workers={})
+        elif plan not in self.plans:
+            self._forget_done()
             self.plans[plan] = LeaseRecords(
                 figures.num_samples,
                 batch_size=figures.batch_size,
@@ -72,13 +80,18 @@ class Stage:
             )
         return self.plans[plan]
 
+    def _forget_done(self) -> None:
+        for number in [number for number, plan in self.plans.items() if plan.done]:
+            self._over.add(number)
+            self._samples_before += self.plans.pop(number).finished_samples
+
     @property
     def _dealing(self) -> Dealing:
         return "fixed" if self.policy.synchronous else "guided"
 
     def is_done(self, plan: int | None) -> bool:
         """Whether a plan has been begun on the store and is done."""
-        return plan in self.plans and self.plans[plan].done
+        return plan in self._over or (plan in self.plans and self.plans[plan].done)
 
     def all_stand(self, workers: Sequence[int]) -> bool:
         """Whether none of these, and somebody, is still under way."""
@@ -96,6 +109,7 @@ class Stage:
         self.exchange = "store"
         first, left_out = self.standing[min(self.standing)], 0
         self.plans.clear()
+        self._over.clear()
         if first.plan is not None and first.figures is not None and first.remainder is not None:
             largest, remainder = max(workers.values()), first.remainder
             if largest > 1:
@@ -143,6 +157,7 @@ class Stage:
             leader=workers[0],
         )
         self.plans.clear()
+        self._over.clear()
         self.standing.clear()
         self.halting, self._finishing = False, None
         self.steer(steer)

@@ -12,6 +12,7 @@ from plesio.core.clock import Clock
 from plesio.core.errors import DataError, PlesioError, TransportError
 from plesio.core.results import RunResult
 from plesio.protocol.effects import Effect, FromFirst, Orders
+from plesio.protocol.figures import Report
 from plesio.protocol.message import decode, encode
 from plesio.protocol.peers import server_identity, worker_identity, worker_of
 from plesio.protocol.to_server import (
@@ -94,6 +95,11 @@ class JobServer:
     def mean_staleness(self) -> float:
         """Of the run under way, in versions (server 0)."""
         return 0.0 if self._coordinator is None else self._coordinator.ledger.progress().staleness
+
+    def enter(self, worker: int, report: Report) -> None:
+        """Take in a worker's figures that come without a message (server 0 of a simulation)."""
+        if self._coordinator is not None:
+            self._coordinator.ledger.report(worker, report)
 
     def load(self) -> None:
         """Make ready to hold a shard, which takes seconds; done already, it takes no time."""

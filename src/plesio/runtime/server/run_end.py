@@ -14,7 +14,6 @@ from pathlib import Path
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult, write_results
-from plesio.policies import write_log
 from plesio.protocol.effects import EndRun
 from plesio.protocol.message import Message
 from plesio.protocol.peers import worker_identity
@@ -111,13 +110,13 @@ class RunEnd:
     def _close(self, coordinator: Coordinator) -> None:
         """Write the run's figures, let its workers go, and be ready for the next run."""
         coordinator.trace.close()
+        coordinator.log.close()
         result = self.result(coordinator)
         unwritten: str | None = None
         if self._folder is not None:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 write_results(self._folder / "results.json", [result])
-                write_log(self._folder / "events.jsonl", coordinator.recorder.log)
             except (OSError, DataError) as error:
                 unwritten = f"the run's figures could not be written to {self._folder}: {error}"
                 _log.warning("%s", unwritten)

@@ -18,6 +18,10 @@ def process_memory_bytes() -> int:
 _TOTALS = ("clock", "steps", "samples", "elapsed_s", "compute_s", "wait_s", "communicate_s", "peak_memory_bytes")
 
 
+MOST_NEWS = 4096
+"""Losses and collectives that are kept until somebody takes them."""
+
+
 class Meter:
     """A worker's own records; the training thread writes, the heartbeat thread takes what is new.
 
@@ -37,6 +41,9 @@ class Meter:
         self._bytes_sent = bytes_sent
         self._memory_bytes = memory_bytes
         self._recent: list[float] = []
+        self._hand_on: Callable[[Report], None] | None = None
+        self.latest: tuple[int, float, float] | None = None
+        """Clock, seconds of training and loss of the latest step that had one."""
 
     def step(self, *, clock: int, samples: int, duration_s: float, loss: float | None, at_s: float) -> None:
         """A step is finished."""
@@ -46,10 +53,17 @@ class Meter:
         totals.samples += samples
         totals.elapsed_s = at_s
         if loss is not None:
-            totals.losses.append((clock, at_s, loss))
+            self.latest = clock, at_s, loss
+            totals.losses.append(self.latest)
         self._recent.append(duration_s)
         if len(self._recent) > self.RECENT:
             del self._recent[0]
+        if self._hand_on is not None and len(totals.losses) + len(totals.blocked) >= MOST_NEWS:
+            self._hand_on(self.take())
+
+    def hand_on(self, to: Callable[[Report], None]) -> None:
+        """Have ``to`` take what is new whenever there is much of it, where no heartbeat does."""
+        self._hand_on = to
 
     def refuse(self, reason: str) -> None:
         """An update of this worker was refused."""

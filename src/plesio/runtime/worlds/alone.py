@@ -34,6 +34,7 @@ class AloneWorld:
         self._meter = meter
         self._ledger = Ledger(policy=policy.title, info=info, num_workers=1)
         self._ledger.environment = environment()
+        meter.hand_on(lambda report: self._ledger.report(0, report))
         self._result: RunResult | None = None
         self.rounds = RoundRecords(0, 1)
         self._asked_to_save = False

@@ -57,6 +57,7 @@ class DistributedWorld:
         meter: This worker's figures.
         snapshot_every: Samples between two snapshots.
         elastic: Whether workers of a collective go on without one that is lost.
+        log_bytes: What the policy's log may take on the disk.
         on_refused: Called with clock and reason when the policy refused an update of this worker.
         checkpoints: Of a run that has them.
     """
@@ -73,6 +74,7 @@ class DistributedWorld:
         meter: Meter,
         snapshot_every: int | None,
         elastic: bool,
+        log_bytes: int,
         on_refused: Callable[[int, str], None],
         checkpoints: Checkpoints | None = None,
     ) -> None:
@@ -95,6 +97,7 @@ class DistributedWorld:
         self._checkpoints = checkpoints
         self._result: RunResult | None = None
         self._elastic = elastic
+        self._log_bytes = log_bytes
         self._generation = 0
         """Of the group that this worker is in."""
 
@@ -128,6 +131,7 @@ class DistributedWorld:
             environment=environment(),
             saving=None if self._checkpoints is None else self._checkpoints.saving,
             elastic=self._elastic,
+            log_bytes=self._log_bytes,
         )
         self._heartbeat = self._job.heartbeat()
         self._heartbeat.begin(self._meter, abort=self._abort)

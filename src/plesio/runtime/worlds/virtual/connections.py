@@ -55,20 +55,33 @@ _json_bytes = _JsonBytes()
 
 
 class Memory:
-    """Arrays to send in, used again when the receiver is done with them."""
+    """Arrays to send in, used again when the receiver is done with them.
+
+    What comes back is a view of a view, and the next user's another: the array itself is what is kept.
+    """
 
     def __init__(self) -> None:
         self._free: dict[int, list[NDArray[np.uint8]]] = {}
+        self._in_use: dict[int, NDArray[np.uint8]] = {}
+        """By address."""
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
         """An array with arbitrary content."""
         free = self._free.get(num_bytes)
-        return free.pop() if free else np.empty(num_bytes, np.uint8)
+        array = free.pop() if free else np.empty(num_bytes, np.uint8)
+        if num_bytes:
+            self._in_use[_address(array)] = array
+        return array
 
     def release(self, bulk: Bulk) -> None:
-        """The payload of a message may be used again."""
-        if bulk.payload.size:
-            self._free.setdefault(bulk.payload.size, []).append(bulk.payload)
+        """The payload of a message may be used again, if it was staged here."""
+        array = self._in_use.pop(_address(bulk.payload), None)
+        if array is not None:
+            self._free.setdefault(array.size, []).append(array)
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 class ServerConnections:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError, WorkerLostError
+from plesio.protocol.figures import Report
 from plesio.protocol.message import decode, encode
 from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.protocol.to_server import Heartbeat
@@ -86,6 +87,10 @@ class _Pulse:
         self._abort = abort
         self._meter = meter
         self._deployment.meters[self._turn] = meter
+        meter.hand_on(self._enter)
+
+    def _enter(self, report: Report) -> None:
+        self._deployment.server(0).proper.enter(self._rank, report)
 
     def wait_for_failure(self) -> PlesioError | None:
         """`failure`, waiting for the news of it."""

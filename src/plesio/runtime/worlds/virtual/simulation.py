@@ -217,7 +217,7 @@ def _first_error(outcomes: dict[int, Outcome[T]]) -> BaseException | None:
 
 def _progress(deployment: Deployment) -> Progress:
     totals = [meter.totals for meter in deployment.meters.values()]
-    losses = [total.losses[-1] for total in totals if total.losses]
+    losses = [meter.latest for meter in deployment.meters.values() if meter.latest is not None]
     return Progress(
         virtual_s=deployment.kernel.now_s,
         steps=sum(total.steps for total in totals),
