@@ -1,6 +1,6 @@
 """Does a run that is killed while it writes a checkpoint end as one that was not, when it is resumed?
 
-    python benchmarks/stress_checkpoints.py [--crashes 200] [--workers 1] [--policy bsp]
+    python benchmarks/stress_checkpoints.py [--crashes 200] [--workers 1] [--policy bsp] [--steps 12]
 
 A run with a checkpoint every few steps is killed (SIGKILL) at one moment after the other at which it touches the
 checkpoints' folder: opens, renames or deletes a file, makes or deletes a folder. Each time it is then run again and
@@ -37,7 +37,9 @@ PRELOADED = ["torch.distributed.checkpoint", "torch._dynamo", "plesio.runtime.jo
 """What the fork server imports once, and its children need not: they would for seconds each."""
 
 
-def train_and_die(*, folder: str, die_after: int | None, policy: str = "bsp", rank: int = 0) -> dict[str, Any]:
+def train_and_die(
+    *, folder: str, die_after: int | None, policy: str = "bsp", rank: int = 0, steps: int = 12
+) -> dict[str, Any]:
     """Train; worker ``rank`` is killed when it touches the folder for the ``die_after``-th time."""
     lock, touched = threading.Lock(), 0
 
@@ -53,15 +55,15 @@ def train_and_die(*, folder: str, die_after: int | None, policy: str = "bsp", ra
     if die_after is not None and int(os.environ.get("RANK", rank)) == rank:
         sys.addaudithook(look)
     torch.set_num_threads(1)
-    done = train(policy=policy, folder=folder, every="30 steps" if "RANK" not in os.environ else "20 steps")
+    done = train(policy=policy, folder=folder, every=f"{steps} steps")
     return {name: done[name] for name in COMPARED} | {"touched": touched}
 
 
-def _alone(folder: str, die_after: int | None, said: Any) -> None:
-    said.put(train_and_die(folder=folder, die_after=die_after))
+def _alone(folder: str, die_after: int | None, steps: int, said: Any) -> None:
+    said.put(train_and_die(folder=folder, die_after=die_after, steps=steps))
 
 
-def one_run(folder: Path, *, die_after: int | None, workers: int, policy: str) -> dict[str, Any] | None:
+def one_run(folder: Path, *, die_after: int | None, workers: int, policy: str, steps: int) -> dict[str, Any] | None:
     """What a run comes to; None if it was killed."""
     if workers > 1:
         with LocalJob(workers) as job:
@@ -74,6 +76,7 @@ def one_run(folder: Path, *, die_after: int | None, workers: int, policy: str) -
                 die_after=None if die_after is None else 1 + die_after // workers,
                 policy=policy,
                 rank=rank,
+                steps=steps,
             )
         if any(ending.exit_status == -signal.SIGKILL for ending in endings.values()):
             return None
@@ -82,7 +85,7 @@ def one_run(folder: Path, *, die_after: int | None, workers: int, policy: str) -
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     said = context.Queue()
-    process = context.Process(target=_alone, args=(str(folder), die_after, said))
+    process = context.Process(target=_alone, args=(str(folder), die_after, steps, said))
     process.start()
     process.join()
     if process.exitcode == -signal.SIGKILL:
@@ -97,10 +100,15 @@ def main() -> None:
     parser.add_argument("--crashes", type=int, default=200)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--policy", default="bsp")
+    parser.add_argument("--steps", type=int, default=12, help="between two checkpoints (default: 12)")
     arguments = parser.parse_args()
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as root:
-        named: dict[str, Any] = {"workers": arguments.workers, "policy": arguments.policy}
+        named: dict[str, Any] = {
+            "workers": arguments.workers,
+            "policy": arguments.policy,
+            "steps": arguments.steps,
+        }
         whole = one_run(Path(root, "whole"), die_after=None, **named)
         assert whole is not None, "nobody kills this one"
         for crash in track(range(arguments.crashes), "killed", disable=not sys.stderr.isatty()):

@@ -46,14 +46,16 @@ class Initial(Message, frozen=True, kw_only=True, tag=1):
         update: What updates will be.
         optimizer: For gradients.
         state: The optimizer's, whose tensors follow the parameters'.
+        again: In place of those that the server has, if no update has been applied to them.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("state",)
+    omits: ClassVar[tuple[str, ...]] = ("state", "again")
 
     slices: tuple[SliceRow, ...]
     update: UpdateKind
     optimizer: OptimizerSpec | None
     state: Table | None = None
+    again: bool = False
 
 
 class Push(Message, frozen=True, kw_only=True, tag=2):

@@ -346,3 +346,14 @@ def test_a_pool_of_segments_keeps_no_more_than_it_is_told_to():
     assert pool.take(2 * MIB) is not first
     pool.close()
     pool.close()
+
+
+@pytest.mark.parametrize("num_bytes", [1, 20, 2047, 2048, 4096, 5000, 100_000])
+def test_a_segment_is_used_again_however_little_it_is_for(num_bytes: int):
+    pool = SegmentPool(max_free_bytes=2**20)
+    try:
+        for _ in range(50):
+            pool.give_back(pool.take(num_bytes))
+        assert pool.num_allocated == 1, "each is a descriptor, of which a process has few thousand"
+    finally:
+        pool.close()

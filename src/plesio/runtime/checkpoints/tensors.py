@@ -39,8 +39,8 @@ def state_of(replica: Replica) -> StateDict:
         if id(parameter) in names and values
     }
     groups = [
-        {**{key: value for key, value in group.items() if key != "params"}, "params": _named(group["params"], names)}
-        for group in optimizer.param_groups
+        {**options, "params": _named(group["params"], names)}
+        for options, group in zip(replica.options(), optimizer.param_groups, strict=True)
     ]
     return {"model": dict(replica.model.state_dict()), "optimizer": {"state": state, "param_groups": groups}}
 

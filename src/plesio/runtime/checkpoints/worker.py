@@ -47,11 +47,10 @@ def read(path: Path) -> dict[str, Any]:
 
 def own_state(replica: Replica, *, optimizer: bool) -> dict[str, Any]:
     """Copies of this worker's buffers and options, and of its optimizer's state where that is its own."""
-    groups = replica.optimizer.param_groups
     values: dict[str, Any] = {
         "buffers": {name: buffer.detach().to("cpu", copy=True) for name, buffer in replica.model.named_buffers()},
         # its schedule has gone by its own steps
-        "groups": [{key: value for key, value in group.items() if key != "params"} for group in groups],
+        "groups": replica.options(),
     }
     if optimizer:
         state = state_of(replica)["optimizer"]["state"]

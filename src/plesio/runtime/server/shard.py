@@ -118,6 +118,13 @@ class Shard:
             if piece.kind == "parameter"
         ]
 
+    def begin_again(self, block: torch.Tensor) -> None:
+        """Other initial values, without an optimizer's state; no update has been applied."""
+        assert self.version == 0, "an update would be lost"
+        self._block.copy_(block)
+        if self._optimizer is not None:
+            self._optimizer.state.clear()
+
     def load_state(self, table: Table, payload: torch.Tensor) -> None:
         """Go on from this state of the optimizer (its tensors packed, uint8)."""
         if self._optimizer is not None:

@@ -30,7 +30,7 @@ from plesio.protocol.figures import Snapshot
 from plesio.protocol.message import encode
 from plesio.protocol.peers import worker_identity
 from plesio.protocol.to_server import PartArrived
-from plesio.runtime.parameters.layout import slices_of
+from plesio.runtime.parameters.layout import Slice, slices_of
 from plesio.runtime.server.shard import Shard
 from plesio.runtime.transport import Bulk, Header
 from plesio.runtime.transport.connection import WorkerConnections
@@ -76,12 +76,8 @@ class ShardServer:
 
     def __init__(self, bulk: Bulk, initial: Initial, *, endpoint: WorkerConnections, index: int, clock: Clock) -> None:
         torch.set_num_threads(1)
-        slices, packed = slices_of(initial.slices), torch.from_numpy(bulk.payload)
-        block = torch.zeros(slices[-1].offset + slices[-1].num_bytes if slices else 0, dtype=torch.uint8)
-        position = 0
-        for piece in slices:
-            block[piece.offset : piece.offset + piece.num_bytes] = packed[position : position + piece.num_bytes]
-            position += piece.num_bytes
+        slices = slices_of(initial.slices)
+        block, packed = _unpacked(slices, torch.from_numpy(bulk.payload))
         self._shard = Shard(
             slices,
             block=block,
@@ -90,7 +86,7 @@ class ShardServer:
             allocate=lambda num_bytes: torch.from_numpy(endpoint.stage(num_bytes)),
         )
         if initial.state:
-            self._shard.load_state(initial.state, packed[position:])
+            self._shard.load_state(initial.state, packed)
         self._endpoint = endpoint
         self._index = index
         self._clock = clock
@@ -100,9 +96,20 @@ class ShardServer:
         self._credit: dict[int, int] = defaultdict(int)
         self._waiting: list[_Request] = []
         self._refused: set[int] = set()
-        endpoint.release(bulk)
+        self._initialised(bulk)
+
+    def begin_again(self, bulk: Bulk, initial: Initial) -> None:
+        """Take other initial values, if no update has been applied; a worker that was quicker has sent the same."""
+        if self._shard.version == 0:
+            block, packed = _unpacked(slices_of(initial.slices), torch.from_numpy(bulk.payload))
+            self._shard.begin_again(block)
+            self._shard.load_state(initial.state or [], packed)
+        self._initialised(bulk)
+
+    def _initialised(self, bulk: Bulk) -> None:
+        self._endpoint.release(bulk)
         kind, meta = encode(Initialised())
-        endpoint.send(bulk.peer, self._reply(bulk.header, kind, version=0), meta=meta)
+        self._endpoint.send(bulk.peer, self._reply(bulk.header, kind, version=self._shard.version), meta=meta)
 
     def take(self, bulk: Bulk, message: BulkFromWorker, *, snapshots: Sequence[Snapshot]) -> PartArrived | None:
         """Act on a worker's message; what has to be decided on is returned.
@@ -253,6 +260,16 @@ class ShardServer:
         )
         peer = worker_identity(request.worker).encode()
         self._endpoint.send(peer, header, meta=meta, payload=pulled.payload.numpy())
+
+
+def _unpacked(slices: Sequence[Slice], packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The block of the slices' values, and what follows them."""
+    block = torch.zeros(slices[-1].offset + slices[-1].num_bytes if slices else 0, dtype=torch.uint8)
+    position = 0
+    for piece in slices:
+        block[piece.offset : piece.offset + piece.num_bytes] = packed[position : position + piece.num_bytes]
+        position += piece.num_bytes
+    return block, packed[position:]
 
 
 def _tuple(present: Iterable[int] | None) -> tuple[int, ...] | None:

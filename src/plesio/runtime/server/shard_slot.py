@@ -76,6 +76,10 @@ class ShardSlot:
         return message
 
     def _begin(self, bulk: Bulk, initial: Initial) -> None:
+        if initial.again:
+            if self._shard is not None:
+                self._shard.begin_again(bulk, initial)
+            return
         make: type[ShardServer] = import_module("plesio.runtime.server.shard_server").ShardServer
         self._shard = make(bulk, initial, endpoint=self._endpoint, index=self._index, clock=self._clock)
 

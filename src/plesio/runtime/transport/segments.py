@@ -108,7 +108,8 @@ class SegmentPool:
         Raises:
             OSError: The machine has no memory for it (or no descriptor).
         """
-        fitting = [i for i, segment in enumerate(self._free) if num_bytes <= segment.array.size <= 2 * num_bytes]
+        most = 2 * max(num_bytes, _PAGE)  # a segment is whole pages, however little it is for
+        fitting = [i for i, segment in enumerate(self._free) if num_bytes <= segment.array.size <= most]
         if fitting:
             return self._free.pop(min(fitting, key=lambda i: self._free[i].array.size))
         return self._make(-(-num_bytes // _PAGE) * _PAGE)

@@ -16,7 +16,7 @@ every step: the end of the last one (computing begins) and the moment the gradie
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -38,6 +38,7 @@ from plesio.runtime.worker.recovery import Recovery
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.whole_state import load_state, state_of_run
 from plesio.runtime.worker.world import World
 
 __all__ = ["Session"]
@@ -81,6 +82,7 @@ class Session:
         self._exchange = exchange
         self._sharing = sharing
         self._steps = steps
+        self._began = steps.finished
         self._timeline = timeline
         self._pacer = pacer
         self._recovery = recovery
@@ -345,6 +347,37 @@ class Session:
         for name, one in objects.items():
             if self._saver is not None:
                 self._saver.register(name, one)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the run for those who save by themselves. All workers call it after the same step.
+
+        Returns:
+            ``{"model": ..., "optimizer": ..., "plesio": {...}}``, copies; the first two load without Plesio. On the
+            store they are what the servers hold when this worker asks; in a collective this worker's replica, which
+            under ``local_sgd`` is that of all after an averaging.
+        """
+        self._ensure_open()
+        self._training.pause()
+        try:
+            policy, num_workers = self.policy.title, self.num_workers
+            return state_of_run(self._replica, policy=policy, clock=self.clock, num_workers=num_workers)
+        finally:
+            self._training.resume()
+            self._marked_s = None if self._marked_s is None else self._now_s()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin from what `state_dict` gave. All workers call it before their first step, with the same state.
+
+        Raises:
+            ConfigError: This worker has made a step, or the run was resumed from a checkpoint.
+            DataError: The state is of another model or optimizer.
+        """
+        self._ensure_open()
+        if self._past.samples:
+            raise ConfigError("load_state_dict in a run that was resumed from a checkpoint: it has the state of that")
+        if self.clock > self._began:
+            raise ConfigError(f"load_state_dict after step {self.clock}: call it before the first step of the session")
+        load_state(self._replica, state)
 
     def save(self) -> None:
         """Ask for a checkpoint: it is taken where all workers next stand together, some steps from now.

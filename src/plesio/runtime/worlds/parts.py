@@ -98,6 +98,7 @@ class Parts:
         group = self._group()
         exchanges = self._exchanges(group, gauge=None, seed=0, watch=None)
         if len(exchanges.racks().members) == 1:
+            store.close()
             exchanges.make_equal()
             if group.rank == 0:
                 line = f"all workers are in one rack, so {self.policy.spec} is {inner.spec}"

@@ -12,7 +12,7 @@ is kept back.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -90,7 +90,18 @@ class AveragingExchange:
             self._average([(name, tensor) for name, tensor, _, _ in replica.tensors()])
         else:
             self._average_deltas(make_reducer, outer=outer or {})
+            replica.held_by(self)
             self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors() if kind == "buffer"])
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """The replica is what there is of the shared state between two averagings."""
+        return nullcontext()
+
+    def replaced(self) -> None:
+        """How far the replica has come counts from here."""
+        for mean in self._means:
+            if isinstance(mean, DeltaMean):
+                mean.begin()
 
     def stand(self) -> Stand | None:
         """A worker's own steps are in its replica, and those of all up to the last averaging that was merged."""
@@ -239,6 +250,7 @@ class AveragingExchange:
 
     def close(self) -> None:
         """Forget what is under way."""
+        self._replica.held_by(None)
         self._pending = None
         if self._records is not None and self._latest is not None:
             self._records.close(self._latest.clock)

@@ -4,17 +4,31 @@ import hashlib
 import inspect
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.layout import TensorKind
 
-__all__ = ["Buckets", "Replica", "State", "all_finite", "parameters_sha256"]
+__all__ = ["Buckets", "Holder", "Replica", "State", "all_finite", "parameters_sha256"]
 
 State = dict[str, torch.Tensor]
 """Tensors by name: parameters and buffers, detached, on the CPU."""
+
+
+class Holder(Protocol):
+    """An exchange that keeps something of the shared state elsewhere than in the replica."""
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Within, the replica is the shared state."""
+        ...
+
+    def replaced(self) -> None:
+        """The replica has been set, on every worker alike: let the shared state be that."""
+        ...
 
 
 class Replica:
@@ -57,8 +71,40 @@ class Replica:
         if len(missing) == len(self.parameters):
             raise TaskError("the optimizer holds none of the model's parameters; build it from model.parameters()")
         self._group_of = {name: group_of.get(id(p), -1) for name, p in self.parameters.items()}
+        self._holder: Holder | None = None
         self._held_still = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self._num_held = self._num_in_optimizer()
+
+    def held_by(self, holder: Holder | None) -> None:
+        """From here on something of the shared state is kept there; None for nowhere."""
+        self._holder = holder
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Within, the replica is the shared state: of the servers where they have it, else as it is."""
+        return nullcontext() if self._holder is None else self._holder.gathered()
+
+    def replaced(self) -> None:
+        """The replica has been set, on every worker alike, and no step has been made."""
+        if self._holder is not None:
+            self._holder.replaced()
+
+    def options(self) -> list[dict[str, Any]]:
+        """The optimizer's options, group by group, numbers as Python's own (a schedule may set one of NumPy's)."""
+        return [
+            {key: _plain(value) for key, value in group.items() if key != "params"}
+            for group in self.optimizer.param_groups
+        ]
+
+    @contextmanager
+    def optimizer_state_aside(self) -> Iterator[None]:
+        """With no state in the optimizer; what was there before comes back afterwards."""
+        before = dict(self.optimizer.state)
+        self.optimizer.state.clear()
+        try:
+            yield
+        finally:
+            self.optimizer.state.clear()
+            self.optimizer.state.update(before)
 
     def _num_in_optimizer(self) -> int:
         return sum(len(group["params"]) for group in self.optimizer.param_groups)
@@ -172,6 +218,12 @@ class Replica:
             yield
         finally:
             self.load(own)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:

@@ -163,13 +163,17 @@ class DeltaMean:
         self.kept_back = False
         self.refused = False
         self.sent_finite = True
-        self._base = _flat(named)
+        self.begin()
         self._reducer = reducer
         self._outer = outer
         self._num_steps = 0
         self._group = group
         self._own = self._mean = torch.empty(0)
         self._pending: PendingDelta | None = None
+
+    def begin(self) -> None:
+        """Count from the tensors as they are now."""
+        self._base = _flat(self.named)
 
     def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
         """Begin the mean of the tensors as they are now."""

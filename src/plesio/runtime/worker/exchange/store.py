@@ -10,8 +10,8 @@ way that the replica has come since the last pull. Tensors without a gradient ar
 back that changed. NaN and infinity are looked for before anything is sent.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,7 @@ class StoreExchange:
         self._fetched_snapshots = len(client.snapshots())
         # Where the servers step, the replica's own optimizer may never do; a scheduler would take that for a mistake.
         replica.optimizer._opt_called = True  # type: ignore[attr-defined]
+        replica.held_by(self)
 
     @property
     def halted(self) -> bool:
@@ -114,6 +115,17 @@ class StoreExchange:
         Raises:
             ExchangeError: The servers cannot run the replica's optimizer.
         """
+        self._offer(again=False)
+
+    def replaced(self) -> None:
+        """Have the servers begin from the replica as it is now, unless another worker's updates are there already.
+
+        Then they have it already: every worker does this before its first step.
+        """
+        self._offer(again=True)
+        self._begin_delta()
+
+    def _offer(self, *, again: bool) -> None:
         optimizer = None
         states: list[Table | None] = [None for _ in self._layout.servers]
         tensors: list[list[torch.Tensor]] = [[] for _ in self._layout.servers]
@@ -129,6 +141,7 @@ class StoreExchange:
                 update=self._policy.update,
                 optimizer=optimizer,
                 state=states[server],
+                again=again,
             )
             for server in range(len(self._layout.servers))
         ]
@@ -147,12 +160,27 @@ class StoreExchange:
         self._merge(replies)
         if self._policy.update == "gradient":
             self._replica.optimizer.state.clear()
-            for server, reply in enumerate(replies):
-                payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server) :])
-                pieces = self._pieces(server)
-                write_state(self._replica.optimizer, pieces, table=reply.state or [], payload=payload)
-            self._replica.sparse_momentum()
+            self._write_optimizer(replies)
         self._timeline.communicate(begun_s, self._timeline.now_s(), clock=self._clock)
+
+    def _write_optimizer(self, replies: Sequence[Reply]) -> None:
+        for server, reply in enumerate(replies):
+            payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server) :])
+            write_state(self._replica.optimizer, self._pieces(server), table=reply.state or [], payload=payload)
+        self._replica.sparse_momentum()
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """With what the servers hold now in the replica, the optimizer's state too where they step it."""
+        replies = self._client.shared(snapshot=None, optimizer=True)
+        state = self._replica.state()
+        self._write(state, replies)
+        with ExitStack() as inside:
+            inside.enter_context(self._replica.loaded(state))
+            if self._policy.update == "gradient":
+                inside.enter_context(self._replica.optimizer_state_aside())
+                self._write_optimizer(replies)
+            yield
 
     def begin(self, clock: int) -> None:
         """Take the shared state over and begin at ``clock``."""
@@ -297,6 +325,9 @@ class StoreExchange:
         self._version = min(reply.version for reply in replies)
         self._credit = min(reply.credit for reply in replies)
         self._halted = any(reply.halted for reply in replies)
+        self._begin_delta()
+
+    def _begin_delta(self) -> None:
         if self._policy.update == "delta":
             self._base = {name: p.detach().clone() for name, p in self._replica.parameters.items()}
 
@@ -339,5 +370,6 @@ class StoreExchange:
 
     def close(self) -> None:
         """Forget what is held back."""
+        self._replica.held_by(None)
         self._gradients.clear()
         self._base.clear()

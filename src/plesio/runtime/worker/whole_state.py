@@ -1,0 +1,42 @@
+"""What `Session.state_dict` gives: the model's and the optimizer's state as torch's own objects have and take them."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from plesio.core.errors import DataError
+from plesio.runtime.worker.exchange.replica import Replica
+
+__all__ = ["load_state", "state_of_run"]
+
+SCHEMA_VERSION = 1
+
+
+def state_of_run(replica: Replica, *, policy: str, clock: int, num_workers: int) -> dict[str, Any]:
+    """Copies of the state that all workers share, wherever it is kept, and what run it is of."""
+    with replica.whole():
+        optimizer = deepcopy(replica.optimizer.state_dict())
+        model = deepcopy(replica.model.state_dict())
+    for group, options in zip(optimizer["param_groups"], replica.options(), strict=True):
+        group.update(options)
+    run = {"schema": SCHEMA_VERSION, "policy": policy, "clock": clock, "num_workers": num_workers}
+    return {"model": model, "optimizer": optimizer, "plesio": run}
+
+
+def load_state(replica: Replica, state: Mapping[str, Any]) -> None:
+    """Go on from what `state_of_run` gave.
+
+    Raises:
+        DataError: It is none, or of another model or optimizer.
+    """
+    run = state.get("plesio")
+    if not isinstance(run, Mapping) or run.get("schema") != SCHEMA_VERSION:
+        raise DataError("this is no state that session.state_dict() of this version of Plesio gave")
+    try:
+        replica.model.load_state_dict(state["model"])
+        replica.optimizer.load_state_dict(deepcopy(state["optimizer"]))
+    except (KeyError, RuntimeError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"the state is of another model or optimizer: {reason}") from error
+    replica.sparse_momentum()
+    replica.replaced()
