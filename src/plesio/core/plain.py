@@ -9,7 +9,9 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from typing import Any
 
-__all__ = ["recall", "remember"]
+import numpy as np
+
+__all__ = ["own_numbers", "recall", "remember"]
 
 _KIND = "kind of part"
 
@@ -38,6 +40,22 @@ def recall(part: object, values: dict[str, Any], *, inner: Collection[type] = ()
     known = {kind.__name__: kind for kind in inner}
     for name, value in values.items():
         setattr(part, name, _back(value, known))
+
+
+def own_numbers(value: Any) -> Any:
+    """``value`` with Python's numbers in place of NumPy's, in lists and tables too: a file of plain values takes these.
+
+    >>> import numpy as np
+    >>> own_numbers({"lr": np.float64(0.5), "lrs": [np.int64(3), (np.float32(0.25), "text")]})
+    {'lr': 0.5, 'lrs': [3, (0.25, 'text')]}
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        return {key: own_numbers(one) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(own_numbers(one) for one in value)
+    return value
 
 
 def _names(part: object) -> Iterator[str]:

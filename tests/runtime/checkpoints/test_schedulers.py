@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -18,6 +19,9 @@ from plesio.runtime.worlds.virtual.job import VirtualJob
 SCHEDULERS = {
     "chained": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
     "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4),
+    "of NumPy's numbers": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda epoch: np.float64(0.5) ** epoch
+    ),
     "composed": lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
         optimizer,
         [torch.optim.lr_scheduler.ConstantLR(optimizer, 0.1, 1), torch.optim.lr_scheduler.StepLR(optimizer, 1)],

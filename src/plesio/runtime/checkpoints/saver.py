@@ -10,6 +10,7 @@ what it has written leaves a checkpoint that is never committed; the one before 
 
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ import msgspec
 import torch
 
 from plesio.core.errors import ConfigError, DataError
+from plesio.core.plain import own_numbers
 from plesio.protocol.figures import Report
 from plesio.protocol.to_worker import Books
 from plesio.runtime.checkpoints import tensors, worker
@@ -40,6 +42,8 @@ AWAIT_S = 600.0
 FAILED_AWAIT_S = 2.0
 """The same where the run has failed: who lives has written by then, or is slow, and the checkpoint before stands."""
 _LOOK_S = 0.02
+NICENESS = 5
+"""Of the thread that writes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +96,7 @@ class CheckpointSaver:
         own = {
             "stand": _plain(stand),
             "random": worker.random_states(),
-            "registered": {name: one.state_dict() for name, one in self.registered.items()},
+            "registered": {name: own_numbers(one.state_dict()) for name, one in self.registered.items()},
             "session": self._session(),
             "report": asdict(self.report()),
             **worker.own_state(self.replica, optimizer=stand.own_optimizer),
@@ -188,8 +192,9 @@ class _Writing:
     """Where this worker leads."""
 
     def run(self) -> None:
-        """Write, and commit where this worker leads."""
+        """Write, and commit where this worker leads; what trains goes first."""
         try:
+            os.setpriority(os.PRIO_PROCESS, 0, NICENESS)  # on Linux 0 is this thread alone
             self._write()
             if self.books is not None:
                 self._commit(self.books)
@@ -200,13 +205,10 @@ class _Writing:
         rank = self.saver.rank
         self.part.mkdir(parents=True, exist_ok=True)
         name = worker.name_of(rank)
-        worker.write(self.part / name, self.own)
-        names = [name]
+        files = {name: worker.write(self.part / name, self.own)}
         if self.share is not None:
-            self.share.write(self.part)
-            names += [path.name for path in self.part.glob(f"__{self.share.number}_*")]
+            files |= self.share.write(self.part)
         said = self.part / f"said-{rank}.part"
-        files = {name: written(self.part / name) for name in names}
         said.write_bytes(msgspec.json.encode(_Said(files=files, report=Report(**self.own["report"]))))
         flush(said)
         said.rename(self._said(rank))

@@ -11,18 +11,22 @@ without Plesio:
 An entry of a table of values beside tensors (a learning rate, a flag) is written by worker 0.
 """
 
+import io
+import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
 from plesio.core.errors import DataError
+from plesio.runtime.checkpoints.folder import HashedFile, Written
 from plesio.runtime.checkpoints.reading import StateDict
 from plesio.runtime.worker.exchange.replica import Replica
 
@@ -127,14 +131,20 @@ class Share:
             for name, value in flat.items()
         }
 
-    def write(self, path: Path) -> None:
-        """Write it into the checkpoint's folder, on the disk when this returns, and beside it what `finish` needs."""
-        writer = FileSystemWriter(path, single_file_per_rank=True, sync_files=True)
+    def write(self, path: Path) -> dict[str, Written]:
+        """Write it into the checkpoint's folder, on the disk when this returns, and beside it what `finish` needs.
+
+        Returns:
+            The files, by name.
+        """
+        writer = FileSystemWriter(path, single_file_per_rank=True, sync_files=False)
+        writer.fs = files = _HashedFiles()
         writer.set_up_storage_writer(is_coordinator=True)
         plans = writer.prepare_global_plan(self._plans)
         plan: SavePlan = self._planner.finish_plan(plans[self.number])
         results = writer.write_data(plan, self._planner).value()
         (path / _results_name(self.number)).write_bytes(pickle.dumps(results))
+        return files.written
 
     def finish(self, path: Path) -> None:
         """Write what is common to all shares, when all are there."""
@@ -144,6 +154,21 @@ class Share:
         writer.finish(self._metadata, [pickle.loads(result.read_bytes()) for result in results])
         for result in results:
             result.unlink()
+
+
+class _HashedFiles(FileSystem):
+    """Files that are flushed, and of which the SHA-256 is taken, as they are written."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, Written] = {}
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        """A file to write."""
+        assert mode == "wb", mode
+        with HashedFile(Path(path)) as file:
+            yield file
+        self.written[Path(path).name] = file.written
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

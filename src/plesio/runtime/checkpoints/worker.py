@@ -5,13 +5,13 @@ Where workers step by themselves each has an optimizer's state of its own; under
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
 
 from plesio.core.errors import DataError
-from plesio.runtime.checkpoints.folder import flush
+from plesio.runtime.checkpoints.folder import HashedFile, Written
 from plesio.runtime.checkpoints.tensors import load_optimizer_state, state_of
 from plesio.runtime.worker.exchange.replica import Replica
 
@@ -23,10 +23,11 @@ def name_of(worker: int) -> str:
     return f"worker-{worker}.pt"
 
 
-def write(path: Path, values: dict[str, Any]) -> None:
+def write(path: Path, values: dict[str, Any]) -> Written:
     """Write a worker's values, on the disk when this returns."""
-    torch.save(values, path)
-    flush(path)
+    with HashedFile(path) as file:
+        torch.save(values, cast(IO[bytes], file))
+    return file.written
 
 
 def read(path: Path) -> dict[str, Any]:

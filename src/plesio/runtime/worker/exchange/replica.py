@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from plesio.core.errors import TaskError
+from plesio.core.plain import own_numbers
 from plesio.runtime.parameters.layout import TensorKind
 
 __all__ = ["Buckets", "Holder", "Replica", "State", "all_finite", "parameters_sha256"]
@@ -91,7 +91,7 @@ class Replica:
     def options(self) -> list[dict[str, Any]]:
         """The optimizer's options, group by group, numbers as Python's own (a schedule may set one of NumPy's)."""
         return [
-            {key: _plain(value) for key, value in group.items() if key != "params"}
+            {key: own_numbers(value) for key, value in group.items() if key != "params"}
             for group in self.optimizer.param_groups
         ]
 
@@ -218,12 +218,6 @@ class Replica:
             yield
         finally:
             self.load(own)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_plain, value))
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
