@@ -290,6 +290,7 @@ class Job:
         """
         rank = members.index(self.place.rank)
         self._destroy_process_group()
+        self._exit.callback(self._destroy_process_group)
         self._group = None
         host, _, port = at.rpartition(":")
         store: Store | None = self._meeting
