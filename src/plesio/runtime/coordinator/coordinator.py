@@ -79,7 +79,7 @@ from plesio.runtime.coordinator.agreement import disagreement
 from plesio.runtime.coordinator.arrivals import Arrivals
 from plesio.runtime.coordinator.ledger import Ledger, World
 from plesio.runtime.coordinator.members import Member, Members, lease_s
-from plesio.runtime.coordinator.newcomers import AT_ITS_END, Newcomers
+from plesio.runtime.coordinator.newcomers import AT_ITS_END
 from plesio.runtime.coordinator.regroupings import Regroupings
 from plesio.runtime.coordinator.reviews import Reviews
 from plesio.runtime.coordinator.sampling import Sampling
@@ -150,12 +150,10 @@ class Coordinator:
         )
         passed = self._checkpoints.passed
         self._reviews = Reviews(self._members, policy=policy, ledger=self.ledger, passed=passed, decide=self._decide)
-        elastic = elastic and policy.exchange == "collective"
-        self._newcomers = Newcomers(self._members, policy=policy, ledger=self.ledger, elastic=elastic)
         self._regroupings = Regroupings(
             self._members,
             self._stage,
-            newcomers=self._newcomers,
+            policy=policy,
             elastic=elastic,
             ledger=self.ledger,
             trace=self.trace,
@@ -185,9 +183,8 @@ class Coordinator:
     @classmethod
     def of(cls, join: Join, *, clock: Clock, world: World) -> Self:
         """The coordinator of the run that its first worker describes."""
-        policy = parse_policy(join.policy)
         return cls(
-            policy,
+            policy := parse_policy(join.policy),
             info=join.info,
             expected=range(join.num_workers),
             num_servers=join.num_servers,
@@ -259,18 +256,16 @@ class Coordinator:
 
     def _join(self, worker: int, join: Join, *, now_s: float) -> list[Effect]:
         """A worker asks to take part; it is told `Start` when the run starts, or at once when it runs already."""
-        late = worker not in self.expected
-        if late and self.state == "gathering" and not self._start_failed:
-            return self._newcomers.come_early(worker, join)
+        if (late := worker not in self.expected) and self.state == "gathering" and not self._start_failed:
+            return self._regroupings.newcomers.come_early(worker, join)
         problem = disagreement(join, policy=self.policy, layout=self._layout, saving=self._saving, late=late)
         meets = self.state == "running" and self.policy.exchange == "collective"
-        problem = self._newcomers.come(worker, join) if meets and problem is None else problem
+        problem = self._regroupings.newcomers.come(worker, join) if meets and problem is None else problem
         if problem is not None:
             return self._reject(worker, problem, now_s=now_s)
         if meets:
             return [self._start(worker, clock=0, now_s=now_s)]
-        if worker == 0:
-            self.ledger.environment = join.environment
+        self.ledger.environment = join.environment if worker == 0 else self.ledger.environment
         self._members[worker] = Member(heard_s=now_s, rack=join.rack)
         if self._start_failed:
             return [Tell(worker=worker, message=Failed(message=self.error or ""))]
@@ -293,7 +288,7 @@ class Coordinator:
         effects = self._admit(self.expected, now_s=now_s, known=steer is not None)
         if steer is not None:
             self._stage.steer(steer)
-        for worker, join in self._newcomers.early():
+        for worker, join in self._regroupings.newcomers.early():
             effects += self._join(worker, join, now_s=now_s)
         return effects
 
@@ -320,8 +315,8 @@ class Coordinator:
         return effects + [self._start(worker, clock=self._members[worker].clock, now_s=now_s) for worker in workers]
 
     def _start(self, worker: int, *, clock: int, now_s: float) -> Tell:
-        start = Start(clock=clock, elapsed_s=now_s - self.started_s, workers=self.expected)
-        return Tell(worker=worker, message=start)
+        elapsed_s = now_s - self.started_s
+        return Tell(worker=worker, message=Start(clock=clock, elapsed_s=elapsed_s, workers=self.expected))
 
     def _leave(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker has trained all it will; it is told `MayLeave`, the one that evaluates when all have left."""
@@ -345,14 +340,12 @@ class Coordinator:
 
     def lose(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker is known to be gone."""
-        self._newcomers.forget(worker)
+        self._regroupings.newcomers.forget(worker)
         if not self.is_live(worker):
             return []
         mates = self._members.mates(worker)
-        meets = self._stage.exchange == "collective"
-        fatal = (meets and not self._regroupings.possible) or bool(
-            mates and self._members.all_doomed_but(worker, *mates)
-        )
+        meets = self._stage.exchange == "collective" and not self._regroupings.possible
+        fatal = meets or bool(mates and self._members.all_doomed_but(worker, *mates))
         self.ledger.lost.append(worker)
         self.trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
         if fatal and not self._members[worker].leaving:
@@ -392,12 +385,10 @@ class Coordinator:
 
     def _remove(self, worker: int) -> list[Effect]:
         self._members[worker].live = False
-        if not self.live:
-            self.state = "ended"
+        self.state = self.state if self.live else "ended"
         if self.state == "gathering":
             return self._fail_start(f"worker {worker} was gone before the run began")
-        refused = [] if self.live else self._newcomers.refuse(AT_ITS_END)
-        return refused + self._members.answer_leaving()
+        return self._members.answer_leaving() if self.live else self._regroupings.newcomers.refuse(AT_ITS_END)
 
     def excuse(self, busy_s: float) -> None:
         """The server did not listen for so long (it loaded torch, applied an update): that is nobody's silence."""

@@ -23,7 +23,7 @@ Invariant: while workers gather or stop, those that stand are live, and one that
 from typing import Literal, Protocol
 
 from plesio.core.trace import TraceWriter
-from plesio.policies import Joined, Pause
+from plesio.policies import Joined, Pause, Policy
 from plesio.policies.steered import NEVER
 from plesio.protocol.effects import Effect, Tell
 from plesio.protocol.positions import common_clock
@@ -55,7 +55,7 @@ class Regroupings:
     Args:
         members: Who takes part.
         stage: The one that the run is in.
-        newcomers: Who waits to take part.
+        policy: The run's.
         elastic: Whether workers go on without one that is lost.
         ledger: Told who goes on, and from which samples.
         trace: Told that too.
@@ -68,7 +68,7 @@ class Regroupings:
         members: Members,
         stage: Stage,
         *,
-        newcomers: Newcomers,
+        policy: Policy,
         elastic: bool,
         ledger: Ledger,
         trace: TraceWriter,
@@ -77,8 +77,9 @@ class Regroupings:
     ) -> None:
         self._members = members
         self._stage = stage
-        self._newcomers = newcomers
-        self._elastic = elastic
+        self._elastic = elastic and policy.exchange == "collective"
+        self.newcomers = Newcomers(members, policy=policy, ledger=ledger, elastic=self._elastic)
+        """Who waits to take part."""
         self._ledger = ledger
         self._trace = trace
         self._resume = resume
@@ -118,8 +119,8 @@ class Regroupings:
     def hear(self, worker: int, message: Cut | Regrouped | Holding, *, now_s: float) -> list[Effect]:
         """A worker says where it stands or which step it is in, or that it is in the new group."""
         match message:
-            case Cut() if worker in self._newcomers:
-                self._newcomers.is_ready(worker, message)
+            case Cut() if worker in self.newcomers:
+                self.newcomers.is_ready(worker, message)
                 return self._make_room(now_s=now_s)
             case Cut():
                 return self.cut_off(worker, message, now_s=now_s)
@@ -190,12 +191,12 @@ class Regroupings:
 
     def leaving(self) -> list[Effect]:
         """A worker has trained all it will, and so will the others: those who would join come too late."""
-        return [*self._newcomers.refuse(AT_ITS_END), *self._call_off()]
+        return [*self.newcomers.refuse(AT_ITS_END), *self._call_off()]
 
     def entered_store(self, *, now_s: float) -> list[Effect]:
         """The workers have gone to the store before they came to where they would have stopped."""
         effects = self._call_off()
-        return effects + self._make_room(now_s=now_s) if self._newcomers.ready else effects
+        return effects + self._make_room(now_s=now_s) if self.newcomers.ready else effects
 
     def _go_on(self, *, now_s: float) -> list[Effect]:
         """If all stand, they are told of the new group, or that there can be none."""
@@ -230,7 +231,7 @@ class Regroupings:
     def _take_in(self, *, now_s: float) -> list[Effect]:
         """Those who are ready to join are members."""
         effects: list[Effect] = []
-        for worker, rack, cut in self._newcomers.take():
+        for worker, rack, cut in self.newcomers.take():
             self._members[worker] = Member(heard_s=now_s, rack=rack)
             self._stand[worker] = cut
             self._trace.event("join", at_s=now_s, clock=0, worker=worker)
@@ -240,11 +241,11 @@ class Regroupings:
     def _give_up(self, text: str) -> list[Effect]:
         self._phase = "going on"
         lost = Lost(workers=(), fatal=True, error=text)
-        return [*self._newcomers.refuse(text), *(Tell(worker=worker, message=lost) for worker in self._group)]
+        return [*self.newcomers.refuse(text), *(Tell(worker=worker, message=lost) for worker in self._group)]
 
     def validate(self) -> None:
         """Raise AssertionError when the invariant of the module's head does not hold."""
-        self._newcomers.validate()
+        self.newcomers.validate()
         if self._phase in ("stopping", "gathering"):
             group = set(self._group)
             assert self._stand.keys() <= set(self._members.live), (self._stand, group)
