@@ -26,7 +26,11 @@ def run(
     workers: Annotated[int, typer.Option("--workers", "-n", metavar="N", help="Processes to start.")] = 1,
     join: Annotated[
         str | None,
-        typer.Option("--join", metavar="HOST:PORT", help="Add workers to a running job, which take over its state; it printed this address."),
+        typer.Option(
+            "--join",
+            metavar="HOST:PORT",
+            help="Add workers to a running job, which take over its state; it printed this address.",
+        ),
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Port of the job's store; 0 is any free one.")] = 0,
     checkpoint: Annotated[
