@@ -264,3 +264,11 @@ def test_whoever_comes_and_goes_the_run_ends_and_each_sample_counts_once(policy:
         assert all(worker.parameters == workers[0].parameters for worker in workers), "replicas differ"
     left_out = [int(line.split()[0]) for line in result.fallbacks if "that a lost worker had not handed in" in line]
     assert result.samples + sum(left_out) == LOOPS * NUM_SAMPLES
+
+
+@pytest.mark.parametrize("policy", ["ssp:2", "asp", "switch:bsp/asp@6"])
+def test_checkpoints_are_taken_after_a_loss_on_the_store(policy: str, tmp_path: Path) -> None:
+    simulation = run(policy, lose(1, at_s=0.25), checkpoint=tmp_path)
+    assert_went_on(simulation, lost=[1], joined=0)
+    latest = max(tmp_path.glob("step-*/manifest.json"))
+    assert '"workers":[0,2]' in latest.read_text().replace(" ", "").replace("\n", "")
