@@ -328,11 +328,6 @@ def test_a_bad_flag_is_blamed_on_the_flag(tmp_path: Path):
             f"count = 4\n{fault()[:-1]}, {fault(at='2 s')[10:]}",
             "workers: worker 1 is lost twice; one that joins has the next free rank",
         ),
-        (
-            "count = 4",
-            'count = 4\nfaults = [{ at = "1 s", kind = "join" }]',
-            "no worker can join under bsp, whose exchange is a collective; use a policy on the store",
-        ),
         ("count = 4", 'count = 4\nfailures = { mtbf = "0 s" }', "workers.failures: mtbf is 0 s; write more than 0"),
         ("count = 4", "count = 4\nfailures = { shape = 1.0 }", "workers.failures.mtbf is missing"),
         (

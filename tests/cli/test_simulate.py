@@ -133,7 +133,6 @@ def test_a_collective_that_loses_a_worker_is_finished_by_the_others(what: str, t
         ("--lose 2@1", '--lose: "1" is not a duration'),
         ("--lose 9@1s", "there is no worker 9 to lose at 1 s: 4 have begun"),
         ("--join soon", '--join: "soon" is not a duration'),
-        ("--join 1s --policy bsp", "no worker can join under bsp"),
         ("--join 1s --policy hier:bsp/ssp:4", "no worker can join under hier:bsp/ssp:4"),
         ("--slow 4:1", '--slow "4:1": there is no rank 4'),
         ("--cluster 4x1gb", '--cluster: unknown cluster "4x1gb"; did you mean "4x1gbe"?'),

@@ -3,8 +3,9 @@
     python fault_worker.py POLICY FOLDER PLAN
 
 or `train` in a process of a `LocalJob`. PLAN is JSON: {"fault": "kill" | "stop" | "hold" | "nan" | "nan_grad" | "wait",
-"rank": r, "step": k, "step_s": seconds per step, "epochs": n, "elastic": false}. "wait" trains until a worker that
-joined late has made a step, "stop" sleeps as with Ctrl-Z, "hold" holds the interpreter's lock for three leases.
+"rank": r, "step": k, "step_s": seconds per step, "epochs": n, "elastic": false, "await": true}. "wait" trains until a
+worker that joined late has made a step, and so does "await" in a collective, where all must leave at the same step;
+"stop" sleeps as with Ctrl-Z, "hold" holds the interpreter's lock for three leases.
 Writes FOLDER/rank-R.json: {"error": ..., "message": ..., "ranks": ..., "visited": [...], "clock": ...}.
 """
 
@@ -66,11 +67,15 @@ def train(*, policy: str, folder: Path, plan: dict[str, Any]) -> bool:
                     time.sleep(plan.get("step_s", 0.0))
                     before = session.clock
                     session.step(loss)
+                    outcome["cut_off"] = int(outcome.get("cut_off", 0)) + (session.clock == before)
                     if session.clock > before:  # a step that was cut off does not count
                         visited += number.tolist()
                     if step == plan.get("step", 0) + 3:
                         (folder / f"went-on-{rank}").touch()
                     (folder / ("started" if rank < int(os.environ["WORLD_SIZE"]) else "joined")).touch()
+                joined = folder / "joined"
+                if plan.get("await") and session.evaluate(lambda: float(joined.exists())):  # noqa: B023
+                    break
             session.finish(lambda: float((model(inputs) - data.tensors[1]).square().mean()))
             outcome["clock"] = session.clock
             outcome["digest"] = hashlib.sha256(

@@ -132,15 +132,14 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _joins_are_possible(self) -> Self:
-        """A collective that somebody joins is refused; one that has lost a worker is over before anybody can."""
+        """Racks that share the store let nobody in, nor does a collective whose workers form no new group."""
         first = min(self.workers.faults, key=lambda fault: fault.at, default=None)
         if first is not None and first.kind == "join":
             for policy in self.policies:
-                if policy.has_collectives:
-                    raise ValueError(
-                        f"no worker can join under {policy.spec}, whose exchange is a collective; "
-                        "use a policy on the store (ssp, asp, or exchange=store)"
-                    )
+                if policy.racks_share_store:
+                    raise ValueError(f"no worker can join under {policy.spec}, whose racks share the store")
+                if policy.has_collectives and not self.run.elastic:
+                    raise ValueError(f"no worker can join under {policy.spec} with elastic = false")
         return self
 
     @property

@@ -26,7 +26,11 @@ def run(
     workers: Annotated[int, typer.Option("--workers", "-n", metavar="N", help="Processes to start.")] = 1,
     join: Annotated[
         str | None,
-        typer.Option("--join", metavar="HOST:PORT", help="Add workers to a running job; it printed this address."),
+        typer.Option(
+            "--join",
+            metavar="HOST:PORT",
+            help="Add workers to a running job, which take over its state; it printed this address.",
+        ),
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Port of the job's store; 0 is any free one.")] = 0,
     checkpoint: Annotated[
@@ -49,7 +53,8 @@ def run(
     """Run a training script in N local processes.
 
     They get torchrun's variables, so plesio.join() and torch.distributed find each other. When a worker fails the
-    others go on. Ctrl-C stops them all. Checkpoints are for scripts whose plesio.join() says nothing of them. With
+    others go on, and more can join at any time, under any policy but hier:bsp/ssp (--join, with the same script and
+    arguments). Ctrl-C stops them all. Checkpoints are for scripts whose plesio.join() says nothing of them. With
     --restarts, a run whose workers have all failed goes on from its last checkpoint; one that was refused does not.
     """
     from plesio.runtime.checkpoints.setting import CheckpointSetting

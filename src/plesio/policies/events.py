@@ -197,8 +197,16 @@ class Ready(_Tagged, frozen=True, kw_only=True):
 class Pause(_Tagged, frozen=True, kw_only=True):
     """All are to stand still together, as soon as they can, and to go on as they were; only under a changing policy.
 
-    At that moment nothing is on its way and all replicas are equal: it is when a checkpoint is taken (`Steer.save`).
+    At that moment nothing is on its way and all replicas are equal: it is when a checkpoint is taken (`Steer.save`),
+    and when those who have come to a stage on the store are taken in.
+
+    Attributes:
+        reason: What for, in a sentence.
     """
+
+    omits: ClassVar[tuple[str, ...]] = ("reason",)
+
+    reason: str = "a checkpoint is taken"
 
 
 class Resumed(_Tagged, frozen=True, kw_only=True):

@@ -144,6 +144,7 @@ class SteeredMachine:
         "_inner",
         "_live",
         "_metric",
+        "_pause_for",
         "_pausing",
         "_policy",
         "_ready",
@@ -174,6 +175,7 @@ class SteeredMachine:
         """Of each worker that another speaks for in this stage, that one."""
         self._pausing = False
         """All are to stand still, and have not yet."""
+        self._pause_for = ""
         self._review, self._holds = director.next_review(clock)
         self._reviews: dict[int, Reviewed] = {}
         self._metric: float | None = None
@@ -200,15 +202,15 @@ class SteeredMachine:
             case Evaluated(metric=metric):
                 self._metric = metric
                 return ()
-            case Pause():
-                self._pausing = True
+            case Pause(reason=reason):
+                self._pausing, self._pause_for = True, reason
                 return self._stop_to_pause()
 
     def _stop_to_pause(self) -> tuple[Action, ...]:
         """End the stage on the store that is at work, if all are to stand still and it does not end anyway."""
         if not self._pausing or self._inner is None or self._coming is not None:
             return ()
-        return self._stop(Course(policy=self._policy, reason="a checkpoint is taken"))
+        return self._stop(Course(policy=self._policy, reason=self._pause_for))
 
     def _join(self, event: Joined) -> tuple[Action, ...]:
         worker = event.worker

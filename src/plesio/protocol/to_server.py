@@ -24,6 +24,7 @@ __all__ = [
     "FromWorker",
     "Goodbye",
     "Heartbeat",
+    "Holding",
     "Join",
     "LeaseRequest",
     "Leave",
@@ -237,15 +238,31 @@ class Standing(Message, frozen=True, kw_only=True, tag=26):
 
 
 class Cut(Message, frozen=True, kw_only=True, tag=40):
-    """The collective that this worker was in cannot go on. Answered with `Regroup`, when all of them have said so.
+    """This worker stands, and is ready to form a group. Answered with `Regroup`, when all of them have said so.
 
     Attributes:
-        position: Where the worker stands; None if it has no state to give.
+        position: Where it stands; None if it has no state to give: it joins.
         meeting: Where it would have the others meet, if it comes to lead.
+        agreed: It has stopped where all have agreed to; if not, its collective could not go on.
     """
+
+    omits: ClassVar[tuple[str, ...]] = ("agreed",)
 
     position: Position | None
     meeting: str
+    agreed: bool = False
+
+
+class Holding(Message, frozen=True, kw_only=True, tag=46):
+    """The answer to `Hold`.
+
+    Attributes:
+        generation: That of the `Hold`.
+        begun: The last step that this worker has begun, or may have.
+    """
+
+    generation: int
+    begun: int
 
 
 class Regrouped(Message, frozen=True, kw_only=True, tag=41):
@@ -308,6 +325,7 @@ FromWorker = (
     | SaveRequest
     | Cut
     | Regrouped
+    | Holding
     | Goodbye
 )
 """What a worker says while it takes part."""

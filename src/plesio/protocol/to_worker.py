@@ -16,6 +16,7 @@ __all__ = [
     "Entered",
     "Expelled",
     "Failed",
+    "Hold",
     "Lease",
     "Lost",
     "MayLeave",
@@ -26,6 +27,7 @@ __all__ = [
     "RunEnded",
     "Start",
     "Steering",
+    "Stop",
     "ToWorker",
     "Turn",
     "UpdateRefused",
@@ -80,6 +82,30 @@ class Regrouping(Message, frozen=True, kw_only=True, tag=42):
     urgent: ClassVar[bool] = True
 
     generation: int
+
+
+class Hold(Message, frozen=True, kw_only=True, tag=44):
+    """Somebody waits to join: begin no further step before `Stop` is there. Answered with `Holding`.
+
+    Attributes:
+        generation: Of the group that is to be formed.
+    """
+
+    urgent: ClassVar[bool] = True
+
+    generation: int
+
+
+class Stop(Message, frozen=True, kw_only=True, tag=45):
+    """Where all stop for those who wait to join: each stands (`Cut`) when it has made this step.
+
+    Attributes:
+        generation: That of the `Hold`.
+        clock: The step; one that nobody comes to if all go on as they were.
+    """
+
+    generation: int
+    clock: int
 
 
 class Expelled(Message, frozen=True, kw_only=True, tag=7):
@@ -260,6 +286,8 @@ ToWorker = (
     | Lost
     | Regrouping
     | Regroup
+    | Hold
+    | Stop
     | Expelled
     | Lease
     | UpdateRefused

@@ -269,8 +269,7 @@ class Job:
 
     def meeting(self) -> str:
         """Where others could meet this worker to form a new group: a key-value store that it hosts."""
-        host = self.place.own_address()
-        self._meeting = meeting_store(host)
+        self._meeting = meeting_store(host := self.place.own_address())
         return f"{host}:{self._meeting.port}"
 
     def regroup(
@@ -290,6 +289,7 @@ class Job:
         """
         rank = members.index(self.place.rank)
         self._destroy_process_group()
+        self._exit.callback(self._destroy_process_group)
         self._group = None
         host, _, port = at.rpartition(":")
         store: Store | None = self._meeting

@@ -21,6 +21,7 @@ from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
 from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.pacing import Pacer
@@ -90,10 +91,10 @@ def join(
         PolicySpecError: The policy's text cannot be read.
         TaskError: The model has no trainable parameters, or the optimizer none of the model's.
         ExchangeError: The store's servers cannot run this optimizer.
-        ConfigError: This worker joins late, and the policy's exchange is a collective; workers disagree on racks; or
-            the checkpoint is of another run.
+        ConfigError: This worker joins late, and racks share the store; workers disagree on racks; or the checkpoint is
+            of another run.
         DataError: There are checkpoints, and none is whole.
-        TransportError: The other workers cannot be reached.
+        TransportError: The other workers cannot be reached, or the run cannot take in a worker that joins late.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 1)
@@ -154,14 +155,14 @@ class _Around:
 
 
 def _check(policy: Policy, optimizer: torch.optim.Optimizer, *, place: Place, racks: Racks) -> None:
-    """Refuse on every worker at once what the servers cannot run, and who comes too late for a collective."""
+    """Refuse on every worker at once what the servers cannot run, and who comes too late for racks on the store."""
     check_racks(racks, num_workers=place.num_workers)
     if policy.needs_server_optimizer:
         optimizer_spec(optimizer)
-    if place.late and policy.has_collectives:
+    if place.late and policy.racks_share_store:
         raise ConfigError(
-            f"no worker can join {policy.spec} while it runs: the membership of its collectives is fixed; "
-            "use a policy that is all on the store (ssp, asp, or exchange=store)"
+            f"no worker can join {policy.spec} while it runs: racks that share the store are settled at the start; "
+            "under any other policy one can"
         )
 
 
@@ -245,7 +246,7 @@ class _Run:
         with contextlib.ExitStack() as undo:
             if owns_job:
                 undo.callback(job.close)
-            resumed = self._resumed(rank=rank)
+            resumed = None if place.late else self._resumed(rank=rank)  # who joins late goes on from where the run is
             wish = Wish.of(place, racks, policy=policy.spec, by_racks=policy.goes_by_racks)
             choice = None if place.late else job.settle_racks(wish, device_type=self.replica.device_type)
             servers = job.servers(self._num_servers(num_hosts=place.num_hosts), folder=self.folder)
@@ -271,8 +272,8 @@ class _Run:
             )
             undo.pop_all()  # the world says goodbye, and lets go of the job
             try:
-                steps = StepClock()
-                exchange, sharing, recovery = Parts(
+                steps, handover = StepClock(), Handover(self.replica)
+                made = Parts(
                     self.replica,
                     policy=policy,
                     world=world,
@@ -284,23 +285,29 @@ class _Run:
                     found=None if choice is None else choice.found,
                     total_samples=total_samples,
                     on_transition=on_transition,
+                    handover=handover,
                     checkpoints=checkpoints,
                 ).make()
+                past = made.past if checkpoints is None or made.past is not None else checkpoints.past()
                 return Session(
                     self.replica,
                     policy=policy,
                     world=world,
-                    exchange=exchange,
-                    sharing=sharing,
+                    exchange=made.exchange,
+                    sharing=made.sharing,
                     steps=steps,
                     timeline=timeline,
                     pacer=self.pacer,
-                    past=None if checkpoints is None else checkpoints.past(),
+                    past=past,
                     saver=None if checkpoints is None else checkpoints.saver,
-                    recovery=recovery,
+                    recovery=made.recovery,
+                    handover=handover,
                 )
             except BaseException as error:
                 timeline.trace.close()
+                if place.late:
+                    world.withdraw()
+                    raise
                 world.close(status="failed", error=str(error), in_rack=policy.racks_share_store)
                 raise
 

@@ -18,7 +18,8 @@ The parts, each with its invariants:
     arrivals        updates on their way to the policy
     updates         which of them are whole, and what is applied
     sampling        who gets which samples, and who rests
-    regroupings     who goes on in a collective that has lost a worker
+    newcomers       who waits to join a collective
+    regroupings     who goes on in a collective that has lost a worker, or takes one in
     reviews         what workers report to a policy that adapts
     stage_changes   who stands still between two exchanges, and how it goes on
     saving          when checkpoints are due, and what of them is known here
@@ -61,6 +62,7 @@ from plesio.protocol.to_server import (
     FromWorker,
     Goodbye,
     Heartbeat,
+    Holding,
     Join,
     LeaseRequest,
     Leave,
@@ -78,6 +80,7 @@ from plesio.runtime.coordinator.agreement import disagreement
 from plesio.runtime.coordinator.arrivals import Arrivals
 from plesio.runtime.coordinator.ledger import Ledger, World
 from plesio.runtime.coordinator.members import Member, Members, lease_s
+from plesio.runtime.coordinator.newcomers import AT_ITS_END
 from plesio.runtime.coordinator.regroupings import Regroupings
 from plesio.runtime.coordinator.reviews import Reviews
 from plesio.runtime.coordinator.sampling import Sampling
@@ -144,16 +147,20 @@ class Coordinator:
             saving, remembers=remembers, members=self._members, ledger=self.ledger, recorder=self.recorder
         )
         self._stage = Stage(policy, clock=began)
-        self._updates = Updates(num_servers=num_servers, snapshot_every=snapshot_every, ledger=self.ledger)
+        self._updates = Updates(
+            self._members, num_servers=num_servers, snapshot_every=snapshot_every, ledger=self.ledger
+        )
         passed = self._checkpoints.passed
         self._reviews = Reviews(self._members, policy=policy, ledger=self.ledger, passed=passed, decide=self._decide)
         self._regroupings = Regroupings(
             self._members,
             self._stage,
-            elastic=elastic and policy.exchange == "collective",
+            policy=policy,
+            elastic=elastic,
             ledger=self.ledger,
             trace=self.trace,
             resume=self._resume,
+            decide=self._decide,
         )
         self._sampling = Sampling(self._members, self._stage, decide=self._decide)
         self._arrivals = Arrivals(
@@ -178,9 +185,8 @@ class Coordinator:
     @classmethod
     def of(cls, join: Join, *, clock: Clock, world: World) -> Self:
         """The coordinator of the run that its first worker describes."""
-        policy = parse_policy(join.policy)
         return cls(
-            policy,
+            policy := parse_policy(join.policy),
             info=join.info,
             expected=range(join.num_workers),
             num_servers=join.num_servers,
@@ -241,7 +247,7 @@ class Coordinator:
                 return self._reviews.evaluated(message, running=running, now_s=now_s)
             case Standing():
                 return self._changes.ready(worker, message, now_s=now_s) if running and self.is_live(worker) else []
-            case Cut() | Regrouped():
+            case Cut() | Regrouped() | Holding():
                 return self._regroupings.hear(worker, message, now_s=now_s)
             case Leave():
                 return self._leave(worker, now_s=now_s)
@@ -253,11 +259,16 @@ class Coordinator:
 
     def _join(self, worker: int, join: Join, *, now_s: float) -> list[Effect]:
         """A worker asks to take part; it is told `Start` when the run starts, or at once when it runs already."""
-        problem = disagreement(join, policy=self.policy, layout=self._layout, saving=self._saving)
+        if (late := worker not in self.expected) and self.state == "gathering" and not self._start_failed:
+            return self._regroupings.newcomers.come_early(worker, join)
+        problem = disagreement(join, policy=self.policy, layout=self._layout, saving=self._saving, late=late)
+        meets = self.state == "running" and self.policy.exchange == "collective"
+        problem = self._regroupings.newcomers.come(worker, join) if meets and problem is None else problem
         if problem is not None:
             return self._reject(worker, problem, now_s=now_s)
-        if worker == 0:
-            self.ledger.environment = join.environment
+        if meets:
+            return [self._start(worker, clock=0, now_s=now_s)]
+        self.ledger.environment = join.environment if worker == 0 else self.ledger.environment
         self._members[worker] = Member(heard_s=now_s, rack=join.rack)
         if self._start_failed:
             return [Tell(worker=worker, message=Failed(message=self.error or ""))]
@@ -277,10 +288,12 @@ class Coordinator:
             for member in self._members.values():
                 member.left = member.spoken_for
         steer = self._checkpoints.begin(workers=self.expected, now_s=now_s)
-        if steer is None:
-            return self._admit(self.expected, now_s=now_s)
-        self._stage.steer(steer)
-        return self._start(self.expected, now_s=now_s)
+        effects = self._admit(self.expected, now_s=now_s, known=steer is not None)
+        if steer is not None:
+            self._stage.steer(steer)
+        for worker, join in self._regroupings.newcomers.early():
+            effects += self._join(worker, join, now_s=now_s)
+        return effects
 
     def _reject(self, worker: int, message: str, *, now_s: float) -> list[Effect]:
         """The worker disagrees with the others; before the start that fails the run."""
@@ -296,23 +309,17 @@ class Coordinator:
         self.status, self.error = "failed", message
         return [Tell(worker=other, message=Failed(message=message)) for other in self.live]
 
-    def _admit(self, workers: Sequence[int], *, now_s: float) -> list[Effect]:
+    def _admit(self, workers: Sequence[int], *, now_s: float, known: bool = False) -> list[Effect]:
         effects: list[Effect] = []
         for worker in workers:
             member = self._members[worker]
-            if not member.left:
+            if not (known or member.left):
                 effects += self._decide(Joined(worker=worker, num_workers=member.num_workers), now_s=now_s)
-        return effects + self._start(workers, now_s=now_s)
+        return effects + [self._start(worker, clock=self._members[worker].clock, now_s=now_s) for worker in workers]
 
-    def _start(self, workers: Sequence[int], *, now_s: float) -> list[Effect]:
+    def _start(self, worker: int, *, clock: int, now_s: float) -> Tell:
         elapsed_s = now_s - self.started_s
-        return [
-            Tell(
-                worker=worker,
-                message=Start(clock=self._members[worker].clock, elapsed_s=elapsed_s, workers=self.expected),
-            )
-            for worker in workers
-        ]
+        return Tell(worker=worker, message=Start(clock=clock, elapsed_s=elapsed_s, workers=self.expected))
 
     def _leave(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker has trained all it will; it is told `MayLeave`, the one that evaluates when all have left."""
@@ -320,7 +327,7 @@ class Coordinator:
             return []
         effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
         self._members[worker].leaving = True
-        return effects + self._members.answer_leaving()
+        return [*effects, *self._regroupings.leaving(), *self._members.answer_leaving()]
 
     def _bye(self, worker: int, goodbye: Goodbye, *, now_s: float) -> list[Effect]:
         """A worker's session is closed."""
@@ -336,13 +343,12 @@ class Coordinator:
 
     def lose(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker is known to be gone."""
+        self._regroupings.newcomers.forget(worker)
         if not self.is_live(worker):
             return []
         mates = self._members.mates(worker)
-        meets = self._stage.exchange == "collective"
-        fatal = (meets and not self._regroupings.possible) or bool(
-            mates and self._members.all_doomed_but(worker, *mates)
-        )
+        meets = self._stage.exchange == "collective" and not self._regroupings.possible
+        fatal = meets or bool(mates and self._members.all_doomed_but(worker, *mates))
         self.ledger.lost.append(worker)
         self.trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
         if fatal and not self._members[worker].leaving:
@@ -382,11 +388,10 @@ class Coordinator:
 
     def _remove(self, worker: int) -> list[Effect]:
         self._members[worker].live = False
-        if not self.live:
-            self.state = "ended"
+        self.state = self.state if self.live else "ended"
         if self.state == "gathering":
             return self._fail_start(f"worker {worker} was gone before the run began")
-        return self._members.answer_leaving()
+        return self._members.answer_leaving() if self.live else self._regroupings.newcomers.refuse(AT_ITS_END)
 
     def excuse(self, busy_s: float) -> None:
         """The server did not listen for so long (it loaded torch, applied an update): that is nobody's silence."""
@@ -426,13 +431,11 @@ class Coordinator:
                 case Refuse():
                     effects += self._updates.refuse(action, trace=self.trace, now_s=now_s)
                 case Apply():
-                    effects += self._updates.apply(action, members=self._members, at_s=now_s - self.started_s)
-                    done = {"updates": action.updates, "weight": action.weight}
-                    self.trace.event("apply", at_s=now_s, clock=action.version, **done)
-                case Steer():
-                    if action.save and self._regroupings.stale:  # they form a new group first
+                    effects += self._updates.apply(action, trace=self.trace, now_s=now_s, began_s=self.started_s)
+                case Steer(save=stand):
+                    if stand and self._regroupings.stale:  # they form a new group first
                         action = self._checkpoints.postponed(action)
-                    effects += self._changes.steer(action, now_s=now_s, started_s=self.started_s)
+                    effects += self._changes.steer(action, stand=stand, now_s=now_s, started_s=self.started_s)
                     effects += self._checkpoints.take(action, now_s=now_s, began_s=self.started_s)
                 case Halt():
                     self._stage.halting = True
@@ -444,7 +447,7 @@ class Coordinator:
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the run's parts does not hold."""
         self._members.validate()
-        self._updates.validate(self._members)
+        self._updates.validate()
         self._sampling.validate()
         self._regroupings.validate()
         self.recorder.validate()

@@ -230,7 +230,8 @@ class Ledger:
         samples = max(sum(report.samples for report in reports.values()), self._samples_on_collectives + arrived)
         if self._of_lost is not None:  # what a lost worker said last may be more or less than what became of it
             members, of_others = self._of_lost
-            samples = of_others + sum(reports[member].samples for member in members if member in reports)
+            of_members = sum(reports[member].samples for member in members if member in reports)
+            samples = max(of_others + of_members, self._samples_on_collectives + arrived)
         sent = self._all_server_bytes()
         for report in reports.values():
             sent.update(report.bytes_sent)

@@ -1,30 +1,44 @@
-"""How a collective goes on when one of its workers is lost: the others stand, and form a new group.
+"""How the workers of a collective come from one group to the next: when one of them is lost, and when others join.
 
-    going on --lost, or a worker says that it was cut off--> gathering --all stand--> going on, in the next generation
+    going on --somebody is ready to join--> holding --all have said which step they are in--> stopping
+        ^  ^                                   |                                                  |
+        |  |                                   v  lost, or a worker says that it was cut off      |  all stand
+        |  +----all stand---- gathering <------+--------------------------------------------------+
+        +-----------------------------------------------------------------------------------------+
 
-Everyone is told at once that the group is no more, which wakes those that wait in it. Each says where it stands; when
-all have, they are told who is there, where each stands, and where they meet. What follows from that for the parameters
-and the samples, they work out alike (`plesio.protocol.positions`). Should one more be lost on the way, or should they
-fail to meet, that is the next generation.
+After a *loss* everyone is told at once that the group is no more, which wakes those that wait in it: some may have to
+do their last step again. For those who *join* no step is done twice: all hold before their next step and say which one
+they have begun; the furthest of these is the one after which all stop.
 
-Invariant: while workers gather, those that stand are live, and one that is awaited does not stand.
+Each says where it stands; when all have, they are told who is there, where each stands, and where they meet. What
+follows from that for the parameters and the samples, they work out alike (`plesio.protocol.positions`). Should one more
+be lost on the way, or should they fail to meet, that is the next generation.
+
+On the store nobody meets. Those who join there have the stage paused (`plesio.policies.Pause`), and a group is formed
+where all stand between that stage and the next.
+
+Invariant: while workers gather or stop, those that stand are live, and one that is awaited does not stand.
 """
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from plesio.core.trace import TraceWriter
+from plesio.policies import Joined, Pause, Policy
+from plesio.policies.steered import NEVER
 from plesio.protocol.effects import Effect, Tell
 from plesio.protocol.positions import common_clock
-from plesio.protocol.to_server import Cut, Regrouped
-from plesio.protocol.to_worker import Expelled, Lost, Regroup, Regrouping, Steering
+from plesio.protocol.to_server import Cut, Holding, Regrouped
+from plesio.protocol.to_worker import Expelled, Hold, Lost, Regroup, Regrouping, Steering, Stop
 from plesio.runtime.coordinator.ledger import Ledger
-from plesio.runtime.coordinator.members import Members
+from plesio.runtime.coordinator.members import Member, Members
+from plesio.runtime.coordinator.newcomers import AT_ITS_END, Newcomers
+from plesio.runtime.coordinator.sampling import Decide
 from plesio.runtime.coordinator.stage import Stage
 
 __all__ = ["Regroupings"]
 
 MOST_IN_VAIN = 5
-"""Generations in a row without anybody lost and without a step made: then they cannot meet at all."""
+"""Generations in a row without anybody lost or joined and without a step made: then they cannot meet at all."""
 
 
 class Resume(Protocol):
@@ -41,26 +55,42 @@ class Regroupings:
     Args:
         members: Who takes part.
         stage: The one that the run is in.
+        policy: The run's.
         elastic: Whether workers go on without one that is lost.
         ledger: Told who goes on, and from which samples.
         trace: Told that too.
         resume: Told from which clock all go on.
+        decide: Told who joins.
     """
 
     def __init__(
-        self, members: Members, stage: Stage, *, elastic: bool, ledger: Ledger, trace: TraceWriter, resume: Resume
+        self,
+        members: Members,
+        stage: Stage,
+        *,
+        policy: Policy,
+        elastic: bool,
+        ledger: Ledger,
+        trace: TraceWriter,
+        resume: Resume,
+        decide: Decide,
     ) -> None:
         self._members = members
         self._stage = stage
-        self._elastic = elastic
+        self._elastic = elastic and policy.exchange == "collective"
+        self.newcomers = Newcomers(members, policy=policy, ledger=ledger, elastic=self._elastic)
+        """Who waits to take part."""
         self._ledger = ledger
         self._trace = trace
         self._resume = resume
+        self._decide = decide
         self.stale = False
-        """Somebody was lost on the store since the workers last formed a group."""
+        """Somebody was lost or has come on the store since the workers last formed a group."""
         self._generation = 0
         """Of the group, or of the one that is being formed."""
-        self._gathering = False
+        self._phase: Literal["going on", "holding", "stopping", "gathering"] = "going on"
+        self._begun: dict[int, int] = {}
+        """Of those that hold, the step that they are in."""
         self._stand: dict[int, Cut] = {}
         self._clock = -1
         self._in_vain = 0
@@ -86,18 +116,25 @@ class Regroupings:
             return self._go_on(now_s=now_s)
         return [*self._stop(), *self._go_on(now_s=now_s)]
 
-    def hear(self, worker: int, message: Cut | Regrouped, *, now_s: float) -> list[Effect]:
-        """A worker says where it stands, or that it is in the new group."""
-        if isinstance(message, Cut):
-            return self.cut_off(worker, message, now_s=now_s)
-        return self.regrouped(message)
+    def hear(self, worker: int, message: Cut | Regrouped | Holding, *, now_s: float) -> list[Effect]:
+        """A worker says where it stands or which step it is in, or that it is in the new group."""
+        match message:
+            case Cut() if worker in self.newcomers:
+                self.newcomers.is_ready(worker, message)
+                return self._make_room(now_s=now_s)
+            case Cut():
+                return self.cut_off(worker, message, now_s=now_s)
+            case Holding():
+                return self._holds(worker, message)
+            case Regrouped():
+                return self.regrouped(message)
 
     def cut_off(self, worker: int, cut: Cut, *, now_s: float) -> list[Effect]:
-        """A worker's collective cannot go on: the others are stopped, and when all stand they form a new group."""
+        """A worker stands. If its collective cannot go on, the others are stopped; when all stand they form a group."""
         if not self._members.is_live(worker):
             return [Tell(worker=worker, message=Expelled())]
         self._members[worker].heard_s = now_s
-        effects = self._stop()
+        effects = [] if cut.agreed and self._phase == "stopping" else self._stop()
         self._stand[worker] = cut
         return effects + self._go_on(now_s=now_s)
 
@@ -108,43 +145,108 @@ class Regroupings:
 
     def _stop(self) -> list[Effect]:
         """The group is no more: all of it are to say where they stand."""
-        if self._gathering:
+        if self._phase == "gathering":
             return []
-        self._gathering = True
+        if self._phase == "going on":
+            self._begin()
+        self._phase = "gathering"
+        return [Tell(worker=worker, message=Regrouping(generation=self._generation)) for worker in self._group]
+
+    def _begin(self) -> None:
         self._generation += 1
         self._stand.clear()
-        return [Tell(worker=worker, message=Regrouping(generation=self._generation)) for worker in self._group]
+        self._begun.clear()
+
+    def _make_room(self, *, now_s: float) -> list[Effect]:
+        """Have all stop for those who are ready to join, unless they do anyway."""
+        if self._phase != "going on":
+            return self._go_on(now_s=now_s)
+        if self._stage.exchange == "store":
+            self.stale = True
+            return self._decide(Pause(reason="a worker joins"), now_s=now_s)
+        self._begin()
+        self._phase = "holding"
+        return [Tell(worker=worker, message=Hold(generation=self._generation)) for worker in self._group]
+
+    def _holds(self, worker: int, holding: Holding) -> list[Effect]:
+        """A worker begins no further step. When all hold they are told where they stop: where the furthest one is."""
+        if self._phase != "holding" or holding.generation != self._generation or worker not in self._group:
+            return []
+        self._begun[worker] = holding.begun
+        if not self._begun.keys() >= set(self._group):
+            return []
+        self._phase = "stopping"
+        return self._stop_at(max(self._begun.values()))
+
+    def _stop_at(self, clock: int) -> list[Effect]:
+        stop = Stop(generation=self._generation, clock=clock)
+        return [Tell(worker=worker, message=stop) for worker in self._group]
+
+    def _call_off(self) -> list[Effect]:
+        """Nobody stops, and whoever holds goes on; somebody who stands already waits for the others as after a loss."""
+        if self._phase not in ("holding", "stopping") or self._stand:
+            return []
+        self._phase = "going on"
+        return self._stop_at(NEVER)
+
+    def leaving(self) -> list[Effect]:
+        """A worker has trained all it will, and so will the others: those who would join come too late."""
+        return [*self.newcomers.refuse(AT_ITS_END), *self._call_off()]
+
+    def entered_store(self, *, now_s: float) -> list[Effect]:
+        """The workers have gone to the store before they came to where they would have stopped."""
+        effects = self._call_off()
+        return effects + self._make_room(now_s=now_s) if self.newcomers.ready else effects
 
     def _go_on(self, *, now_s: float) -> list[Effect]:
         """If all stand, they are told of the new group, or that there can be none."""
-        members = tuple(self._group)
-        if not self._gathering or not members or not self._stand.keys() >= set(members):
+        group = self._group
+        if self._phase not in ("stopping", "gathering") or not group or not self._stand.keys() >= set(group):
             return []
+        if all(self._stand[worker].position is None for worker in group):
+            return self._give_up("all workers that knew how far the run was are lost")
+        effects = self._take_in(now_s=now_s)
+        members = tuple(self._group)
         positions = tuple(self._stand[worker].position for worker in members)
         clock = common_clock(positions)
-        self._in_vain = self._in_vain + 1 if clock == self._clock else 0
+        self._in_vain = self._in_vain + 1 if clock == self._clock and not effects else 0
         self._clock = clock
-        self._gathering = self.stale = False
+        self._phase, self.stale = "going on", False
         if self._in_vain > MOST_IN_VAIN:
-            text = "the workers cannot reach each other, though none of them is lost"
-            return [Tell(worker=worker, message=Lost(workers=(), fatal=True, error=text)) for worker in members]
+            return self._give_up("the workers cannot reach each other, though none of them is lost")
         for member in members:
             self._members[member].clock = clock
             self._members[member].leaving = False  # who has trained all it could says so again
         self._ledger.racks = dict.fromkeys(members, members)
         self._trace.event("regroup", at_s=now_s, clock=clock, workers=list(members))
-        group = Regroup(
+        regroup = Regroup(
             generation=self._generation,
             members=members,
             positions=positions,
             meeting=self._stand[members[0]].meeting,
             steer=self._resume(clock),
         )
-        return [Tell(worker=worker, message=group) for worker in members]
+        return effects + [Tell(worker=worker, message=regroup) for worker in members]
+
+    def _take_in(self, *, now_s: float) -> list[Effect]:
+        """Those who are ready to join are members."""
+        effects: list[Effect] = []
+        for worker, rack, cut in self.newcomers.take():
+            self._members[worker] = Member(heard_s=now_s, rack=rack)
+            self._stand[worker] = cut
+            self._trace.event("join", at_s=now_s, clock=0, worker=worker)
+            effects += self._decide(Joined(worker=worker), now_s=now_s)
+        return effects
+
+    def _give_up(self, text: str) -> list[Effect]:
+        self._phase = "going on"
+        lost = Lost(workers=(), fatal=True, error=text)
+        return [*self.newcomers.refuse(text), *(Tell(worker=worker, message=lost) for worker in self._group)]
 
     def validate(self) -> None:
         """Raise AssertionError when the invariant of the module's head does not hold."""
-        if self._gathering:
+        self.newcomers.validate()
+        if self._phase in ("stopping", "gathering"):
             group = set(self._group)
             assert self._stand.keys() <= set(self._members.live), (self._stand, group)
             assert not group or group - self._stand.keys(), "all stand, and nobody is told how to go on"

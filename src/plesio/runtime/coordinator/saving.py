@@ -118,7 +118,7 @@ class Checkpoints:
 
     def postponed(self, steer: Steer) -> Steer:
         """All stand, but none is to be taken here: it is at the next such moment."""
-        self._asked, self._pending = True, False
+        self._asked, self._pending = self._asked or self._pending, False
         return replace(steer, save=False)
 
     def take(self, steer: Steer, *, now_s: float, began_s: float) -> list[Effect]:

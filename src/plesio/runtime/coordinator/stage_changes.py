@@ -102,7 +102,8 @@ class StageChanges:
                 )
         for event in events:
             effects += self._decide(event, now_s=now_s)
-        return [*effects, *(Tell(worker=event.worker, message=Entered()) for event in events)]
+        effects += [Tell(worker=event.worker, message=Entered()) for event in events]
+        return effects + self._regroupings.entered_store(now_s=now_s) if events else effects
 
     def leave_store(self, *, now_s: float) -> list[Effect]:
         """End the stage on the store if that is what is asked for and nobody is under way any more."""
@@ -115,11 +116,12 @@ class StageChanges:
             effects += self._decide(event, now_s=now_s)
         return effects
 
-    def steer(self, steer: Steer, *, now_s: float, started_s: float) -> list[Effect]:
+    def steer(self, steer: Steer, *, stand: bool, now_s: float, started_s: float) -> list[Effect]:
         """The policy says how all go on.
 
         Args:
             steer: How.
+            stand: Whether they stand where they had to pause.
             now_s: The time.
             started_s: When the run began.
         """
@@ -130,7 +132,7 @@ class StageChanges:
             self._trace.event("steer", at_s=now_s, clock=steer.clock, policy=steer.policy, reason=steer.reason)
         else:
             self._ledger.upheld(steer, at_s=now_s - started_s)
-        if self._stage.exchange == "store" and (steer.policy != steer.before or steer.restore or steer.save):
+        if self._stage.exchange == "store" and (steer.policy != steer.before or steer.restore or stand):
             return self._turn(steer)
         self._stage.steer(steer)
         # in a rack that shares the store one hears it for all
@@ -141,7 +143,7 @@ class StageChanges:
     def resumed(self, steer: Action) -> Steering:
         """The workers of a collective go on in a new group, and none of them stands any more."""
         assert isinstance(steer, Steer), steer
-        self._steered = steer
+        self._steered = self._steered and steer  # the first one that a review gives is entered as the first decision
         self._stage.standing.clear()
         self._stage.steer(steer)
         return Steering.of(steer, workers=self._members.training)

@@ -22,12 +22,14 @@ class Updates:
     """The updates of one run.
 
     Args:
+        members: Whose work they are.
         num_servers: Servers that hold a part of the parameters.
         snapshot_every: Samples between two snapshots; None for none.
         ledger: Told what is applied.
     """
 
-    def __init__(self, *, num_servers: int, snapshot_every: int | None, ledger: Ledger) -> None:
+    def __init__(self, members: Members, *, num_servers: int, snapshot_every: int | None, ledger: Ledger) -> None:
+        self._members = members
         self.snapshots: list[Snapshot] = []
         self._num_servers = num_servers
         self._snapshot_every = snapshot_every
@@ -66,15 +68,17 @@ class Updates:
             return [drop]
         return [drop, Tell(worker=worker, message=UpdateRefused(clock=clock, reason=reason))]
 
-    def apply(self, action: Apply, *, members: Members, at_s: float) -> list[Order]:
+    def apply(self, action: Apply, *, trace: TraceWriter, now_s: float, began_s: float) -> list[Order]:
         """The orders that make the next version, and a snapshot of it if one is due.
 
         Args:
             action: What the policy has decided.
-            members: Whose work the updates are.
-            at_s: Seconds since the run began.
+            trace: Told of it.
+            now_s: The time.
+            began_s: When the run did.
         """
-        ledger = self._ledger
+        trace.event("apply", at_s=now_s, clock=action.version, updates=action.updates, weight=action.weight)
+        members, ledger = self._members, self._ledger
         ledger.applied(action)
         before = ledger.applied_samples
         ledger.applied_samples += sum(self._samples.pop(update, 0) for update in action.updates)
@@ -91,12 +95,12 @@ class Updates:
         every = self._snapshot_every
         if not every or before // every == ledger.applied_samples // every:
             return [order]
-        snapshot = Snapshot(len(self.snapshots), ledger.applied_samples, at_s)
+        snapshot = Snapshot(len(self.snapshots), ledger.applied_samples, now_s - began_s)
         self.snapshots.append(snapshot)
         return [order, SnapshotOrder(number=snapshot.number)]
 
-    def validate(self, members: Members) -> None:
+    def validate(self) -> None:
         """Raise AssertionError when an invariant of the module's head does not hold."""
         for (worker, clock), parts in self._parts.items():
-            assert members.is_live(worker), f"parts of worker {worker}, which is gone, at clock {clock}"
+            assert self._members.is_live(worker), f"parts of worker {worker}, which is gone, at clock {clock}"
             assert 0 < len(parts) < self._num_servers, f"parts {parts} of {self._num_servers} of {worker} at {clock}"

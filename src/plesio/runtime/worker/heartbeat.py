@@ -14,7 +14,8 @@ from collections.abc import Callable
 from plesio.core.errors import PlesioError, TransportError, WorkerLostError
 from plesio.protocol.message import decode, encode
 from plesio.protocol.to_server import Heartbeat as Beat
-from plesio.protocol.to_worker import Alive, Expelled, Lost, Regrouping
+from plesio.protocol.to_server import Holding
+from plesio.protocol.to_worker import Alive, Expelled, Hold, Lost, Regrouping
 from plesio.runtime.coordinator.members import FIRST_LEASE_S
 from plesio.runtime.transport import ControlClient
 from plesio.runtime.worker.meter import Meter
@@ -23,6 +24,7 @@ __all__ = ["Heartbeat"]
 
 BEATS_PER_LEASE = 5
 LONGEST_INTERVAL_S = 1.0
+_News = Alive | Lost | Regrouping | Hold | Expelled
 POLL_S = 0.05
 """Longest nap of the thread: so late may a beat be, and so long may `Heartbeat.stop` take."""
 
@@ -40,6 +42,7 @@ class Heartbeat:
         self._rank = rank
         self._meter: Meter | None = None
         self._abort: Callable[[], None] = lambda: None
+        self._hold: Callable[[int], int] = lambda generation: 0
         self._failure: PlesioError | None = None
         self._failed = threading.Event()
         self._lease_s = FIRST_LEASE_S
@@ -67,18 +70,19 @@ class Heartbeat:
         """Whether this worker may have been counted lost: nothing has proved for a lease that it takes part."""
         return self._failure is not None or time.monotonic() > self._sure_s + self._lease_s
 
-    def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
+    def begin(self, meter: Meter, *, abort: Callable[[], None], hold: Callable[[int], int]) -> None:
         """Beat for a run.
 
         Args:
             meter: Whose figures go with each beat.
-            abort: Called once, from the thread, when the run cannot go on.
+            abort: Called from the thread when the run cannot go on, and when workers must form a new group.
+            hold: Called from the thread when others wait to join; see `plesio.runtime.worker.brake`.
         """
         self._failure = None
         self._failed.clear()
         self._generation = 0
         self._asked_s, self._sure_s = None, time.monotonic()
-        self._abort = abort
+        self._abort, self._hold = abort, hold
         self._meter = meter
 
     def wait_for_failure(self) -> PlesioError | None:
@@ -111,7 +115,7 @@ class Heartbeat:
                     next_beat_s = now_s + interval_s
                     self._asked_s = now_s if self._asked_s is None else self._asked_s
                 for control in self._client.poll(POLL_S):
-                    match decode(control.kind, control.body, Alive | Lost | Regrouping | Expelled, peer="server 0"):
+                    match decode(control.kind, control.body, _News, peer="server 0"):
                         case Alive(lease_s=lease_s):
                             self._lease_s = lease_s
                             interval_s = min(LONGEST_INTERVAL_S, lease_s / BEATS_PER_LEASE)
@@ -120,6 +124,9 @@ class Heartbeat:
                         case Regrouping(generation=generation):
                             self._generation = generation
                             self._abort()
+                        case Hold(generation=generation):
+                            holding = Holding(generation=generation, begun=self._hold(generation))
+                            self._client.send(*encode(holding))
                         case Lost(workers=workers, fatal=True, error=error):
                             self._fail(WorkerLostError.of(workers, error=error))
                         case Expelled():

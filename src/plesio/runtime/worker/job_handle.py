@@ -38,8 +38,14 @@ class Pulse(Protocol):
         """Whether this worker may have been counted lost: nothing has proved for a lease that it takes part."""
         ...
 
-    def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
-        """Begin for a run; ``abort`` is called if it cannot go on, and if workers must form a new group."""
+    def begin(self, meter: Meter, *, abort: Callable[[], None], hold: Callable[[int], int]) -> None:
+        """Begin for a run.
+
+        Args:
+            meter: Whose figures are told.
+            abort: Called if the run cannot go on, and if workers must form a new group.
+            hold: Called if others wait to join, with the generation of the group to come; says which step is begun.
+        """
         ...
 
     def wait_for_failure(self) -> PlesioError | None:

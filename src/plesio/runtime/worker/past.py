@@ -74,5 +74,5 @@ class Past:
         return metric
 
     def values(self, *, training_s: float) -> dict[str, Any]:
-        """What a checkpoint has of it."""
-        return {"metrics": self._metrics, "training_s": training_s}
+        """What a checkpoint has of it, and what a worker that joins is told."""
+        return {"metrics": [*self._metrics, *self._before[len(self._metrics) :]], "training_s": training_s}

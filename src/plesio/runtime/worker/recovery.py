@@ -1,8 +1,8 @@
-"""How a worker goes on when its collective is cut off: it stands, forms a new group with the others, and takes part.
+"""How a worker goes from one group to the next: it stands, forms a new group with the others, and takes part.
 
-    cut off --Cut--> standing --Regroup--> forming --state and samples agreed on--> going on
-                        ^                     |
-                        +---- cut off again --+
+    cut off, or stopped for others --Cut--> standing --Regroup--> forming --state and samples agreed on--> going on
+                                               ^                     |
+                                               +---- cut off again --+
 
 What a step had not brought into anybody's replica is dealt out again, each sample once:
 
@@ -11,12 +11,16 @@ What a step had not brought into anybody's replica is dealt out again, each samp
 2. The leader, one of them, says what is left of the plan: rounds that nobody began, and those parts of rounds that are
    in no source's replica, such as what a lost worker had trained on since the last averaging.
 3. Only then does anything change, on each worker at once; one that is cut off before stands as before.
+
+One that *joins* stands without a position and takes all from the leader (`plesio.runtime.worker.handover`). The others
+have settled what was under way by then, and go on as they were: nothing is forgotten, no step is done twice.
 """
 
 import json
 import logging
-from typing import Protocol
+from typing import Any, Protocol
 
+from plesio.core.errors import ConfigError
 from plesio.core.records import from_values, to_values
 from plesio.protocol.plans import Remainder
 from plesio.protocol.positions import Position, common_clock, common_plan, leader_of, sources_of
@@ -27,8 +31,17 @@ from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.state_copy import average_state
-from plesio.runtime.worker.exchange.takeover import Apply, copied_optimizer, copied_replica, mean_replica, tell_text
-from plesio.runtime.worker.rounds import Left, RoundRecords
+from plesio.runtime.worker.exchange.takeover import (
+    Apply,
+    copied_optimizer,
+    copied_replica,
+    mean_replica,
+    tell_bytes,
+    tell_text,
+)
+from plesio.runtime.worker.handover import Handover, packed, unpacked
+from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.rounds import RoundRecords, Unfinished
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
 
@@ -48,8 +61,26 @@ class Regroupable(Protocol):
         """Of each rank, a number that it shares with those whose replicas are equal to its own after every step."""
         ...
 
-    def regrouped(self, steer: Steering | None) -> None:
-        """Drop what was under way, and go on in the new group; replicas are equal."""
+    @property
+    def meets(self) -> bool:
+        """Whether the workers meet in every step or every few, so that all come to the same steps."""
+        ...
+
+    def settle(self) -> None:
+        """Bring what is under way or held back to its end, so that all replicas are equal; all workers call it."""
+        ...
+
+    def memory(self) -> dict[str, Any]:
+        """What it remembers beside the replica, as plain values."""
+        ...
+
+    def regrouped(self, steer: Steering | None, *, memory: dict[str, Any] | None) -> None:
+        """Drop what was under way, and go on in the new group; replicas are equal.
+
+        Args:
+            steer: How, under a policy that changes.
+            memory: The leader's, where it is still true; None if what was remembered is not.
+        """
         ...
 
 
@@ -65,8 +96,12 @@ class Groups(Protocol):
         """Whether ``error`` says that the collective cannot go on, where the others can in a new group."""
         ...
 
-    def stand(self, position: Position | None) -> Regroup:
-        """Say where this worker stands, and wait until all do."""
+    def stops_after(self, clock: int) -> bool:
+        """Whether all have agreed to stop after this step, for those who join; if not, the next one is begun."""
+        ...
+
+    def stand(self, position: Position | None, *, agreed: bool) -> Regroup:
+        """Say where this worker stands, and whether it has stopped where all agreed to; wait until all stand."""
         ...
 
     def form(self, regroup: Regroup, *, device_type: str) -> Group:
@@ -89,6 +124,8 @@ class Recovery:
         steps: The clock; moved where the others are further.
         exchange: Built anew.
         timeline: Where the time goes.
+        handover: What those who join are told.
+        late: Whether this worker joins a run that is under way.
     """
 
     def __init__(
@@ -101,7 +138,12 @@ class Recovery:
         steps: StepClock,
         exchange: Regroupable,
         timeline: Timeline,
+        handover: Handover,
+        late: bool = False,
     ) -> None:
+        self._handover = handover
+        self._late = late
+        """It has been in no group yet."""
         self._replica = replica
         self._group = group
         self._world = world
@@ -129,6 +171,39 @@ class Recovery:
         stand = self._exchange.stand()
         return stand is not None and stand.counted >= clock
 
+    def join(self) -> Past:
+        """Take part in the run that is under way: returns what the training loop has behind it.
+
+        Raises:
+            PlesioError: The run cannot take this worker in.
+        """
+        regroup = self._regroup(plan=0, samples=0, agreed=False)
+        return self._handover.past(regroup, samples=self._rounds.global_samples)
+
+    def let_others_join(self, *, plan: int, samples: int) -> None:
+        """Between two steps: take those in who wait to join, if all workers have agreed to stop here.
+
+        Args:
+            plan: As in `recover`.
+            samples: Likewise.
+        """
+        try:
+            agreed = self._stops()
+        except RuntimeError as error:
+            if not self.cuts_off(error):
+                raise
+            self.recover(plan=plan, samples=samples)
+            return
+        if agreed:
+            self._regroup(plan=plan, samples=samples, agreed=True)
+
+    def _stops(self) -> bool:
+        """Whether all stop here for others. What was under way is then at its end."""
+        if not self._exchange.meets or not self._world.stops_after(self._steps.finished):
+            return False
+        self._exchange.settle()
+        return True
+
     def recover(self, *, plan: int, samples: int) -> None:
         """Return when this worker has gone on in a new group; `StepClock` says from where.
 
@@ -139,23 +214,30 @@ class Recovery:
         Raises:
             PlesioError: There can be no other group, or this worker was counted lost.
         """
+        self._regroup(plan=plan, samples=samples, agreed=False)
+
+    def _regroup(self, *, plan: int, samples: int, agreed: bool) -> Regroup:
         begun_s = self._timeline.now_s()
         while True:
-            regroup = self._world.stand(self._position(plan=plan, samples=samples))
+            regroup = self._world.stand(self._position(plan=plan, samples=samples), agreed=agreed)
+            agreed = False
             try:
                 self._follow(regroup)
+                if not (agreed := self._stops()):
+                    break
             except RuntimeError as error:
                 if not self.cuts_off(error):
                     raise
                 _log.info("cut off again: %s", str(error).splitlines()[0] if str(error) else "another one is lost")
-                continue
-            break
         now_s, clock = self._timeline.now_s(), self._steps.finished
         self._timeline.wait(begun_s, now_s, clock=clock)
         self._timeline.event("regroup", at_s=now_s, clock=clock, workers=list(regroup.members))
         _log.info("goes on with workers %s", ", ".join(map(str, regroup.members)))
+        return regroup
 
-    def _position(self, *, plan: int, samples: int) -> Position:
+    def _position(self, *, plan: int, samples: int) -> Position | None:
+        if self._late:
+            return None
         stand, rounds, clock = self._exchange.stand(), self._rounds, self._steps.finished
         settled, counted = (clock, clock) if stand is None else (stand.settled, stand.counted)
         return Position(
@@ -173,9 +255,13 @@ class Recovery:
         group = self._world.form(regroup, device_type=self._replica.device_type)
         said = self._agreement(regroup) if group.rank == place else ""
         said = json.loads(tell_text(said, group=group, source=place))
+        memory = None
+        if None in positions:
+            told = self._tell(group, leader=place)
+            memory = None if said["how"].startswith("mean") else told["exchange"]
         applies = self._stage(group, how=said["how"], leader=place, weight=self._weight(regroup, group.rank))
         clock, plan = common_clock(positions), common_plan(positions)
-        left = Left(
+        left = Unfinished(
             remainder=None if said["remainder"] is None else from_values(said["remainder"], Remainder),
             samples=said["samples"],
             dropped=said["dropped"],
@@ -186,10 +272,34 @@ class Recovery:
         self._group.become(group, regroup.members)
         self._steps.go_on_from(clock)
         self._rounds.regroup(group.rank, group.size, generation=regroup.generation, clock=clock, plan=plan, left=left)
+        self._late = False
         if group.rank == 0:
             own = sum(one.samples for one in positions if one is not None)
             self._world.regrouped(Regrouped(samples=left.samples, own=own, dropped=left.dropped))
-        self._exchange.regrouped(regroup.steer)
+        self._exchange.regrouped(regroup.steer, memory=memory)
+
+    def _tell(self, group: Group, *, leader: int) -> dict[str, Any]:
+        """All that those who join need of the leader, whose they have nothing of yet: they take it at once.
+
+        Raises:
+            ConfigError: A registered object has a state that cannot be sent; on those who join.
+        """
+        replica = copied_replica(self._replica, group, source=leader)
+        optimizer = copied_optimizer(self._replica, group, source=leader)
+        data = b""
+        if group.rank == leader:
+            try:
+                data = packed({**self._handover.tell(), "exchange": self._exchange.memory()})
+            except ConfigError as error:
+                data = packed({"problem": str(error), "exchange": None})
+        told = unpacked(tell_bytes(data, group=group, source=leader))
+        if self._late and "problem" in told:
+            raise ConfigError(f"this worker cannot join the run: {told['problem']}")
+        if self._late:
+            replica()
+            optimizer()
+            self._handover.take(told)
+        return told
 
     def _done(self, regroup: Regroup) -> list[int]:
         """Of each rank of the group that was, the rounds that a source's replica holds of it, as a source sees it."""
@@ -225,10 +335,10 @@ class Recovery:
         alone = any(position.trained > position.settled for p in sources if (position := positions[p]) is not None)
         if alone and len(set(units)) > 1:
             how = "mean" if len(set(units)) == len(units) else "mean of racks"
-        elif len(sources) == len(positions):
+        elif len(sources) == len(positions) - positions.count(None):
             how = "keep"
         else:
-            how = "copy all" if len(set(units)) == 1 or None in positions else "copy"
+            how = "copy all" if len(set(units)) == 1 else "copy"
         remainder = None if left.remainder is None else to_values(left.remainder)
         return json.dumps({"how": how, "remainder": remainder, "samples": left.samples, "dropped": left.dropped})
 

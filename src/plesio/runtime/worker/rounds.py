@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from plesio.protocol.plans import Remainder, Span, cut
 
-__all__ = ["Left", "Mark", "RoundRecords", "divide"]
+__all__ = ["Mark", "RoundRecords", "Unfinished", "divide"]
 
 
 def divide(total: int, shares: Sequence[float]) -> list[int]:
@@ -71,7 +71,7 @@ class _Dealt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class Unfinished:
     """What is to be dealt out in the next generation.
 
     Attributes:
@@ -123,6 +123,11 @@ class RoundRecords:
     def global_samples(self) -> int:
         """Samples of all ranks that have been trained on."""
         return self._global_samples
+
+    @property
+    def plan_left(self) -> tuple[int, Remainder | None]:
+        """The plan in which this generation began, and what was left of it; None is all."""
+        return self._plan, self._remainder
 
     def go_on_from(
         self,
@@ -177,7 +182,7 @@ class RoundRecords:
         known = [mark for mark in self._marks if mark.clock <= clock]
         return known[-1] if known else self._marks[0]
 
-    def left(self, plan: int, *, clock: int, settled: int, rounds_of: Sequence[int]) -> Left:
+    def left(self, plan: int, *, clock: int, settled: int, rounds_of: Sequence[int]) -> Unfinished:
         """What is left for the next generation.
 
         Args:
@@ -204,7 +209,7 @@ class RoundRecords:
                     missing += spans
                 else:
                     dropped += sum(map(len, spans))
-        return Left(
+        return Unfinished(
             remainder=self._remains(plan, missing, ended=ended),
             samples=mark.global_samples - sum(map(len, missing)) - dropped,
             dropped=dropped + unheld,
@@ -217,7 +222,7 @@ class RoundRecords:
         rest = self._base[1].after(ended)
         return replace(rest, spans=(*sorted(missing), *rest.spans))
 
-    def regroup(self, rank: int, num_workers: int, *, generation: int, clock: int, plan: int, left: Left) -> None:
+    def regroup(self, rank: int, num_workers: int, *, generation: int, clock: int, plan: int, left: Unfinished) -> None:
         """Begin anew in another group, all at ``clock``."""
         self.rank, self.num_workers, self.generation = rank, num_workers, generation
         self._global_samples = left.samples

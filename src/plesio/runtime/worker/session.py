@@ -30,6 +30,7 @@ from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
 from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
 from plesio.runtime.worker.exchange.replica import Replica, State, parameters_sha256
+from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.keeper import Keeper, Stateful
 from plesio.runtime.worker.loading import BatchSource, plan_figures, rounds_ahead, shard
 from plesio.runtime.worker.pacing import Pacer
@@ -72,6 +73,7 @@ class Session:
         past: Past | None = None,
         saver: Keeper | None = None,
         recovery: Recovery | None = None,
+        handover: Handover | None = None,
     ) -> None:
         self.model = replica.model
         self.policy = policy
@@ -97,8 +99,10 @@ class Session:
         self._num_plans = 0
         self._finished = False
         self._closed = False
-        if saver is not None:
-            saver.adds(self._memory)
+        self._handover = handover
+        for keeper in (saver, handover):
+            if keeper is not None:
+                keeper.adds(self._memory)
 
     def _memory(self) -> dict[str, Any]:
         return self._past.values(training_s=self._training.elapsed_s())
@@ -248,6 +252,8 @@ class Session:
                 raise self._world.explain(error) or error from error
             counts = recovery.counts(progress.clock)
             recovery.recover(plan=self._plan, samples=samples + (progress.samples if counts else 0))
+        if recovery is not None:
+            recovery.let_others_join(plan=self._plan, samples=samples + (progress.samples if counts else 0))
         self._world.assure()
         return counts
 
@@ -335,18 +341,20 @@ class Session:
         self._world.evaluated([], parameters_sha256=parameters_sha256(self._replica, state))
 
     def register(self, **objects: Stateful) -> None:
-        """Save objects with every checkpoint: schedulers, averages, anything with ``state_dict``, each by a name.
+        """Save objects with every checkpoint, and tell their states to workers that join a collective.
 
-        An object of a run that is resumed goes on from its state in the checkpoint at once, and once more when the loop
+        Schedulers, averages, anything with ``state_dict``, each by a name.
+
+        An object of a run that is resumed or joined goes on from its state there at once, and once more when the loop
         begins that the run was in: a scheduler may be stepped after every epoch, also after those that were over.
-        Without checkpoints this does nothing.
 
         Raises:
             ConfigError: A name is taken.
         """
         for name, one in objects.items():
-            if self._saver is not None:
-                self._saver.register(name, one)
+            for keeper in (self._saver, self._handover):
+                if keeper is not None:
+                    keeper.register(name, one)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the run for those who save by themselves. All workers call it after the same step.

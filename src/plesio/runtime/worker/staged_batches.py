@@ -12,13 +12,16 @@ workers make no round; a plan of which only they are left is finished on the sto
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from plesio.core.errors import ConfigError
 from plesio.protocol.plans import PlanFigures, Remainder
+from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Turn
 from plesio.runtime.worker.loading import LeasedBatches, SynchronousBatches
 from plesio.runtime.worker.rack_batches import RackBatches
 from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.standstill import Standstill
 
-__all__ = ["StagedBatches", "Stages"]
+__all__ = ["StagedBatches", "Stages", "standing"]
 
 
 class Stages(Protocol):
@@ -149,3 +152,46 @@ class StagedBatches:
     def close(self) -> None:
         """The worker leaves its loop: what it holds and has not trained on goes back."""
         self._current.close()
+
+
+def standing(
+    source: StagedBatches | None, *, clock: int, turn: Turn | None, resumed: Standstill | None, rounds: RoundRecords
+) -> Standing:
+    """What a worker says on its way to the store: where it stands, and what is to be dealt out there.
+
+    Args:
+        source: Of the latest loop over the data.
+        clock: The worker's.
+        turn: How it has left another stage on the store, if it has.
+        resumed: Where the run stood when this worker began, if it is resumed or was joined.
+        rounds: Know how many samples have been trained on.
+
+    Raises:
+        ConfigError: The samples are not dealt by `Session.shard`, so there is nothing to lease.
+    """
+    if source is None and resumed is not None and resumed.plan is not None:
+        return Standing(
+            clock=clock,
+            plan=resumed.plan,
+            figures=resumed.figures,
+            remainder=resumed.remainder,
+            samples=resumed.samples,
+        )
+    if source is None and clock > 0:
+        raise ConfigError(
+            f"this run trains on the store from step {clock} on, where each worker has as many samples "
+            "as it gets to; write session.shard(loader) around the loader, so that they can be dealt out"
+        )
+    if source is None:
+        return Standing(clock=clock)
+    if turn is None:
+        remainder = source.to_leases()
+    else:
+        remainder = source.figures.whole() if turn.remainder is None else turn.remainder
+    return Standing(
+        clock=clock,
+        plan=source.plan,
+        figures=source.figures,
+        remainder=remainder,
+        samples=rounds.global_samples,
+    )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from plesio.core.records import from_values
 from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.protocol.to_worker import Books, Steering
 from plesio.runtime.worker.rounds import RoundRecords
@@ -59,6 +60,28 @@ class Standstill:
             own=own,
             own_optimizer=own_optimizer,
             workers=steer.savers,
+        )
+
+    @classmethod
+    def joined(cls, steer: Steering, rounds: RoundRecords, *, figures: dict[str, Any]) -> "Standstill":
+        """Where all stood when this worker joined them.
+
+        Args:
+            steer: How all go on.
+            rounds: What is left of the samples.
+            figures: Of the loop over the data that they were in, as JSON values.
+        """
+        read: PlanFigures = from_values(figures, PlanFigures)
+        plan, remainder = rounds.plan_left
+        return cls(
+            clock=steer.clock,
+            policy=steer.policy,
+            next_review=steer.next_review,
+            next_clock=steer.next_clock,
+            samples=rounds.global_samples,
+            plan=plan,
+            figures=read,
+            remainder=read.whole() if remainder is None else remainder,
         )
 
     def begin_rounds(self, rounds: RoundRecords) -> None:

@@ -22,10 +22,12 @@ from plesio.protocol.to_server import (
     ResultRequest,
     SaveRequest,
 )
-from plesio.protocol.to_worker import Regroup, Result, RunEnded, Start, Steering
+from plesio.protocol.to_worker import Books, Regroup, Result, RunEnded, Start, Steering, Stop
 from plesio.runtime.checkpoints.beginning import Checkpoints
 from plesio.runtime.transport.connection import ServerConnection
+from plesio.runtime.worker.brake import Brake
 from plesio.runtime.worker.exchange.group import CutOffError, Group
+from plesio.runtime.worker.exchange.no_group import AwaitedGroup
 from plesio.runtime.worker.exchange.store_client import StoreClient
 from plesio.runtime.worker.job_handle import JobHandle, Pulse
 from plesio.runtime.worker.machine import environment
@@ -100,6 +102,7 @@ class DistributedWorld:
         self._log_bytes = log_bytes
         self._generation = 0
         """Of the group that this worker is in."""
+        self._brake = Brake(clock=0 if checkpoints is None else checkpoints.saving.clock)
 
     @property
     def elapsed_s(self) -> float:
@@ -107,8 +110,8 @@ class DistributedWorld:
         return self._elapsed_s
 
     def group(self, device_type: str) -> Group:
-        """The collective's group."""
-        return self._job.group(device_type)
+        """The collective's group; of a worker that joins the run, one that it is alone in until it has joined."""
+        return AwaitedGroup(rack=self._job.rack) if self._job.place.late else self._job.group(device_type)
 
     def join(self, *, layout: str) -> int:
         """Take part: returns when the run has started, with the clock at which this worker begins.
@@ -134,7 +137,7 @@ class DistributedWorld:
             log_bytes=self._log_bytes,
         )
         self._heartbeat = self._job.heartbeat()
-        self._heartbeat.begin(self._meter, abort=self._abort)
+        self._heartbeat.begin(self._meter, abort=self._abort, hold=self._brake.hold)
         self.client.tell(join)
         for page in () if self._checkpoints is None else self._checkpoints.pages:
             self.client.tell(BooksPage(text=page))
@@ -195,12 +198,23 @@ class DistributedWorld:
                 raise failure
             self._job.clock.sleep_s(DOUBT_S)
 
-    def stand(self, position: Position | None) -> Regroup:
-        """Say where this worker stands, and wait until all do."""
-        self.client.tell(Cut(position=position, meeting=self._job.meeting()))
+    def stops_after(self, clock: int) -> bool:
+        """Whether all have agreed to stop after step ``clock``, for those who join; if not, the next one is begun.
+
+        Raises:
+            CutOffError: The workers' group is no more.
+        """
+        while (said := self._brake.begin(clock + 1, generation=self._generation)) == "holds":
+            self._brake.stop(self.client.await_message(Stop, check=self.check_group))
+        return said == "stops"
+
+    def stand(self, position: Position | None, *, agreed: bool) -> Regroup:
+        """Say where this worker stands, and whether it has stopped where all agreed to; wait until all stand."""
+        self.client.tell(Cut(position=position, meeting=self._job.meeting(), agreed=agreed))
         regroup = self.client.await_message(Regroup)
-        while self.client.heard(Steering) is not None:
-            pass  # it was meant for the group that is no more
+        for kind in (Steering, Books):
+            while self.client.heard(kind) is not None:
+                pass  # it was meant for the group that is no more
         return regroup
 
     def form(self, regroup: Regroup, *, device_type: str) -> Group:
@@ -243,6 +257,13 @@ class DistributedWorld:
                 raise TransportError("the job's server has no run under way")
             return result
         return self._result
+
+    def withdraw(self) -> None:
+        """Go as one that is lost: whoever could not join has no part in how the run ends."""
+        if self._heartbeat is not None:
+            self._heartbeat.quiet()
+        if self._owns_job:
+            self._job.close()
 
     def close(
         self, *, status: Literal["finished", "interrupted", "failed"], error: str | None, in_rack: bool = False

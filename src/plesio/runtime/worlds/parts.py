@@ -26,7 +26,9 @@ from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.store_stage import StoreExchanges
 from plesio.runtime.worker.exchange.transition import Transition
+from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.monitor import StepMonitor
+from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.recovery import Recovery, Regroupable
 from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
 from plesio.runtime.worker.standstill import Standstill
@@ -47,6 +49,8 @@ class Made(NamedTuple):
     sharing: Sharing
     recovery: Recovery | None = None
     """None where the loss of a worker ends the run, or nobody waits for it."""
+    past: Past | None = None
+    """What the loop of a worker that has joined has behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Parts:
         found: What a probe found out about hosts.
         total_samples: Of the whole training, where that is known.
         on_transition: Called after every change of a policy that changes.
+        handover: What those who join are told.
         checkpoints: Of a run that has them.
     """
 
@@ -80,6 +85,7 @@ class Parts:
     found: HostRacks | None
     total_samples: int | None
     on_transition: OnTransition | None
+    handover: Handover
     checkpoints: Checkpoints | None = None
 
     def make(self) -> Made:
@@ -132,14 +138,15 @@ class Parts:
         monitor = self._monitor(group, can_push=can_push)
         exchanges = self._exchanges(group, gauge=monitor, seed=self.seed, watch=self._watch(group))
         stand = None if self.checkpoints is None else self.checkpoints.stand
-        if stand is None:  # else all have read the same parameters
+        late = self.place.late
+        if stand is None and not late:  # else all have read the same parameters, or have them told
             exchanges.make_equal()
         in_rounds = self._in_rounds(group)
         if not policy.adapts:
             if not self.world.elastic:
                 return Made(exchanges.build(policy), in_rounds)
-            elastic = ElasticExchange(policy, exchanges=exchanges, rounds=self.world.rounds)
-            return Made(elastic, in_rounds, self._recovery(group, elastic))
+            elastic = ElasticExchange(policy, exchanges=exchanges, rounds=self.world.rounds, late=late)
+            return self._regroupable(Made(elastic, in_rounds), group, elastic)
         stores = None
         if can_push:
             stores = StoreExchanges(
@@ -168,10 +175,11 @@ class Parts:
             on_transition=self.on_transition,
             saver=None if self.checkpoints is None else self.checkpoints.saver,
             resumed=stand,
+            late=late,
         )
-        recovery = self._recovery(group, steered) if self.world.elastic else None
         deals = policy.pushes or self.checkpoints is not None
-        return Made(steered, steered if deals else in_rounds, recovery)
+        made = Made(steered, steered if deals else in_rounds)
+        return self._regroupable(made, group, steered) if self.world.elastic else made
 
     def _first(self, stand: Standstill | None) -> tuple[Policy, tuple[int, int]]:
         """The static policy to begin under, and the clocks of the first review and of its answer."""
@@ -182,8 +190,9 @@ class Parts:
         director = self.policy.director(clock=stand.clock)
         return director.first, director.next_review(stand.clock)
 
-    def _recovery(self, group: LiveGroup, exchange: Regroupable) -> Recovery:
-        return Recovery(
+    def _regroupable(self, made: Made, group: LiveGroup, exchange: Regroupable) -> Made:
+        """With what brings this worker from group to group: into the first one, if it joins."""
+        recovery = Recovery(
             self.replica,
             group=group,
             world=self.world,
@@ -191,7 +200,10 @@ class Parts:
             steps=self.steps,
             exchange=exchange,
             timeline=self.timeline,
+            handover=self.handover,
+            late=self.place.late,
         )
+        return made._replace(recovery=recovery, past=recovery.join() if self.place.late else None)
 
     def _monitor(self, group: Group, *, can_push: bool) -> StepMonitor | None:
         """Measures what the policy's reviews ask for."""
@@ -232,7 +244,8 @@ class Parts:
         )
 
     def _group(self) -> LiveGroup:
-        return LiveGroup(self.world.group(self.replica.device_type), range(self.place.num_workers))
+        workers = [self.place.rank] if self.place.late else range(self.place.num_workers)
+        return LiveGroup(self.world.group(self.replica.device_type), workers)
 
     def _in_rounds(self, group: Group, *, in_rack: bool = False) -> InRounds:
         return InRounds(rounds=self.world.rounds, seed=self.seed, group=group, in_rack=in_rack)

@@ -29,10 +29,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from plesio.core.errors import ConfigError
+from plesio.core.records import to_values
 from plesio.policies import Policy, Reviewed, parse_policy
 from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.policies.steered import NEVER
@@ -55,7 +56,7 @@ from plesio.runtime.worker.monitor import StepMonitor
 from plesio.runtime.worker.rack_batches import Rack
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leasing, tell_metric
-from plesio.runtime.worker.staged_batches import StagedBatches
+from plesio.runtime.worker.staged_batches import StagedBatches, standing
 from plesio.runtime.worker.standstill import Saver, Standstill
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
@@ -86,6 +87,7 @@ class AdaptiveExchange:
         saver: Takes checkpoints where all stand for one.
         resumed: Where the run stood when it was saved, if it is resumed; ``first`` and ``first_review`` are then those
             from there on.
+        late: Whether this worker has yet to join the others.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class AdaptiveExchange:
         on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None,
         saver: Saver | None = None,
         resumed: Standstill | None = None,
+        late: bool = False,
     ) -> None:
         self._replica = replica
         self._group = group
@@ -143,7 +146,8 @@ class AdaptiveExchange:
             resumed.begin_rounds(self._rounds)
             self._exchanges.passed(resumed.samples)
             self._own.go_on_from(resumed.own)
-        self._current: Exchange = self._begin(first, turn=None)
+        self._late = late
+        self._current: Exchange = NoGroup() if late else self._begin(first, turn=None)
         """Of the last two the one that is at work."""
         if resumed is not None and resumed.keep and not self.on_store:
             self._kept.append(StateCopy(replica))
@@ -167,41 +171,8 @@ class AdaptiveExchange:
         return self._store
 
     def _standing(self, turn: Turn | None) -> Standing:
-        """What this worker says on its way to the store: where it stands, and what is to be dealt out there.
-
-        Args:
-            turn: How it has left another stage on the store, if it has.
-
-        Raises:
-            ConfigError: The samples are not dealt by `Session.shard`, so there is nothing to lease.
-        """
-        source = self._batches
-        if source is None and (resumed := self._resumed) is not None and resumed.plan is not None:
-            return Standing(
-                clock=self._clock,
-                plan=resumed.plan,
-                figures=resumed.figures,
-                remainder=resumed.remainder,
-                samples=resumed.samples,
-            )
-        if source is None and self._clock > 0:
-            raise ConfigError(
-                f"this run trains on the store from step {self._clock} on, where each worker has as many samples "
-                "as it gets to; write session.shard(loader) around the loader, so that they can be dealt out"
-            )
-        if source is None:
-            return Standing(clock=self._clock)
-        if turn is None:
-            remainder = source.to_leases()
-        else:
-            remainder = source.figures.whole() if turn.remainder is None else turn.remainder
-        return Standing(
-            clock=self._clock,
-            plan=source.plan,
-            figures=source.figures,
-            remainder=remainder,
-            samples=self._rounds.global_samples,
-        )
+        """What this worker says on its way to the store, from which ``turn`` it has come if that was one too."""
+        return standing(self._batches, clock=self._clock, turn=turn, resumed=self._resumed, rounds=self._rounds)
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
         """Rounds or leased blocks, as the exchange in force needs it."""
@@ -353,7 +324,7 @@ class AdaptiveExchange:
             self._kept[0].restore()
             while len(self._kept) > 1:
                 self._kept.pop()
-        if turn is None or not turn.regroup or not self._policy.has_collectives:
+        if turn is None or not turn.regroup:
             if restored or own_states_meet(before, self._policy):
                 self._average_state(steer.clock, parameters=restored)
             if steer.save and self._saver is not None:
@@ -393,12 +364,32 @@ class AdaptiveExchange:
         """Whose replicas are equal after every step."""
         return [0] * self._group.size if self._collective is None else self._collective.units()
 
-    def regrouped(self, steer: Steering | None) -> None:
+    @property
+    def meets(self) -> bool:
+        """Whether the workers meet in every step or every few."""
+        return not self.on_store
+
+    def settle(self) -> None:
+        """Bring what is under way or held back to its end, so that all replicas are equal."""
+        if self._collective is not None:
+            self._collective.settle()
+
+    def memory(self) -> dict[str, Any]:
+        """What this worker's parts remember, and what the loop over the data deals out."""
+        figures = None if self._batches is None else to_values(self._batches.figures)
+        return {"own": self._own.memory(), "figures": figures}
+
+    def regrouped(self, steer: Steering | None, *, memory: dict[str, Any] | None) -> None:
         """Drop what was under way, and go on in the new group as is said; replicas are equal."""
         assert steer is not None, "a policy that changes says how all go on"
         self._snapshots += self._current.snapshots()
         self._current.close()
         self._exchanges.regrouped(self._rounds.global_samples)
+        if memory is not None:
+            self._own.go_on_from(memory["own"] if self._late else {"exchanges": memory["own"]["exchanges"]})
+            if self._late and memory["figures"] is not None:
+                self._resumed = Standstill.joined(steer, self._rounds, figures=memory["figures"])
+        self._late = False
         before, self._policy, self._clock = self._policy, parse_policy(steer.policy), steer.clock
         self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
         self._shares = steer.shares

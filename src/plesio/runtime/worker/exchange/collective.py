@@ -126,8 +126,10 @@ class CollectiveExchanges:
         inner_rate, momentum = own["made_as"]
         self._outer_made_as = inner_rate, momentum
         self._outer = {dtype: OuterStep(inner_rate=inner_rate, momentum=momentum) for dtype in self._dtypes()}
+        device = next(iter(self._replica.parameters.values())).device
         for dtype, step in self._outer.items():
             recall(step, own["outer"][str(dtype)])
+            step.to(device)
 
     def _dtypes(self) -> set[torch.dtype]:
         return {parameter.dtype for parameter in self._replica.parameters.values()}

@@ -1,11 +1,13 @@
 """A static policy's exchange on the collective, built anew when the workers go on in another group."""
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 from plesio.policies import Policy
 from plesio.protocol.to_worker import Steering
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
 from plesio.runtime.worker.exchange.exchange import Progress, SharedState, Stand
+from plesio.runtime.worker.exchange.no_group import NoGroup
 from plesio.runtime.worker.exchange.replica import State
 from plesio.runtime.worker.rounds import RoundRecords
 
@@ -19,15 +21,20 @@ class ElasticExchange:
         policy: The run's.
         exchanges: Builds its exchange.
         rounds: Says how many samples have been trained on.
+        late: Whether this worker has yet to join the others.
     """
 
-    def __init__(self, policy: Policy, *, exchanges: CollectiveExchanges, rounds: RoundRecords) -> None:
+    meets = True
+
+    def __init__(
+        self, policy: Policy, *, exchanges: CollectiveExchanges, rounds: RoundRecords, late: bool = False
+    ) -> None:
         self._policy = policy
         self._exchanges = exchanges
         self._rounds = rounds
         self._snapshots: list[SharedState] = []
         """Of groups that are no more."""
-        self._current: CollectiveExchange = exchanges.build(policy)
+        self._current: CollectiveExchange = NoGroup() if late else exchanges.build(policy)
 
     @property
     def ready_s(self) -> float | None:
@@ -46,11 +53,21 @@ class ElasticExchange:
         """Whose replicas are equal after every step."""
         return self._current.units()
 
-    def regrouped(self, steer: Steering | None) -> None:
+    def settle(self) -> None:
+        """Bring what is under way or held back to its end, so that all replicas are equal."""
+        self._current.settle()
+
+    def memory(self) -> dict[str, Any]:
+        """The momentum of steps that are made of means."""
+        return {"exchanges": self._exchanges.own()}
+
+    def regrouped(self, steer: Steering | None, *, memory: dict[str, Any] | None) -> None:
         """Drop what was under way, and go on in the new group; replicas are equal."""
         self._snapshots += self._current.snapshots()
         self._current.close()
         self._exchanges.regrouped(self._rounds.global_samples)
+        if memory is not None:
+            self._exchanges.take_own(memory["exchanges"])
         self._current = self._exchanges.build(self._policy)
 
     def accumulating(self) -> AbstractContextManager[None]:

@@ -1,12 +1,15 @@
-"""What stands in for a collective's exchange while the workers have yet to form a group."""
+"""What stands in for a collective's exchange, and for its group, while the workers have yet to form one."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn
 
-from plesio.runtime.worker.exchange.exchange import Progress, SharedState
+import torch
+
+from plesio.runtime.worker.exchange.exchange import Progress, SharedState, Stand
 from plesio.runtime.worker.exchange.group import CutOffError
 
-__all__ = ["NoGroup"]
+__all__ = ["AwaitedGroup", "NoGroup"]
 
 
 class NoGroup:
@@ -26,6 +29,21 @@ class NoGroup:
         """As `step`."""
         raise CutOffError("the workers have yet to form a group")
 
+    def settle(self) -> NoReturn:
+        """As `step`."""
+        raise CutOffError("the workers have yet to form a group")
+
+    def stand(self) -> Stand | None:
+        """It has made no step."""
+        return None
+
+    def units(self) -> list[int]:
+        """There is nobody."""
+        return []
+
+    def count_as(self, share: float) -> None:
+        """In nothing."""
+
     def accumulating(self) -> AbstractContextManager[None]:
         """Gradients stay on the worker."""
         return nullcontext()
@@ -39,3 +57,36 @@ class NoGroup:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+class AwaitedGroup:
+    """Of a worker that joins: it is alone in it.
+
+    Args:
+        rack: Where the worker is.
+    """
+
+    rank, size = 0, 1
+
+    def __init__(self, *, rack: int) -> None:
+        self.rack = rack
+
+    def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> NoReturn:
+        """There is nobody yet."""
+        raise CutOffError("this worker has yet to join the others' group")
+
+    def all_reduce(self, tensor: torch.Tensor) -> NoReturn:
+        """As `broadcast`."""
+        raise CutOffError("this worker has yet to join the others' group")
+
+    def all_gather(self, tensor: torch.Tensor) -> NoReturn:
+        """As `broadcast`."""
+        raise CutOffError("this worker has yet to join the others' group")
+
+    def all_to_all(self, rows: torch.Tensor) -> NoReturn:
+        """As `broadcast`."""
+        raise CutOffError("this worker has yet to join the others' group")
+
+    def split(self, parts: Sequence[Sequence[int]]) -> NoReturn:
+        """As `broadcast`."""
+        raise CutOffError("this worker has yet to join the others' group")

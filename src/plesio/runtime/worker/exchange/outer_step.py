@@ -33,6 +33,10 @@ class OuterStep:
         self._momentum = momentum
         self._velocity: Tensor | None = None
 
+    def to(self, device: torch.device) -> None:
+        """Remember on this device."""
+        self._velocity = None if self._velocity is None else self._velocity.to(device)
+
     def step(self, progress: Tensor, *, num_steps: int) -> Tensor:
         """The step to take for the mean progress of ``num_steps`` local steps, in the memory of ``progress``."""
         if self._momentum == 0:

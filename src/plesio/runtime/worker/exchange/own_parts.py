@@ -41,7 +41,11 @@ class OwnParts:
 
     def state(self) -> dict[str, Any]:
         """What they remember, as plain values."""
-        state: dict[str, Any] = {"kept": [copy.state() for copy in self._kept], "exchanges": self._exchanges.own()}
+        return {"kept": [copy.state() for copy in self._kept], **self.memory()}
+
+    def memory(self) -> dict[str, Any]:
+        """The same without the states to go back to."""
+        state: dict[str, Any] = {"exchanges": self._exchanges.own()}
         if self._monitor is not None:
             state["monitor"] = self._monitor.own()
         if self._limit is not None:
@@ -49,13 +53,13 @@ class OwnParts:
         return state
 
     def go_on_from(self, state: dict[str, Any]) -> None:
-        """Take over what `state` gave; nothing is nothing."""
+        """Take over what `state` or `memory` gave; nothing is nothing."""
         if not state:
             return
-        self._kept.extend(StateCopy.of(self._replica, one) for one in state["kept"])
+        self._kept.extend(StateCopy.of(self._replica, one) for one in state.get("kept", ()))
         self._exchanges.take_own(state["exchanges"])
-        if self._monitor is not None:
+        if self._monitor is not None and "monitor" in state:
             self._monitor.take_own(state["monitor"])
             self._monitor.forget()
-        if self._limit is not None:
+        if self._limit is not None and "limit" in state:
             recall(self._limit, state["limit"])

@@ -13,7 +13,7 @@ from torch import Tensor
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["Apply", "copied_optimizer", "copied_replica", "mean_replica", "tell_text"]
+__all__ = ["Apply", "copied_optimizer", "copied_replica", "mean_replica", "tell_bytes", "tell_text"]
 
 Apply = Callable[[], None]
 """Makes what was staged the replica's."""
@@ -21,13 +21,18 @@ Apply = Callable[[], None]
 
 def tell_text(text: str, *, group: Group, source: int) -> str:
     """The source's text, on all of the group; all call it."""
-    data = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    return tell_bytes(text.encode(), group=group, source=source).decode()
+
+
+def tell_bytes(data: bytes, *, group: Group, source: int) -> bytes:
+    """The source's bytes, on all of the group; all call it."""
     length = torch.tensor([len(data)])
     group.broadcast(length, source=source)
-    if group.rank != source:
-        data = torch.empty(int(length), dtype=torch.uint8)
-    group.broadcast(data, source=source)
-    return bytes(data.tolist()).decode()
+    tensor = torch.empty(int(length), dtype=torch.uint8)
+    if group.rank == source:
+        tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    group.broadcast(tensor, source=source)
+    return tensor.numpy().tobytes()
 
 
 @torch.no_grad()

@@ -1,7 +1,8 @@
 """What the workers of a simulation share: time, network, servers, and the cores of their hosts."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 from plesio.cost.cluster import Cluster
@@ -78,17 +79,18 @@ class Deployment:
         others = frozenset(tuple(group) for group in beside)
         key = (tuple(ranks), others, generation)
         if key not in self._meetings:
+            cluster, (seats, *beside_seats) = self._seated(ranks, *others)
 
             @cache
             def all_reduce_s(num_bytes: int, since_s: float) -> float:
                 measured_s = self.costs.all_reduce(num_bytes)
                 if measured_s is not None:
                     return measured_s
-                return all_reduce_on(self.cluster.at(since_s), ranks, num_bytes, beside=others)
+                return all_reduce_on(cluster.at(since_s), seats, num_bytes, beside=beside_seats)
 
             @cache
             def broadcast_s(num_bytes: int, since_s: float) -> float:
-                return broadcast_on(self.cluster.at(since_s), ranks, num_bytes, beside=others)
+                return broadcast_on(cluster.at(since_s), seats, num_bytes, beside=beside_seats)
 
             self._meetings[key] = Meeting(
                 len(ranks),
@@ -101,6 +103,22 @@ class Deployment:
                 ),
             )
         return self._meetings[key]
+
+    def _seated(self, *groups: Sequence[int]) -> tuple[Cluster, list[Sequence[int]]]:
+        """Where these groups' ranks are, as ranks of a cluster that has room for those that have joined late, too."""
+        last = max(rank for ranks in groups for rank in ranks)
+        if last < self.num_workers:
+            return self.cluster, list(groups)
+        room = self.cluster.workers_per_host * (1 + last // self.num_workers)
+        seated: list[Sequence[int]] = []
+        for ranks in groups:
+            taken: Counter[int] = Counter()
+            seats = []
+            for host in map(self.host_of, ranks):
+                seats.append(host * room + taken[host])
+                taken[host] += 1
+            seated.append(seats)
+        return replace(self.cluster, workers_per_host=room), seated
 
     def _while_links_change(self, duration_s: Callable[[int, float], float], num_bytes: int, begin_s: float) -> float:
         """Seconds of a collective that begins at ``begin_s``; ``duration_s`` has it with the links of a moment."""
@@ -126,7 +144,8 @@ class Deployment:
         size = len(ranks)
         rounds = 2 * (size - 1) / size if operation == "all_reduce" else (size - 1) / size
         sent = round(rounds * num_bytes)
-        if self.cluster.rack_of(rank) != self.cluster.rack_of(ranks[(ranks.index(rank) + 1) % size]):
+        hosts = (self.host_of(rank), self.host_of(ranks[(ranks.index(rank) + 1) % size]))
+        if self.cluster.rack_of_host(hosts[0]) != self.cluster.rack_of_host(hosts[1]):
             self.fabric.cross_rack_bytes += sent
         return sent
 

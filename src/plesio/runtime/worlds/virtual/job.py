@@ -10,8 +10,8 @@ from plesio.core.errors import PlesioError, WorkerLostError
 from plesio.protocol.figures import Report
 from plesio.protocol.message import decode, encode
 from plesio.protocol.peers import heartbeat_identity, worker_identity
-from plesio.protocol.to_server import Heartbeat
-from plesio.protocol.to_worker import Alive, Expelled, Lost, Regrouping
+from plesio.protocol.to_server import Heartbeat, Holding
+from plesio.protocol.to_worker import Alive, Expelled, Hold, Lost, Regrouping
 from plesio.runtime.transport import Bulk, Control
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.group import CutOffError
@@ -70,6 +70,7 @@ class _Pulse:
         self._deployment = deployment
         self._turn = turn
         self._abort: Callable[[], None] = lambda: None
+        self._hold: Callable[[int], int] = lambda generation: 0
         self._meter: Meter | None = None
         self._rank = rank
         self.failure: PlesioError | None = None
@@ -80,11 +81,11 @@ class _Pulse:
             heartbeat_identity(rank).encode(), host=host, server=deployment.server(0), on_arrival=self._hear
         )
 
-    def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
+    def begin(self, meter: Meter, *, abort: Callable[[], None], hold: Callable[[int], int]) -> None:
         """Begin for a run."""
         self.failure = None
         self.generation = 0
-        self._abort = abort
+        self._abort, self._hold = abort, hold
         self._meter = meter
         self._deployment.meters[self._turn] = meter
         meter.hand_on(self._enter)
@@ -110,13 +111,16 @@ class _Pulse:
     def _hear(self, incoming: Control | Bulk) -> None:
         if not isinstance(incoming, Control):
             return
-        match decode(incoming.kind, incoming.body, Alive | Lost | Regrouping | Expelled, peer="server 0"):
+        match decode(incoming.kind, incoming.body, Alive | Lost | Regrouping | Hold | Expelled, peer="server 0"):
             case Lost(workers=workers, fatal=True, error=error):
                 self.failure = WorkerLostError.of(workers, error=error)
             case Expelled():
                 self.failure = WorkerLostError.expelled(self._rank)
             case Regrouping(generation=generation):
                 self.generation = generation
+            case Hold(generation=generation):
+                self.line.send(*encode(Holding(generation=generation, begun=self._hold(generation))))
+                return
             case _:
                 return
         self._abort()

@@ -1,0 +1,118 @@
+"""Who waits to join the collective of a run that is under way, until its workers stop and take it in.
+
+    Join --Start--> makes its parts --Cut without a position--> ready --all others stand--> a member
+
+Nobody counts on a worker that waits: it is in no group, its silence is no loss, and it may go as it came.
+
+Invariant: who waits is no member.
+"""
+
+from dataclasses import dataclass
+
+from plesio.policies import Policy
+from plesio.protocol.effects import Effect, Tell
+from plesio.protocol.to_server import Cut, Join
+from plesio.protocol.to_worker import Failed
+from plesio.runtime.coordinator.ledger import Ledger
+from plesio.runtime.coordinator.members import Members
+
+__all__ = ["AT_ITS_END", "Newcomer", "Newcomers"]
+
+AT_ITS_END = "the run is at its end: nobody can join it any more"
+
+
+@dataclass(slots=True)
+class Newcomer:
+    """One that waits."""
+
+    rack: int
+    cut: Cut | None = None
+    """Said when it is ready."""
+
+
+class Newcomers:
+    """Those of one run.
+
+    Args:
+        members: Who takes part.
+        policy: The run's.
+        ledger: Knows the racks that the run began with.
+        elastic: Whether its workers can form a new group.
+    """
+
+    def __init__(self, members: Members, *, policy: Policy, ledger: Ledger, elastic: bool) -> None:
+        self._members = members
+        self._policy = policy
+        self._ledger = ledger
+        self._elastic = elastic
+        self._early: dict[int, Join] = {}
+        self._waiting: dict[int, Newcomer] = {}
+
+    def __contains__(self, worker: int) -> bool:
+        return worker in self._waiting
+
+    @property
+    def ready(self) -> bool:
+        """Whether somebody could be taken in now."""
+        return any(one.cut is not None for one in self._waiting.values())
+
+    def come_early(self, worker: int, join: Join) -> list[Effect]:
+        """It has come before the run has begun, and is heard when it has."""
+        self._early[worker] = join
+        return []
+
+    def early(self) -> list[tuple[int, Join]]:
+        """Those, once."""
+        early, self._early = self._early, {}
+        return sorted(early.items(), key=lambda one: one[0])
+
+    def come(self, worker: int, join: Join) -> str | None:
+        """A worker asks to join the run that is under way. Returns why it cannot; None if it waits."""
+        problem = self._refusal(worker, join)
+        if problem is None:
+            self._waiting[worker] = Newcomer(rack=join.rack)
+        return problem
+
+    def _refusal(self, worker: int, join: Join) -> str | None:
+        if not self._elastic:
+            return "no worker can join this run: its workers form no new group (elastic=False)"
+        if worker in self._members:
+            return (
+                f"this run has had a worker {worker}, and knows it as lost or at work; "
+                "one that comes back needs a rank of its own (plesio run --join)"
+            )
+        if any(member.leaving for member in self._members.values()):
+            return AT_ITS_END
+        racks = set(self._ledger.rack_of)
+        if self._policy.goes_by_racks and join.rack not in racks:
+            known = ", ".join(map(str, sorted(racks)))
+            return (
+                f"this worker is in rack {join.rack}, and the run, which goes by racks, has the racks {known}; "
+                "set PLESIO_RACK to one of them"
+            )
+        return None
+
+    def is_ready(self, worker: int, cut: Cut) -> None:
+        """It has made all that it joins with."""
+        self._waiting[worker].cut = cut
+
+    def take(self) -> list[tuple[int, int, Cut]]:
+        """Those that are ready, with their racks; they wait no more."""
+        taken = [(worker, one.rack, one.cut) for worker, one in sorted(self._waiting.items()) if one.cut is not None]
+        for worker, _, _ in taken:
+            del self._waiting[worker]
+        return taken
+
+    def forget(self, worker: int) -> None:
+        """It is gone, if it was there."""
+        self._waiting.pop(worker, None)
+        self._early.pop(worker, None)
+
+    def refuse(self, reason: str) -> list[Effect]:
+        """Send all away."""
+        waiting, self._waiting = sorted(self._waiting), {}
+        return [Tell(worker=worker, message=Failed(message=reason)) for worker in waiting]
+
+    def validate(self) -> None:
+        """Raise AssertionError when the invariant of the module's head does not hold."""
+        assert self._waiting.keys().isdisjoint(self._members), (self._waiting, self._members)

@@ -1,0 +1,127 @@
+"""What a worker that joins a collective is told by one that is in it, beside parameters, optimizer state and samples.
+
+    how far the training loop is        loops over the data, metrics, seconds: `plesio.runtime.worker.past`
+    the optimizer's options             a learning rate that a schedule has set
+    what the program has registered     schedulers, averages
+    what the exchange remembers         the momentum of outer steps, usual steps and learning rates
+
+A program begins anew where it joins, as one that is resumed does. So the options and what is registered are set once
+when the worker joins, and once more when the loop begins that the others are in: a scheduler that is stepped after
+every epoch has then been stepped in epochs that were over.
+
+It travels as plain values and tensors, by the group's own collectives; whoever reads it runs nothing.
+"""
+
+import io
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+
+from plesio.core.errors import ConfigError
+from plesio.protocol.positions import common_clock, common_plan
+from plesio.protocol.to_worker import Regroup
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.keeper import Stateful
+from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.standstill import Standstill
+
+__all__ = ["Handover", "packed", "unpacked"]
+
+
+def packed(values: dict[str, Any]) -> bytes:
+    """Plain values and tensors as bytes.
+
+    Raises:
+        ConfigError: There is something else in them.
+    """
+    file = io.BytesIO()
+    try:
+        torch.save(values, file)
+    except Exception as error:  # pickle's own, and whatever an object's state raises
+        raise ConfigError(f"a registered object's state cannot be sent: {str(error).splitlines()[0]}") from error
+    try:
+        unpacked(file.getvalue())
+    except Exception as error:
+        line = str(error).splitlines()[0]
+        raise ConfigError(f"a registered object's state holds more than plain values and tensors: {line}") from error
+    return file.getvalue()
+
+
+def unpacked(data: bytes) -> dict[str, Any]:
+    """What `packed` was given, on the CPU."""
+    values: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+    return values
+
+
+class Handover:
+    """Of one worker: what it would tell, and what it has been told.
+
+    Args:
+        replica: Has the optimizer.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._registered: dict[str, Stateful] = {}
+        self._session: Callable[[], dict[str, Any]] = lambda: {"metrics": [], "training_s": 0.0}
+        self._told: dict[str, Any] | None = None
+
+    def adds(self, session: Callable[[], dict[str, Any]]) -> None:
+        """The session tells this: plain values, as to a checkpoint."""
+        self._session = session
+
+    def register(self, name: str, one: Stateful) -> None:
+        """Tell the state of ``one``; where this worker has joined, it goes on from what that was told.
+
+        Raises:
+            ConfigError: The name is taken.
+        """
+        if name in self._registered:
+            raise ConfigError(f'two objects are registered as "{name}"; give each a name of its own')
+        self._registered[name] = one
+        if self._told is not None and name in self._told["registered"]:
+            one.load_state_dict(deepcopy(self._told["registered"][name]))
+
+    def tell(self) -> dict[str, Any]:
+        """All of it."""
+        groups = self._replica.optimizer.param_groups
+        return {
+            "session": self._session(),
+            "options": [{key: value for key, value in group.items() if key != "params"} for group in groups],
+            "registered": {name: one.state_dict() for name, one in self._registered.items()},
+        }
+
+    def take(self, told: dict[str, Any]) -> None:
+        """Another worker has told this."""
+        self._told = told
+        optimizer = self._replica.optimizer
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # else a scheduler takes the past for a mistake
+        self._go_on()
+
+    def past(self, regroup: Regroup, *, samples: int) -> Past:
+        """What the training loop of this worker has behind it: the others' loops.
+
+        Args:
+            regroup: Where they stood.
+            samples: Of all workers, trained on by then.
+        """
+        assert self._told is not None, "nobody has told"
+        stand = Standstill(
+            clock=common_clock(regroup.positions),
+            policy="",
+            next_review=0,
+            next_clock=0,
+            samples=samples,
+            plan=common_plan(regroup.positions),
+        )
+        return Past(stand, values=self._told["session"], go_on=self._go_on)
+
+    def _go_on(self) -> None:
+        assert self._told is not None, "nobody has told"
+        for group, told in zip(self._replica.optimizer.param_groups, self._told["options"], strict=True):
+            group.update(deepcopy(told))
+        for name, state in self._told["registered"].items():
+            if name in self._registered:
+                self._registered[name].load_state_dict(deepcopy(state))

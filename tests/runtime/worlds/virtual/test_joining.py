@@ -1,0 +1,274 @@
+"""Workers join a collective that is running: nothing is done twice, each sample counts once, replicas stay equal."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+import plesio
+from plesio.core.errors import TransportError
+from plesio.core.results import RunResult
+from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
+from plesio.cost.step_time import LogNormal
+from plesio.policies import parse_policy, read_log, verify
+from plesio.protocol.figures import RunInfo
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import Simulation, simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
+from support.problems import Problem, perceptron
+from support.workers import cluster_of_racks
+
+NUM_WORKERS, NUM_SAMPLES, BATCH_SIZE, LOOPS = 3, 90, 4, 4
+COLLECTIVE = [
+    "bsp",
+    "bsp,compress=topk:0.2",
+    "delayed:2",
+    "local_sgd:8",
+    "local_sgd:4,delay=2",
+    "local_sgd:4,compress=qsgd:8",
+    "local_sgd:3,inner_rate=0.5,momentum=0.5",
+]
+CHANGING = [
+    "adaptive",
+    "switch:bsp/local_sgd:4@8/bsp@14",
+    "switch:bsp/asp@6",
+    "switch:bsp/asp@5/bsp@20",
+    "switch:local_sgd:4/ssp:2@9/bsp@24",
+]
+
+
+@dataclass
+class Worker:
+    """What one saw: the samples of steps that counted, by loop; what it ended with."""
+
+    counted: list[list[int]] = field(default_factory=list)
+    metrics: list[float | None] = field(default_factory=list)
+    parameters: list[list[float]] = field(default_factory=list)
+    cut_off: int = 0
+    began_at: int = 0
+    clock: int = 0
+    rate: float = 0.0
+
+
+def train(policy: str, pacer: Pacer, *, evaluates: bool, checkpoint: Path | None, trace: Path | None) -> Worker:
+    model, data = perceptron(5, 6), Problem(NUM_SAMPLES, 5)
+    with torch.no_grad():  # who joins begins with other parameters
+        for parameter in model.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    saw = Worker()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.9)
+    joined = plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7))
+
+    def loss_of_all() -> float:
+        return float((model(data.x) - data.y).square().mean())
+
+    arguments: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint, "every": "8 steps"}
+    with plesio.join(model, optimizer, policy=policy, trace=trace, options=joined, **arguments) as session:
+        saw.began_at = session.clock
+        session.register(scheduler=scheduler)
+        for _ in range(LOOPS):
+            saw.counted.append([])
+            for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
+                (model(x) - y).square().mean().backward()
+                before = session.clock
+                session.step()
+                if session.clock > before:
+                    saw.counted[-1] += index.tolist()
+                else:
+                    saw.cut_off += 1
+            scheduler.step()
+            if evaluates:
+                saw.metrics.append(session.evaluate(loss_of_all))
+        session.finish(loss_of_all)
+        saw.clock = session.clock
+    saw.parameters = [parameter.flatten().tolist() for parameter in model.parameters()]
+    saw.rate = optimizer.param_groups[0]["lr"]
+    return saw
+
+
+def run(
+    policy: str,
+    *faults: Fault,
+    racks: Sequence[int] = (),
+    evaluates: bool = False,
+    checkpoint: Path | None = None,
+    trace: Path | None = None,
+) -> Simulation[Worker]:
+    def work(job: VirtualJob) -> Worker:
+        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=job.place.rank, clock=job.clock)
+        return train(policy, pacer, evaluates=evaluates, checkpoint=checkpoint, trace=trace)
+
+    cluster = cluster_of_racks(racks) if racks else Cluster.one_host(NUM_WORKERS)
+    return simulate(work, num_workers=sum(racks) or NUM_WORKERS, cluster=cluster, faults=faults)
+
+
+def join(*, at_s: float) -> Fault:
+    return Fault(at_s=at_s, kind="join")
+
+
+def lose(worker: int, *, at_s: float) -> Fault:
+    return Fault(at_s=at_s, worker=worker, kind="lose")
+
+
+def ends_in_collective(result: RunResult) -> bool:
+    """Whether the last stage is one; on the store each worker keeps what it has trained on last."""
+    policy = result.decisions[-1]["policy"] if result.decisions else parse_policy(result.policy).first.spec
+    return parse_policy(policy).exchange == "collective"
+
+
+def assert_went_on(simulation: Simulation[Worker], *, lost: Sequence[int] = (), joined: int = 1) -> RunResult:
+    for outcome in simulation.outcomes.values():
+        if outcome.error is not None:
+            raise outcome.error
+    [result] = simulation.runs
+    assert (result.status, result.error) == ("finished", None)
+    known = {worker for worker in lost if worker < NUM_WORKERS}  # another may have gone before it was let in
+    assert known <= set(result.lost_workers) <= set(lost)
+    rest = [outcome.value for outcome in simulation.outcomes.values() if outcome.value is not None]
+    assert len(simulation.outcomes) == NUM_WORKERS + joined
+    assert len(rest) == NUM_WORKERS + joined - len(lost)
+    if ends_in_collective(result):
+        assert all(worker.parameters == rest[0].parameters for worker in rest), "replicas differ"
+    assert torch.isfinite(torch.tensor([x for p in rest[0].parameters for x in p])).all()
+    left_out = [int(line.split()[0]) for line in result.fallbacks if "that a lost worker had not handed in" in line]
+    assert result.samples + sum(left_out) == LOOPS * NUM_SAMPLES
+    return result
+
+
+def assert_nothing_was_done_twice(simulation: Simulation[Worker]) -> None:
+    workers = [outcome.value for outcome in simulation.outcomes.values() if outcome.value is not None]
+    for loop in range(LOOPS):
+        seen = Counter(number for worker in workers for number in worker.counted[loop])
+        assert set(seen) == set(range(NUM_SAMPLES)), "a sample was left out"
+        assert set(seen.values()) == {1}, "a sample was trained on twice"
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.13, 0.25])
+@pytest.mark.parametrize("policy", COLLECTIVE)
+def test_a_worker_joins_and_nothing_is_done_twice(policy: str, at_s: float, tmp_path: Path) -> None:
+    simulation = run(policy, join(at_s=at_s), trace=tmp_path)
+    assert_went_on(simulation)
+    assert_nothing_was_done_twice(simulation)
+    workers = [simulation.outcomes[rank].value for rank in range(NUM_WORKERS + 1)]
+    assert all(worker is not None and worker.cut_off == 0 for worker in workers)
+    assert workers[-1].clock == workers[0].clock > workers[-1].began_at
+    assert any(workers[-1].counted), "it had no share"
+    assert len({worker.rate for worker in workers}) == 1, "learning rates differ"
+    assert verify(read_log(tmp_path / "events.jsonl")) is None
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.08, 0.13, 0.25, 0.38])
+@pytest.mark.parametrize("policy", CHANGING)
+def test_a_worker_joins_wherever_a_policy_that_changes_is(policy: str, at_s: float, tmp_path: Path) -> None:
+    simulation = run(policy, join(at_s=at_s), trace=tmp_path)
+    assert_went_on(simulation)
+    newcomer = simulation.outcomes[NUM_WORKERS].value
+    assert newcomer is not None
+    assert any(newcomer.counted), "it had no share"
+    assert verify(read_log(tmp_path / "events.jsonl")) is None
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:8", "delayed:2", "adaptive", "switch:bsp/asp@6"])
+@pytest.mark.parametrize("lost", [0, 2, 3])
+@pytest.mark.parametrize("later_s", [0.0, 0.0004, 0.002, 0.05])
+def test_one_is_lost_while_another_joins(policy: str, lost: int, later_s: float) -> None:
+    assert_went_on(run(policy, join(at_s=0.15), lose(lost, at_s=0.15 + later_s)), lost=[lost])
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:8", "adaptive"])
+def test_a_lost_worker_is_replaced_and_several_join_at_once(policy: str) -> None:
+    assert_went_on(run(policy, lose(1, at_s=0.15), join(at_s=0.2), join(at_s=0.2), join(at_s=0.21)), lost=[1], joined=3)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "switch:bsp/local_sgd:4@8"])
+def test_metrics_of_loops_that_are_over_are_told(policy: str) -> None:
+    simulation = run(policy, join(at_s=0.25), evaluates=True)
+    assert_went_on(simulation)
+    metrics = [outcome.value.metrics for outcome in simulation.outcomes.values() if outcome.value is not None]
+    assert all(one == metrics[0] for one in metrics)
+    assert len(metrics[0]) == LOOPS
+    assert None not in metrics[0]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "ssp:2", "adaptive", "switch:bsp/asp@6"])
+@pytest.mark.parametrize("at_s", [0.13, 0.25])
+def test_a_worker_joins_beside_checkpoints_and_saves_with_the_others(policy: str, at_s: float, tmp_path: Path) -> None:
+    simulation = run(policy, join(at_s=at_s), checkpoint=tmp_path)
+    assert_went_on(simulation)
+    latest = max(tmp_path.glob("step-*/manifest.json"))
+    assert '"workers":[0,1,2,3]' in latest.read_text().replace(" ", "").replace("\n", "")
+
+
+@pytest.mark.parametrize("policy", ["hier:bsp/local_sgd:4", "adaptive"])
+def test_one_joins_a_rack_that_there_is(policy: str) -> None:
+    simulation = run(policy, join(at_s=0.15), racks=(2, 1))
+    assert_went_on(simulation)
+
+
+def test_racks_on_the_store_and_a_run_at_its_end_refuse_in_a_line() -> None:
+    refused = run("hier:bsp/ssp:2", join(at_s=0.15), racks=(2, 1)).outcomes[NUM_WORKERS].error
+    assert "no worker can join hier:bsp/ssp:2 while it runs" in str(refused)
+    simulation = run("bsp", join(at_s=0.6))
+    [result] = simulation.runs
+    assert (result.status, result.samples, result.lost_workers) == ("finished", LOOPS * NUM_SAMPLES, ())
+
+
+def test_nobody_joins_where_workers_form_no_new_group() -> None:
+    def work(_job: VirtualJob) -> None:
+        model = perceptron(5, 6)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=_job.place.rank, clock=_job.clock)
+        options = plesio.JoinOptions(pacer=pacer, elastic=False)
+        with plesio.join(model, optimizer, policy="bsp", options=options) as session:
+            for _, x, y in session.shard(DataLoader(Problem(NUM_SAMPLES, 5), batch_size=BATCH_SIZE)):
+                (model(x) - y).square().mean().backward()
+                session.step()
+
+    simulation = simulate(work, num_workers=2, cluster=Cluster.one_host(2), faults=[join(at_s=0.05)])
+    assert isinstance(simulation.outcomes[2].error, TransportError)
+    assert "its workers form no new group" in str(simulation.outcomes[2].error)
+    assert simulation.runs[0].status == "finished"
+
+
+FAULTS = st.lists(
+    st.one_of(
+        st.builds(lambda at_s: join(at_s=at_s), st.floats(0, 0.45)),
+        st.builds(lambda worker, at_s: lose(worker, at_s=at_s), st.integers(0, 4), st.floats(0.05, 0.45)),
+    ),
+    max_size=5,
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(faults=FAULTS, policy=st.sampled_from(["bsp", "local_sgd:8", "delayed:2", "adaptive", *CHANGING[1:4]]))
+def test_whoever_comes_and_goes_the_run_ends_and_each_sample_counts_once(policy: str, faults: list[Fault]) -> None:
+    ordered = sorted(faults, key=lambda fault: fault.at_s)
+    simulation = run(policy, *ordered)
+    [result] = simulation.runs
+    workers = [outcome.value for outcome in simulation.outcomes.values() if outcome.value is not None]
+    refused = [outcome.error for outcome in simulation.outcomes.values() if outcome.error is not None]
+    assert all(isinstance(error, TransportError) for error in refused), refused
+    if not workers:
+        return
+    assert (result.status, result.error) == ("finished", None)
+    if ends_in_collective(result):
+        assert all(worker.parameters == workers[0].parameters for worker in workers), "replicas differ"
+    left_out = [int(line.split()[0]) for line in result.fallbacks if "that a lost worker had not handed in" in line]
+    assert result.samples + sum(left_out) == LOOPS * NUM_SAMPLES
+
+
+@pytest.mark.parametrize("policy", ["ssp:2", "asp", "switch:bsp/asp@6"])
+def test_checkpoints_are_taken_after_a_loss_on_the_store(policy: str, tmp_path: Path) -> None:
+    simulation = run(policy, lose(1, at_s=0.25), checkpoint=tmp_path)
+    assert_went_on(simulation, lost=[1], joined=0)
+    latest = max(tmp_path.glob("step-*/manifest.json"))
+    assert '"workers":[0,2]' in latest.read_text().replace(" ", "").replace("\n", "")
