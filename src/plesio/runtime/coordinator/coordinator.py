@@ -140,8 +140,7 @@ class Coordinator:
         remembers = saving is not None and policy.remembers
         self.recorder = Recorder(policy, clock=began, entries=self.log, keeps_events=remembers)
         self.trace = TraceWriter(trace, header=header, on_failure=say, clock=clock)
-        self._layout, self._saving = layout, saving
-        self._start_failed = False
+        self._layout, self._saving, self._start_failed = layout, saving, False
         self._members = Members()
         self._checkpoints = Checkpoints(
             saving, remembers=remembers, members=self._members, ledger=self.ledger, recorder=self.recorder
@@ -355,8 +354,7 @@ class Coordinator:
             self.status = "failed"
             self.error = f"worker {worker} was lost, and a collective exchange cannot go on without it"
         reason = LeaveReason.REPLACED if self._regroupings.possible else LeaveReason.LOST
-        effects = self._retire(worker, reason, now_s=now_s)
-        effects += self._remove(worker)
+        effects = [*self._retire(worker, reason, now_s=now_s), *self._remove(worker)]
         for mate in mates:
             effects += self._retire(mate, reason, now_s=now_s)
             self._members[mate].doomed = True
@@ -400,8 +398,7 @@ class Coordinator:
     def tick(self, *, now_s: float) -> list[Effect]:
         """Lose every worker that has been silent for a lease. Call it several times a lease."""
         silent = self._members.silent_since(now_s - self.lease_s)
-        lost = [effect for worker in silent for effect in self.lose(worker, now_s=now_s)]
-        return lost + self._pause_if_due(now_s)
+        return [effect for worker in silent for effect in self.lose(worker, now_s=now_s)] + self._pause_if_due(now_s)
 
     def _pause_if_due(self, now_s: float) -> list[Effect]:
         """Have all stand still, if a checkpoint is due."""

@@ -77,8 +77,7 @@ class Session:
     ) -> None:
         self.model = replica.model
         self.policy = policy
-        self.rank = world.rank
-        self.num_workers = world.num_workers
+        self.rank, self.num_workers = world.rank, world.num_workers
         self._replica = replica
         self._world = world
         self._exchange = exchange
@@ -97,15 +96,10 @@ class Session:
         self._batch_samples = 0
         self._global_samples: int | None = self._past.samples
         self._num_plans = 0
-        self._finished = False
-        self._closed = False
-        self._handover = handover
-        for keeper in (saver, handover):
-            if keeper is not None:
-                keeper.adds(self._memory)
-
-    def _memory(self) -> dict[str, Any]:
-        return self._past.values(training_s=self._training.elapsed_s())
+        self._finished = self._closed = False
+        self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
+        for keeper in self._keepers:
+            keeper.adds(lambda: self._past.values(training_s=self._training.elapsed_s()))
 
     @property
     def clock(self) -> int:
@@ -139,8 +133,7 @@ class Session:
         if self._past.is_over(plan):
             return
         self._world.rounds.draw_ahead(rounds_ahead(loader))
-        source = self._sharing.batch_source(figures, plan=plan)
-        self._batches = source
+        self._batches = source = self._sharing.batch_source(figures, plan=plan)
         batches = shard(
             loader,
             source=source,
@@ -243,10 +236,10 @@ class Session:
             if recovery is not None:
                 recovery.trained(progress.clock)
             self._exchange.step(progress)
-            if recovery is not None and recovery.due:
-                recovery.recover(plan=self._plan, samples=samples + progress.samples)
-            else:
+            if recovery is None or not recovery.due:
                 self._steps.finish(progress.clock)
+            else:
+                recovery.recover(plan=self._plan, samples=samples + progress.samples)
         except RuntimeError as error:
             if recovery is None or not recovery.cuts_off(error):
                 raise self._world.explain(error) or error from error
@@ -285,12 +278,19 @@ class Session:
         self._ensure_open()
         if self._past.knows_metric:
             return self._past.metric()
-        self._training.pause()
         begun_s = self._now_s()
-        try:
-            return self._past.evaluated(self._together(lambda: self._evaluate(metric)))
-        finally:
+        with self._stopped_clock():
+            value = self._past.evaluated(self._together(lambda: self._evaluate(metric)))
             self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
+            return value
+
+    @contextlib.contextmanager
+    def _stopped_clock(self) -> Iterator[None]:
+        """What happens in this context is no training."""
+        self._training.pause()
+        try:
+            yield
+        finally:
             self._training.resume()
             self._marked_s = None if self._marked_s is None else self._now_s()
 
@@ -352,9 +352,8 @@ class Session:
             ConfigError: A name is taken.
         """
         for name, one in objects.items():
-            for keeper in (self._saver, self._handover):
-                if keeper is not None:
-                    keeper.register(name, one)
+            for keeper in self._keepers:
+                keeper.register(name, one)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the run for those who save by themselves. All workers call it after the same step.
@@ -365,13 +364,9 @@ class Session:
             under ``local_sgd`` is that of all after an averaging.
         """
         self._ensure_open()
-        self._training.pause()
-        try:
+        with self._stopped_clock():
             policy, num_workers = self.policy.title, self.num_workers
             return state_of_run(self._replica, policy=policy, clock=self.clock, num_workers=num_workers)
-        finally:
-            self._training.resume()
-            self._marked_s = None if self._marked_s is None else self._now_s()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin from what `state_dict` gave. All workers call it before their first step, with the same state.
@@ -381,11 +376,7 @@ class Session:
             DataError: The state is of another model or optimizer.
         """
         self._ensure_open()
-        if self._past.samples:
-            raise ConfigError("load_state_dict in a run that was resumed from a checkpoint: it has the state of that")
-        if self.clock > self._began:
-            raise ConfigError(f"load_state_dict after step {self.clock}: call it before the first step of the session")
-        load_state(self._replica, state)
+        load_state(self._replica, state, steps=self.clock - self._began, resumed=bool(self._past.samples))
 
     def save(self) -> None:
         """Ask for a checkpoint: it is taken where all workers next stand together, some steps from now.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from plesio.core.errors import DataError
+from plesio.core.errors import ConfigError, DataError
 from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["load_state", "state_of_run"]
@@ -23,12 +23,23 @@ def state_of_run(replica: Replica, *, policy: str, clock: int, num_workers: int)
     return {"model": model, "optimizer": optimizer, "plesio": run}
 
 
-def load_state(replica: Replica, state: Mapping[str, Any]) -> None:
-    """Go on from what `state_of_run` gave.
+def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resumed: bool) -> None:
+    """Begin from what `state_of_run` gave.
+
+    Args:
+        replica: What is trained.
+        state: What it is to be.
+        steps: That this session has made.
+        resumed: Whether its run was resumed from a checkpoint.
 
     Raises:
-        DataError: It is none, or of another model or optimizer.
+        ConfigError: The session has begun already.
+        DataError: The state is none, or of another model or optimizer.
     """
+    if resumed:
+        raise ConfigError("load_state_dict in a run that was resumed from a checkpoint: it has the state of that")
+    if steps:
+        raise ConfigError(f"load_state_dict after step {steps}: call it before the first step of the session")
     run = state.get("plesio")
     if not isinstance(run, Mapping) or run.get("schema") != SCHEMA_VERSION:
         raise DataError("this is no state that session.state_dict() of this version of Plesio gave")
