@@ -93,7 +93,7 @@ def test_the_others_finish_without_a_worker_that_sleeps_and_it_is_refused(policy
     found, result = run(policy, tmp_path, {"fault": "stop", "rank": 1, "step": 7, "epochs": 30})
     assert_went_on(found, result, lost=1, epochs=30)
     assert found[1]["error"] == "WorkerLostError"
-    assert "counted lost; join again" in found[1]["message"]
+    assert "counted lost; it comes back as a new process" in found[1]["message"]
     assert len(found[1]["visited"]) == 6 * 8, "a step of an expelled worker came back as if it had counted"
 
 

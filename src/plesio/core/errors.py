@@ -113,7 +113,10 @@ class WorkerLostError(PlesioError):
     @classmethod
     def expelled(cls, rank: int) -> "WorkerLostError":
         """The error on the lost worker itself, when it wakes up and hears of it."""
-        text = f"this worker (rank {rank}) was silent for longer than its lease and was counted lost; join again"
+        text = (
+            f"this worker (rank {rank}) was silent for longer than its lease and was counted lost; "
+            "it comes back as a new process: plesio run --join"
+        )
         return cls(text, ranks=(rank,))
 
 
