@@ -217,14 +217,6 @@ def test_any_optimizer_works_with_deltas():
     assert endings[0].value < endings[0].value + 1  # finite
 
 
-def test_late_worker_of_a_collective_is_told_why_it_cannot_join():
-    with LocalJob(1) as job:
-        job.start(1, PROGRAMS, "join_with", policy="bsp")
-        ending = job.wait(timeout_s=LIMIT_S)[1]
-    assert ending.error == "ConfigError"
-    assert "exchange=store" in ending.message
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system that is too small")
 def test_full_disk_while_tracing_does_not_stop_the_training(tmp_path: Path):
     folder = tmp_path / "small"

@@ -280,9 +280,10 @@ class Session:
             return self._past.metric()
         begun_s = self._now_s()
         with self._stopped_clock():
-            value = self._past.evaluated(self._together(lambda: self._evaluate(metric)))
-            self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
-            return value
+            try:
+                return self._past.evaluated(self._together(lambda: self._evaluate(metric)))
+            finally:
+                self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
 
     @contextlib.contextmanager
     def _stopped_clock(self) -> Iterator[None]:
@@ -365,8 +366,7 @@ class Session:
         """
         self._ensure_open()
         with self._stopped_clock():
-            policy, num_workers = self.policy.title, self.num_workers
-            return state_of_run(self._replica, policy=policy, clock=self.clock, num_workers=num_workers)
+            return state_of_run(self._replica, policy=self.policy.title, clock=self.clock, num_workers=self.num_workers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin from what `state_dict` gave. All workers call it before their first step, with the same state.
