@@ -3,8 +3,9 @@
     python fault_worker.py POLICY FOLDER PLAN
 
 or `train` in a process of a `LocalJob`. PLAN is JSON: {"fault": "kill" | "stop" | "hold" | "nan" | "nan_grad" | "wait",
-"rank": r, "step": k, "step_s": seconds per step, "epochs": n, "elastic": false}. "wait" trains until a worker that
-joined late has made a step, "stop" sleeps as with Ctrl-Z, "hold" holds the interpreter's lock for three leases.
+"rank": r, "step": k, "step_s": seconds per step, "epochs": n, "elastic": false, "server_step": s}. "wait" trains until
+a worker that joined late has made a step, "stop" sleeps as with Ctrl-Z, "hold" holds the interpreter's lock for three
+leases. In step s of rank 0 the servers, which it has started, are killed.
 Writes FOLDER/rank-R.json: {"error": ..., "message": ..., "ranks": ..., "visited": [...], "clock": ...}.
 """
 
@@ -18,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -25,6 +27,13 @@ import plesio
 from plesio.core.errors import WorkerLostError
 
 NUM_SAMPLES = 480
+
+
+def kill_servers() -> None:
+    """Kill the servers that this process has started."""
+    for child in psutil.Process().children():
+        if "plesio.runtime.server.process" in child.cmdline():
+            child.kill()
 
 
 def train(*, policy: str, folder: Path, plan: dict[str, Any]) -> bool:
@@ -52,6 +61,8 @@ def train(*, policy: str, folder: Path, plan: dict[str, Any]) -> bool:
                     if due and plan["fault"] == "kill":
                         (folder / f"rank-{rank}.json").write_text(json.dumps({**outcome, "visited": visited}))
                         os.kill(os.getpid(), signal.SIGKILL)
+                    if rank == 0 and step == plan.get("server_step"):
+                        kill_servers()
                     if due and plan["fault"] == "stop":
                         (folder / "stopped").write_text(str(os.getpid()))
                         os.kill(os.getpid(), signal.SIGSTOP)

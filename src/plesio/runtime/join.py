@@ -21,6 +21,7 @@ from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
 from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.history import History
 from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.pacing import Pacer
@@ -33,6 +34,7 @@ from plesio.runtime.worlds.alone import AloneWorld
 from plesio.runtime.worlds.alone_saving import AloneSaving
 from plesio.runtime.worlds.distributed import DistributedWorld
 from plesio.runtime.worlds.parts import OnTransition, Parts
+from plesio.runtime.worlds.without_server import can_do_without_server
 
 __all__ = ["join"]
 
@@ -249,7 +251,11 @@ class _Run:
             wish = Wish.of(place, racks, policy=policy.spec, by_racks=policy.goes_by_racks)
             choice = None if place.late else job.settle_racks(wish, device_type=self.replica.device_type)
             servers = job.servers(self._num_servers(num_hosts=place.num_hosts), folder=self.folder)
-            meter = Meter(bytes_sent=job.bytes_sent_since(job.bytes_sent()), memory_bytes=job.memory_bytes)
+            meter = Meter(
+                bytes_sent=job.bytes_sent_since(job.bytes_sent()),
+                memory_bytes=job.memory_bytes,
+                history=History() if can_do_without_server(policy) else None,
+            )
             timeline = self._timeline(meter, rank=rank, clock=job.clock)
             undo.callback(timeline.trace.close)
             if choice is not None:

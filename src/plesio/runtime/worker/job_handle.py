@@ -38,8 +38,19 @@ class Pulse(Protocol):
         """Whether this worker may have been counted lost: nothing has proved for a lease that it takes part."""
         ...
 
-    def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
-        """Begin for a run; ``abort`` is called if it cannot go on, and if workers must form a new group."""
+    @property
+    def server_lost(self) -> bool:
+        """Whether the server is gone, and the run goes on without it."""
+        ...
+
+    def begin(self, meter: Meter, *, abort: Callable[[], None], on_server_lost: Callable[[], None] | None) -> None:
+        """Begin for a run.
+
+        Args:
+            meter: Whose figures go with each beat.
+            abort: Called if the run cannot go on, and if workers must form a new group.
+            on_server_lost: Called once if the server is gone; None if the run cannot go on without it.
+        """
         ...
 
     def wait_for_failure(self) -> PlesioError | None:

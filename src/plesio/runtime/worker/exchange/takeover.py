@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,13 +22,13 @@ Apply = Callable[[], None]
 
 def tell_text(text: str, *, group: Group, source: int) -> str:
     """The source's text, on all of the group; all call it."""
-    data = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    data = torch.from_numpy(np.frombuffer(text.encode(), dtype=np.uint8).copy())
     length = torch.tensor([len(data)])
     group.broadcast(length, source=source)
     if group.rank != source:
         data = torch.empty(int(length), dtype=torch.uint8)
     group.broadcast(data, source=source)
-    return bytes(data.tolist()).decode()
+    return data.numpy().tobytes().decode()
 
 
 @torch.no_grad()

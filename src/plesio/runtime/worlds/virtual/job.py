@@ -73,14 +73,15 @@ class _Pulse:
         self._rank = rank
         self.failure: PlesioError | None = None
         self.generation = 0
+        self.server_lost = False
         self.doubtful = False
         """Never: nobody is silent here and lives."""
         self.line = ControlLine(
             heartbeat_identity(rank).encode(), host=host, server=deployment.server(0), on_arrival=self._hear
         )
 
-    def begin(self, meter: Meter, *, abort: Callable[[], None]) -> None:
-        """Begin for a run."""
+    def begin(self, meter: Meter, *, abort: Callable[[], None], on_server_lost: Callable[[], None] | None) -> None:
+        """Begin for a run; no server is ever lost."""
         self.failure = None
         self.generation = 0
         self._abort = abort
