@@ -32,6 +32,7 @@ from plesio.runtime.meeting import REGROUP_TIMEOUT, backend_of, gloo_interface, 
 from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
 from plesio.runtime.stop_server import stop_server
 from plesio.runtime.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys
+from plesio.runtime.transport.failover import FailoverConnection, FailoverControl
 from plesio.runtime.transport.job_secret import (
     SECRET_VARIABLE,
     given_secret,
@@ -52,6 +53,10 @@ __all__ = ["Job"]
 
 MEET_S = 60.0
 """How long processes wait for each other at the start."""
+REDIAL_S = 2.0
+"""How long workers that have lost their server wait for its replica to let them in, before they try again."""
+_REPLICA = "replica/0"
+"""Where in the job's store the addresses of server 0's replica are."""
 _NUMBERS = itertools.count()
 """Of the jobs that this process has been in."""
 
@@ -75,8 +80,9 @@ class Job:
         self.meet_s = meet_s
         self._exit = contextlib.ExitStack()
         self._servers: list[subprocess.Popen[str]] = []
+        self._replicated = False
         self._server_folders: list[Path] = []
-        self._endpoints: list[ClientEndpoint] = []
+        self._endpoints: list[ClientEndpoint | FailoverConnection] = []
         self._group: TorchGroup | None = None
         self._heartbeat: Heartbeat | None = None
         self._meeting: TCPStore | None = None
@@ -159,7 +165,7 @@ class Job:
                 "is worker 0 running, and under the same MASTER_PORT?"
             ) from error
 
-    def _start_server(self, index: int) -> None:
+    def _start_server(self, index: int, *, is_replica: bool = False, replicas: int = 1) -> None:
         place = self.place
         config = ServerConfig(
             index=index,
@@ -168,6 +174,8 @@ class Job:
             secret=self._secret,
             first=None if index == 0 else json.loads(self._get("server/0")),
             encrypt=wants_encryption(),
+            replica=json.loads(self._get(_REPLICA)) if replicas > 1 and not is_replica else None,
+            is_replica=is_replica,
         )
         # A session of its own: Ctrl-C is for the workers, which then say goodbye to a server that still listens.
         process = subprocess.Popen(
@@ -191,9 +199,11 @@ class Job:
             raise TransportError(answer["error"])
         if answer["addresses"]["data_ipc"]:
             self._server_folders.append(Path(answer["addresses"]["data_ipc"]).parent)
-        self._store.set(f"server/{index}", json.dumps(answer["addresses"]))
+        self._store.set(_REPLICA if is_replica else f"server/{index}", json.dumps(answer["addresses"]))
 
-    def servers(self, count: int, *, folder: Path | None) -> list[ClientEndpoint]:
+    def servers(
+        self, count: int, *, folder: Path | None, replicas: int = 1
+    ) -> Sequence[ClientEndpoint | FailoverConnection]:
         """Connections to the first ``count`` servers; starts those that are this process's to start.
 
         Server i runs on host i modulo the number of hosts, started by that host's first worker.
@@ -201,53 +211,79 @@ class Job:
         Args:
             count: How many the run has.
             folder: Where the run's results go; server 0 writes to no folder that its starter has not named.
+            replicas: 2 has server 0 twice, the second time on the second host if there is one.
 
         Raises:
             TransportError: A server cannot be started or reached.
+            ConfigError: Workers disagree about replicas.
         """
         place = self.place
         if place.local_rank == 0 and not place.late:
+            if replicas > 1 and place.host == 1 % place.num_hosts and not self._store.check([_REPLICA]):
+                self._start_server(0, is_replica=True)
             for index in range(count):
                 if index % place.num_hosts == place.host and not self._store.check([f"server/{index}"]):
-                    self._start_server(index)
-            if place.host == 0 and folder is not None and self._servers:
+                    self._start_server(index, replicas=replicas)
+            if folder is not None and self._servers and (place.host == 0 or replicas > 1):
                 self._let_write(folder)
+        self._get("server/0")
+        self._replicated = self._store.check([_REPLICA])
+        if self._replicated != (replicas > 1):
+            raise ConfigError(f"worker {place.rank} asks for replicas={replicas}, worker 0 does not; use one for all")
         while len(self._endpoints) < count:
             index = len(self._endpoints)
-            self._endpoints.append(
-                ClientEndpoint(
-                    json.loads(self._get(f"server/{index}")),
-                    identity=worker_identity(place.rank).encode(),
-                    job=self._job,
-                    keys=self._keys,
-                    context=self._context,
-                    timeout_s=CONNECT_S,
-                    max_bulk_bytes=MAX_BULK_BYTES,
-                    encrypt=wants_encryption(),
-                )
-            )
+            endpoint = self._endpoint(f"server/{index}")
+            if self._replicated:
+                self._endpoints.append(FailoverConnection(endpoint, dial=lambda: self._endpoint(_REPLICA, REDIAL_S)))
+            else:
+                self._endpoints.append(endpoint)
         return self._endpoints[:count]
 
+    def _endpoint(self, key: str, timeout_s: float = CONNECT_S) -> ClientEndpoint:
+        return ClientEndpoint(
+            json.loads(self._get(key)),
+            identity=worker_identity(self.place.rank).encode(),
+            job=self._job,
+            keys=self._keys,
+            context=self._context,
+            timeout_s=timeout_s,
+            max_bulk_bytes=MAX_BULK_BYTES,
+            encrypt=wants_encryption(),
+        )
+
     def _let_write(self, folder: Path) -> None:
-        pipe = self._servers[0].stdin
-        assert pipe is not None
-        with contextlib.suppress(BrokenPipeError):  # that it has ended is noticed where it is asked for something
-            pipe.write(json.dumps({"folder": str(folder.absolute())}) + "\n")
-            pipe.flush()
+        for server in self._servers:
+            pipe = server.stdin
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # that it has ended is noticed where it is asked for something
+                pipe.write(json.dumps({"folder": str(folder.absolute())}) + "\n")
+                pipe.flush()
 
     def heartbeat(self) -> Heartbeat:
         """The thread that tells server 0 that this worker lives."""
         if self._heartbeat is None:
-            client = ControlClient(
-                json.loads(self._get("server/0")),
-                identity=heartbeat_identity(self.place.rank).encode(),
-                job=self._job,
-                keys=self._keys,
-                context=self._context,
-                timeout_s=CONNECT_S,
-            )
-            self._heartbeat = Heartbeat(client, rank=self.place.rank)
+            self._heartbeat = Heartbeat(self._pulse_client(), rank=self.place.rank)
         return self._heartbeat
+
+    def _pulse_client(self) -> ControlClient | FailoverControl:
+        first = self._control_client("server/0")
+        if not self._replicated:
+            return first
+        return FailoverControl(
+            first,
+            dial=lambda: self._control_client(_REPLICA, REDIAL_S),
+            wanted=lambda: self._heartbeat is None or not self._heartbeat.stopping,
+        )
+
+    def _control_client(self, key: str, timeout_s: float = CONNECT_S) -> ControlClient:
+        return ControlClient(
+            json.loads(self._get(key)),
+            identity=heartbeat_identity(self.place.rank).encode(),
+            job=self._job,
+            keys=self._keys,
+            context=self._context,
+            timeout_s=timeout_s,
+        )
 
     def group(self, device_type: str) -> TorchGroup:
         """The group of all ranks that the job began with, made at the first call (all of them call it)."""
@@ -431,7 +467,7 @@ class Job:
         for endpoint in self._endpoints:
             endpoint.close()
         self._endpoints.clear()
-        for process in self._servers:
+        for process in reversed(self._servers):  # a replica last
             stop_server(process)
         self._servers.clear()
         for folder in self._server_folders:  # of servers that were killed; the others have removed theirs

@@ -250,7 +250,9 @@ class _Run:
             resumed = self._resumed(rank=rank)
             wish = Wish.of(place, racks, policy=policy.spec, by_racks=policy.goes_by_racks)
             choice = None if place.late else job.settle_racks(wish, device_type=self.replica.device_type)
-            servers = job.servers(self._num_servers(num_hosts=place.num_hosts), folder=self.folder)
+            replicas = self.options.num_replicas
+            count = self._num_servers(num_hosts=place.num_hosts) if replicas == 1 else 1
+            servers = job.servers(count, folder=self.folder, replicas=replicas)
             meter = Meter(
                 bytes_sent=job.bytes_sent_since(job.bytes_sent()),
                 memory_bytes=job.memory_bytes,

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from plesio.core.clock import Clock
 from plesio.core.errors import DataError, PlesioError, TransportError
 from plesio.core.results import RunResult
@@ -55,6 +57,7 @@ class JobServer:
         world: For the results.
         cross_rack_bytes: Tells what has gone from rack to rack so far, where that is known.
         folders: Where results may be written, see `may_write`; None for anywhere.
+        writes: Whether it writes anything; a replica does when it has taken over.
     """
 
     def __init__(
@@ -67,7 +70,9 @@ class JobServer:
         world: World = "process",
         cross_rack_bytes: Callable[[], int] = int,
         folders: set[str] | None = None,
+        writes: bool = True,
     ) -> None:
+        self._writes = writes
         self._folders = folders
         self._early: dict[bytes, Join] = {}
         self._index = index
@@ -80,7 +85,7 @@ class JobServer:
         self._shard = ShardSlot(endpoint, index=index, clock=clock)
         self._carrier = EffectCarrier(endpoint, shard=self._shard)
         self._traffic = ServerTraffic(endpoint, cross_rack_bytes=cross_rack_bytes)
-        self._end = RunEnd(self._traffic, tell=self._carrier.tell, on_over=self._begin_generation)
+        self._end = RunEnd(self._traffic, tell=self._carrier.tell, on_over=self._begin_generation, writes=writes)
         if first is not None:
             endpoint.generation = first.generation
             first.send(*encode(Serves()))
@@ -164,6 +169,19 @@ class JobServer:
                 self._begin_generation()
                 self._first.generation = self._endpoint.generation
 
+    def take_over(self, line: str) -> None:
+        """The server that this one is a replica of is lost; ``line`` says so in the results."""
+        self._writes = True
+        self._end.take_over()
+        self.note(line)
+
+    def note(self, line: str) -> bool:
+        """Enter a sentence in the records of the run under way; whether there is one."""
+        if self._coordinator is None:
+            return False
+        self._coordinator.ledger.fallbacks.append(line)
+        return True
+
     def end(self) -> None:
         """The job is over: close the records of a run that is under way."""
         self._end_run()
@@ -221,7 +239,8 @@ class JobServer:
 
     def _begin_run(self, join: Join) -> None:
         """The run that its first worker describes."""
-        self._coordinator = Coordinator.of(join, clock=self._clock, world=self._world)
+        told = join if self._writes else replace(join, folder=None)
+        self._coordinator = Coordinator.of(told, clock=self._clock, world=self._world)
         self._folder = None if join.folder is None else Path(join.folder)
         self._carrier.begin_run(join.num_servers)
         if self._coordinator.policy.pushes:  # at once or later in the run: then everybody would wait for it

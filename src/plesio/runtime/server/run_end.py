@@ -14,7 +14,7 @@ from pathlib import Path
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult, write_results
-from plesio.policies import write_log
+from plesio.policies import EventLog, write_log
 from plesio.protocol.effects import EndRun
 from plesio.protocol.message import Message
 from plesio.protocol.peers import worker_identity
@@ -35,11 +35,19 @@ class RunEnd:
         traffic: Of the servers.
         tell: Sends a message to a peer.
         on_over: Called when a run is over and the next one may begin.
+        writes: Whether results are written, or left until `take_over`: a replica's are those of the first.
     """
 
     def __init__(
-        self, traffic: ServerTraffic, *, tell: Callable[[bytes, Message], None], on_over: Callable[[], None]
+        self,
+        traffic: ServerTraffic,
+        *,
+        tell: Callable[[bytes, Message], None],
+        on_over: Callable[[], None],
+        writes: bool = True,
     ) -> None:
+        self._writes = writes
+        self._left: tuple[Path, RunResult, EventLog] | None = None
         self._traffic = traffic
         self._tell = tell
         self._on_over = on_over
@@ -113,16 +121,32 @@ class RunEnd:
         coordinator.trace.close()
         result = self.result(coordinator)
         unwritten: str | None = None
-        if self._folder is not None:
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                write_results(self._folder / "results.json", [result])
-                write_log(self._folder / "events.jsonl", coordinator.recorder.log)
-            except (OSError, DataError) as error:
-                unwritten = f"the run's figures could not be written to {self._folder}: {error}"
-                _log.warning("%s", unwritten)
+        if self._folder is not None and self._writes:
+            unwritten = _write(self._folder, result, coordinator.recorder.log)
+        elif self._folder is not None:
+            self._left = self._folder, result, coordinator.recorder.log
         self._results.append(result)
         for worker in self._closing:
             self._tell(worker_identity(worker).encode(), RunEnded(result=result, unwritten=unwritten))
         self._closing.clear()
         self._on_over()
+
+    def take_over(self) -> None:
+        """The first server is lost: from now on results are written, and those of the last run if it has ended."""
+        self._writes = True
+        if self._left is not None:
+            _write(*self._left)
+            self._left = None
+
+
+def _write(folder: Path, result: RunResult, log: EventLog) -> str | None:
+    """Write a run's figures and what its policy has heard; returns why they could not be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_results(folder / "results.json", [result])
+        write_log(folder / "events.jsonl", log)
+    except (OSError, DataError) as error:
+        unwritten = f"the run's figures could not be written to {folder}: {error}"
+        _log.warning("%s", unwritten)
+        return unwritten
+    return None

@@ -17,6 +17,7 @@ from plesio.protocol.to_server import Heartbeat as Beat
 from plesio.protocol.to_worker import Alive, Expelled, Lost, Regrouping
 from plesio.runtime.coordinator.members import FIRST_LEASE_S
 from plesio.runtime.transport import ControlClient
+from plesio.runtime.transport.failover import FailoverControl
 from plesio.runtime.worker.meter import Meter
 
 __all__ = ["Heartbeat"]
@@ -35,7 +36,7 @@ class Heartbeat:
         rank: Of this worker.
     """
 
-    def __init__(self, client: ControlClient, *, rank: int) -> None:
+    def __init__(self, client: ControlClient | FailoverControl, *, rank: int) -> None:
         self._client = client
         self._rank = rank
         self._meter: Meter | None = None
@@ -70,6 +71,11 @@ class Heartbeat:
         if self._server_lost:  # nobody counts any more
             return False
         return self._failure is not None or time.monotonic() > self._sure_s + self._lease_s
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the job is over for this worker."""
+        return self._stop.is_set()
 
     @property
     def server_lost(self) -> bool:

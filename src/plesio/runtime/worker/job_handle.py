@@ -71,8 +71,8 @@ class JobHandle(Protocol):
     clock: Clock
     meet_s: float
 
-    def servers(self, count: int, *, folder: Path | None) -> Sequence[ServerConnection]:
-        """Connections to the first ``count`` servers, which may write results to ``folder``."""
+    def servers(self, count: int, *, folder: Path | None, replicas: int = 1) -> Sequence[ServerConnection]:
+        """Connections to the first ``count`` servers, which may write results to ``folder``; ``replicas`` of each."""
         ...
 
     def heartbeat(self) -> Pulse:

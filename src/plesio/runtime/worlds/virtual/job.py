@@ -143,8 +143,8 @@ class VirtualJob:
         self._generation = 0
         self._collective_bytes = 0
 
-    def servers(self, count: int, *, folder: Path | None) -> Sequence[WorkerLine]:
-        """Connections to the first ``count`` servers."""
+    def servers(self, count: int, *, folder: Path | None, replicas: int = 1) -> Sequence[WorkerLine]:
+        """Connections to the first ``count`` servers; none is ever lost, so there are no replicas."""
         while len(self._lines) < count:
             self._lines.append(
                 WorkerLine(
