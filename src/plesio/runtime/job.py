@@ -15,8 +15,9 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -80,7 +81,8 @@ class Job:
         self.meet_s = meet_s
         self._exit = contextlib.ExitStack()
         self._servers: list[subprocess.Popen[str]] = []
-        self._replicated = False
+        self._backup: dict[str, str] | None = None
+        """Addresses of server 0's backup: where they were read from may be lost with the server's host."""
         self._server_folders: list[Path] = []
         self._endpoints: list[ClientEndpoint | FailoverConnection] = []
         self._group: TorchGroup | None = None
@@ -227,21 +229,22 @@ class Job:
             if folder is not None and self._servers and (place.host == 0 or replicas > 1):
                 self._let_write(folder)
         self._get("server/0")
-        self._replicated = self._store.check([_REPLICA])
-        if self._replicated != (replicas > 1):
+        if self._store.check([_REPLICA]):
+            self._backup = json.loads(self._get(_REPLICA))
+        if (self._backup is not None) != (replicas > 1):
             raise ConfigError(f"worker {place.rank} asks for replicas={replicas}, worker 0 does not; use one for all")
         while len(self._endpoints) < count:
             index = len(self._endpoints)
-            endpoint = self._endpoint(f"server/{index}")
-            if self._replicated:
-                self._endpoints.append(FailoverConnection(endpoint, dial=lambda: self._endpoint(_REPLICA, REDIAL_S)))
+            endpoint, backup = self._endpoint(json.loads(self._get(f"server/{index}"))), self._backup
+            if backup is not None:
+                self._endpoints.append(FailoverConnection(endpoint, dial=partial(self._endpoint, backup, REDIAL_S)))
             else:
                 self._endpoints.append(endpoint)
         return self._endpoints[:count]
 
-    def _endpoint(self, key: str, timeout_s: float = CONNECT_S) -> ClientEndpoint:
+    def _endpoint(self, addresses: Mapping[str, str], timeout_s: float = CONNECT_S) -> ClientEndpoint:
         return ClientEndpoint(
-            json.loads(self._get(key)),
+            addresses,
             identity=worker_identity(self.place.rank).encode(),
             job=self._job,
             keys=self._keys,
@@ -266,18 +269,18 @@ class Job:
         return self._heartbeat
 
     def _pulse_client(self) -> ControlClient | FailoverControl:
-        first = self._control_client("server/0")
-        if not self._replicated:
+        first = self._control_client(json.loads(self._get("server/0")))
+        if self._backup is None:
             return first
         return FailoverControl(
             first,
-            dial=lambda: self._control_client(_REPLICA, REDIAL_S),
+            dial=partial(self._control_client, self._backup, REDIAL_S),
             wanted=lambda: self._heartbeat is None or not self._heartbeat.stopping,
         )
 
-    def _control_client(self, key: str, timeout_s: float = CONNECT_S) -> ControlClient:
+    def _control_client(self, addresses: Mapping[str, str], timeout_s: float = CONNECT_S) -> ControlClient:
         return ControlClient(
-            json.loads(self._get(key)),
+            addresses,
             identity=heartbeat_identity(self.place.rank).encode(),
             job=self._job,
             keys=self._keys,

@@ -245,8 +245,10 @@ class ReplicaServer(_Replicated):
         match incoming:
             case Gone(peer=peer) if peer == FIRST:
                 self._first_is_lost = True
-            case Control(kind=kind, peer=peer, body=body) if kind == RESUME and worker_of(peer) is not None:
-                self._asking[peer] = body
+            case Control(peer=peer, body=heard, kind=kind) | Bulk(peer=peer, meta=heard, header=Header(kind=kind)) if (
+                kind == RESUME and worker_of(peer) is not None
+            ):
+                self._asking[peer] = heard
             case _ if self.serves:
                 self.take(incoming, now_s=self.time_s(now_s))
         if self._asking and self._first_is_lost:

@@ -89,7 +89,7 @@ class _Failover(Generic[L]):
         generation = self.generation
         self._lost, self._link = self._link, self._dialled(error)
         self.generation = generation
-        self._send(RESUME, self._has_heard())
+        self._ask()
         deadline_s = time.monotonic() + TAKEOVER_S
         while (resumed := self._resumed()) is None:
             if time.monotonic() > deadline_s or not self._wanted():
@@ -118,8 +118,8 @@ class _Failover(Generic[L]):
                 self._early.append(incoming)
         return answer
 
-    def _has_heard(self) -> dict[str, int]:
-        return {"control": self._heard.last}
+    def _ask(self) -> None:
+        self._send(RESUME, {"control": self._heard.last})
 
     def _resume(self, resumed: Mapping[str, Any]) -> None:
         """Send again what the replica has not heard; what belongs to an earlier run is of no use to anybody."""
@@ -212,8 +212,9 @@ class FailoverConnection(_Failover[ClientEndpoint]):
         """Hand back the payload of a message that came out of `poll`."""
         self._lent.pop(id(bulk.payload), self._link).release(bulk)
 
-    def _has_heard(self) -> dict[str, int]:
-        return {"control": self._heard.last, "bulk": self._heard_bulk.last}
+    def _ask(self) -> None:
+        heard = {"control": self._heard.last, "bulk": self._heard_bulk.last}
+        self._link.push(Header(kind=RESUME, generation=self.generation), meta=heard)
 
     def _resume(self, resumed: Mapping[str, Any]) -> None:
         super()._resume(resumed)

@@ -23,7 +23,10 @@ from plesio.runtime.transport.wire import OWN_KINDS
 __all__ = ["RESUME", "RESUMED", "Heard", "Kept", "numbered", "unnumbered"]
 
 RESUME = OWN_KINDS + 4
-"""A client to a replica: it goes on here. Its body says what it has heard, by channel."""
+"""A client to a replica: it goes on here. Its body says what it has heard, by channel.
+
+A client with a data connection says so by that: a server can send by a connection only when something came over it.
+"""
 RESUMED = OWN_KINDS + 5
 """The answer: the same from the other side, or that the job is over."""
 
