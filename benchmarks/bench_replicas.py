@@ -1,8 +1,8 @@
-"""What does a replica of the server cost, and how long do workers stand still when it takes over?
+"""What does a backup of the server cost, and how long do workers stand still when it takes over?
 
     python benchmarks/bench_replicas.py [--policies bsp,adaptive,ssp:4,asp] [--repeat 5] [--quick]
 
-Prints the time of a step under `asp` with and without a replica, for a small and a large model, in sessions that take
+Prints the time of a step under `asp` with and without a backup, for a small and a large model, in sessions that take
 turns; then, by policy, the longest time that a worker went without finishing a step after the server was killed, less
 its median step.
 """
@@ -70,7 +70,7 @@ def train(*, policy: str, steps: int, kill_at: int, step_s: float, folder: str) 
                 children = psutil.Process().children()
                 servers = [one for one in children if "plesio.runtime.server.process" in one.cmdline()]
                 Path(folder, "killed").write_text(str(time.monotonic()))
-                max(servers, key=lambda one: one.create_time()).kill()  # the replica was there before
+                max(servers, key=lambda one: one.create_time()).kill()  # the backup was there before
             model(x).square().mean().backward()
             time.sleep(step_s)
             session.step()
@@ -109,7 +109,7 @@ def main() -> None:
         endings = job.run(Path(__file__), "blocks", timeout_s=400, num_blocks=num_blocks, steps=steps)
     assert endings[0].error is None, endings[0].trace
     times = endings[0].value
-    print("| model | a step | with a replica | ratio |\n|:--|--:|--:|--:|")
+    print("| model | a step | with a backup | ratio |\n|:--|--:|--:|--:|")
     for size in WIDTHS:
         one, two = (statistics.median(times[f"{size} {replicas}"]) for replicas in (1, 2))
         print(f"| {size} | {one * 1e3:.2f} ms | {two * 1e3:.2f} ms | {two / one:.2f} |")

@@ -1,8 +1,10 @@
 """A worker that counts: every update moves the one parameter by exactly its weight, so nothing can be lost unseen."""
 
+import json
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,13 +16,13 @@ import plesio
 
 
 def count(*, policy: str, folder: Path, steps: int, victim: str, seed: int) -> dict[str, float | str]:
-    """Train; rank 0 kills the server, or its replica, at a random moment.
+    """Train; rank 0 kills the server, or its backup, at a random moment.
 
     Args:
         policy: Under which.
         folder: Where results go.
         steps: Of this worker.
-        victim: "first", "replica" or "nobody".
+        victim: "primary", "backup" or "nobody".
         seed: Of the moment.
 
     Returns:
@@ -50,5 +52,10 @@ def count(*, policy: str, folder: Path, steps: int, victim: str, seed: int) -> d
 def _kill(victim: str, seed: int) -> None:
     time.sleep(random.Random(seed).uniform(0.1, 1.0))
     servers = [one for one in psutil.Process().children() if "plesio.runtime.server.process" in one.cmdline()]
-    replica, first = sorted(servers, key=lambda one: one.create_time())
-    os.kill((first if victim == "first" else replica).pid, signal.SIGKILL)
+    backup, primary = sorted(servers, key=lambda one: one.create_time())
+    os.kill((primary if victim == "primary" else backup).pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    arguments = json.loads(sys.argv[1])
+    print(json.dumps(count(**{**arguments, "folder": Path(arguments["folder"])})))

@@ -6,7 +6,7 @@ or `train` in a process of a `LocalJob`. PLAN is JSON: {"fault": "kill" | "stop"
 "rank": r, "step": k, "step_s": seconds per step, "epochs": n, "elastic": false, "server_step": s,
 "replicas": 2}. "wait" trains until
 a worker that joined late has made a step, "stop" sleeps as with Ctrl-Z, "hold" holds the interpreter's lock for three
-leases. In step s of rank 0 the server, which it has started, is killed; its replica, if there is one, is not.
+leases. In step s of rank 0 the server, which it has started, is killed; its backup, if there is one, is not.
 Writes FOLDER/rank-R.json: {"error": ..., "message": ..., "ranks": ..., "visited": [...], "clock": ...}.
 """
 
@@ -31,7 +31,7 @@ NUM_SAMPLES = 480
 
 
 def kill_server() -> None:
-    """Kill the server that this process has started, after its replica if it has one."""
+    """Kill the server that this process has started, after its backup if it has one."""
     servers = [one for one in psutil.Process().children() if "plesio.runtime.server.process" in one.cmdline()]
     max(servers, key=lambda one: one.create_time()).kill()
 

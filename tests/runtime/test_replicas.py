@@ -1,4 +1,4 @@
-"""Servers with a replica, in real processes: one of the two is killed at a random moment, and nothing is lost."""
+"""Servers with a backup, in real processes: one of the two is killed at a random moment, and nothing is lost."""
 
 import json
 from collections import Counter
@@ -49,16 +49,16 @@ def count(policy: str, folder: Path, *, victim: str, seed: int) -> tuple[float, 
     ],
 )
 def test_no_update_is_lost_or_counts_twice_when_the_server_is_killed(policy: str, seed: int, tmp_path: Path):
-    _, result = count(policy, tmp_path, victim="first", seed=seed)
+    _, result = count(policy, tmp_path, victim="primary", seed=seed)
     assert (result.status, result.lost_workers, result.steps) == ("finished", (), 2 * STEPS)
-    assert [line for line in result.fallbacks if "its replica has taken over" in line]
+    assert [line for line in result.fallbacks if "its backup has taken over" in line]
 
 
 @pytest.mark.slow
 def test_a_run_goes_on_when_the_replica_is_killed(tmp_path: Path):
-    _, result = count("asp", tmp_path, victim="replica", seed=1)
+    _, result = count("asp", tmp_path, victim="backup", seed=1)
     assert result.status == "finished"
-    assert [line for line in result.fallbacks if "the replica of the job's server was lost" in line]
+    assert [line for line in result.fallbacks if "the backup of the job's server was lost" in line]
 
 
 def faults(policy: str, folder: Path, plan: dict[str, Any]) -> tuple[dict[int, dict[str, Any]], RunResult]:
@@ -78,7 +78,7 @@ def test_server_0_is_killed_in_a_run_on_collectives(policy: str, tmp_path: Path)
     assert [found[rank]["error"] for rank in range(3)] == [None] * 3, found
     assert (result.status, result.samples, result.steps) == ("finished", 960, 120)
     assert len(result.losses) == 40
-    assert [line for line in result.fallbacks if "its replica has taken over" in line]
+    assert [line for line in result.fallbacks if "its backup has taken over" in line]
     assert len({one["digest"] for one in found.values()}) == 1
     assert verify(read_log(tmp_path / "trace" / "events.jsonl")) is None
 

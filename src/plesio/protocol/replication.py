@@ -1,4 +1,4 @@
-"""What a server tells its replica: everything that it hears itself, in the order in which it acts on it."""
+"""What a server tells its backup: everything that it hears itself, in the order in which it acts on it."""
 
 from typing import Annotated, Any, Literal
 
@@ -42,6 +42,6 @@ class Entry(Record, frozen=True, kw_only=True):
 
 
 class EntryHeard(Message, frozen=True, kw_only=True, tag=50):
-    """The replica has all entries up to this number; what follows from them may be told."""
+    """The backup has all entries up to this number; what follows from them may be told."""
 
     number: Annotated[int, msgspec.Meta(ge=1)]

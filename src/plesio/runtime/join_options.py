@@ -24,7 +24,7 @@ class JoinOptions:
         pacer: Makes steps take as long as another machine's would; None lets them take as long as they do.
         info: Names for the results, and the seed of the sample order.
         job: A job to run in; None makes one for this session.
-        replicas: 2 has the server twice, on a second host if there is one: when the first is lost the other takes over,
+        replicas: 2 has a backup of the server, on a second host if there is one: it takes over when the server is lost,
             and no update that a worker has been told of is lost. None is 1, or what ``plesio run --replicas`` says.
         elastic: Workers of a collective go on without one that is lost; if not, its loss ends the run.
 
@@ -44,7 +44,7 @@ class JoinOptions:
         if self.replicas not in (None, 1, 2):
             raise ConfigError(f"replicas={self.replicas}: a server can be there once or twice; write 1 or 2")
         if (self.num_servers or 1) > 1 and self.num_replicas > 1:
-            raise ConfigError("with replicas=2 there is one server and its replica; leave num_servers out")
+            raise ConfigError("with replicas=2 there is one server and its backup; leave num_servers out")
 
     @property
     def num_replicas(self) -> int:

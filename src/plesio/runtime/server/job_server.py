@@ -57,7 +57,7 @@ class JobServer:
         world: For the results.
         cross_rack_bytes: Tells what has gone from rack to rack so far, where that is known.
         folders: Where results may be written, see `may_write`; None for anywhere.
-        writes: Whether it writes anything; a replica does when it has taken over.
+        writes: Whether it writes anything; a backup does when it has taken over.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class JobServer:
                 self._first.generation = self._endpoint.generation
 
     def take_over(self, line: str) -> None:
-        """The server that this one is a replica of is lost; ``line`` says so in the results."""
+        """The server that this one is a backup of is lost; ``line`` says so in the results."""
         self._writes = True
         self._end.take_over()
         self.note(line)

@@ -49,8 +49,8 @@ class ServerConfig:
         secret: The job's secret.
         first: Addresses of server 0, for the others.
         encrypt: Whether bulk data are encrypted between hosts.
-        replica: Addresses of its replica, if it has one.
-        is_replica: Whether it is one.
+        backup: Addresses of its backup, if it has one.
+        is_backup: Whether it is one.
     """
 
     index: int
@@ -59,8 +59,8 @@ class ServerConfig:
     secret: str
     first: dict[str, str] | None = None
     encrypt: bool = True
-    replica: dict[str, str] | None = None
-    is_replica: bool = False
+    backup: dict[str, str] | None = None
+    is_backup: bool = False
 
 
 class ServerProcess:
@@ -194,21 +194,21 @@ def _sweep() -> None:
 
 
 def _server(config: ServerConfig, *, ipc_dir: Path) -> ServerProcess:
-    if config.replica is None and not config.is_replica:
+    if config.backup is None and not config.is_backup:
         return ServerProcess(config, ipc_dir=ipc_dir)
-    module = import_module("plesio.runtime.server.replicated_process")
-    make: type[ServerProcess] = module.ReplicaProcess if config.is_replica else module.FirstProcess
+    module = import_module("plesio.runtime.server.primary_backup_process")
+    make: type[ServerProcess] = module.BackupProcess if config.is_backup else module.PrimaryProcess
     return make(config, ipc_dir=ipc_dir)
 
 
 def main() -> None:
-    """Serve the job described by the first line of standard input; print the addresses as one line of JSON."""
+    """Serve the job described by the primary line of standard input; print the addresses as one line of JSON."""
     config = ServerConfig(**json.loads(sys.stdin.readline()))
     # strangers may open connections faster than the server can end them
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     set_up_logging()
-    speak_as(f"{'replica of ' if config.is_replica else ''}server {config.index}")
+    speak_as(f"{'backup of ' if config.is_backup else ''}server {config.index}")
     _sweep()
     # The server's own folder, so that it goes with the server also when the starter was killed.
     with tempfile.TemporaryDirectory(prefix=f"{_folder_prefix()}{os.getpid()}-") as ipc_dir:

@@ -1,11 +1,11 @@
-"""A replicated server's connections to its workers: all that it says is numbered, and waits for its replica.
+"""A replicated server's connections to its workers: all that it says is numbered, and waits for its backup.
 
-The `JobServer` behind it cannot tell that it has a replica. Both are given the same entries, in the same order and with
+The `JobServer` behind it cannot tell that it has a backup. Both are given the same entries, in the same order and with
 the same times, and both say the same. Of the two
 
-- the *first* sends what it has said when the replica has the entry that it followed from, and not before: what a worker
-  has heard, the replica knows;
-- the *replica* sends nothing, and keeps what it has said until the worker has heard it from the first. When it has
+- the *primary* sends what it has said when the backup has the entry that it followed from, and not before: what a
+  worker has heard, the backup knows;
+- the *backup* sends nothing, and keeps what it has said until the worker has heard it from the primary. When it has
   taken over, a worker that comes is sent what it has missed.
 """
 
@@ -52,30 +52,30 @@ class _Conversation:
 
 
 class ReplicatedConnections:
-    """What a `JobServer` speaks through, at the first server and at its replica.
+    """What a `JobServer` speaks through, at the primary and at its backup.
 
     Args:
         endpoint: The connections themselves.
-        first: Whether this is the first server.
+        primary: Whether this is the primary.
     """
 
-    def __init__(self, endpoint: WorkerConnections, *, first: bool) -> None:
+    def __init__(self, endpoint: WorkerConnections, *, primary: bool) -> None:
         self._endpoint = endpoint
         self.traffic = endpoint.traffic
         self.refused = endpoint.refused
-        self._first = self._serves = first
+        self._is_primary = self._serves = primary
         self._generation = endpoint.generation
         self._conversations: dict[bytes, _Conversation] = defaultdict(_Conversation)
         self._entry = 0
         self._waiting: deque[tuple[int, bytes, int, int, _Control | _Bulk]] = deque()
-        """What the first has said: after which entry, to whom, its number, what it has heard, and what it says."""
+        """What the primary has said: after which entry, to whom, its number, what it has heard, and what it says."""
         self._safe = 0
         self._resumed: set[bytes] = set()
-        """Who has come to the replica that has taken over."""
+        """Who has come to the backup that has taken over."""
 
     @property
     def generation(self) -> int:
-        """Of the membership; the replica's own connections are in it when it has taken over."""
+        """Of the membership; the backup's own connections are in it when it has taken over."""
         return self._generation
 
     @generation.setter
@@ -114,14 +114,14 @@ class ReplicatedConnections:
         self._say(peer, conversation.bulks.add(message), conversation.heard_bulk.last, message)
 
     def _say(self, peer: bytes, number: int, heard: int, message: _Control | _Bulk) -> None:
-        if self._first:
+        if self._is_primary:
             self._waiting.append((self._entry, peer, number, heard, message))
             self.let_out(self._safe)
         elif peer in self._resumed:
             self._send(peer, number, heard, message)
 
     def let_out(self, entry: int) -> None:
-        """Send what has followed from entries up to this one, which the replica has, or which need no replica."""
+        """Send what has followed from entries up to this one, which the backup has, or which need no backup."""
         self._safe = entry
         while self._waiting and self._waiting[0][0] <= entry:
             self._send(*self._waiting.popleft()[1:])
@@ -139,12 +139,12 @@ class ReplicatedConnections:
             self._endpoint.send(peer, message.header, meta=meta, payload=message.payload)
 
     def take_over(self) -> None:
-        """The first is lost: its conversations go on here, with each worker that comes."""
+        """The primary is lost: its conversations go on here, with each worker that comes."""
         self._serves = True
         self._endpoint.generation = self._generation
 
     def resume(self, peer: bytes, heard: Mapping[str, int]) -> None:
-        """A worker has come to the replica that has taken over: send what it has not heard."""
+        """A worker has come to the backup that has taken over: send what it has not heard."""
         self._resumed.add(peer)
         conversation = self._conversations[peer]
         conversation.controls.heard(heard.get("control", 0))

@@ -35,7 +35,7 @@ class RunEnd:
         traffic: Of the servers.
         tell: Sends a message to a peer.
         on_over: Called when a run is over and the next one may begin.
-        writes: Whether results are written, or left until `take_over`: a replica's are those of the first.
+        writes: Whether results are written, or left until `take_over`: a backup's are those of the primary.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class RunEnd:
         self._on_over()
 
     def take_over(self) -> None:
-        """The first server is lost: from now on results are written, and those of the last run if it has ended."""
+        """The primary is lost: from now on results are written, and those of the last run if it has ended."""
         self._writes = True
         if self._left is not None:
             _write(*self._left)

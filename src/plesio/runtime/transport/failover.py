@@ -1,6 +1,6 @@
-"""A worker's connections to a server that has a replica: when the server is lost they go on with the replica.
+"""A worker's connections to a server that has a backup: when the server is lost they go on with the backup.
 
-Whoever uses them notices a pause and nothing else; see `plesio.runtime.transport.numbered`. When the replica is lost
+Whoever uses them notices a pause and nothing else; see `plesio.runtime.transport.numbered`. When the backup is lost
 too, or does not take over, the connection is lost as any other is.
 """
 
@@ -22,9 +22,9 @@ from plesio.runtime.transport.wire import Bulk, Control, Header
 __all__ = ["TAKEOVER_S", "FailoverConnection", "FailoverControl"]
 
 TAKEOVER_S = 40.0
-"""How long a worker waits for the replica: that may notice the loss later, after a silence of 30 s at most."""
+"""How long a worker waits for the backup: that may notice the loss later, after a silence of 30 s at most."""
 DIAL_S = 8.0
-"""How long a worker tries to reach the replica."""
+"""How long a worker tries to reach the backup."""
 SLICE_S = 0.1
 """How often a wait looks whether it is still wanted."""
 _EMPTY = np.empty(0, dtype=np.uint8)
@@ -33,12 +33,12 @@ L = TypeVar("L", ClientEndpoint, ControlClient)
 
 
 class _Failover(Generic[L]):
-    """What both kinds of connection have in common: control messages, and the way to the replica.
+    """What both kinds of connection have in common: control messages, and the way to the backup.
 
     Args:
         first: The connection to the server.
-        dial: Connects to its replica.
-        wanted: Whether it is worth while to go on with the replica.
+        dial: Connects to its backup.
+        wanted: Whether it is worth while to go on with the backup.
     """
 
     def __init__(self, first: L, *, dial: Callable[[], L], wanted: Callable[[], bool] = lambda: True) -> None:
@@ -49,7 +49,7 @@ class _Failover(Generic[L]):
         self._controls: Kept[tuple[int, int, Mapping[str, Any]]] = Kept()
         self._heard = Heard()
         self._early: list[Control | Bulk] = []
-        """What the replica has said right after that it has taken over."""
+        """What the backup has said right after that it has taken over."""
 
     @property
     def generation(self) -> int:
@@ -68,7 +68,7 @@ class _Failover(Generic[L]):
         raise NotImplementedError
 
     def _arrived(self, timeout_s: float) -> list[Control | Bulk]:
-        """What has come by the present connection; nothing when that was lost, and the replica has taken over."""
+        """What has come by the present connection; nothing when that was lost, and the backup has taken over."""
         if self._early:
             early, self._early = self._early, []
             return early
@@ -93,7 +93,7 @@ class _Failover(Generic[L]):
         deadline_s = time.monotonic() + TAKEOVER_S
         while (resumed := self._resumed()) is None:
             if time.monotonic() > deadline_s or not self._wanted():
-                raise TransportError(f"the server's replica has not taken over: {error}")
+                raise TransportError(f"the server's backup has not taken over: {error}")
         if resumed.get("over"):
             raise error
         self._resume(resumed)
@@ -106,7 +106,7 @@ class _Failover(Generic[L]):
                 return link
             except TransportError:
                 if time.monotonic() > deadline_s or not self._wanted():
-                    raise lost from None  # there is no replica either
+                    raise lost from None  # there is no backup either
 
     def _resumed(self) -> Mapping[str, Any] | None:
         answer = None
@@ -122,7 +122,7 @@ class _Failover(Generic[L]):
         self._send(RESUME, {"control": self._heard.last})
 
     def _resume(self, resumed: Mapping[str, Any]) -> None:
-        """Send again what the replica has not heard; what belongs to an earlier run is of no use to anybody."""
+        """Send again what the backup has not heard; what belongs to an earlier run is of no use to anybody."""
         self._controls.heard(int(resumed["control"]))
         for number, (generation, kind, body) in self._controls:
             if generation == self.generation:
@@ -136,7 +136,7 @@ class _Failover(Generic[L]):
 
 
 class FailoverControl(_Failover[ControlClient]):
-    """A `ControlClient` that goes on with the replica."""
+    """A `ControlClient` that goes on with the backup."""
 
     def _send(self, kind: int, body: Mapping[str, Any]) -> None:
         self._link.send(kind, body)
@@ -149,18 +149,18 @@ class FailoverControl(_Failover[ControlClient]):
         """The control messages that have arrived; waits for the first at most ``timeout_s``.
 
         Raises:
-            TransportError: The connection is lost, and so is that to the replica.
+            TransportError: The connection is lost, and so is that to the backup.
         """
         controls = [one for one in self._arrived(timeout_s) if isinstance(one, Control)]
         return [one for one in map(self._control, controls) if one is not None]
 
 
 class FailoverConnection(_Failover[ClientEndpoint]):
-    """A `ClientEndpoint` that goes on with the replica.
+    """A `ClientEndpoint` that goes on with the backup.
 
     Args:
         first: The connection to the server.
-        dial: Connects to its replica.
+        dial: Connects to its backup.
     """
 
     def __init__(self, first: ClientEndpoint, *, dial: Callable[[], ClientEndpoint]) -> None:
@@ -190,7 +190,7 @@ class FailoverConnection(_Failover[ClientEndpoint]):
         """What has arrived complete; waits for the first at most ``timeout_s``.
 
         Raises:
-            TransportError: The connection is lost, and so is that to the replica.
+            TransportError: The connection is lost, and so is that to the backup.
         """
         taken: list[Control | Bulk] = []
         for incoming in self._arrived(timeout_s):

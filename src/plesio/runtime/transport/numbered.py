@@ -1,13 +1,13 @@
-"""Numbered messages: what makes a conversation with a server go on with its replica, each message exactly once.
+"""Numbered messages: what makes a conversation with a server go on with its backup, each message exactly once.
 
-A server that has a replica may be lost in the middle of anything. So in a job with replicas every message of a worker
+A server that has a backup may be lost in the middle of anything. So in a job with replicas every message of a worker
 and of a server has a number, in its direction and on its channel (control and bulk messages go by connections of their
 own), and tells up to which number its sender has heard the other::
 
     {"number": 12, "heard": 7, "body": what the message says by itself}
 
-The sender keeps a message until the other side has told that it has heard it. When the first server is lost, the worker
-connects to the replica and says `RESUME`: up to which numbers it has heard. The replica, which has heard all that the
+The sender keeps a message until the other side has told that it has heard it. When the primary is lost, the worker
+connects to the backup and says `RESUME`: up to which numbers it has heard. The backup, which has heard all that the
 lost one had acted on visibly, and has made the same answers, says `RESUMED`, up to which numbers *it* has heard, and
 sends what it has kept beyond the worker's numbers. The worker sends what it has kept. What arrives twice is known by
 its number.
@@ -23,7 +23,7 @@ from plesio.runtime.transport.wire import OWN_KINDS
 __all__ = ["RESUME", "RESUMED", "Heard", "Kept", "numbered", "unnumbered"]
 
 RESUME = OWN_KINDS + 4
-"""A client to a replica: it goes on here. Its body says what it has heard, by channel.
+"""A client to a backup: it goes on here. Its body says what it has heard, by channel.
 
 A client with a data connection says so by that: a server can send by a connection only when something came over it.
 """

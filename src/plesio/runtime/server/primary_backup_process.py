@@ -1,4 +1,4 @@
-"""The processes of a server that has a replica, and of the replica: `plesio.runtime.server.replica` on sockets."""
+"""The processes of a server that has a backup, and of the backup: `plesio.runtime.server.primary_backup` on sockets."""
 
 import json
 import time
@@ -15,35 +15,35 @@ from plesio.core.records import from_values, to_values
 from plesio.protocol.message import decode
 from plesio.protocol.replication import Entry, EntryHeard
 from plesio.runtime.server.job_server import JobServer
+from plesio.runtime.server.primary_backup import PRIMARY, BackupServer, PrimaryServer
 from plesio.runtime.server.process import MAX_BULK_BYTES, POLL_S, ServerConfig, ServerProcess
-from plesio.runtime.server.replica import FIRST, FirstServer, ReplicaServer
 from plesio.runtime.transport import CONNECT_S, Bulk, ClientEndpoint, Control, Header, JobKeys
 
-__all__ = ["FirstProcess", "ReplicaProcess"]
+__all__ = ["BackupProcess", "PrimaryProcess"]
 
 TEXT_ENTRY = 10
 """Kind of a message between the two whose payload is an entry, as JSON."""
 BULK_ENTRY = 11
 """Kind of one whose payload is the worker's, and the entry beside it."""
 FAREWELL_S = 1.0
-"""How long a server that ends waits for its replica to hear of it."""
+"""How long a server that ends waits for its backup to hear of it."""
 
 
-class FirstProcess(ServerProcess):
+class PrimaryProcess(ServerProcess):
     """The server that the workers speak to.
 
     Args:
-        config: Who it is, and where its replica is.
+        config: Who it is, and where its backup is.
         ipc_dir: Folder for the socket of the workers on this host.
     """
 
     def __init__(self, config: ServerConfig, *, ipc_dir: Path) -> None:
         super().__init__(config, ipc_dir=ipc_dir)
-        assert config.replica is not None
+        assert config.backup is not None
         self._ticked_s = 0.0
         self._link: ClientEndpoint | None = ClientEndpoint(
-            config.replica,
-            identity=FIRST,
+            config.backup,
+            identity=PRIMARY,
             job=config.job,
             keys=JobKeys.derive(config.secret),
             context=zmq.Context.instance(),
@@ -55,8 +55,8 @@ class FirstProcess(ServerProcess):
             self._poller.register(readable, zmq.POLLIN)
 
     def _job_server(self) -> JobServer:
-        self._first_server = FirstServer(self.endpoint, pass_on=self._pass_on)
-        return self._first_server.server
+        self._primary = PrimaryServer(self.endpoint, pass_on=self._pass_on)
+        return self._primary.server
 
     def _pass_on(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
         assert self._link is not None
@@ -70,39 +70,39 @@ class FirstProcess(ServerProcess):
         self._link.push(Header(kind=kind, generation=self._link.generation), meta=meta, payload=staged)
 
     def _may_write(self, folder: str) -> None:
-        self._first_server.may_write(folder, now_s=time.perf_counter())
+        self._primary.may_write(folder, now_s=time.perf_counter())
 
     def turn(self, timeout_s: float) -> None:
         """Take in what arrives within ``timeout_s`` and act on it."""
         self._wait(timeout_s)
         for incoming in self.endpoint.poll(0.0):
-            self._first_server.take(incoming, now_s=time.perf_counter())
+            self._primary.take(incoming, now_s=time.perf_counter())
         now_s = time.perf_counter()
         if now_s - self._ticked_s >= POLL_S:
             self._ticked_s = now_s
-            self._first_server.tick(now_s=now_s)
-        self._hear_replica(0.0)
+            self._primary.tick(now_s=now_s)
+        self._hear_backup(0.0)
 
-    def _hear_replica(self, timeout_s: float) -> None:
+    def _hear_backup(self, timeout_s: float) -> None:
         if self._link is None:
             return
         try:
             for incoming in self._link.poll(timeout_s):
                 if isinstance(incoming, Control):
-                    told: EntryHeard = decode(incoming.kind, incoming.body, EntryHeard, peer="the replica")
-                    self._first_server.heard(told.number)
+                    told: EntryHeard = decode(incoming.kind, incoming.body, EntryHeard, peer="the backup")
+                    self._primary.heard(told.number)
         except TransportError:
             for readable in self._link.sockets:
                 self._poller.unregister(readable)
             self._link.close()
             self._link = None
-            self._first_server.go_on_alone()
+            self._primary.go_on_alone()
 
     def _end(self) -> None:
-        self._first_server.end(now_s=time.perf_counter())
+        self._primary.end(now_s=time.perf_counter())
         deadline_s = time.monotonic() + FAREWELL_S
-        while not self._first_server.safe and time.monotonic() < deadline_s:
-            self._hear_replica(0.05)
+        while not self._primary.safe and time.monotonic() < deadline_s:
+            self._hear_backup(0.05)
 
     def close(self) -> None:
         """Close the sockets."""
@@ -111,7 +111,7 @@ class FirstProcess(ServerProcess):
         super().close()
 
 
-class ReplicaProcess(ServerProcess):
+class BackupProcess(ServerProcess):
     """The server that takes over.
 
     Args:
@@ -124,32 +124,32 @@ class ReplicaProcess(ServerProcess):
         self._ticked_s = 0.0
 
     def _job_server(self) -> JobServer:
-        self._replica = ReplicaServer(self.endpoint)
-        return self._replica.server
+        self._backup = BackupServer(self.endpoint)
+        return self._backup.server
 
     def _may_write(self, folder: str) -> None:
-        self._replica.may_write(folder)
-        self._replica.follow([])
+        self._backup.may_write(folder)
+        self._backup.follow([])
 
     def _needed(self) -> bool:
-        return (self._replica.follows and FIRST in self.endpoint.peers) or super()._needed()
+        return (self._backup.follows and PRIMARY in self.endpoint.peers) or super()._needed()
 
     def turn(self, timeout_s: float) -> None:
         """Take in what arrives within ``timeout_s`` and act on it."""
         self._wait(timeout_s)
         arrived = self.endpoint.poll(0.0)
-        entries = [one for one in arrived if isinstance(one, Bulk) and one.peer == FIRST]
-        self._replica.follow([(_entry(bulk), bulk) for bulk in entries])
+        entries = [one for one in arrived if isinstance(one, Bulk) and one.peer == PRIMARY]
+        self._backup.follow([(_entry(bulk), bulk) for bulk in entries])
         for incoming in arrived:
-            if not (isinstance(incoming, Bulk) and incoming.peer == FIRST):
-                self._replica.take_in(incoming, now_s=time.perf_counter())
+            if not (isinstance(incoming, Bulk) and incoming.peer == PRIMARY):
+                self._backup.take_in(incoming, now_s=time.perf_counter())
         now_s = time.perf_counter()
-        if self._replica.serves and now_s - self._ticked_s >= POLL_S:
+        if self._backup.serves and now_s - self._ticked_s >= POLL_S:
             self._ticked_s = now_s
-            self._replica.tick(now_s=self._replica.time_s(now_s))
+            self._backup.tick(now_s=self._backup.time_s(now_s))
 
     def _end(self) -> None:
-        if self._replica.serves:
+        if self._backup.serves:
             self._server.end()
 
 

@@ -1,7 +1,7 @@
-"""A server and its replica, without sockets: either is lost at any moment, and every update counts exactly once.
+"""A server and its backup, without sockets: either is lost at any moment, and every update counts exactly once.
 
 The world delivers one message at a time, on a connection chosen at random, in order on each connection. Killing the
-first server loses what was on its way to it, and all of what it has sent on a connection from some message on.
+primary loses what was on its way to it, and all of what it has sent on a connection from some message on.
 """
 
 import random
@@ -26,7 +26,7 @@ from plesio.protocol.replication import Entry, EntryHeard
 from plesio.protocol.to_server import Join
 from plesio.protocol.to_worker import Start
 from plesio.runtime.parameters.layout import Layout
-from plesio.runtime.server.replica import FIRST, FirstServer, ReplicaServer
+from plesio.runtime.server.primary_backup import PRIMARY, BackupServer, PrimaryServer
 from plesio.runtime.transport import Bulk, Control, Gone, Header, Refusal, Traffic
 from plesio.runtime.transport.failover import FailoverConnection
 from plesio.runtime.worker.machine import environment
@@ -101,16 +101,16 @@ class World:
         self._rng, self._now_s = rng, 0.0
         self._queues: dict[tuple[Any, Any, str], deque[Any]] = defaultdict(deque)
         self.links: dict[tuple[bytes, str], Link] = {}
-        self.first: FirstServer | None = FirstServer(Endpoint(self, "first"), pass_on=self._pass_on)
-        self.replica: ReplicaServer | None = ReplicaServer(Endpoint(self, "replica"))
+        self.primary: PrimaryServer | None = PrimaryServer(Endpoint(self, "primary"), pass_on=self._pass_on)
+        self.backup: BackupServer | None = BackupServer(Endpoint(self, "backup"))
         self.workers = [Worker(self, rank, policy=policy) for rank in range(NUM_WORKERS)]
 
     def _pass_on(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
         values = from_values(to_values(entry), Entry)
-        self.send("first", "replica", "entries", (values, EMPTY if payload is None else payload.copy()))
+        self.send("primary", "backup", "entries", (values, EMPTY if payload is None else payload.copy()))
 
     def send(self, source: Any, target: Any, channel: str, message: Any) -> None:
-        lost = {"first": self.first, FIRST: self.first, "replica": self.replica}.get(target, self) is None
+        lost = {"primary": self.primary, PRIMARY: self.primary, "backup": self.backup}.get(target, self) is None
         if not lost:
             self._queues[source, target, channel].append(message)
 
@@ -124,17 +124,17 @@ class World:
         message = self._queues[key].popleft()
         if channel == "entries":
             if isinstance(message, Gone):
-                self.replica.take_in(message, now_s=self._now_s)
+                self.backup.take_in(message, now_s=self._now_s)
             else:
                 entry, payload = message
                 header = Header(kind=11, generation=0)
-                self.replica.follow([(entry, Bulk(peer=FIRST, header=header, meta={}, payload=payload))])
-        elif target == "first":
-            self.first.take(message, now_s=self._now_s)
-        elif target == "replica":
-            self.replica.take_in(message, now_s=self._now_s)
-        elif target == FIRST:
-            self.first.heard(decode(message.kind, message.body, EntryHeard, peer="replica").number)
+                self.backup.follow([(entry, Bulk(peer=PRIMARY, header=header, meta={}, payload=payload))])
+        elif target == "primary":
+            self.primary.take(message, now_s=self._now_s)
+        elif target == "backup":
+            self.backup.take_in(message, now_s=self._now_s)
+        elif target == PRIMARY:
+            self.primary.heard(decode(message.kind, message.body, EntryHeard, peer="backup").number)
         elif message is None:
             self.links[target, source].lost = not self._queues[source, target, "bulk"]
             if not self.links[target, source].lost:
@@ -144,29 +144,29 @@ class World:
         return True
 
     def tick(self) -> None:
-        if self.first is not None:
-            self.first.tick(now_s=self._now_s)
-        elif self.replica is not None and self.replica.serves:
-            self.replica.tick(now_s=self.replica.time_s(self._now_s))
+        if self.primary is not None:
+            self.primary.tick(now_s=self._now_s)
+        elif self.backup is not None and self.backup.serves:
+            self.backup.tick(now_s=self.backup.time_s(self._now_s))
 
-    def kill_first(self) -> None:
-        self.first = None
+    def kill_primary(self) -> None:
+        self.primary = None
         for (source, target, _), queue in self._queues.items():
-            if target in ("first", FIRST):
+            if target in ("primary", PRIMARY):
                 queue.clear()
-            elif source == "first":
+            elif source == "primary":
                 for _ in range(self._rng.randint(0, len(queue))):
                     queue.pop()
-        self._queues["first", "replica", "entries"].append(Gone(peer=FIRST))
+        self._queues["primary", "backup", "entries"].append(Gone(peer=PRIMARY))
         for worker in self.workers:
-            self._queues["first", worker.peer, "control"].append(None)
+            self._queues["primary", worker.peer, "control"].append(None)
 
-    def kill_replica(self) -> None:
-        self.replica = None
+    def kill_backup(self) -> None:
+        self.backup = None
         for (source, target, _), queue in self._queues.items():
-            if "replica" in (source, target):
+            if "backup" in (source, target):
                 queue.clear()
-        self.first.go_on_alone()
+        self.primary.go_on_alone()
 
 
 class Worker:
@@ -175,7 +175,7 @@ class Worker:
     def __init__(self, world: World, rank: int, *, policy: str) -> None:
         self.peer, self._rank = worker_identity(rank).encode(), rank
         self._connection = FailoverConnection(
-            Link(world, self.peer, "first"), dial=lambda: Link(world, self.peer, "replica")
+            Link(world, self.peer, "primary"), dial=lambda: Link(world, self.peer, "backup")
         )
         self.clock = self._request = 0
         self.versions: list[int] = []
@@ -261,7 +261,7 @@ def play(seed: int, policy: str, kill: Callable[[World], None] | None) -> World:
 
 
 @pytest.mark.parametrize("policy", ["asp", "ssp:1", "bsp,exchange=store"])
-@pytest.mark.parametrize("kill", [None, World.kill_first, World.kill_replica])
+@pytest.mark.parametrize("kill", [None, World.kill_primary, World.kill_backup])
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_every_update_counts_once_whenever_a_server_is_lost(

@@ -1,22 +1,22 @@
-"""A server and its replica: the same entries, in the same order and at the same times, make both alike.
+"""A server and its backup: the same entries, in the same order and at the same times, make both alike.
 
-Whatever the first server hears becomes an entry, which it passes on to the replica before it acts on it itself; what
-follows is told when the replica has the entry (`ReplicatedConnections`)::
+Whatever the primary hears becomes an entry, which it passes on to the backup before it acts on it itself; what
+follows is told when the backup has the entry (`ReplicatedConnections`)::
 
-    first     hears -> passes the entry on -> acts       | the replica has it -> tells the workers
-    replica   gets the entry -> says that it has it -> acts, and keeps what it would have told
+    primary   hears -> passes the entry on -> acts       | the backup has it -> tells the workers
+    backup    gets the entry -> says that it has it -> acts, and keeps what it would have told
 
-So the replica knows of everything that a worker may have heard of. The first is lost when its connection ends; the
-replica takes over when a worker comes, too, and says that it has lost the first. While the two have lost each other
-only, nobody comes, and the first goes on alone. So does a replica that has taken over. A network that is cut in two,
+So the backup knows of everything that a worker may have heard of. The primary is lost when its connection ends; the
+backup takes over when a worker comes, too, and says that it has lost the primary. While the two have lost each other
+only, nobody comes, and the primary goes on alone. So does a backup that has taken over. A network that is cut in two,
 with workers on either side, is beyond two servers: each side goes on as if the other had been lost.
 
 The pushes are passed on, and not what becomes of them: that is as many bytes as the worker has sent, where parameters
-and an optimizer's state are two to three times as many. In return the replica does the work of the first, on the same
+and an optimizer's state are two to three times as many. In return the backup does the work of the primary, on the same
 numbers. On processors that round alike it comes to the same to the bit; on others a takeover is a step to parameters
 that differ in the last bits, for all workers at once, and no update is lost or counts twice.
 
-Nothing here opens a socket or reads a clock; `plesio.runtime.server.replicated_process` does.
+Nothing here opens a socket or reads a clock; `plesio.runtime.server.primary_backup_process` does.
 """
 
 import logging
@@ -38,16 +38,16 @@ from plesio.runtime.transport import Bulk, Control, Gone, Header, Incoming, Refu
 from plesio.runtime.transport.connection import WorkerConnections
 from plesio.runtime.transport.numbered import RESUME, RESUMED, unnumbered
 
-__all__ = ["FIRST", "EntryClock", "FirstServer", "PassOn", "ReplicaServer"]
+__all__ = ["PRIMARY", "BackupServer", "EntryClock", "PassOn", "PrimaryServer"]
 
 _log = logging.getLogger(__name__)
 
-FIRST = server_identity(0).encode()
-"""The name of the first server's connection to its replica."""
+PRIMARY = server_identity(0).encode()
+"""The name of the primary's connection to its backup."""
 
 
 class PassOn(Protocol):
-    """Sends an entry, and the payload that it comes with, to the replica."""
+    """Sends an entry, and the payload that it comes with, to the backup."""
 
     def __call__(self, entry: Entry, payload: NDArray[np.uint8] | None, /) -> None:
         """Send; returns at once."""
@@ -55,7 +55,7 @@ class PassOn(Protocol):
 
 
 class EntryClock(MonotonicClock):
-    """Tells the time of the entry that is acted on, at the first server and at its replica."""
+    """Tells the time of the entry that is acted on, at the primary and at its backup."""
 
     __slots__ = ("_now_s",)
 
@@ -74,13 +74,13 @@ class EntryClock(MonotonicClock):
 class _Replicated:
     """A `JobServer` that acts on entries alone."""
 
-    def __init__(self, endpoint: WorkerConnections, *, first: bool) -> None:
+    def __init__(self, endpoint: WorkerConnections, *, primary: bool) -> None:
         self._endpoint = endpoint
         self._clock = EntryClock()
-        self._connections = ReplicatedConnections(endpoint, first=first)
+        self._connections = ReplicatedConnections(endpoint, primary=primary)
         self._num_entries = 0
         self.server = JobServer(
-            0, endpoint=self._connections, first=None, clock=self._clock, folders=set(), writes=first
+            0, endpoint=self._connections, first=None, clock=self._clock, folders=set(), writes=primary
         )
 
     def _act(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
@@ -137,19 +137,19 @@ class _Replicated:
         self._act(entry, payload)
 
     def _passed_on(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
-        """Send it to the replica, if there is one."""
+        """Send it to the backup, if there is one."""
 
 
-class FirstServer(_Replicated):
+class PrimaryServer(_Replicated):
     """The server that the workers speak to.
 
     Args:
         endpoint: Its connections to them.
-        pass_on: Sends entries to its replica.
+        pass_on: Sends entries to its backup.
     """
 
     def __init__(self, endpoint: WorkerConnections, *, pass_on: PassOn) -> None:
-        super().__init__(endpoint, first=True)
+        super().__init__(endpoint, primary=True)
         self._pass_on: PassOn | None = pass_on
         self._heard = 0
 
@@ -162,43 +162,43 @@ class FirstServer(_Replicated):
         self._enter(now_s, what="folder", folder=folder)
 
     def heard(self, number: int) -> None:
-        """The replica has all entries up to this one."""
+        """The backup has all entries up to this one."""
         self._heard = number
         self._connections.let_out(number)
 
     @property
     def safe(self) -> bool:
-        """Whether the replica has all, or there is none."""
+        """Whether the backup has all, or there is none."""
         return self._pass_on is None or self._heard == self._num_entries
 
     def go_on_alone(self) -> None:
-        """The replica is lost."""
+        """The backup is lost."""
         self._pass_on = None
-        line = "the replica of the job's server was lost: the run goes on without one"
+        line = "the backup of the job's server was lost: the run goes on without one"
         if self.server.note(line):
             _log.warning("%s", line)
         self._connections.let_out(sys.maxsize)
 
     def end(self, *, now_s: float) -> None:
-        """The job is over: what is under way is closed here, and not at the replica."""
+        """The job is over: what is under way is closed here, and not at the backup."""
         self._enter(now_s, what="over")
         self.server.end()
 
 
-class ReplicaServer(_Replicated):
+class BackupServer(_Replicated):
     """The server that takes over.
 
     Args:
-        endpoint: Its connections to the first server, and to workers that have lost that.
+        endpoint: Its connections to the primary, and to workers that have lost that.
     """
 
     def __init__(self, endpoint: WorkerConnections) -> None:
-        super().__init__(endpoint, first=False)
+        super().__init__(endpoint, primary=False)
         self._allowed: set[str] = set()
         self._waiting: list[tuple[Entry, Bulk]] = []
-        self._first_s = 0.0
+        self._primary_s = 0.0
         self._taken_over_s: float | None = None
-        self._first_is_lost = self._job_is_over = False
+        self._primary_is_lost = self._job_is_over = False
         self._asking: dict[bytes, Mapping[str, int]] = {}
 
     @property
@@ -208,11 +208,11 @@ class ReplicaServer(_Replicated):
 
     @property
     def follows(self) -> bool:
-        """Whether the first server is there."""
-        return not self._first_is_lost
+        """Whether the primary is there."""
+        return not self._primary_is_lost
 
     def may_write(self, folder: str) -> None:
-        """Whoever has started this server says so too, before the first's word counts here."""
+        """Whoever has started this server says so too, before the primary's word counts here."""
         self._allowed.add(folder)
 
     def follow(self, arrived: Sequence[tuple[Entry, Bulk]]) -> None:
@@ -223,9 +223,9 @@ class ReplicaServer(_Replicated):
             ready.append(self._waiting.pop(0))
             self._num_entries += 1
         if ready:
-            self._endpoint.send_control(FIRST, *encode(EntryHeard(number=self._num_entries)))
+            self._endpoint.send_control(PRIMARY, *encode(EntryHeard(number=self._num_entries)))
         for entry, bulk in ready:
-            self._first_s = entry.now_s
+            self._primary_s = entry.now_s
             self._job_is_over = self._job_is_over or entry.what == "over"
             if entry.what != "bulk":
                 self._endpoint.release(bulk)
@@ -243,15 +243,15 @@ class ReplicaServer(_Replicated):
             now_s: By this server's own clock.
         """
         match incoming:
-            case Gone(peer=peer) if peer == FIRST:
-                self._first_is_lost = True
+            case Gone(peer=peer) if peer == PRIMARY:
+                self._primary_is_lost = True
             case Control(peer=peer, body=heard, kind=kind) | Bulk(peer=peer, meta=heard, header=Header(kind=kind)) if (
                 kind == RESUME and worker_of(peer) is not None
             ):
                 self._asking[peer] = heard
             case _ if self.serves:
                 self.take(incoming, now_s=self.time_s(now_s))
-        if self._asking and self._first_is_lost:
+        if self._asking and self._primary_is_lost:
             self._answer(now_s)
 
     def _answer(self, now_s: float) -> None:
@@ -266,7 +266,7 @@ class ReplicaServer(_Replicated):
 
     def _take_over(self, now_s: float) -> None:
         self._taken_over_s = now_s
-        line = "the job's server was lost: its replica has taken over, and the run goes on without one"
+        line = "the job's server was lost: its backup has taken over, and the run goes on without one"
         _log.warning("%s", line)
         self._connections.take_over()
         self.server.take_over(line)
@@ -274,7 +274,7 @@ class ReplicaServer(_Replicated):
     def time_s(self, now_s: float) -> float:
         """The run's time, which stood still while nobody served."""
         assert self._taken_over_s is not None
-        return self._first_s + now_s - self._taken_over_s
+        return self._primary_s + now_s - self._taken_over_s
 
 
 def _incoming(entry: Entry, payload: NDArray[np.uint8] | None) -> Incoming | None:
