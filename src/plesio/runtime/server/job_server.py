@@ -37,11 +37,11 @@ from plesio.runtime.server.shard_slot import ShardSlot
 from plesio.runtime.transport import Bulk, Control, Gone, Incoming, Refusal
 from plesio.runtime.transport.connection import ControlConnection, WorkerConnections
 
-__all__ = ["JobServer"]
+__all__ = ["MAX_SAID", "JobServer"]
 
 _log = logging.getLogger(__name__)
 
-_MAX_SAID = 20
+MAX_SAID = 20
 """Messages that make no sense and are told of: whoever sends them does not decide how much is logged."""
 _SERVERS = server_identity(0).rstrip("0").encode()
 
@@ -190,9 +190,9 @@ class JobServer:
     def _refuse(self, error: PlesioError) -> None:
         """Say in one line what cannot be read, and count it; what its sender was promised is not touched."""
         self._endpoint.refused[Refusal.MALFORMED] += 1
-        if self._endpoint.refused[Refusal.MALFORMED] <= _MAX_SAID:
+        if self._endpoint.refused[Refusal.MALFORMED] <= MAX_SAID:
             _log.warning("server %d: %s", self._index, error)
-        elif self._endpoint.refused[Refusal.MALFORMED] == _MAX_SAID + 1:
+        elif self._endpoint.refused[Refusal.MALFORMED] == MAX_SAID + 1:
             _log.warning("server %d: more messages that make no sense; they are only counted from here on", self._index)
 
     def _on_control(self, control: Control) -> None:

@@ -32,7 +32,7 @@ from plesio.core.errors import TransportError
 from plesio.protocol.message import encode
 from plesio.protocol.peers import server_identity, worker_of
 from plesio.protocol.replication import Entry, EntryHeard
-from plesio.runtime.server.job_server import JobServer
+from plesio.runtime.server.job_server import MAX_SAID, JobServer
 from plesio.runtime.server.replicated_connections import ReplicatedConnections
 from plesio.runtime.transport import Bulk, Control, Gone, Header, Incoming, Refusal
 from plesio.runtime.transport.connection import WorkerConnections
@@ -120,20 +120,24 @@ class _Replicated:
                 case Gone():
                     serial, heard, body = 0, 0, {}
                     fields["what"] = "gone"
-        except TransportError as error:
-            self._endpoint.refused[Refusal.MALFORMED] += 1
-            _log.warning("%s sent %s", fields["peer"], error)
-            return
-        self._enter(now_s, payload, serial=serial, heard=heard, body=dict(body), **fields)
+            self._enter(now_s, payload, serial=serial, heard=heard, body=dict(body), **fields)
+        except (TransportError, ValueError) as error:
+            self.refuse(incoming, error)
+
+    def refuse(self, incoming: Incoming, error: Exception) -> None:
+        """This message makes no sense."""
+        self._endpoint.refused[Refusal.MALFORMED] += 1
+        if self._endpoint.refused[Refusal.MALFORMED] <= MAX_SAID:
+            _log.warning("%s sent what makes no sense: %s", incoming.peer.decode(errors="replace"), error)
 
     def tick(self, *, now_s: float) -> None:
         """Time has passed."""
         self._enter(now_s, what="time")
 
     def _enter(self, now_s: float, payload: NDArray[np.uint8] | None = None, /, **fields: Any) -> None:
+        entry = Entry(number=self._num_entries + 1, now_s=now_s, **fields)
+        self._passed_on(entry, payload)  # what cannot be passed on is refused, and counts for nothing
         self._num_entries += 1
-        entry = Entry(number=self._num_entries, now_s=now_s, **fields)
-        self._passed_on(entry, payload)
         self._act(entry, payload)
 
     def _passed_on(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
@@ -248,7 +252,7 @@ class BackupServer(_Replicated):
             case Control(peer=peer, body=heard, kind=kind) | Bulk(peer=peer, meta=heard, header=Header(kind=kind)) if (
                 kind == RESUME and worker_of(peer) is not None
             ):
-                self._asking[peer] = heard
+                self._asking[peer] = {channel: int(number) for channel, number in heard.items()}
             case _ if self.serves:
                 self.take(incoming, now_s=self.time_s(now_s))
         if self._asking and self._primary_is_lost:

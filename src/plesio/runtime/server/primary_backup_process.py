@@ -10,14 +10,14 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from plesio.core.errors import TransportError
+from plesio.core.errors import DataError, TransportError
 from plesio.core.records import from_values, to_values
 from plesio.protocol.message import decode
 from plesio.protocol.replication import Entry, EntryHeard
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.server.primary_backup import PRIMARY, BackupServer, PrimaryServer
 from plesio.runtime.server.process import MAX_BULK_BYTES, POLL_S, ServerConfig, ServerProcess
-from plesio.runtime.transport import CONNECT_S, Bulk, ClientEndpoint, Control, Header, JobKeys
+from plesio.runtime.transport import CONNECT_S, Bulk, ClientEndpoint, Control, Header, Incoming, JobKeys
 
 __all__ = ["BackupProcess", "PrimaryProcess"]
 
@@ -138,11 +138,22 @@ class BackupProcess(ServerProcess):
         """Take in what arrives within ``timeout_s`` and act on it."""
         self._wait(timeout_s)
         arrived = self.endpoint.poll(0.0)
-        entries = [one for one in arrived if isinstance(one, Bulk) and one.peer == PRIMARY]
-        self._backup.follow([(_entry(bulk), bulk) for bulk in entries])
+        entries: list[tuple[Entry, Bulk]] = []
+        others: list[Incoming] = []
         for incoming in arrived:
             if not (isinstance(incoming, Bulk) and incoming.peer == PRIMARY):
+                others.append(incoming)
+                continue
+            try:
+                entries.append((_entry(incoming), incoming))
+            except (DataError, ValueError) as error:
+                self._backup.refuse(incoming, error)
+        self._backup.follow(entries)
+        for incoming in others:
+            try:
                 self._backup.take_in(incoming, now_s=time.perf_counter())
+            except (TypeError, ValueError) as error:
+                self._backup.refuse(incoming, error)
         now_s = time.perf_counter()
         if self._backup.serves and now_s - self._ticked_s >= POLL_S:
             self._ticked_s = now_s
