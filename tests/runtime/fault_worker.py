@@ -3,9 +3,10 @@
     python fault_worker.py POLICY FOLDER PLAN
 
 or `train` in a process of a `LocalJob`. PLAN is JSON: {"fault": "kill" | "stop" | "hold" | "nan" | "nan_grad" | "wait",
-"rank": r, "step": k, "step_s": seconds per step, "epochs": n, "elastic": false, "await": true}. "wait" trains until a
-worker that joined late has made a step, and so does "await" in a collective, where all must leave at the same step;
-"stop" sleeps as with Ctrl-Z, "hold" holds the interpreter's lock for three leases.
+"rank": r, "step": k, "step_s": seconds per step, "epochs": n, "elastic": false, "await": true, "server_step": s,
+"replicas": 2}. "wait" trains until a worker that joined late has made a step, and so does "await" in a collective,
+where all must leave at the same step; "stop" sleeps as with Ctrl-Z, "hold" holds the interpreter's lock for three
+leases. In step s of rank 0 the server, which it has started, is killed; its backup, if there is one, is not.
 Writes FOLDER/rank-R.json: {"error": ..., "message": ..., "ranks": ..., "visited": [...], "clock": ...}.
 """
 
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -26,6 +28,12 @@ import plesio
 from plesio.core.errors import WorkerLostError
 
 NUM_SAMPLES = 480
+
+
+def kill_server() -> None:
+    """Kill the server that this process has started, after its backup if it has one."""
+    servers = [one for one in psutil.Process().children() if "plesio.runtime.server.process" in one.cmdline()]
+    max(servers, key=lambda one: one.create_time()).kill()
 
 
 def train(*, policy: str, folder: Path, plan: dict[str, Any]) -> bool:
@@ -41,7 +49,7 @@ def train(*, policy: str, folder: Path, plan: dict[str, Any]) -> bool:
     outcome: dict[str, object] = {"error": None, "visited": []}
     visited: list[int] = []
     try:
-        options = plesio.JoinOptions(elastic=plan.get("elastic", True))
+        options = plesio.JoinOptions(elastic=plan.get("elastic", True), replicas=plan.get("replicas"))
         with plesio.join(model, optimizer, policy=policy, trace=folder / "trace", options=options) as session:
             step = 0
             for epoch in range(plan.get("epochs", 1)):
@@ -53,6 +61,8 @@ def train(*, policy: str, folder: Path, plan: dict[str, Any]) -> bool:
                     if due and plan["fault"] == "kill":
                         (folder / f"rank-{rank}.json").write_text(json.dumps({**outcome, "visited": visited}))
                         os.kill(os.getpid(), signal.SIGKILL)
+                    if rank == 0 and step == plan.get("server_step"):
+                        kill_server()
                     if due and plan["fault"] == "stop":
                         (folder / "stopped").write_text(str(os.getpid()))
                         os.kill(os.getpid(), signal.SIGSTOP)

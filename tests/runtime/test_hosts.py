@@ -1,8 +1,13 @@
 """Plain torchrun on two hosts that are network namespaces of this machine, with a wire between them."""
 
+import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +44,36 @@ def hosts() -> Iterator[list[str]]:
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+def test_a_host_with_the_server_is_lost_and_the_backup_on_the_other_takes_over(hosts: list[str], tmp_path: Path):
+    program = Path(__file__).with_name("counting_worker.py")
+    arguments = {"policy": "asp", "folder": str(tmp_path), "steps": 3000, "victim": "nobody", "seed": 0}
+    meet = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29518", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    running = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", host, sys.executable, str(program), json.dumps(arguments)],
+            env={**os.environ, **meet, "RANK": str(rank), "LOCAL_RANK": "0", "PLESIO_SECRET": "0123456789abcdef" * 2},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank, host in enumerate(hosts)
+    ]
+    trace = tmp_path / "trace-1.jsonl"
+    while not trace.exists() or trace.read_text().count('"push"') < 100:
+        assert running[1].poll() is None, running[1].communicate()[0]
+        time.sleep(0.05)
+    for process in subprocess.run(["ip", "netns", "pids", hosts[0]], capture_output=True, text=True).stdout.split():
+        os.kill(int(process), signal.SIGKILL)
+    output = running[1].communicate(timeout=150)[0]
+    running[0].communicate()
+    assert running[1].returncode == 0, output
+    [result] = read_results(tmp_path / "results.json")
+    assert (result.status, result.lost_workers, result.workers[1].steps) == ("finished", (0,), 3000)
+    assert [line for line in result.fallbacks if "its backup has taken over" in line]
+    for folder in Path(tempfile.gettempdir()).glob("plesio-*"):  # of the server, which the next one would remove
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("policy", ["bsp", "ssp:2"])

@@ -15,6 +15,7 @@ Examples:
   plesio run --join 127.0.0.1:41234 train.py --lr 0.1
   plesio run --workers 4 --checkpoint runs/ck --every "500 steps" train.py
   plesio run --workers 4 --checkpoint runs/ck --restarts 3 train.py
+  plesio run --workers 4 --replicas 2 train.py
 \b
 Options of plesio come before the script; what follows it is the script's own.
 Every line the workers print has its worker's rank in front."""
@@ -46,6 +47,9 @@ def run(
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="auto|no|PATH", help="What to go on from. [default: auto]")
     ] = None,
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", metavar="1|2", help="2: a second server takes over from a lost one.")
+    ] = None,
     restarts: Annotated[
         int, typer.Option("--restarts", metavar="N", min=0, help="How often a run that fails goes on by itself.")
     ] = 0,
@@ -54,8 +58,9 @@ def run(
 
     They get torchrun's variables, so plesio.join() and torch.distributed find each other. When a worker fails the
     others go on, and more can join at any time, under any policy but hier:bsp/ssp (--join, with the same script and
-    arguments). Ctrl-C stops them all. Checkpoints are for scripts whose plesio.join() says nothing of them. With
-    --restarts, a run whose workers have all failed goes on from its last checkpoint; one that was refused does not.
+    arguments). Ctrl-C stops them all. Checkpoints and replicas are for scripts whose plesio.join() says nothing of
+    them. With --restarts, a run whose workers have all failed goes on from its last checkpoint; one that was refused
+    does not.
     """
     from plesio.runtime.checkpoints.setting import CheckpointSetting
     from plesio.runtime.launcher import launch
@@ -65,4 +70,15 @@ def run(
     if given and checkpoint is None:
         raise ConfigError(f"--{next(iter(given))} is about checkpoints; add --checkpoint DIR")
     setting = None if checkpoint is None else CheckpointSetting(folder=checkpoint, **given)  # type: ignore[arg-type]
-    return launch(script, args or [], num_workers=workers, join=join, port=port, checkpoints=setting, restarts=restarts)
+    if replicas not in (None, 1, 2):
+        raise ConfigError(f"--replicas {replicas}: a server can be there once or twice; write 1 or 2")
+    return launch(
+        script,
+        args or [],
+        num_workers=workers,
+        join=join,
+        port=port,
+        checkpoints=setting,
+        restarts=restarts,
+        replicas=replicas,
+    )

@@ -1,22 +1,19 @@
 """A process's membership in a job: the key-value store it meets the others at, the servers, and the process group.
 
 A job outlives its runs: a session joins and closes, another one may follow in the same processes, and the servers that
-the first one started serve it too. Without a job of its own (`plesio.join`'s ``job``) a session makes and closes one.
+the primary one started serve it too. Without a job of its own (`plesio.join`'s ``job``) a session makes and closes one.
 """
 
 import contextlib
 import datetime
 import itertools
 import json
-import os
 import shutil
 import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,8 +27,11 @@ from plesio.core.errors import ConfigError, TransportError
 from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.runtime.meeting import REGROUP_TIMEOUT, backend_of, gloo_interface, meet, meeting_store, process_group
 from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
+from plesio.runtime.start_server import server_addresses, start_server
 from plesio.runtime.stop_server import stop_server
-from plesio.runtime.transport import CONNECT_S, ClientEndpoint, ControlClient, JobKeys
+from plesio.runtime.transport import ClientEndpoint, JobKeys
+from plesio.runtime.transport.dialler import Dialler
+from plesio.runtime.transport.failover import FailoverConnection
 from plesio.runtime.transport.job_secret import (
     SECRET_VARIABLE,
     given_secret,
@@ -52,6 +52,8 @@ __all__ = ["Job"]
 
 MEET_S = 60.0
 """How long processes wait for each other at the start."""
+_BACKUP = "backup/0"
+"""Where in the job's store the addresses of server 0's backup are."""
 _NUMBERS = itertools.count()
 """Of the jobs that this process has been in."""
 
@@ -75,8 +77,10 @@ class Job:
         self.meet_s = meet_s
         self._exit = contextlib.ExitStack()
         self._servers: list[subprocess.Popen[str]] = []
+        self._backup: dict[str, str] | None = None
+        """Addresses of server 0's backup: where they were read from may be lost with the server's host."""
         self._server_folders: list[Path] = []
-        self._endpoints: list[ClientEndpoint] = []
+        self._endpoints: list[ClientEndpoint | FailoverConnection] = []
         self._group: TorchGroup | None = None
         self._heartbeat: Heartbeat | None = None
         self._meeting: TCPStore | None = None
@@ -159,7 +163,7 @@ class Job:
                 "is worker 0 running, and under the same MASTER_PORT?"
             ) from error
 
-    def _start_server(self, index: int) -> None:
+    def _start_server(self, index: int, *, is_backup: bool = False, replicas: int = 1) -> None:
         place = self.place
         config = ServerConfig(
             index=index,
@@ -168,83 +172,77 @@ class Job:
             secret=self._secret,
             first=None if index == 0 else json.loads(self._get("server/0")),
             encrypt=wants_encryption(),
+            backup=json.loads(self._get(_BACKUP)) if replicas > 1 and not is_backup else None,
+            is_backup=is_backup,
         )
-        # A session of its own: Ctrl-C is for the workers, which then say goodbye to a server that still listens.
-        process = subprocess.Popen(
-            [sys.executable, "-m", "plesio.runtime.server.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        process = start_server(config)
         self._servers.append(process)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(asdict(config)) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        answer: dict[str, Any] = (
-            json.loads(line) if line else {"error": f"server {index} ended with status {process.wait()}"}
-        )
-        if "error" in answer:
-            raise TransportError(answer["error"])
-        if answer["addresses"]["data_ipc"]:
-            self._server_folders.append(Path(answer["addresses"]["data_ipc"]).parent)
-        self._store.set(f"server/{index}", json.dumps(answer["addresses"]))
+        addresses = server_addresses(process)
+        if addresses["data_ipc"]:
+            self._server_folders.append(Path(addresses["data_ipc"]).parent)
+        self._store.set(_BACKUP if is_backup else f"server/{index}", json.dumps(addresses))
 
-    def servers(self, count: int, *, folder: Path | None) -> list[ClientEndpoint]:
-        """Connections to the first ``count`` servers; starts those that are this process's to start.
+    def servers(
+        self, count: int, *, folder: Path | None, replicas: int = 1
+    ) -> Sequence[ClientEndpoint | FailoverConnection]:
+        """Connections to the primary ``count`` servers; starts those that are this process's to start.
 
         Server i runs on host i modulo the number of hosts, started by that host's first worker.
 
         Args:
             count: How many the run has.
             folder: Where the run's results go; server 0 writes to no folder that its starter has not named.
+            replicas: 2 has server 0 twice, the second time on the second host if there is one.
 
         Raises:
             TransportError: A server cannot be started or reached.
+            ConfigError: Workers disagree about replicas.
         """
         place = self.place
         if place.local_rank == 0 and not place.late:
+            if replicas > 1 and place.host == 1 % place.num_hosts and not self._store.check([_BACKUP]):
+                self._start_server(0, is_backup=True)
             for index in range(count):
                 if index % place.num_hosts == place.host and not self._store.check([f"server/{index}"]):
-                    self._start_server(index)
-            if place.host == 0 and folder is not None and self._servers:
+                    self._start_server(index, replicas=replicas)
+            if folder is not None and self._servers and (place.host == 0 or replicas > 1):
                 self._let_write(folder)
+        self._get("server/0")
+        if self._store.check([_BACKUP]):
+            self._backup = json.loads(self._get(_BACKUP))
+        if (self._backup is not None) != (replicas > 1):
+            raise ConfigError(f"worker {place.rank} asks for replicas={replicas}, worker 0 does not; use one for all")
         while len(self._endpoints) < count:
             index = len(self._endpoints)
-            self._endpoints.append(
-                ClientEndpoint(
-                    json.loads(self._get(f"server/{index}")),
-                    identity=worker_identity(place.rank).encode(),
-                    job=self._job,
-                    keys=self._keys,
-                    context=self._context,
-                    timeout_s=CONNECT_S,
-                    max_bulk_bytes=MAX_BULK_BYTES,
-                    encrypt=wants_encryption(),
-                )
-            )
+            addresses, name = json.loads(self._get(f"server/{index}")), worker_identity(place.rank)
+            self._endpoints.append(self._dialler().connection(addresses, identity=name, backup=self._backup))
         return self._endpoints[:count]
 
+    def _dialler(self) -> Dialler:
+        return Dialler(
+            job=self._job,
+            keys=self._keys,
+            context=self._context,
+            max_bulk_bytes=MAX_BULK_BYTES,
+            encrypt=wants_encryption(),
+        )
+
     def _let_write(self, folder: Path) -> None:
-        pipe = self._servers[0].stdin
-        assert pipe is not None
-        with contextlib.suppress(BrokenPipeError):  # that it has ended is noticed where it is asked for something
-            pipe.write(json.dumps({"folder": str(folder.absolute())}) + "\n")
-            pipe.flush()
+        for server in self._servers:
+            pipe = server.stdin
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # that it has ended is noticed where it is asked for something
+                pipe.write(json.dumps({"folder": str(folder.absolute())}) + "\n")
+                pipe.flush()
 
     def heartbeat(self) -> Heartbeat:
         """The thread that tells server 0 that this worker lives."""
         if self._heartbeat is None:
-            client = ControlClient(
+            client = self._dialler().control(
                 json.loads(self._get("server/0")),
-                identity=heartbeat_identity(self.place.rank).encode(),
-                job=self._job,
-                keys=self._keys,
-                context=self._context,
-                timeout_s=CONNECT_S,
+                identity=heartbeat_identity(self.place.rank),
+                backup=self._backup,
+                wanted=lambda: self._heartbeat is None or not self._heartbeat.stopping,
             )
             self._heartbeat = Heartbeat(client, rank=self.place.rank)
         return self._heartbeat
@@ -279,7 +277,7 @@ class Job:
 
         Args:
             members: In ascending order.
-            at: Where they meet: the first one's `meeting`.
+            at: Where they meet: the primary one's `meeting`.
             generation: The group's number.
             device_type: Of the parameters.
             called_off: Says whether there is to be yet another group.
@@ -431,7 +429,7 @@ class Job:
         for endpoint in self._endpoints:
             endpoint.close()
         self._endpoints.clear()
-        for process in self._servers:
+        for process in reversed(self._servers):  # a backup last
             stop_server(process)
         self._servers.clear()
         for folder in self._server_folders:  # of servers that were killed; the others have removed theirs

@@ -22,6 +22,7 @@ from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.handover import Handover
+from plesio.runtime.worker.history import History
 from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.pacing import Pacer
@@ -34,6 +35,7 @@ from plesio.runtime.worlds.alone import AloneWorld
 from plesio.runtime.worlds.alone_saving import AloneSaving
 from plesio.runtime.worlds.distributed import DistributedWorld
 from plesio.runtime.worlds.parts import OnTransition, Parts
+from plesio.runtime.worlds.without_server import can_do_without_server
 
 __all__ = ["join"]
 
@@ -249,8 +251,11 @@ class _Run:
             resumed = None if place.late else self._resumed(rank=rank)  # who joins late goes on from where the run is
             wish = Wish.of(place, racks, policy=policy.spec, by_racks=policy.goes_by_racks)
             choice = None if place.late else job.settle_racks(wish, device_type=self.replica.device_type)
-            servers = job.servers(self._num_servers(num_hosts=place.num_hosts), folder=self.folder)
-            meter = Meter(bytes_sent=job.bytes_sent_since(job.bytes_sent()), memory_bytes=job.memory_bytes)
+            count, replicas = self._num_servers(num_hosts=place.num_hosts), self.options.num_replicas
+            servers = job.servers(count, folder=self.folder, replicas=replicas)
+            history = History() if can_do_without_server(policy) else None
+            sent = job.bytes_sent_since(job.bytes_sent())
+            meter = Meter(bytes_sent=sent, memory_bytes=job.memory_bytes, history=history)
             timeline = self._timeline(meter, rank=rank, clock=job.clock)
             undo.callback(timeline.trace.close)
             if choice is not None:
@@ -313,7 +318,7 @@ class _Run:
 
     def _num_servers(self, *, num_hosts: int) -> int:
         """As asked for; else one a host, so that links are shared, and fewer for a small model."""
-        if not self.policy.pushes:
+        if not self.policy.pushes or self.options.num_replicas > 1:
             return 1
         if self.options.num_servers is not None:
             return self.options.num_servers

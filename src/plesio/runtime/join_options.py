@@ -1,9 +1,12 @@
 """What few sessions need to say: arguments of `plesio.join` that stand apart from the common ones."""
 
+import os
 from dataclasses import dataclass, field
 
+from plesio.core.errors import ConfigError
 from plesio.policies.log_writer import LIMIT_BYTES
 from plesio.protocol.figures import RunInfo
+from plesio.runtime.worker.environment import REPLICAS_VARIABLE
 from plesio.runtime.worker.job_handle import JobHandle
 from plesio.runtime.worker.pacing import Pacer
 
@@ -22,6 +25,8 @@ class JoinOptions:
         pacer: Makes steps take as long as another machine's would; None lets them take as long as they do.
         info: Names for the results, and the seed of the sample order.
         job: A job to run in; None makes one for this session.
+        replicas: 2 has a backup of the server, on a second host if there is one: it takes over when the server is lost,
+            and no update that a worker has been told of is lost. None is 1, or what ``plesio run --replicas`` says.
         elastic: Workers of a collective go on without one that is lost; if not, its loss ends the run.
         log_bytes: What the policy's log (``events.jsonl``) may take on the disk; beyond it updates are left out of it.
 
@@ -34,5 +39,26 @@ class JoinOptions:
     pacer: Pacer | None = None
     info: RunInfo = field(default_factory=RunInfo)
     job: JobHandle | None = None
+    replicas: int | None = None
     elastic: bool = True
     log_bytes: int = LIMIT_BYTES
+
+    def __post_init__(self) -> None:
+        if self.replicas not in (None, 1, 2):
+            raise ConfigError(f"replicas={self.replicas}: a server can be there once or twice; write 1 or 2")
+        if (self.num_servers or 1) > 1 and self.num_replicas > 1:
+            raise ConfigError("with replicas=2 there is one server and its backup; leave num_servers out")
+
+    @property
+    def num_replicas(self) -> int:
+        """How often the server is there.
+
+        Raises:
+            ConfigError: The environment says another number than 1 or 2.
+        """
+        if self.replicas is not None:
+            return self.replicas
+        told = os.environ.get(REPLICAS_VARIABLE, "1")
+        if told not in ("1", "2"):
+            raise ConfigError(f"{REPLICAS_VARIABLE}={told}: a server can be there once or twice; write 1 or 2")
+        return int(told)

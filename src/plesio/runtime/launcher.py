@@ -31,7 +31,7 @@ from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.supervisor import Outcome, WorkerCommand, supervise
 from plesio.runtime.transport.job_secret import SECRET_VARIABLE, given_secret, secret_of_user
-from plesio.runtime.worker.environment import BEGUN_KEY, FINISHED_WITHOUT_KEY
+from plesio.runtime.worker.environment import BEGUN_KEY, FINISHED_WITHOUT_KEY, REPLICAS_VARIABLE
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -60,6 +60,7 @@ def launch(
     port: int = 0,
     checkpoints: CheckpointSetting | None = None,
     restarts: int = 0,
+    replicas: int | None = None,
 ) -> int:
     """Run ``python script args...`` in ``num_workers`` processes until all have ended.
 
@@ -73,6 +74,7 @@ def launch(
         port: Where the job's store listens; 0 is any free port.
         checkpoints: What the workers' ``plesio.join`` is told of checkpoints; None is nothing.
         restarts: How often a run that fails is started again from its last checkpoint.
+        replicas: What the workers' ``plesio.join`` is told of replicas; None is nothing.
 
     Returns:
         0 if all succeeded, or the others have finished the run without those that did not; 128 + the signal's number
@@ -95,13 +97,15 @@ def launch(
     if checkpoints is not None:
         checkpoints.prepare()
     if join is not None:
-        return _join(script, args, num_workers=num_workers, address=join, checkpoints=checkpoints)
+        base = _environment(checkpoints, replicas=replicas)
+        return _join(script, args, num_workers=num_workers, address=join, base=base)
     began_unix_s = time.time()
     for number in range(restarts + 1):
         setting, started_unix_s = checkpoints, time.time()
         if checkpoints is not None and _latest(checkpoints, since_unix_s=began_unix_s) is not None:
             setting = replace(checkpoints, resume="auto")  # the latest is of this run, whatever it began with
-        outcome, begun_unix_s = _host(script, args, num_workers=num_workers, port=port, checkpoints=setting)
+        base = _environment(setting, replicas=replicas)
+        outcome, begun_unix_s = _host(script, args, num_workers=num_workers, port=port, base=base)
         failed = bool(outcome.endings) and all(ending.status for ending in outcome.endings)
         if outcome.stopped or not failed or number == restarts:
             return outcome.status
@@ -141,7 +145,7 @@ def _lost(checkpoints: CheckpointSetting, outcome: Outcome, *, since_unix_s: flo
 
 
 def _host(
-    script: Path, args: Sequence[str], *, num_workers: int, port: int, checkpoints: CheckpointSetting | None
+    script: Path, args: Sequence[str], *, num_workers: int, port: int, base: Mapping[str, str]
 ) -> tuple[Outcome, float | None]:
     """Do a job; returns how it ended, and when its first run began, if it did.
 
@@ -161,7 +165,7 @@ def _host(
             print(f"plesio: {num_workers} workers; more can join with: {join}", file=sys.stderr, flush=True)
 
         ranks = range(num_workers)
-        base, master = _environment(checkpoints), (_HOST, master_port)
+        master = (_HOST, master_port)
         commands = _commands(script, args, base, ranks=ranks, world_size=num_workers, master=master, secret=secret)
 
         def excused() -> set[int]:
@@ -175,20 +179,19 @@ def _host(
     return outcome, begun
 
 
-def _environment(checkpoints: CheckpointSetting | None) -> dict[str, str]:
-    return {**os.environ, **({} if checkpoints is None else checkpoints.environment())}
+def _environment(checkpoints: CheckpointSetting | None, *, replicas: int | None) -> dict[str, str]:
+    told = {} if checkpoints is None else checkpoints.environment()
+    return {**os.environ, **told, **({} if replicas is None else {REPLICAS_VARIABLE: str(replicas)})}
 
 
-def _join(
-    script: Path, args: Sequence[str], *, num_workers: int, address: str, checkpoints: CheckpointSetting | None
-) -> int:
+def _join(script: Path, args: Sequence[str], *, num_workers: int, address: str, base: Mapping[str, str]) -> int:
     host, master_port = _parse_address(address)
     store = _connect(host, master_port)
     secret = given_secret() or secret_of_user(str(store.get(_NAME_KEY), encoding="utf-8"))
     world_size = int(store.get(WORLD_SIZE_KEY))
     past = store.add(NEXT_RANK_KEY, num_workers)
     ranks = range(past - num_workers, past)
-    base, master = _environment(checkpoints), (host, master_port)
+    master = (host, master_port)
     commands = _commands(script, args, base, ranks=ranks, world_size=world_size, master=master, secret=secret)
 
     def announce() -> None:

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from plesio.core.clock import Clock
 from plesio.core.errors import DataError, PlesioError, TransportError
 from plesio.core.results import RunResult
@@ -36,11 +38,11 @@ from plesio.runtime.server.shard_slot import ShardSlot
 from plesio.runtime.transport import Bulk, Control, Gone, Incoming, Refusal
 from plesio.runtime.transport.connection import ControlConnection, WorkerConnections
 
-__all__ = ["JobServer"]
+__all__ = ["MAX_SAID", "JobServer"]
 
 _log = logging.getLogger(__name__)
 
-_MAX_SAID = 20
+MAX_SAID = 20
 """Messages that make no sense and are told of: whoever sends them does not decide how much is logged."""
 _SERVERS = server_identity(0).rstrip("0").encode()
 
@@ -56,6 +58,7 @@ class JobServer:
         world: For the results.
         cross_rack_bytes: Tells what has gone from rack to rack so far, where that is known.
         folders: Where results may be written, see `may_write`; None for anywhere.
+        writes: Whether it writes anything; a backup does when it has taken over.
     """
 
     def __init__(
@@ -68,7 +71,9 @@ class JobServer:
         world: World = "process",
         cross_rack_bytes: Callable[[], int] = int,
         folders: set[str] | None = None,
+        writes: bool = True,
     ) -> None:
+        self._writes = writes
         self._folders = folders
         self._early: dict[bytes, Join] = {}
         self._index = index
@@ -81,7 +86,7 @@ class JobServer:
         self._shard = ShardSlot(endpoint, index=index, clock=clock)
         self._carrier = EffectCarrier(endpoint, shard=self._shard)
         self._traffic = ServerTraffic(endpoint, cross_rack_bytes=cross_rack_bytes)
-        self._end = RunEnd(self._traffic, tell=self._carrier.tell, on_over=self._begin_generation)
+        self._end = RunEnd(self._traffic, tell=self._carrier.tell, on_over=self._begin_generation, writes=writes)
         if first is not None:
             endpoint.generation = first.generation
             first.send(*encode(Serves()))
@@ -170,6 +175,26 @@ class JobServer:
                 self._begin_generation()
                 self._first.generation = self._endpoint.generation
 
+    def take_over(self, line: str) -> None:
+        """The server that this one is a backup of is lost; ``line`` says so in the results."""
+        self._writes = True
+        self._end.take_over()
+        self.note(line)
+
+    def discard(self) -> None:
+        """The job is over, and this server was not needed: what it has put aside goes."""
+        if self._coordinator is not None:
+            self._coordinator.trace.close()
+            self._coordinator.log.close()
+        self._end.discard()
+
+    def note(self, line: str) -> bool:
+        """Enter a sentence in the records of the run under way; whether there is one."""
+        if self._coordinator is None:
+            return False
+        self._coordinator.ledger.fallbacks.append(line)
+        return True
+
     def end(self) -> None:
         """The job is over: close the records of a run that is under way."""
         self._end_run()
@@ -178,9 +203,9 @@ class JobServer:
     def _refuse(self, error: PlesioError) -> None:
         """Say in one line what cannot be read, and count it; what its sender was promised is not touched."""
         self._endpoint.refused[Refusal.MALFORMED] += 1
-        if self._endpoint.refused[Refusal.MALFORMED] <= _MAX_SAID:
+        if self._endpoint.refused[Refusal.MALFORMED] <= MAX_SAID:
             _log.warning("server %d: %s", self._index, error)
-        elif self._endpoint.refused[Refusal.MALFORMED] == _MAX_SAID + 1:
+        elif self._endpoint.refused[Refusal.MALFORMED] == MAX_SAID + 1:
             _log.warning("server %d: more messages that make no sense; they are only counted from here on", self._index)
 
     def _on_control(self, control: Control) -> None:
@@ -227,8 +252,10 @@ class JobServer:
 
     def _begin_run(self, join: Join) -> None:
         """The run that its first worker describes."""
-        self._coordinator = Coordinator.of(join, clock=self._clock, world=self._world)
         self._folder = None if join.folder is None else Path(join.folder)
+        aside = None if self._folder is None or self._writes else self._end.aside(self._folder)
+        told = join if aside is None else replace(join, folder=str(aside))
+        self._coordinator = Coordinator.of(told, clock=self._clock, world=self._world)
         self._carrier.begin_run(join.num_servers)
         if self._coordinator.policy.pushes:  # at once or later in the run: then everybody would wait for it
             self.load()

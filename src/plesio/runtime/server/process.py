@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import zmq
@@ -48,6 +49,8 @@ class ServerConfig:
         secret: The job's secret.
         first: Addresses of server 0, for the others.
         encrypt: Whether bulk data are encrypted between hosts.
+        backup: Addresses of its backup, if it has one.
+        is_backup: Whether it is one.
     """
 
     index: int
@@ -56,6 +59,8 @@ class ServerConfig:
     secret: str
     first: dict[str, str] | None = None
     encrypt: bool = True
+    backup: dict[str, str] | None = None
+    is_backup: bool = False
 
 
 class ServerProcess:
@@ -90,13 +95,15 @@ class ServerProcess:
         self._server_0_gone = False
         self._over = False
         self._line = b""
-        self._server = JobServer(
-            config.index, endpoint=self.endpoint, first=self._first, clock=MonotonicClock(), folders=set()
-        )
+        self._index = config.index
+        self._server = self._job_server()
         # what the workers send, and at once what server 0 decides about it
         self._poller = zmq.Poller()
         for readable in (*self.endpoint.sockets, *(() if self._first is None else self._first.sockets)):
             self._poller.register(readable, zmq.POLLIN)
+
+    def _job_server(self) -> JobServer:
+        return JobServer(self._index, endpoint=self.endpoint, first=self._first, clock=MonotonicClock(), folders=set())
 
     def serve(self, starter: int) -> None:
         """Serve until the job is over.
@@ -119,12 +126,21 @@ class ServerProcess:
                         starter_lives = self._hear_starter(os.read(starter, _LINE_BYTES))
                         if self._over:
                             break
-                elif any(worker_of(peer) is not None for peer in self.endpoint.peers):
+                elif self._needed():
                     alone_since_s = None
                 elif alone_since_s is None:
                     alone_since_s = time.monotonic()
                 elif time.monotonic() - alone_since_s > ORPHAN_S:
                     break
+        self._end()
+
+    def _needed(self) -> bool:
+        return any(worker_of(peer) is not None for peer in self.endpoint.peers)
+
+    def _may_write(self, folder: str) -> None:
+        self._server.may_write(folder)
+
+    def _end(self) -> None:
         self._server.end()
 
     def _hear_starter(self, said: bytes) -> bool:
@@ -132,14 +148,14 @@ class ServerProcess:
         *lines, self._line = (self._line + said).split(b"\n")
         for line in lines:
             if line.startswith(b"{"):
-                self._server.may_write(json.loads(line)["folder"])
+                self._may_write(json.loads(line)["folder"])
             else:
                 self._over = True
         return bool(said)
 
     def turn(self, timeout_s: float) -> None:
         """Take in what arrives within ``timeout_s`` and act on it."""
-        self._poller.poll(math.ceil(timeout_s * 1e3))
+        self._wait(timeout_s)
         arrived = self.endpoint.poll(0.0)
         begun_s = time.perf_counter()
         for incoming in arrived:
@@ -153,6 +169,9 @@ class ServerProcess:
             except TransportError:
                 self._server_0_gone = True  # it ends last of all; nothing is left to serve
         self._server.check_leases(busy_s=time.perf_counter() - begun_s)
+
+    def _wait(self, timeout_s: float) -> None:
+        self._poller.poll(math.ceil(timeout_s * 1e3))
 
     def close(self) -> None:
         """Close the sockets."""
@@ -174,19 +193,27 @@ def _sweep() -> None:
             shutil.rmtree(folder, ignore_errors=True)  # others' folders cannot be removed, and stay
 
 
+def _server(config: ServerConfig, *, ipc_dir: Path) -> ServerProcess:
+    if config.backup is None and not config.is_backup:
+        return ServerProcess(config, ipc_dir=ipc_dir)
+    module = import_module("plesio.runtime.server.primary_backup_process")
+    make: type[ServerProcess] = module.BackupProcess if config.is_backup else module.PrimaryProcess
+    return make(config, ipc_dir=ipc_dir)
+
+
 def main() -> None:
-    """Serve the job described by the first line of standard input; print the addresses as one line of JSON."""
+    """Serve the job described by the primary line of standard input; print the addresses as one line of JSON."""
     config = ServerConfig(**json.loads(sys.stdin.readline()))
     # strangers may open connections faster than the server can end them
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     set_up_logging()
-    speak_as(f"server {config.index}")
+    speak_as(f"{'backup of ' if config.is_backup else ''}server {config.index}")
     _sweep()
     # The server's own folder, so that it goes with the server also when the starter was killed.
     with tempfile.TemporaryDirectory(prefix=f"{_folder_prefix()}{os.getpid()}-") as ipc_dir:
         try:
-            server = ServerProcess(config, ipc_dir=Path(ipc_dir))
+            server = _server(config, ipc_dir=Path(ipc_dir))
         except PlesioError as error:
             print(json.dumps({"error": str(error)}), flush=True)
             sys.exit(2)

@@ -9,6 +9,7 @@ gone is not waited for.
 """
 
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,9 @@ __all__ = ["RunEnd"]
 
 _log = logging.getLogger(__name__)
 
+ASIDE = "backup"
+"""Folder of a backup's logs, beside those of its primary."""
+
 
 class RunEnd:
     """Ends run after run, at server 0.
@@ -34,11 +38,20 @@ class RunEnd:
         traffic: Of the servers.
         tell: Sends a message to a peer.
         on_over: Called when a run is over and the next one may begin.
+        writes: Whether results are written, or left until `take_over`: a backup's are those of the primary.
     """
 
     def __init__(
-        self, traffic: ServerTraffic, *, tell: Callable[[bytes, Message], None], on_over: Callable[[], None]
+        self,
+        traffic: ServerTraffic,
+        *,
+        tell: Callable[[bytes, Message], None],
+        on_over: Callable[[], None],
+        writes: bool = True,
     ) -> None:
+        self._writes = writes
+        self._left: tuple[Path, RunResult] | None = None
+        self._aside: Path | None = None
         self._traffic = traffic
         self._tell = tell
         self._on_over = on_over
@@ -113,15 +126,45 @@ class RunEnd:
         coordinator.log.close()
         result = self.result(coordinator)
         unwritten: str | None = None
-        if self._folder is not None:
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                write_results(self._folder / "results.json", [result])
-            except (OSError, DataError) as error:
-                unwritten = f"the run's figures could not be written to {self._folder}: {error}"
-                _log.warning("%s", unwritten)
+        if self._folder is not None and self._writes:
+            unwritten = self._write(self._folder, result)
+        elif self._folder is not None:
+            self._left = self._folder, result
         self._results.append(result)
         for worker in self._closing:
             self._tell(worker_identity(worker).encode(), RunEnded(result=result, unwritten=unwritten))
         self._closing.clear()
         self._on_over()
+
+    def aside(self, folder: Path) -> Path:
+        """Where a backup's coordinator writes a run's logs until it has taken over; those of the run before go."""
+        self.discard()
+        self._aside = folder / ASIDE
+        return self._aside
+
+    def discard(self) -> None:
+        """What was put aside is not needed."""
+        if self._aside is not None:
+            shutil.rmtree(self._aside, ignore_errors=True)
+            self._aside = None
+
+    def take_over(self) -> None:
+        """The primary is lost: from now on results are written, and those of the last run if it has ended."""
+        self._writes = True
+        if self._left is not None:
+            self._write(*self._left)
+            self._left = None
+
+    def _write(self, folder: Path, result: RunResult) -> str | None:
+        """Write a run's figures, and put its logs where they belong; returns why they could not be."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in () if self._aside is None else sorted(self._aside.iterdir()):
+                path.replace(folder / path.name)
+            self.discard()
+            write_results(folder / "results.json", [result])
+        except (OSError, DataError) as error:
+            unwritten = f"the run's figures could not be written to {folder}: {error}"
+            _log.warning("%s", unwritten)
+            return unwritten
+        return None

@@ -25,8 +25,9 @@ can read and change them. Shared memory can be opened by processes of the same u
 a receiver opens only what the sender's encrypted greeting has announced.
 
 A lost connection is an error for the client and a `Gone` for the server. Neither resumes: the client connects again
-and asks the server what it has. Threads: an endpoint belongs to one thread; `ControlClient` gives another thread, such
-as the one that sends heartbeats, a connection of its own. ZeroMQ's own thread sends and receives meanwhile.
+and asks the server what it has. With a server that has a backup it does go on (`plesio.runtime.transport.failover`).
+Threads: an endpoint belongs to one thread; `ControlClient` gives another thread, such as the one that sends heartbeats,
+a connection of its own. ZeroMQ's own thread sends and receives meanwhile.
 """
 
 from plesio.runtime.transport.client import ClientEndpoint, wait_readable

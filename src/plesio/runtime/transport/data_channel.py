@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from plesio.runtime.transport.assembly import Assembler
 from plesio.runtime.transport.channels import DATA_HELLO, FREED, MANY, SERVER, Membership, zmtp_bytes
 from plesio.runtime.transport.mappings import Mappings
+from plesio.runtime.transport.numbered import RESUME
 from plesio.runtime.transport.outbox import Outbox, Sending
 from plesio.runtime.transport.seal import SEAL_BYTES, Seal
 from plesio.runtime.transport.segments import Segment
@@ -212,7 +213,7 @@ class DataChannel:
                 self._on_refused(error.reason)
                 self._skip_rest()
                 continue
-            if message is not None and message.header.kind < OWN_KINDS:
+            if message is not None and (message.header.kind < OWN_KINDS or message.header.kind == RESUME):
                 messages.append(message)
             elif message is not None:
                 self._obey(message)

@@ -18,6 +18,7 @@ from plesio.protocol.to_server import Holding
 from plesio.protocol.to_worker import Alive, Expelled, Hold, Lost, Regrouping
 from plesio.runtime.coordinator.members import FIRST_LEASE_S
 from plesio.runtime.transport import ControlClient
+from plesio.runtime.transport.failover import FailoverControl
 from plesio.runtime.worker.meter import Meter
 
 __all__ = ["Heartbeat"]
@@ -37,12 +38,14 @@ class Heartbeat:
         rank: Of this worker.
     """
 
-    def __init__(self, client: ControlClient, *, rank: int) -> None:
+    def __init__(self, client: ControlClient | FailoverControl, *, rank: int) -> None:
         self._client = client
         self._rank = rank
         self._meter: Meter | None = None
         self._abort: Callable[[], None] = lambda: None
         self._hold: Callable[[int], int] = lambda generation: 0
+        self._on_server_lost: Callable[[], None] | None = None
+        self._server_lost = False
         self._failure: PlesioError | None = None
         self._failed = threading.Event()
         self._lease_s = FIRST_LEASE_S
@@ -68,21 +71,47 @@ class Heartbeat:
     @property
     def doubtful(self) -> bool:
         """Whether this worker may have been counted lost: nothing has proved for a lease that it takes part."""
+        if self._server_lost:  # nobody counts any more
+            return False
         return self._failure is not None or time.monotonic() > self._sure_s + self._lease_s
 
-    def begin(self, meter: Meter, *, abort: Callable[[], None], hold: Callable[[int], int]) -> None:
+    @property
+    def stopping(self) -> bool:
+        """Whether the job is over for this worker."""
+        return self._stop.is_set()
+
+    @property
+    def server_lost(self) -> bool:
+        """Whether the server is gone, and the run goes on without it."""
+        return self._server_lost
+
+    def begin(
+        self,
+        meter: Meter,
+        *,
+        abort: Callable[[], None],
+        hold: Callable[[int], int],
+        on_server_lost: Callable[[], None] | None,
+    ) -> None:
         """Beat for a run.
 
         Args:
             meter: Whose figures go with each beat.
             abort: Called from the thread when the run cannot go on, and when workers must form a new group.
             hold: Called from the thread when others wait to join; see `plesio.runtime.worker.brake`.
+            on_server_lost: Called once, from the thread, if the server is gone; None if the run cannot go on then.
+
+        Raises:
+            TransportError: The server is gone already.
         """
+        if not self._thread.is_alive():
+            raise TransportError("the job's server is gone: it was lost in an earlier run")
         self._failure = None
         self._failed.clear()
         self._generation = 0
         self._asked_s, self._sure_s = None, time.monotonic()
         self._abort, self._hold = abort, hold
+        self._on_server_lost = on_server_lost
         self._meter = meter
 
     def wait_for_failure(self) -> PlesioError | None:
@@ -132,8 +161,16 @@ class Heartbeat:
                         case Expelled():
                             self._fail(WorkerLostError.expelled(self._rank))
         except TransportError as error:
-            if not self._stop.is_set():
-                self._fail(TransportError(f"the job's server is gone: {error}"))
+            self._lose_server(error)
+
+    def _lose_server(self, error: TransportError) -> None:
+        if self._stop.is_set():
+            return
+        if self._on_server_lost is None:
+            self._fail(TransportError(f"the job's server is gone: {error}"))
+            return
+        self._server_lost = True
+        self._on_server_lost()
 
     def _fail(self, failure: PlesioError) -> None:
         if self._failure is None:

@@ -38,13 +38,26 @@ class Pulse(Protocol):
         """Whether this worker may have been counted lost: nothing has proved for a lease that it takes part."""
         ...
 
-    def begin(self, meter: Meter, *, abort: Callable[[], None], hold: Callable[[int], int]) -> None:
+    @property
+    def server_lost(self) -> bool:
+        """Whether the server is gone, and the run goes on without it."""
+        ...
+
+    def begin(
+        self,
+        meter: Meter,
+        *,
+        abort: Callable[[], None],
+        hold: Callable[[int], int],
+        on_server_lost: Callable[[], None] | None,
+    ) -> None:
         """Begin for a run.
 
         Args:
             meter: Whose figures are told.
             abort: Called if the run cannot go on, and if workers must form a new group.
             hold: Called if others wait to join, with the generation of the group to come; says which step is begun.
+            on_server_lost: Called once if the server is gone; None if the run cannot go on without it.
         """
         ...
 
@@ -66,8 +79,8 @@ class JobHandle(Protocol):
     clock: Clock
     meet_s: float
 
-    def servers(self, count: int, *, folder: Path | None) -> Sequence[ServerConnection]:
-        """Connections to the first ``count`` servers, which may write results to ``folder``."""
+    def servers(self, count: int, *, folder: Path | None, replicas: int = 1) -> Sequence[ServerConnection]:
+        """Connections to the first ``count`` servers, which may write results to ``folder``; ``replicas`` of each."""
         ...
 
     def heartbeat(self) -> Pulse:

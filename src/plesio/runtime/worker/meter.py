@@ -6,6 +6,7 @@ from collections.abc import Callable
 import psutil
 
 from plesio.protocol.figures import Report
+from plesio.runtime.worker.history import History
 
 __all__ = ["Meter", "process_memory_bytes"]
 
@@ -30,12 +31,17 @@ class Meter:
     Args:
         bytes_sent: Tells the bytes sent so far, by class of link.
         memory_bytes: Tells the memory that the worker uses.
+        history: Keeps what was taken, where this worker may have to tell all of it again.
     """
 
     RECENT = 20
 
     def __init__(
-        self, *, bytes_sent: Callable[[], dict[str, int]] = dict, memory_bytes: Callable[[], int] = process_memory_bytes
+        self,
+        *,
+        bytes_sent: Callable[[], dict[str, int]] = dict,
+        memory_bytes: Callable[[], int] = process_memory_bytes,
+        history: History | None = None,
     ) -> None:
         self.totals = Report()
         self._bytes_sent = bytes_sent
@@ -44,6 +50,7 @@ class Meter:
         self._hand_on: Callable[[Report], None] | None = None
         self.latest: tuple[int, float, float] | None = None
         """Clock, seconds of training and loss of the latest step that had one."""
+        self._history = history
 
     def step(self, *, clock: int, samples: int, duration_s: float, loss: float | None, at_s: float) -> None:
         """A step is finished."""
@@ -94,4 +101,15 @@ class Meter:
         report = Report(**{name: getattr(totals, name) for name in Report.__slots__})
         report.losses, report.blocked = losses, blocked
         report.bytes_sent, report.refused = self._bytes_sent(), dict(totals.refused)
+        if self._history is not None:
+            self._history.add(report)
+        return report
+
+    def whole(self) -> Report:
+        """The totals, with all that the lists have ever had; with a history only."""
+        assert self._history is not None
+        self.take()
+        report = self.so_far()
+        report.fallbacks = list(self.totals.fallbacks)
+        self._history.complete(report)
         return report

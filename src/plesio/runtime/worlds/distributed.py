@@ -33,6 +33,7 @@ from plesio.runtime.worker.job_handle import JobHandle, Pulse
 from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worlds.without_server import WithoutServer, can_do_without_server
 
 __all__ = ["DistributedWorld"]
 
@@ -42,6 +43,8 @@ GOODBYE_S = 10.0
 """How long a worker that failed waits for the run to end before it goes without its figures."""
 FAREWELL_S = 0.5
 """The same where the others wait for it in a collective."""
+NOTICE_S = 2.0
+"""How long the two connections to a server that is lost may take to notice it, one after the other."""
 DOUBT_S = 0.01
 """How often a worker that may have been counted lost looks whether it has been."""
 
@@ -103,6 +106,20 @@ class DistributedWorld:
         self._generation = 0
         """Of the group that this worker is in."""
         self._brake = Brake(clock=0 if checkpoints is None else checkpoints.saving.clock)
+        self._group: Group | None = None
+        self._members: Sequence[int] = range(self.num_workers)
+        self._without: WithoutServer | None = None
+        """What is done if the server is lost; None if the run ends then."""
+        if can_do_without_server(policy):
+            self._without = WithoutServer(
+                policy=policy.title,
+                info=info,
+                num_workers=self.num_workers,
+                worker=self.rank,
+                rack=job.rack,
+                meter=meter,
+                folder=folder,
+            )
 
     @property
     def elapsed_s(self) -> float:
@@ -111,7 +128,9 @@ class DistributedWorld:
 
     def group(self, device_type: str) -> Group:
         """The collective's group; of a worker that joins the run, one that it is alone in until it has joined."""
-        return AwaitedGroup(rack=self._job.rack) if self._job.place.late else self._job.group(device_type)
+        late = self._job.place.late
+        self._group = AwaitedGroup(rack=self._job.rack) if late else self._job.group(device_type)
+        return self._group
 
     def join(self, *, layout: str) -> int:
         """Take part: returns when the run has started, with the clock at which this worker begins.
@@ -137,7 +156,8 @@ class DistributedWorld:
             log_bytes=self._log_bytes,
         )
         self._heartbeat = self._job.heartbeat()
-        self._heartbeat.begin(self._meter, abort=self._abort, hold=self._brake.hold)
+        on_lost = None if self._without is None else self._server_is_lost
+        self._heartbeat.begin(self._meter, abort=self._abort, hold=self._brake.hold, on_server_lost=on_lost)
         self.client.tell(join)
         for page in () if self._checkpoints is None else self._checkpoints.pages:
             self.client.tell(BooksPage(text=page))
@@ -155,6 +175,22 @@ class DistributedWorld:
         if self._policy.has_collectives and (self.cut_off or self._failure() is not None):
             self._job.abort_collectives()
 
+    def _server_is_lost(self) -> None:
+        if self._without is not None and self.rank == self._members[0]:
+            self._without.noticed()
+
+    def _server_lost(self) -> bool:
+        return self._heartbeat is not None and self._heartbeat.server_lost
+
+    def _goes_on_without(self, error: TransportError) -> WithoutServer:
+        """What is to be done instead of asking the server; raises ``error`` if that is not because it is lost."""
+        deadline_s = self._job.clock.now_s() + NOTICE_S
+        while self._without is not None and self._failure() is None and self._job.clock.now_s() < deadline_s:
+            if self._server_lost():
+                return self._without
+            self._job.clock.sleep_s(DOUBT_S)  # the heartbeat's thread finds out too
+        raise error
+
     def _failure(self) -> PlesioError | None:
         return None if self._heartbeat is None else self._heartbeat.failure
 
@@ -164,6 +200,11 @@ class DistributedWorld:
         A collective notices a broken connection before the server has counted anyone lost, and does not know whose loss
         it was; so then the server's verdict is waited for, a lease at most.
         """
+        if self._server_lost() and _from_collective(error):
+            return TransportError(
+                "a worker was lost after the job's server: nobody is left who could say who goes on "
+                f"({str(error).splitlines()[0]})"
+            )
         if self._heartbeat is not None and _from_collective(error):
             return self._heartbeat.wait_for_failure()
         return self._failure()
@@ -185,7 +226,9 @@ class DistributedWorld:
 
     def cuts_off(self, error: BaseException) -> bool:
         """Whether ``error`` says that the collective cannot go on, where the others can in a new group."""
-        return self._elastic and self._failure() is None and (isinstance(error, CutOffError) or _from_collective(error))
+        if not self._elastic or self._server_lost() or self._failure() is not None:
+            return False
+        return isinstance(error, CutOffError) or _from_collective(error)
 
     def assure(self) -> None:
         """Return when it is certain that this worker has not been counted lost.
@@ -224,21 +267,27 @@ class DistributedWorld:
             RuntimeError: It could not be formed, or there is to be yet another one.
         """
         self._generation = regroup.generation
-        return self._job.regroup(
+        self._group, self._members = None, regroup.members
+        self._group = self._job.regroup(
             regroup.members,
             at=regroup.meeting,
             generation=regroup.generation,
             device_type=device_type,
             called_off=lambda: self.cut_off,
         )
+        return self._group
 
     def regrouped(self, regrouped: Regrouped) -> None:
         """Say that the new group is there."""
         self.client.tell(regrouped)
+        if self._without is not None:
+            self._without.regrouped(regrouped)
 
     def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
         """Enter evaluations in the records."""
         self.client.tell(Evaluations(evaluations=tuple(evaluations), parameters_sha256=parameters_sha256))
+        if self._without is not None:
+            self._without.evaluated(evaluations, parameters_sha256=parameters_sha256)
 
     def save_soon(self) -> None:
         """Ask for a checkpoint."""
@@ -246,17 +295,23 @@ class DistributedWorld:
 
     def leave(self) -> None:
         """This worker has trained all it will; the one that evaluates waits for the others."""
-        self.client.leave(check=self.check_group)
+        try:
+            self.client.leave(check=self.check_group)
+        except TransportError as error:
+            self._goes_on_without(error)  # in a collective all have trained as far
 
     def result(self) -> RunResult:
         """The figures that the server has; after `close` those of the whole run."""
-        if self._result is None:
+        if self._result is not None:
+            return self._result
+        try:
             self.client.tell(ResultRequest())
             result = self.client.await_message(Result).result
-            if result is None:
-                raise TransportError("the job's server has no run under way")
-            return result
-        return self._result
+        except TransportError as error:
+            return self._goes_on_without(error).so_far()
+        if result is None:
+            raise TransportError("the job's server has no run under way")
+        return result
 
     def withdraw(self) -> None:
         """Go as one that is lost: whoever could not join has no part in how the run ends."""
@@ -287,7 +342,7 @@ class DistributedWorld:
                 # wait for it: Gloo wakes them when this process has ended, and they know of the error by then
                 failing_s = FAREWELL_S if self._policy.has_collectives else GOODBYE_S
                 timeout_s = None if status == "finished" else failing_s
-                ended = self.client.await_message(RunEnded, timeout_s=timeout_s)
+                ended = self._ended(timeout_s=timeout_s)
                 self._result = ended.result
                 if ended.result.status == status == "finished" and ended.result.lost_workers:
                     self._job.finished_without(ended.result.lost_workers)
@@ -302,10 +357,21 @@ class DistributedWorld:
         finally:
             if self._heartbeat is not None:
                 self._heartbeat.quiet()
+            self._group = None
             if in_rack and isinstance(self._failure(), WorkerLostError):
                 self._job.let_servers_go_on()  # this rack is at its end, others are not
             if self._owns_job:
                 self._job.close()
+
+    def _ended(self, *, timeout_s: float | None) -> RunEnded:
+        """How the run has ended: what the server says, or what the workers have put together without it."""
+        try:
+            return self.client.await_message(RunEnded, timeout_s=timeout_s)
+        except TransportError as error:
+            if timeout_s is not None or self._group is None:
+                raise
+            result, unwritten = self._goes_on_without(error).finish(self._group, self._members)
+            return RunEnded(result=result, unwritten=unwritten)
 
 
 def _from_collective(error: BaseException) -> bool:

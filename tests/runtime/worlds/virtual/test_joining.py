@@ -263,7 +263,13 @@ def test_whoever_comes_and_goes_the_run_ends_and_each_sample_counts_once(policy:
     if ends_in_collective(result):
         assert all(worker.parameters == workers[0].parameters for worker in workers), "replicas differ"
     left_out = [int(line.split()[0]) for line in result.fallbacks if "that a lost worker had not handed in" in line]
-    assert result.samples + sum(left_out) == LOOPS * NUM_SAMPLES
+    counted, lost = result.samples + sum(left_out), [fault for fault in faults if fault.kind == "lose"]
+    if (
+        policy in CHANGING
+    ):  # what a worker had pushed last when it was lost on the store is in the parameters, if not here
+        assert LOOPS * NUM_SAMPLES - BATCH_SIZE * len(lost) <= counted <= LOOPS * NUM_SAMPLES
+    else:
+        assert counted == LOOPS * NUM_SAMPLES
 
 
 @pytest.mark.parametrize("policy", ["ssp:2", "asp", "switch:bsp/asp@6"])

@@ -75,14 +75,22 @@ class _Pulse:
         self._rank = rank
         self.failure: PlesioError | None = None
         self.generation = 0
+        self.server_lost = False
         self.doubtful = False
         """Never: nobody is silent here and lives."""
         self.line = ControlLine(
             heartbeat_identity(rank).encode(), host=host, server=deployment.server(0), on_arrival=self._hear
         )
 
-    def begin(self, meter: Meter, *, abort: Callable[[], None], hold: Callable[[int], int]) -> None:
-        """Begin for a run."""
+    def begin(
+        self,
+        meter: Meter,
+        *,
+        abort: Callable[[], None],
+        hold: Callable[[int], int],
+        on_server_lost: Callable[[], None] | None,
+    ) -> None:
+        """Begin for a run; no server is ever lost."""
         self.failure = None
         self.generation = 0
         self._abort, self._hold = abort, hold
@@ -151,8 +159,8 @@ class VirtualJob:
         self._generation = 0
         self._collective_bytes = 0
 
-    def servers(self, count: int, *, folder: Path | None) -> Sequence[WorkerLine]:
-        """Connections to the first ``count`` servers."""
+    def servers(self, count: int, *, folder: Path | None, replicas: int = 1) -> Sequence[WorkerLine]:
+        """Connections to the first ``count`` servers; none is ever lost, so there are no replicas."""
         while len(self._lines) < count:
             self._lines.append(
                 WorkerLine(

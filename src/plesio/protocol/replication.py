@@ -1,0 +1,47 @@
+"""What a server tells its backup: everything that it hears itself, in the order in which it acts on it."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from plesio.core.records import Record
+from plesio.protocol.message import Message
+
+__all__ = ["Entry", "EntryHeard"]
+
+
+class Entry(Record, frozen=True, kw_only=True):
+    """One thing that a server acts on; of a bulk message all but the payload.
+
+    Attributes:
+        number: 1, 2, 3 ...
+        now_s: By the server's clock; nothing else tells the time while the entry is acted on.
+        what: A message of a worker, the end of a worker's connection, the lapse of time, a folder for results, or
+            the end of the job.
+        peer: Whose message or connection.
+        serial: The message's number among the peer's, on its channel.
+        heard: Up to which number the peer has heard the server there.
+        kind: The message's.
+        generation: The same.
+        header: Of a bulk message: worker, clock, base version, request.
+        body: The message's JSON.
+        folder: Where results may go.
+    """
+
+    number: int
+    now_s: float
+    what: Literal["control", "bulk", "gone", "time", "folder", "over"]
+    peer: str = ""
+    serial: int = 0
+    heard: int = 0
+    kind: int = 0
+    generation: int = 0
+    header: tuple[int, int, int, int] = (0, 0, 0, 0)
+    body: dict[str, Any] = msgspec.field(default_factory=dict)
+    folder: str = ""
+
+
+class EntryHeard(Message, frozen=True, kw_only=True, tag=50):
+    """The backup has all entries up to this number; what follows from them may be told."""
+
+    number: Annotated[int, msgspec.Meta(ge=1)]

@@ -1,0 +1,303 @@
+"""A server and its backup: the same entries, in the same order and at the same times, make both alike.
+
+Whatever the primary hears becomes an entry, which it passes on to the backup before it acts on it itself; what
+follows is told when the backup has the entry (`ReplicatedConnections`)::
+
+    primary   hears -> passes the entry on -> acts       | the backup has it -> tells the workers
+    backup    gets the entry -> says that it has it -> acts, and keeps what it would have told
+
+So the backup knows of everything that a worker may have heard of. The primary is lost when its connection ends; the
+backup takes over when a worker comes, too, and says that it has lost the primary. While the two have lost each other
+only, nobody comes, and the primary goes on alone. So does a backup that has taken over. A network that is cut in two,
+with workers on either side, is beyond two servers: each side goes on as if the other had been lost.
+
+The pushes are passed on, and not what becomes of them: that is as many bytes as the worker has sent, where parameters
+and an optimizer's state are two to three times as many. In return the backup does the work of the primary, on the same
+numbers. On processors that round alike it comes to the same to the bit; on others a takeover is a step to parameters
+that differ in the last bits, for all workers at once, and no update is lost or counts twice.
+
+Nothing here opens a socket or reads a clock; `plesio.runtime.server.primary_backup_process` does.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.core.clock import MonotonicClock
+from plesio.core.errors import TransportError
+from plesio.protocol.message import encode
+from plesio.protocol.peers import server_identity, worker_of
+from plesio.protocol.replication import Entry, EntryHeard
+from plesio.runtime.server.job_server import MAX_SAID, JobServer
+from plesio.runtime.server.replicated_connections import ReplicatedConnections
+from plesio.runtime.transport import Bulk, Control, Gone, Header, Incoming, Refusal
+from plesio.runtime.transport.connection import WorkerConnections
+from plesio.runtime.transport.numbered import RESUME, RESUMED, unnumbered
+
+__all__ = ["PRIMARY", "BackupServer", "EntryClock", "PassOn", "PrimaryServer"]
+
+_log = logging.getLogger(__name__)
+
+PRIMARY = server_identity(0).encode()
+"""The name of the primary's connection to its backup."""
+
+
+class PassOn(Protocol):
+    """Sends an entry, and the payload that it comes with, to the backup."""
+
+    def __call__(self, entry: Entry, payload: NDArray[np.uint8] | None, /) -> None:
+        """Send; returns at once."""
+        ...
+
+
+class EntryClock(MonotonicClock):
+    """Tells the time of the entry that is acted on, at the primary and at its backup."""
+
+    __slots__ = ("_now_s",)
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def set(self, now_s: float) -> None:
+        """An entry of this time is acted on now."""
+        self._now_s = now_s
+
+    def now_s(self) -> float:
+        """The entry's time."""
+        return self._now_s
+
+
+class _Replicated:
+    """A `JobServer` that acts on entries alone."""
+
+    def __init__(self, endpoint: WorkerConnections, *, primary: bool) -> None:
+        self._endpoint = endpoint
+        self._clock = EntryClock()
+        self._connections = ReplicatedConnections(endpoint, primary=primary)
+        self._num_entries = 0
+        self.server = JobServer(
+            0, endpoint=self._connections, first=None, clock=self._clock, folders=set(), writes=primary
+        )
+
+    def _act(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
+        self._clock.set(entry.now_s)
+        incoming = _incoming(entry, payload)
+        if not self._connections.hear(entry):
+            if isinstance(incoming, Bulk):
+                self._connections.release(incoming)
+        elif incoming is not None:
+            try:
+                self.server.handle([incoming])
+            except Exception as error:
+                self.server.distrust(incoming.peer, error)
+        elif entry.what == "folder":
+            self.server.may_write(entry.folder)
+        elif entry.what == "time":
+            self.server.check_leases(busy_s=0.0)
+
+    def take(self, incoming: Incoming, *, now_s: float) -> None:
+        """Make an entry of what has come from a worker, and act on it; who only looks on makes none."""
+        fields: dict[str, Any] = {"peer": incoming.peer.decode(errors="replace")}
+        payload = None
+        if worker_of(incoming.peer) is None:
+            if isinstance(incoming, Control) and incoming.peer.startswith(b"observer"):
+                self.server.handle([incoming])
+            return
+        try:
+            match incoming:
+                case Control(kind=kind, generation=generation):
+                    serial, heard, body = unnumbered(incoming.body)
+                    fields |= {"what": "control", "kind": kind, "generation": generation}
+                case Bulk(header=head):
+                    serial, heard, body = unnumbered(incoming.meta)
+                    payload = incoming.payload
+                    fields |= {"what": "bulk", "kind": head.kind, "generation": head.generation}
+                    fields["header"] = (head.worker, head.clock, head.base_version, head.request)
+                case Gone():
+                    serial, heard, body = 0, 0, {}
+                    fields["what"] = "gone"
+            self._enter(now_s, payload, serial=serial, heard=heard, body=dict(body), **fields)
+        except (TransportError, ValueError) as error:
+            self.refuse(incoming, error)
+
+    def refuse(self, incoming: Incoming, error: Exception) -> None:
+        """This message makes no sense."""
+        self._endpoint.refused[Refusal.MALFORMED] += 1
+        if self._endpoint.refused[Refusal.MALFORMED] <= MAX_SAID:
+            _log.warning("%s sent what makes no sense: %s", incoming.peer.decode(errors="replace"), error)
+
+    def tick(self, *, now_s: float) -> None:
+        """Time has passed."""
+        self._enter(now_s, what="time")
+
+    def _enter(self, now_s: float, payload: NDArray[np.uint8] | None = None, /, **fields: Any) -> None:
+        entry = Entry(number=self._num_entries + 1, now_s=now_s, **fields)
+        self._passed_on(entry, payload)  # what cannot be passed on is refused, and counts for nothing
+        self._num_entries += 1
+        self._act(entry, payload)
+
+    def _passed_on(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
+        """Send it to the backup, if there is one."""
+
+
+class PrimaryServer(_Replicated):
+    """The server that the workers speak to.
+
+    Args:
+        endpoint: Its connections to them.
+        pass_on: Sends entries to its backup.
+    """
+
+    def __init__(self, endpoint: WorkerConnections, *, pass_on: PassOn) -> None:
+        super().__init__(endpoint, primary=True)
+        self._pass_on: PassOn | None = pass_on
+        self._heard = 0
+
+    def _passed_on(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
+        if self._pass_on is not None:
+            self._pass_on(entry, payload)
+
+    def may_write(self, folder: str, *, now_s: float) -> None:
+        """Results of runs may go to ``folder``."""
+        self._enter(now_s, what="folder", folder=folder)
+
+    def heard(self, number: int) -> None:
+        """The backup has all entries up to this one."""
+        self._heard = number
+        self._connections.let_out(number)
+
+    @property
+    def safe(self) -> bool:
+        """Whether the backup has all, or there is none."""
+        return self._pass_on is None or self._heard == self._num_entries
+
+    def go_on_alone(self) -> None:
+        """The backup is lost."""
+        self._pass_on = None
+        line = "the backup of the job's server was lost: the run goes on without one"
+        if self.server.note(line):
+            _log.warning("%s", line)
+        self._connections.let_out(sys.maxsize)
+
+    def end(self, *, now_s: float) -> None:
+        """The job is over: what is under way is closed here, and not at the backup."""
+        self._enter(now_s, what="over")
+        self.server.end()
+
+
+class BackupServer(_Replicated):
+    """The server that takes over.
+
+    Args:
+        endpoint: Its connections to the primary, and to workers that have lost that.
+    """
+
+    def __init__(self, endpoint: WorkerConnections) -> None:
+        super().__init__(endpoint, primary=False)
+        self._allowed: set[str] = set()
+        self._waiting: list[tuple[Entry, Bulk]] = []
+        self._primary_s = 0.0
+        self._taken_over_s: float | None = None
+        self._primary_is_lost = self._job_is_over = False
+        self._asking: dict[bytes, Mapping[str, int]] = {}
+
+    @property
+    def serves(self) -> bool:
+        """Whether it has taken over."""
+        return self._taken_over_s is not None
+
+    @property
+    def follows(self) -> bool:
+        """Whether the primary is there."""
+        return not self._primary_is_lost
+
+    def may_write(self, folder: str) -> None:
+        """Whoever has started this server says so too, before the primary's word counts here."""
+        self._allowed.add(folder)
+
+    def follow(self, arrived: Sequence[tuple[Entry, Bulk]]) -> None:
+        """Say at once that these entries, with what brought them, are here, and then act on them."""
+        self._waiting += arrived
+        ready = []
+        while self._waiting and not self.serves and self._can_follow(self._waiting[0][0]):
+            ready.append(self._waiting.pop(0))
+            self._num_entries += 1
+        if ready:
+            self._endpoint.send_control(PRIMARY, *encode(EntryHeard(number=self._num_entries)))
+        for entry, bulk in ready:
+            self._primary_s = entry.now_s
+            self._job_is_over = self._job_is_over or entry.what == "over"
+            if entry.what != "bulk":
+                self._endpoint.release(bulk)
+            self._act(entry, bulk.payload)
+
+    def _can_follow(self, entry: Entry) -> bool:
+        """Not after one that is missing, which its dying sender could not hand over any more."""
+        return entry.number == self._num_entries + 1 and (entry.what != "folder" or entry.folder in self._allowed)
+
+    def take_in(self, incoming: Incoming, *, now_s: float) -> None:
+        """Act on what has come otherwise.
+
+        Args:
+            incoming: What.
+            now_s: By this server's own clock.
+        """
+        match incoming:
+            case Gone(peer=peer) if peer == PRIMARY:
+                self._primary_is_lost = True
+            case Control(peer=peer, body=heard, kind=kind) | Bulk(peer=peer, meta=heard, header=Header(kind=kind)) if (
+                kind == RESUME and worker_of(peer) is not None
+            ):
+                self._asking[peer] = {channel: int(number) for channel, number in heard.items()}
+            case _ if self.serves:
+                self.take(incoming, now_s=self.time_s(now_s))
+        if self._asking and self._primary_is_lost:
+            self._answer(now_s)
+
+    def _answer(self, now_s: float) -> None:
+        if not (self.serves or self._job_is_over):
+            self._take_over(now_s)
+        asking, self._asking = self._asking, {}
+        for peer, heard in asking.items():
+            if self._job_is_over:
+                self._endpoint.send_control(peer, RESUMED, {"over": True})
+            else:
+                self._connections.resume(peer, heard)
+
+    def _take_over(self, now_s: float) -> None:
+        self._taken_over_s = now_s
+        line = "the job's server was lost: its backup has taken over, and the run goes on without one"
+        _log.warning("%s", line)
+        self._connections.take_over()
+        self.server.take_over(line)
+
+    def time_s(self, now_s: float) -> float:
+        """The run's time, which stood still while nobody served."""
+        assert self._taken_over_s is not None
+        return self._primary_s + now_s - self._taken_over_s
+
+
+def _incoming(entry: Entry, payload: NDArray[np.uint8] | None) -> Incoming | None:
+    peer = entry.peer.encode()
+    match entry.what:
+        case "control":
+            return Control(peer=peer, kind=entry.kind, generation=entry.generation, body=entry.body)
+        case "bulk":
+            assert payload is not None
+            worker, clock, base_version, request = entry.header
+            header = Header(
+                kind=entry.kind,
+                generation=entry.generation,
+                worker=worker,
+                clock=clock,
+                base_version=base_version,
+                request=request,
+            )
+            return Bulk(peer=peer, header=header, meta=entry.body, payload=payload)
+        case "gone":
+            return Gone(peer=peer)
+    return None

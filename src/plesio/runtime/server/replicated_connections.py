@@ -1,0 +1,165 @@
+"""A replicated server's connections to its workers: all that it says is numbered, and waits for its backup.
+
+The `JobServer` behind it cannot tell that it has a backup. Both are given the same entries, in the same order and with
+the same times, and both say the same. Of the two
+
+- the *primary* sends what it has said when the backup has the entry that it followed from, and not before: what a
+  worker has heard, the backup knows;
+- the *backup* sends nothing, and keeps what it has said until the worker has heard it from the primary. When it has
+  taken over, a worker that comes is sent what it has missed.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.protocol.peers import worker_of
+from plesio.protocol.replication import Entry
+from plesio.runtime.transport import Bulk, Header
+from plesio.runtime.transport.connection import WorkerConnections
+from plesio.runtime.transport.numbered import RESUMED, Heard, Kept, numbered
+
+__all__ = ["ReplicatedConnections"]
+
+_EMPTY = np.empty(0, dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Control:
+    kind: int
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bulk:
+    header: Header
+    meta: Mapping[str, Any] | None
+    payload: NDArray[Any]
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """With one peer."""
+
+    controls: Kept[_Control] = field(default_factory=Kept)
+    bulks: Kept[_Bulk] = field(default_factory=Kept)
+    heard_control: Heard = field(default_factory=Heard)
+    heard_bulk: Heard = field(default_factory=Heard)
+
+
+class ReplicatedConnections:
+    """What a `JobServer` speaks through, at the primary and at its backup.
+
+    Args:
+        endpoint: The connections themselves.
+        primary: Whether this is the primary.
+    """
+
+    def __init__(self, endpoint: WorkerConnections, *, primary: bool) -> None:
+        self._endpoint = endpoint
+        self.traffic = endpoint.traffic
+        self.refused = endpoint.refused
+        self._is_primary = self._serves = primary
+        self._generation = endpoint.generation
+        self._conversations: dict[bytes, _Conversation] = defaultdict(_Conversation)
+        self._entry = 0
+        self._waiting: deque[tuple[int, bytes, int, int, _Control | _Bulk]] = deque()
+        """What the primary has said: after which entry, to whom, its number, what it has heard, and what it says."""
+        self._safe = 0
+        self._resumed: set[bytes] = set()
+        """Who has come to the backup that has taken over."""
+
+    @property
+    def generation(self) -> int:
+        """Of the membership; the backup's own connections are in it when it has taken over."""
+        return self._generation
+
+    @generation.setter
+    def generation(self, generation: int) -> None:
+        self._generation = generation
+        if self._serves:
+            self._endpoint.generation = generation
+
+    def hear(self, entry: Entry) -> bool:
+        """Take in the numbers of what is acted on now; whether it is new, or was acted on before."""
+        self._entry = entry.number
+        if entry.what not in ("control", "bulk"):
+            return True
+        conversation = self._conversations[entry.peer.encode()]
+        if entry.what == "control":
+            conversation.controls.heard(entry.heard)
+            return conversation.heard_control.is_new(entry.serial)
+        conversation.bulks.heard(entry.heard)
+        return conversation.heard_bulk.is_new(entry.serial)
+
+    def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
+        """Say a control message; True: whether the peer is there is not known yet."""
+        if worker_of(peer) is None:  # an observer: it has no numbers, and asks again if it must
+            return self._endpoint.send_control(peer, kind, body)
+        conversation = self._conversations[peer]
+        message = _Control(kind, body)
+        self._say(peer, conversation.controls.add(message), conversation.heard_control.last, message)
+        return True
+
+    def send(
+        self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY
+    ) -> None:
+        """Say a bulk message."""
+        conversation = self._conversations[peer]
+        message = _Bulk(header, meta, payload)
+        self._say(peer, conversation.bulks.add(message), conversation.heard_bulk.last, message)
+
+    def _say(self, peer: bytes, number: int, heard: int, message: _Control | _Bulk) -> None:
+        if self._is_primary:
+            self._waiting.append((self._entry, peer, number, heard, message))
+            self.let_out(self._safe)
+        elif peer in self._resumed:
+            self._send(peer, number, heard, message)
+
+    def let_out(self, entry: int) -> None:
+        """Send what has followed from entries up to this one, which the backup has, or which need no backup."""
+        self._safe = entry
+        while self._waiting and self._waiting[0][0] <= entry:
+            self._send(*self._waiting.popleft()[1:])
+
+    def _send(self, peer: bytes, number: int, heard: int, message: _Control | _Bulk) -> None:
+        """Send, and forget: this server will not send it again."""
+        conversation = self._conversations[peer]
+        if isinstance(message, _Control):
+            conversation.controls.heard(number)
+            body = numbered(message.body, number=number, heard=heard)
+            self._endpoint.send_control(peer, message.kind, body)
+        else:
+            conversation.bulks.heard(number)
+            meta = numbered(message.meta, number=number, heard=heard)
+            self._endpoint.send(peer, message.header, meta=meta, payload=message.payload)
+
+    def take_over(self) -> None:
+        """The primary is lost: its conversations go on here, with each worker that comes."""
+        self._serves = True
+        self._endpoint.generation = self._generation
+
+    def resume(self, peer: bytes, heard: Mapping[str, int]) -> None:
+        """A worker has come to the backup that has taken over: send what it has not heard."""
+        self._resumed.add(peer)
+        conversation = self._conversations[peer]
+        conversation.controls.heard(heard.get("control", 0))
+        conversation.bulks.heard(heard.get("bulk", 0))
+        mine = {"control": conversation.heard_control.last, "bulk": conversation.heard_bulk.last}
+        self._endpoint.send_control(peer, RESUMED, mine)
+        for number, control in conversation.controls:
+            self._send(peer, number, conversation.heard_control.last, control)
+        for number, bulk in conversation.bulks:
+            self._send(peer, number, conversation.heard_bulk.last, bulk)
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Memory to fill and `send`: its own, since it may have to be kept."""
+        return np.empty(num_bytes, dtype=np.uint8)
+
+    def release(self, bulk: Bulk) -> None:
+        """Hand back the payload of a message that arrived."""
+        self._endpoint.release(bulk)

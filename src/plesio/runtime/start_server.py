@@ -1,0 +1,47 @@
+"""Starts a server as a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from plesio.core.errors import TransportError
+from plesio.runtime.server.process import ServerConfig
+
+__all__ = ["server_addresses", "start_server"]
+
+
+def start_server(config: ServerConfig) -> subprocess.Popen[str]:
+    """The server's process, which listens soon; see `server_addresses`.
+
+    It has a session of its own: Ctrl-C is for the workers, which then say goodbye to a server that still listens.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "plesio.runtime.server.process"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(asdict(config)) + "\n")
+    process.stdin.flush()
+    return process
+
+
+def server_addresses(process: subprocess.Popen[str]) -> dict[str, str]:
+    """Where a server that was started listens; waits until it does.
+
+    Raises:
+        TransportError: It cannot.
+    """
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    answer: dict[str, Any] = json.loads(line) if line else {"error": f"a server ended with status {process.wait()}"}
+    if "error" in answer:
+        raise TransportError(answer["error"])
+    addresses: dict[str, str] = answer["addresses"]
+    return addresses

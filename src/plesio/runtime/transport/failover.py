@@ -1,0 +1,237 @@
+"""A worker's connections to a server that has a backup: when the server is lost they go on with the backup.
+
+Whoever uses them notices a pause and nothing else; see `plesio.runtime.transport.numbered`. When the backup is lost
+too, or does not take over, the connection is lost as any other is.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plesio.core.errors import TransportError
+from plesio.runtime.transport.client import ClientEndpoint
+from plesio.runtime.transport.control_client import ControlClient
+from plesio.runtime.transport.numbered import RESUME, RESUMED, Heard, Kept, numbered, unnumbered
+from plesio.runtime.transport.sockets import Traffic
+from plesio.runtime.transport.wire import Bulk, Control, Header
+
+__all__ = ["TAKEOVER_S", "FailoverConnection", "FailoverControl"]
+
+TAKEOVER_S = 40.0
+"""How long a worker waits for the backup: that may notice the loss later, after a silence of 30 s at most."""
+DIAL_S = 8.0
+"""How long a worker tries to reach the backup."""
+SLICE_S = 0.1
+"""How often a wait looks whether it is still wanted."""
+_EMPTY = np.empty(0, dtype=np.uint8)
+
+L = TypeVar("L", ClientEndpoint, ControlClient)
+
+
+class _Failover(Generic[L]):
+    """What both kinds of connection have in common: control messages, and the way to the backup.
+
+    Args:
+        first: The connection to the server.
+        dial: Connects to its backup.
+        wanted: Whether it is worth while to go on with the backup.
+    """
+
+    def __init__(self, first: L, *, dial: Callable[[], L], wanted: Callable[[], bool] = lambda: True) -> None:
+        self._link: L = first
+        self._lost: L | None = None
+        self._dial: Callable[[], L] = dial
+        self._wanted = wanted
+        self._controls: Kept[tuple[int, int, Mapping[str, Any]]] = Kept()
+        self._heard = Heard()
+        self._early: list[Control | Bulk] = []
+        """What the backup has said right after that it has taken over."""
+
+    @property
+    def generation(self) -> int:
+        """Generation that messages are sent in."""
+        return self._link.generation
+
+    @generation.setter
+    def generation(self, generation: int) -> None:
+        self._link.generation = generation
+
+    def _tell(self, kind: int, body: Mapping[str, Any]) -> None:
+        number = self._controls.add((self.generation, kind, body))
+        self._send(kind, numbered(body, number=number, heard=self._heard.last))
+
+    def _send(self, kind: int, body: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _arrived(self, timeout_s: float) -> list[Control | Bulk]:
+        """What has come by the present connection; nothing when that was lost, and the backup has taken over."""
+        if self._early:
+            early, self._early = self._early, []
+            return early
+        try:
+            return [*self._link.poll(timeout_s)]
+        except TransportError as error:
+            self._fail_over(error)
+            return []
+
+    def _control(self, control: Control) -> Control | None:
+        number, heard, body = unnumbered(control.body)
+        self._controls.heard(heard)
+        return replace(control, body=body) if self._heard.is_next(number) else None
+
+    def _fail_over(self, error: TransportError) -> None:
+        if self._lost is not None or not self._wanted():
+            raise error
+        generation = self.generation
+        self._lost, self._link = self._link, self._dialled(error)
+        self.generation = generation
+        self._ask()
+        deadline_s = time.monotonic() + TAKEOVER_S
+        while (resumed := self._resumed()) is None:
+            if time.monotonic() > deadline_s or not self._wanted():
+                raise TransportError(f"the server's backup has not taken over: {error}")
+        if resumed.get("over"):
+            raise error
+        self._resume(resumed)
+
+    def _dialled(self, lost: TransportError) -> L:
+        deadline_s = time.monotonic() + DIAL_S
+        while True:
+            try:
+                link: L = self._dial()
+                return link
+            except TransportError:
+                if time.monotonic() > deadline_s or not self._wanted():
+                    raise lost from None  # there is no backup either
+
+    def _resumed(self) -> Mapping[str, Any] | None:
+        answer = None
+        arrived: list[Control | Bulk] = [*self._link.poll(SLICE_S)]
+        for incoming in arrived:
+            if isinstance(incoming, Control) and incoming.kind == RESUMED:
+                answer = incoming.body
+            else:
+                self._early.append(incoming)
+        return answer
+
+    def _ask(self) -> None:
+        self._send(RESUME, {"control": self._heard.last})
+
+    def _resume(self, resumed: Mapping[str, Any]) -> None:
+        """Send again what the backup has not heard; what belongs to an earlier run is of no use to anybody."""
+        self._controls.heard(int(resumed["control"]))
+        for number, (generation, kind, body) in self._controls:
+            if generation == self.generation:
+                self._send(kind, numbered(body, number=number, heard=self._heard.last))
+
+    def close(self) -> None:
+        """Close the connections; may be called twice."""
+        self._link.close()
+        if self._lost is not None:
+            self._lost.close()
+
+
+class FailoverControl(_Failover[ControlClient]):
+    """A `ControlClient` that goes on with the backup."""
+
+    def _send(self, kind: int, body: Mapping[str, Any]) -> None:
+        self._link.send(kind, body)
+
+    def send(self, kind: int, body: Mapping[str, Any]) -> None:
+        """Queue a control message."""
+        self._tell(kind, body)
+
+    def poll(self, timeout_s: float) -> list[Control]:
+        """The control messages that have arrived; waits for the first at most ``timeout_s``.
+
+        Raises:
+            TransportError: The connection is lost, and so is that to the backup.
+        """
+        controls = [one for one in self._arrived(timeout_s) if isinstance(one, Control)]
+        return [one for one in map(self._control, controls) if one is not None]
+
+
+class FailoverConnection(_Failover[ClientEndpoint]):
+    """A `ClientEndpoint` that goes on with the backup.
+
+    Args:
+        first: The connection to the server.
+        dial: Connects to its backup.
+    """
+
+    def __init__(self, first: ClientEndpoint, *, dial: Callable[[], ClientEndpoint]) -> None:
+        super().__init__(first, dial=dial)
+        self._bulks: Kept[tuple[Header, Mapping[str, Any] | None, NDArray[Any]]] = Kept()
+        self._heard_bulk = Heard()
+        self._lent: dict[int, ClientEndpoint] = {}
+        """Of each payload that is with the user, by its identity, the connection that it came by."""
+
+    def _send(self, kind: int, body: Mapping[str, Any]) -> None:
+        self._link.send_control(kind, body)
+
+    def send_control(self, kind: int, body: Mapping[str, Any]) -> None:
+        """Queue a control message."""
+        self._tell(kind, body)
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Memory to fill and `push`: its own, since it may have to be sent again."""
+        return np.empty(num_bytes, dtype=np.uint8)
+
+    def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY) -> None:
+        """Queue a bulk message; the payload must not be changed any more."""
+        number = self._bulks.add((header, meta, payload))
+        self._link.push(header, meta=numbered(meta, number=number, heard=self._heard_bulk.last), payload=payload)
+
+    def poll(self, timeout_s: float) -> list[Control | Bulk]:
+        """What has arrived complete; waits for the first at most ``timeout_s``.
+
+        Raises:
+            TransportError: The connection is lost, and so is that to the backup.
+        """
+        taken: list[Control | Bulk] = []
+        for incoming in self._arrived(timeout_s):
+            new = self._control(incoming) if isinstance(incoming, Control) else self._bulk(incoming)
+            if new is not None:
+                taken.append(new)
+        return taken
+
+    def _bulk(self, bulk: Bulk) -> Bulk | None:
+        number, heard, meta = unnumbered(bulk.meta)
+        self._bulks.heard(heard)
+        if not self._heard_bulk.is_next(number):
+            self._link.release(bulk)
+            return None
+        self._lent[id(bulk.payload)] = self._link
+        return replace(bulk, meta=meta)
+
+    def release(self, bulk: Bulk) -> None:
+        """Hand back the payload of a message that came out of `poll`."""
+        self._lent.pop(id(bulk.payload), self._link).release(bulk)
+
+    def _ask(self) -> None:
+        heard = {"control": self._heard.last, "bulk": self._heard_bulk.last}
+        self._link.push(Header(kind=RESUME, generation=self.generation), meta=heard)
+
+    def _resume(self, resumed: Mapping[str, Any]) -> None:
+        super()._resume(resumed)
+        self._bulks.heard(int(resumed["bulk"]))
+        for number, (header, meta, payload) in self._bulks:
+            if header.generation == self.generation:
+                heard = self._heard_bulk.last
+                self._link.push(header, meta=numbered(meta, number=number, heard=heard), payload=payload)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes sent and received, by class of link, on both connections."""
+        total = Traffic()
+        for link in (self._link, *(() if self._lost is None else (self._lost,))):
+            for of, counted in ((total.ipc, link.traffic.ipc), (total.tcp, link.traffic.tcp)):
+                of.sent_payload += counted.sent_payload
+                of.sent_framing += counted.sent_framing
+                of.received_payload += counted.received_payload
+                of.received_framing += counted.received_framing
+        return total

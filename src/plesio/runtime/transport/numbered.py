@@ -1,0 +1,99 @@
+"""Numbered messages: what makes a conversation with a server go on with its backup, each message exactly once.
+
+A server that has a backup may be lost in the middle of anything. So in a job with replicas every message of a worker
+and of a server has a number, in its direction and on its channel (control and bulk messages go by connections of their
+own), and tells up to which number its sender has heard the other::
+
+    {"number": 12, "heard": 7, "body": what the message says by itself}
+
+The sender keeps a message until the other side has told that it has heard it. When the primary is lost, the worker
+connects to the backup and says `RESUME`: up to which numbers it has heard. The backup, which has heard all that the
+lost one had acted on visibly, and has made the same answers, says `RESUMED`, up to which numbers *it* has heard, and
+sends what it has kept beyond the worker's numbers. The worker sends what it has kept. What arrives twice is known by
+its number.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from plesio.core.errors import TransportError
+from plesio.runtime.transport.wire import OWN_KINDS
+
+__all__ = ["RESUME", "RESUMED", "Heard", "Kept", "numbered", "unnumbered"]
+
+RESUME = OWN_KINDS + 4
+"""A client to a backup: it goes on here. Its body says what it has heard, by channel.
+
+A client with a data connection says so by that: a server can send by a connection only when something came over it.
+"""
+RESUMED = OWN_KINDS + 5
+"""The answer: the same from the other side, or that the job is over."""
+
+T = TypeVar("T")
+
+
+class Kept(Generic[T]):
+    """What was sent on one channel and may have to be sent again."""
+
+    def __init__(self) -> None:
+        self._messages: deque[tuple[int, T]] = deque()
+        self.last = 0
+        """Number of the latest message."""
+
+    def add(self, message: T) -> int:
+        """The number of this message, which is to be sent now."""
+        self.last += 1
+        self._messages.append((self.last, message))
+        return self.last
+
+    def heard(self, number: int) -> None:
+        """The other side has heard all up to this one."""
+        while self._messages and self._messages[0][0] <= number:
+            self._messages.popleft()
+
+    def __iter__(self) -> Iterator[tuple[int, T]]:
+        return iter(list(self._messages))
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+
+class Heard:
+    """What was heard on one channel."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        """Number of the latest message."""
+
+    def is_new(self, number: int) -> bool:
+        """Whether the message of this number was not heard before; then it is now."""
+        if number <= self.last:
+            return False
+        self.last = number
+        return True
+
+    def is_next(self, number: int) -> bool:
+        """As `is_new`; nor does a message count after one that is missing, whose sender has died meanwhile."""
+        return number == self.last + 1 and self.is_new(number)
+
+
+def numbered(body: Mapping[str, Any] | None, *, number: int, heard: int) -> dict[str, Any]:
+    """A message's JSON with its number.
+
+    >>> unnumbered(numbered({"clock": 7}, number=3, heard=2))
+    (3, 2, {'clock': 7})
+    """
+    return {"number": number, "heard": heard, "body": {} if body is None else dict(body)}
+
+
+def unnumbered(body: Mapping[str, Any]) -> tuple[int, int, Mapping[str, Any]]:
+    """Number, what its sender has heard, and the JSON by itself.
+
+    Raises:
+        TransportError: It has no number.
+    """
+    match body:
+        case {"number": int(number), "heard": int(heard), "body": dict(inner)}:
+            return number, heard, inner
+    raise TransportError("a message without a number, in a job with replicas")

@@ -1,0 +1,153 @@
+"""The end of a run on a collective whose server is lost: its workers put the records together by themselves.
+
+A server of such a run holds no parameters and decides nothing but who goes on after a loss. What it knows of the run
+the workers have told it, and each of them keeps what it has told (`plesio.runtime.worker.history`). So the workers go
+on, and when all have trained, each tells all others its figures, and the first of them writes the results. They hear
+of the loss at different moments, and need not agree on it before: a worker sends nothing to the others by another way
+because of it until its own training is over, and then all of them do.
+
+What only the server knew is not in the results: what a worker that was lost before had reported (its samples count all
+the same), what the server itself has sent, and the policy's event log.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from plesio.core.errors import DataError, TransportError
+from plesio.core.records import Record, from_values, to_values
+from plesio.core.results import Evaluation, RunResult, write_results
+from plesio.policies import Policy
+from plesio.protocol.figures import Report, RunInfo
+from plesio.protocol.to_server import Regrouped
+from plesio.runtime.coordinator.ledger import Ledger
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.takeover import tell_text
+from plesio.runtime.worker.machine import environment
+from plesio.runtime.worker.meter import Meter
+
+__all__ = ["WithoutServer", "can_do_without_server"]
+
+_log = logging.getLogger(__name__)
+
+
+def can_do_without_server(policy: Policy) -> bool:
+    """Whether workers under this policy can finish a run without its server: it holds and decides nothing of it."""
+    return policy.exchange == "collective" and not policy.adapts
+
+
+class _Figures(Record, frozen=True, kw_only=True):
+    """What one worker tells the others.
+
+    Attributes:
+        rack: Number of the rack that it is in.
+        regrouped: What it has said of the group that it is the first of, if that is not the one the run began with.
+    """
+
+    worker: int
+    rack: int
+    report: Report
+    regrouped: Regrouped | None = None
+
+
+class WithoutServer:
+    """One worker's part in it.
+
+    Args:
+        policy: The policy's title.
+        info: Names for the result.
+        num_workers: Workers that the run began with.
+        worker: This one's number.
+        rack: Where it is.
+        meter: Its records.
+        folder: Where results go; None for nowhere.
+    """
+
+    def __init__(
+        self, *, policy: str, info: RunInfo, num_workers: int, worker: int, rack: int, meter: Meter, folder: Path | None
+    ) -> None:
+        self._policy = policy
+        self._info = info
+        self._num_workers = num_workers
+        self._worker = worker
+        self._rack = rack
+        self._meter = meter
+        self._folder = folder
+        self._evaluations: list[Evaluation] = []
+        self._parameters_sha256: str | None = None
+        self._regrouped: Regrouped | None = None
+
+    def evaluated(self, evaluations: Sequence[Evaluation], *, parameters_sha256: str | None) -> None:
+        """This worker has evaluated."""
+        self._evaluations += evaluations
+        self._parameters_sha256 = parameters_sha256 or self._parameters_sha256
+
+    def regrouped(self, regrouped: Regrouped) -> None:
+        """This worker is the first of a new group."""
+        self._regrouped = regrouped
+
+    def noticed(self) -> None:
+        """The server is lost: say it, and put that into the records; the first of the workers that are there does."""
+        step = self._meter.totals.clock
+        line = f"the job's server was lost at step {step}: the workers go on, and write the results themselves"
+        self._meter.totals.fallbacks.append(line)
+        _log.warning("%s", line)
+
+    def so_far(self) -> RunResult:
+        """What this worker knows of the run."""
+        figures = _Figures(worker=self._worker, rack=self._rack, report=self._meter.whole())
+        return self._ledger([figures], members=[self._worker]).result(status="finished")
+
+    def finish(self, group: Group, members: Sequence[int]) -> tuple[RunResult, str | None]:
+        """The run's figures, which the first worker has written, or why it could not; all of ``group`` call it.
+
+        Args:
+            group: The present one.
+            members: Its workers.
+
+        Raises:
+            TransportError: Another worker is gone.
+        """
+        regrouped = self._regrouped if len(members) < self._num_workers else None
+        report = self._meter.whole()
+        own = _Figures(worker=self._worker, rack=self._rack, report=report, regrouped=regrouped)
+        try:
+            text = json.dumps(to_values(own))
+            texts = [tell_text(text, group=group, source=source) for source in range(group.size)]
+            if group.rank == 0:
+                told = [from_values(json.loads(text), _Figures) for text in texts]
+                result = self._ledger(told, members=members).result(status="finished")
+                unwritten = self._write(result)
+                text = json.dumps({"result": result.to_json(), "unwritten": unwritten})
+            said = json.loads(tell_text(text, group=group, source=0))
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise TransportError(f"the job's server is lost, and then a worker was: no results ({reason})") from error
+        return RunResult.from_json(said["result"]), said["unwritten"]
+
+    def _ledger(self, told: Sequence[_Figures], *, members: Sequence[int]) -> Ledger:
+        ledger = Ledger(policy=self._policy, info=self._info, num_workers=self._num_workers)
+        racks = {one.worker: one.rack for one in told}
+        ledger.rack_of = tuple(racks.get(worker, 0) for worker in range(self._num_workers))
+        ledger.racks = dict.fromkeys(members, tuple(members))
+        ledger.evaluations, ledger.parameters_sha256 = self._evaluations, self._parameters_sha256
+        ledger.environment = environment()
+        ledger.lost = [worker for worker in range(self._num_workers) if worker not in members]
+        for one in told:
+            ledger.report(one.worker, one.report)
+            if one.regrouped is not None:
+                said = one.regrouped
+                ledger.regrouped(members, samples=said.samples, own=said.own, dropped=said.dropped)
+        return ledger
+
+    def _write(self, result: RunResult) -> str | None:
+        """Write the results; returns why they could not be."""
+        if self._folder is None:
+            return None
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_results(self._folder / "results.json", [result])
+        except (OSError, DataError) as error:
+            return f"the run's figures could not be written to {self._folder}: {error}"
+        return None

@@ -1,0 +1,61 @@
+"""A worker that counts: every update moves the one parameter by exactly its weight, so nothing can be lost unseen."""
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import torch
+
+import plesio
+
+
+def count(*, policy: str, folder: Path, steps: int, victim: str, seed: int) -> dict[str, float | str]:
+    """Train; rank 0 kills the server, or its backup, at a random moment.
+
+    Args:
+        policy: Under which.
+        folder: Where results go.
+        steps: Of this worker.
+        victim: "primary", "backup" or "nobody".
+        seed: Of the moment.
+
+    Returns:
+        The parameter at the end, the longest step, and the median one.
+    """
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    options = plesio.JoinOptions(replicas=2)
+    with plesio.join(model, optimizer, policy=policy, trace=folder, options=options) as session:
+        if int(os.environ["RANK"]) == 0 and victim != "nobody":
+            threading.Thread(target=_kill, args=(victim, seed), daemon=True).start()
+        durations = []
+        for _ in range(steps):
+            began_s = time.perf_counter()
+            (-model.weight.sum()).backward()
+            session.step()
+            durations.append(time.perf_counter() - began_s)
+        session.finish()
+        weight = model.weight.item()
+    durations.sort()
+    return {"weight": weight, "longest_s": durations[-1], "median_s": durations[len(durations) // 2]}
+
+
+def _kill(victim: str, seed: int) -> None:
+    time.sleep(random.Random(seed).uniform(0.1, 1.0))
+    servers = [one for one in psutil.Process().children() if "plesio.runtime.server.process" in one.cmdline()]
+    backup, primary = sorted(servers, key=lambda one: one.create_time())
+    os.kill((primary if victim == "primary" else backup).pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    arguments = json.loads(sys.argv[1])
+    print(json.dumps(count(**{**arguments, "folder": Path(arguments["folder"])})))
