@@ -20,7 +20,7 @@ from plesio.protocol.figures import Report, RunFigures, RunInfo, Status
 __all__ = ["MAX_LOSS_POINTS", "Ledger", "LedgerState", "World"]
 
 MAX_LOSS_POINTS = 300
-World = Literal["process", "virtual"]
+World = Literal["process", "virtual", "testbed"]
 
 
 class LedgerState(msgspec.Struct, kw_only=True):
