@@ -1,6 +1,7 @@
 """`plesio compare`: one task under several policies and seeds, and what each cost and won."""
 
 import inspect
+import os
 import re
 import shutil
 import sys
@@ -134,6 +135,9 @@ def _compare(
 
         VirtualPool(loaded, calibration=measured)  # whatever is wrong is said before anything is removed
     if world is WorldChoice.TESTBED:
+        from plesio.testbed.testbed import QUIET
+
+        os.environ.update(QUIET)
         from plesio.bench.testbed_pool import check_for_testbed
 
         check_for_testbed(loaded)

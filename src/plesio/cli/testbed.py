@@ -1,6 +1,7 @@
 """`plesio testbed`: the hosts of a cluster, made on this machine, for scripts that run there."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -94,9 +95,11 @@ def run(
     """
     from plesio.core.units import parse_seconds
     from plesio.cost.cluster import parse_cluster
-    from plesio.runtime.launcher import launch
     from plesio.testbed.held import named
-    from plesio.testbed.testbed import HostsOf, Testbed
+    from plesio.testbed.testbed import QUIET, HostsOf, Testbed
+
+    os.environ.update(QUIET)
+    from plesio.runtime.launcher import launch
 
     if (cluster is None) == (on is None):
         raise ConfigError("where to run? write --cluster NAME, or --on NAME of a testbed that is there")

@@ -76,16 +76,14 @@ def hold(wish: Wish) -> TestbedRecord:
     """
     if any(record.name == wish.name for record in held()):
         raise ConfigError(f'there is a testbed "{wish.name}" already; plesio testbed clean {wish.name} removes it')
-    keeper = subprocess.Popen(
-        [sys.executable, "-m", "plesio.testbed.held", msgspec.json.encode(wish).decode()],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert keeper.stdout is not None
-    with keeper.stdout as answers:
-        answer = answers.readline().strip()
+    keeper = (sys.executable, "-m", "plesio.testbed.held", msgspec.json.encode(wish).decode())
+    # by a shell that is gone at once, so that the keeper is nobody's child
+    command = ["sh", "-c", '"$@" &', "plesio", *keeper]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as shell:
+        assert shell.stdout is not None
+        answer = shell.stdout.readline().strip()
     if answer != _READY:
         raise ConfigError(answer or "the testbed cannot be made; why is said above")
     return named(wish.name)

@@ -27,10 +27,12 @@ from plesio.testbed.host import Host
 from plesio.testbed.namespaces import in_namespace, why_no_namespaces
 from plesio.testbed.network import Network
 
-__all__ = ["FOLDER", "HostsOf", "Testbed", "TestbedRecord"]
+__all__ = ["FOLDER", "QUIET", "HostsOf", "Testbed", "TestbedRecord"]
 
 FOLDER = Path("/run/plesio-testbeds")
 """A file for each testbed that is held."""
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""For whoever loads torch to use hosts: it warns at each connection that their addresses have no names."""
 _REMOVE_S = 30.0
 _REAPER = """
 trap '' INT TERM HUP
@@ -106,6 +108,7 @@ class HostsOf:
         each = min(self.record.workers_per_host, num_workers)
         racks = {"PLESIO_RACK": str(self.entry(rank).rack)} if self.record.by_racks else {}
         return {
+            **QUIET,
             "LOCAL_RANK": str(rank % each),
             "LOCAL_WORLD_SIZE": str(each),
             "GROUP_RANK": str(rank // each),
