@@ -47,16 +47,19 @@ class TestbedPool:
     Raises:
         ConfigError: The recipe's task cannot be trained, or there can be no such hosts here.
         PlesioError: They cannot be made.
+
+    Attributes:
+        testbed: The hosts.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._cluster = check_for_testbed(recipe)
-        self._testbed = Testbed.of(self._cluster, num_workers=recipe.workers.count)
+        self.testbed = Testbed.of(self._cluster, num_workers=recipe.workers.count)
         try:
-            self._workers = WorkerPool(recipe, site=self._testbed.site)
+            self._workers = WorkerPool(recipe, site=self.testbed.site)
         except BaseException:
-            self._testbed.close()
+            self.testbed.close()
             raise
         self.samples_per_epoch = self._workers.samples_per_epoch
 
@@ -103,16 +106,20 @@ class TestbedPool:
 
     def _change(self, change: LinkChange, *, back: bool = False) -> None:
         """Change links, or give them back what they have at the beginning."""
-        network = self._testbed.network
+        network = self.testbed.network
         wires = network.nics if change.link == "nic" else network.uplinks
         for number, wire in enumerate(wires):
             if change.befalls(change.link, number):
                 assert change.bytes_per_s is not None, "checked"
                 network.set_rate(wire, wire.link.bytes_per_s if back else change.bytes_per_s)
 
+    def rate_of(self, host: int) -> float:
+        """Bandwidth of a host's interface now, in bytes/s."""
+        return self.testbed.network.rate(self.testbed.network.nics[host])
+
     def close(self) -> None:
         """Stop the workers, and remove the hosts."""
         try:
             self._workers.close()
         finally:
-            self._testbed.close()
+            self.testbed.close()

@@ -24,7 +24,7 @@ from plesio.cost.cluster import Cluster
 from plesio.policies import Policy
 from plesio.runtime.coordinator.ledger import World
 
-__all__ = ["WORKLOADS", "Setting", "Workload", "matrix", "testbed_matrix", "validate"]
+__all__ = ["WORKLOADS", "Setting", "Workload", "matrix", "matrix_on_hosts", "validate"]
 
 NUM_WORKERS = 4
 SLOW_SPEED = 1 / 3
@@ -106,7 +106,7 @@ def matrix(
     ]
 
 
-def testbed_matrix(
+def matrix_on_hosts(
     *,
     policies: Sequence[str],
     seeds: Sequence[int],

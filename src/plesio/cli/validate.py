@@ -96,7 +96,7 @@ def validate(
         if others or world is not MeasuredWorld.PROCESS:
             raise ConfigError("validate estimator does no runs; leave out all options but --json")
         return _validate_estimator(json_file)
-    from plesio.bench.validate import matrix, testbed_matrix, validate
+    from plesio.bench.validate import matrix, matrix_on_hosts, validate
     from plesio.cli.compare import prepare_folder, split_policies, split_seeds
 
     # whatever is wrong is said before anything is removed
@@ -105,7 +105,7 @@ def validate(
         if (reason := why_no_namespaces()) is not None:
             raise ConfigError(f"no testbed on this machine: {reason}")
         os.environ.update(QUIET)
-    settings = (testbed_matrix if on_testbed else matrix)(
+    settings = (matrix_on_hosts if on_testbed else matrix)(
         policies=POLICIES if policies is None else split_policies(policies), seeds=split_seeds(seeds)
     )
     check_output_file("--json", json_file)

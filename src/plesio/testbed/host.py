@@ -12,15 +12,27 @@ __all__ = ["INTERFACE", "Host", "Traffic"]
 
 INTERFACE = "nic"
 """A host's interface, in its namespace."""
-_RECEIVED, _SENT = 1, 9
-"""Fields of a line of /proc/net/dev."""
+HEADER_BYTES = 66
+"""Of a packet of TCP: Ethernet 14, IPv4 20, TCP with its timestamps 32."""
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes through an interface, with the headers of packets."""
+    """What has gone through an interface.
+
+    Attributes:
+        sent: Bytes, with the headers of packets.
+        received: Bytes, with the headers of packets.
+        sent_packets: Packets; what the interface was given in one piece counts once.
+    """
 
     sent: int
     received: int
+    sent_packets: int
+
+    @property
+    def sent_payload(self) -> int:
+        """Bytes without headers, if all was TCP."""
+        return self.sent - HEADER_BYTES * self.sent_packets
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,4 +69,5 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         with in_namespace(self.namespace), open("/proc/thread-self/net/dev", encoding="ascii") as file:
             line = next(line for line in file if line.strip().startswith(f"{INTERFACE}:"))
         fields = line.replace(":", " ").split()
-        return Traffic(sent=int(fields[_SENT]), received=int(fields[_RECEIVED]))
+        received, sent, sent_packets = (int(fields[place]) for place in (1, 9, 10))
+        return Traffic(sent=sent, received=received, sent_packets=sent_packets)

@@ -15,7 +15,9 @@ by a delay line (`plesio.testbed.delay_line`). All hosts share the machine's cor
 """
 
 import itertools
+import json
 import os
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -148,6 +150,14 @@ class Network:
     def set_rate(self, wire: Wire, bytes_per_s: float, *, verb: str = "change") -> None:
         """Change the bandwidth of one of the links, in both directions."""
         wire.shape(bytes_per_s, below_netem=self._netem and wire.delayed, verb=verb)
+
+    def rate(self, wire: Wire) -> float:
+        """Bandwidth of one of the links as the kernel has it, in bytes/s."""
+        namespace, name = wire.far
+        command = ["tc", "-j", "-n", namespace, "qdisc", "show", "dev", name]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        [bucket] = [one for one in json.loads(shown) if one["kind"] == "tbf"]
+        return float(bucket["options"]["rate"])
 
     def _connect(self, wires: Sequence[Wire]) -> None:
         delayed = [wire for wire in wires if wire.delayed]
