@@ -53,7 +53,8 @@ class DelayLines:
     """
 
     def __init__(self, lines: Sequence[Line]) -> None:
-        command = [sys.executable, "-m", "plesio.testbed.delay_loop"]
+        # not by -m: code compiled in a module of the name __main__ is not found again where it is kept
+        command = [sys.executable, "-c", "from plesio.testbed.delay_loop import main; main()"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None

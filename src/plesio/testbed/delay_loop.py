@@ -213,7 +213,3 @@ def main() -> None:
     _carry(near, far, latency_ns, jitter_ns, held, dropped, sys.stdin.fileno())
     if dropped.any():
         print(f"delay lines: dropped {dropped.tolist()} packets", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()
