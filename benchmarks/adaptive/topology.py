@@ -9,7 +9,7 @@ Ways, of the same tensor:
 - sharded: a reduce-scatter in each rack, each part all-reduced by the hosts that hold it, an all-gather in each rack.
 
 *Modelled*: `plesio.cost.exchange_plan` on exact racks, 1 Gbit/s a host, by uplink, hosts and size. *Measured*: hosts
-are network namespaces with shaped links (`plesio.bench.namespaces`); `plesio probe` finds the racks and the
+are network namespaces with shaped links (`plesio.testbed`); `plesio probe` finds the racks and the
 plan, blindly; then the ways take turns, each round in another order, with Gloo. The time of one is that of the slowest
 host from a common barrier on. All hosts share this machine's cores.
 
@@ -35,10 +35,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from plesio.bench.namespaces import NetworkHost, networked_racks, why_no_namespaces
 from plesio.cost.exchange_plan import Plan, plan
 from plesio.cost.ring_order import ring_s
 from plesio.cost.topology import PairMatrix, Topology
+from plesio.testbed.host import Host
+from plesio.testbed.namespaces import why_no_namespaces
+from plesio.testbed.testbed import Testbed
 from record import Spread, print_table, print_verdict, save
 
 GOAL = 0.28
@@ -94,16 +96,16 @@ def modelled(sizes: Sequence[int], *, uplink_bytes_per_s: float, num_bytes: floa
 def measured(sizes: Sequence[int], *, uplink_bytes_per_s: float, num_bytes: Sequence[int], rounds: int) -> Any:
     """What the hosts' rank 0 wrote: the probe's plan and, by size, the seconds of each way in each round."""
     with (
-        networked_racks(sizes, nic_bytes_per_s=GIGABIT, uplink_bytes_per_s=uplink_bytes_per_s) as hosts,
+        Testbed.of_racks(sizes, nic_bytes_per_s=GIGABIT, uplink_bytes_per_s=uplink_bytes_per_s) as testbed,
         tempfile.TemporaryDirectory(prefix="plesio-") as folder,
     ):
         answer = Path(folder) / "answer.json"
         settings = {"num_bytes": list(num_bytes), "rounds": rounds, "answer": str(answer)}
-        _run_on([hosts[host] for host in dealt(sizes)], json.dumps(settings))
+        _run_on([testbed.hosts[host] for host in dealt(sizes)], json.dumps(settings))
         return json.loads(answer.read_text(encoding="utf-8"))
 
 
-def _run_on(hosts: Sequence[NetworkHost], settings: str) -> None:
+def _run_on(hosts: Sequence[Host], settings: str) -> None:
     processes = []
     try:
         for rank, host in enumerate(hosts):
@@ -118,7 +120,7 @@ def _run_on(hosts: Sequence[NetworkHost], settings: str) -> None:
                 "OMP_NUM_THREADS": "1",
                 "TORCH_CPP_LOG_LEVEL": "ERROR",
             }
-            command = host.command(sys.executable, __file__, "--as-host", settings)
+            command = host.command([sys.executable, __file__, "--as-host", settings])
             processes.append(subprocess.Popen(command, env=environment))
         for process in processes:
             if process.wait(timeout=600):

@@ -16,12 +16,14 @@ from typing import Any
 
 from settings import SHORT, STRAGGLERS, TASKS
 
-from plesio.bench.namespaces import NetworkHost, networked_racks, why_no_namespaces
 from plesio.bench.recipe import Recipe, make_recipe
 from plesio.bench.trainer import Assignment, recipe_task, train
 from plesio.core.results import RunResult
 from plesio.runtime.job import Job
 from plesio.runtime.worker.environment import Place
+from plesio.testbed.host import Host
+from plesio.testbed.namespaces import why_no_namespaces
+from plesio.testbed.testbed import Testbed
 
 __all__ = ["CASES", "run_on_hosts"]
 
@@ -56,11 +58,13 @@ def run_on_hosts(case: Case, *, policies: Sequence[str], seeds: Sequence[int]) -
     recipe = _recipe(case, policies=policies, seeds=seeds)
     with (
         tempfile.TemporaryDirectory() as folder,
-        networked_racks([NUM_WORKERS], nic_bytes_per_s=case.bits_per_s / 8, uplink_bytes_per_s=1.25e9) as hosts,
+        Testbed.of_racks([NUM_WORKERS], nic_bytes_per_s=case.bits_per_s / 8) as testbed,
     ):
         written, results = Path(folder) / "recipe.json", Path(folder) / "results.jsonl"
         written.write_text(json.dumps(recipe), encoding="utf-8")
-        workers = [_start(host, rank, written, results, master=hosts[0]) for rank, host in enumerate(hosts)]
+        workers = [
+            _start(host, rank, written, results, master=testbed.hosts[0]) for rank, host in enumerate(testbed.hosts)
+        ]
         if any([worker.wait() for worker in workers]):  # noqa: C419 (all have to end before the hosts go)
             raise SystemExit("a worker failed; its output is above")
         runs = [RunResult.from_json(json.loads(line)) for line in results.read_text(encoding="utf-8").splitlines()]
@@ -79,12 +83,10 @@ def _recipe(case: Case, *, policies: Sequence[str], seeds: Sequence[int]) -> dic
     }
 
 
-def _start(
-    host: NetworkHost, rank: int, recipe: Path, results: Path, *, master: NetworkHost
-) -> subprocess.Popen[bytes]:
+def _start(host: Host, rank: int, recipe: Path, results: Path, *, master: Host) -> subprocess.Popen[bytes]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(NUM_WORKERS), "--nproc-per-node", "1"]
     meet = ["--node-rank", str(rank), "--master-addr", master.address, "--master-port", str(PORT)]
-    return subprocess.Popen(host.command(*torchrun, *meet, __file__, str(recipe), str(results)))
+    return subprocess.Popen(host.command([*torchrun, *meet, __file__, str(recipe), str(results)]))
 
 
 def _work(recipe: Recipe, results: Path) -> None:

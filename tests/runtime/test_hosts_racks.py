@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from plesio.bench.namespaces import NetworkHost, networked_racks, why_no_namespaces
 from plesio.core.results import RunResult, read_results
+from plesio.testbed.host import Host
+from plesio.testbed.namespaces import why_no_namespaces
+from plesio.testbed.testbed import Testbed
 
 NO_NAMESPACES = why_no_namespaces()
 pytestmark = [
@@ -32,13 +34,13 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def running(hosts: Sequence[NetworkHost], *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
+def running(hosts: Sequence[Host], *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
     """The program under torchrun on every host, killed when the context ends."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(hosts)), "--nproc-per-node", "1"]
     meet = ["--master-addr", hosts[0].address, "--master-port", str(PORT), str(PROGRAMS), *arguments]
     processes = [
         subprocess.Popen(
-            host.command(*torchrun, "--node-rank", str(rank), *meet),
+            host.command([*torchrun, "--node-rank", str(rank), *meet]),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -62,7 +64,7 @@ def result_of(processes: Sequence[subprocess.Popen[str]], folder: Path) -> RunRe
     return result
 
 
-def slow_down(host: NetworkHost, *, bytes_per_s: float) -> None:
+def slow_down(host: Host, *, bytes_per_s: float) -> None:
     """Give the way out of the first rack another bandwidth, in both directions."""
     switches = host.namespace.rsplit("-", 2)[0] + "-net"
     for device in ("up0", "down0"):
@@ -77,13 +79,13 @@ def test_racks_are_found_and_a_change_of_their_links_is_noticed(tmp_path: Path):
     changed, trace = tmp_path / "changed", tmp_path / "trace-0.jsonl"
     arguments = ["policy=hier:bsp/local_sgd:1", f"trace={tmp_path}", "size=400", "num_steps=17", f"until={changed}"]
     with (
-        networked_racks([2, 2], nic_bytes_per_s=NIC, uplink_bytes_per_s=UPLINK) as hosts,
-        running([hosts[place] for place in (0, 2, 1, 3)], *arguments) as processes,
+        Testbed.of_racks([2, 2], nic_bytes_per_s=NIC, uplink_bytes_per_s=UPLINK) as testbed,
+        running([testbed.hosts[place] for place in (0, 2, 1, 3)], *arguments) as processes,
     ):
         while not (trace.exists() and events(tmp_path, "racks")):
             assert all(process.poll() is None for process in processes), "ended before racks were found"
             time.sleep(0.2)  # the trace is all that can be seen of it
-        slow_down(hosts[0], bytes_per_s=UPLINK / 16)
+        slow_down(testbed.hosts[0], bytes_per_s=UPLINK / 16)
         changed.touch()
         result = result_of(processes, tmp_path)
     [event] = events(tmp_path, "racks")
@@ -101,8 +103,8 @@ def test_racks_are_found_and_a_change_of_their_links_is_noticed(tmp_path: Path):
 def test_hosts_of_one_switch_are_racks_by_themselves(tmp_path: Path):
     arguments = ["policy=hier:bsp/local_sgd:2", f"trace={tmp_path}", "size=8", "num_steps=4"]
     with (
-        networked_racks([4], nic_bytes_per_s=UPLINK, uplink_bytes_per_s=UPLINK) as hosts,
-        running(hosts, *arguments) as processes,
+        Testbed.of_racks([4], nic_bytes_per_s=UPLINK, uplink_bytes_per_s=UPLINK) as testbed,
+        running(testbed.hosts, *arguments) as processes,
     ):
         result = result_of(processes, tmp_path)
     assert (result.racks, result.fallbacks) == ((0, 1, 2, 3), ())

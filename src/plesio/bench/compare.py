@@ -13,6 +13,7 @@ from typing import Protocol
 from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
 from plesio.bench.recipe import Recipe
 from plesio.bench.setting import keep_setting, timed_to
+from plesio.bench.testbed_pool import TestbedPool
 from plesio.bench.trainer import Assignment, recipe_task
 from plesio.bench.virtual_pool import VirtualPool
 from plesio.bench.worker_pool import PoolRun, WorkerPool
@@ -31,7 +32,11 @@ class Workers(Protocol):
     """Those who do the runs, in whichever world."""
 
     samples_per_epoch: int
-    usable: bool
+
+    @property
+    def usable(self) -> bool:
+        """False when a worker was lost or failed; others are needed then."""
+        ...
 
     def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> PoolRun:
         """Do one run."""
@@ -68,7 +73,13 @@ def run_comparison(
     """
 
     def hire() -> Workers:
-        return WorkerPool(recipe) if world == "process" else VirtualPool(recipe, calibration=calibration)
+        match world:
+            case "process":
+                return WorkerPool(recipe)
+            case "testbed":
+                return TestbedPool(recipe)
+            case "virtual":
+                return VirtualPool(recipe, calibration=calibration)
 
     keep_setting(out, recipe, world=world, calibration=calibration, resume=resume)
     kept = _kept(recipe, out) if resume else {}
@@ -159,11 +170,11 @@ def _result(done: PoolRun, *, recipe: Recipe, label: RunLabel, world: World, fol
     problems = tuple(f"worker {rank}: {text}" for rank, text in sorted(done.problems.items()))
     if done.result is not None:
         result = RunResult.from_json(done.result)
-        return replace(result, fallbacks=(*result.fallbacks, *problems))
+        return replace(result, world=world, fallbacks=(*result.fallbacks, *problems))
     problem = "; ".join(problems)
     written = folder / "results.json"
     if written.exists():
-        return read_results(written)[0]
+        return replace(read_results(written)[0], world=world)
     task = recipe_task(recipe)
     return RunResult(
         policy=label.policy,

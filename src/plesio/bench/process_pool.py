@@ -3,6 +3,7 @@
 Their starter hosts the job's key-value store itself, as a launcher does.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from plesio.core.errors import ConfigError
 from plesio.runtime.launcher import listen, serve_store, worker_environment
+from plesio.runtime.site import THIS_HOST, Entry, Site
 from plesio.runtime.transport.job_secret import new_job_secret
 from plesio.tasks.load import TASKS
 
@@ -43,6 +45,7 @@ class ProcessPool:
             sent None.
         arguments: Arguments of ``main``; pickled.
         preload: Modules that all will need beside that of ``main``.
+        site: Where they run.
 
     Attributes:
         pipes: Pipes to the processes, by rank.
@@ -50,7 +53,14 @@ class ProcessPool:
         secret: The job's secret.
     """
 
-    def __init__(self, count: int, main: Callable[..., None], *arguments: Any, preload: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        count: int,
+        main: Callable[..., None],
+        *arguments: Any,
+        preload: Sequence[str] = (),
+        site: Site = THIS_HOST,
+    ) -> None:
         if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER_BYTES:
             raise ConfigError(
                 f'the temporary folder "{tempfile.gettempdir()}" is too long for the sockets in it '
@@ -64,20 +74,32 @@ class ProcessPool:
         self.store: TCPStore | None = None
         self.secret = new_job_secret()
         try:
-            with listen(0) as listener:
-                master = ("127.0.0.1", listener.getsockname()[1])
+            with contextlib.ExitStack() as undo:
+                with site.here():
+                    listener = undo.enter_context(listen(0, address=site.address))
                 for rank in range(count):
                     ours, theirs = context.Pipe()
-                    environment = worker_environment({}, rank=rank, world_size=count, master=master, secret=self.secret)
+                    environment = worker_environment(
+                        {},
+                        rank=rank,
+                        world_size=count,
+                        master=listener.getsockname(),
+                        secret=self.secret,
+                        site=site,
+                    )
                     process = context.Process(
-                        target=main, args=(*arguments, environment, theirs), name=f"plesio-worker-{rank}", daemon=True
+                        target=_enter,
+                        args=(site.entry(rank), main, *arguments, environment, theirs),
+                        name=f"plesio-worker-{rank}",
+                        daemon=True,
                     )
                     with _one_thread(), _ctrl_c_held_back():
                         process.start()
                     theirs.close()
                     self.pipes.append(ours)
                     self._processes.append(process)
-                self.store = serve_store(listener, num_workers=count)
+                with site.here():
+                    self.store = serve_store(listener, num_workers=count)
         except BaseException:
             self.close()
             raise
@@ -98,6 +120,10 @@ class ProcessPool:
                 raise ConfigError(value)
             values.append(value)
         return values
+
+    def kill(self, rank: int) -> None:
+        """As if the process had crashed."""
+        self._processes[rank].kill()
 
     def status(self, rank: int) -> str:
         """How a process has ended."""
@@ -142,6 +168,12 @@ class ProcessPool:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _enter(entry: Entry | None, main: Callable[..., None], *arguments: Any) -> None:
+    if entry is not None:
+        entry.enter()
+    main(*arguments)
 
 
 @contextmanager

@@ -92,12 +92,12 @@ class WorkersSection(Section):
 
     Attributes:
         count: Workers at the start.
-        cluster: Hosts and links of the virtual world; without it, one host with enough cores.
+        cluster: Hosts and links of the virtual world or the testbed; without it, one host with enough cores.
         step_time: What a step takes a worker of speed 1; without it, as long as the machine needs.
         stalls: Steps that take longer now and then, on all workers.
         slowdowns: Stretches of time in which a whole rack is slow.
         unequal: Workers that differ.
-        faults: Workers that are lost or join, and when; in the virtual world only.
+        faults: Workers that are lost or join, and when; in the virtual world, and lost ones in the testbed.
         failures: Workers that are lost by chance; in the virtual world only.
     """
 

@@ -1,7 +1,8 @@
 """`plesio validate`: the same runs in the process world and in the virtual world, and how far they are apart.
 
-Policies x step times x workloads, with one slow worker of four. The virtual world knows the calibration of this
-machine, the recipe, and nothing of the runs that it predicts.
+On this machine: policies x step times x workloads, with one slow worker of four. On a testbed: policies x bandwidths x
+latencies, with four equal workers on hosts of their own. The virtual world knows the calibration of this machine, the
+recipe with its cluster, and nothing of the runs that it predicts.
 """
 
 import statistics
@@ -19,9 +20,11 @@ from plesio.core.predictions import Prediction, Scale
 from plesio.core.results import RunResult
 from plesio.core.units import parse_seconds
 from plesio.cost.calibration import Calibration
+from plesio.cost.cluster import Cluster
 from plesio.policies import Policy
+from plesio.runtime.coordinator.ledger import World
 
-__all__ = ["WORKLOADS", "Setting", "Workload", "matrix", "validate"]
+__all__ = ["WORKLOADS", "Setting", "Workload", "matrix", "matrix_on_hosts", "validate"]
 
 NUM_WORKERS = 4
 SLOW_SPEED = 1 / 3
@@ -61,7 +64,16 @@ class Setting:
     @property
     def name(self) -> str:
         """That of its folders."""
-        return f"{self.recipe.task.name}-{self.step_time.replace(' ', '')}"
+        cluster = self.recipe.workers.cluster
+        where = "" if cluster is None else f"-{cluster.name}"
+        return f"{self.recipe.task.name}-{self.step_time.replace(' ', '')}{where}".replace(" ", "").replace("/", "p")
+
+
+TESTBED_WORKLOAD = Workload(task="digits", batch_size=32)
+TESTBED_STEP_TIME = "40 ms"
+BANDWIDTHS = ("100 Mbit/s", "300 Mbit/s", "1 Gbit/s")
+LATENCIES = ("0.1 ms", "5 ms", "20 ms")
+NUM_TESTBED_ROUNDS = 48
 
 
 def matrix(
@@ -94,11 +106,60 @@ def matrix(
     ]
 
 
+def matrix_on_hosts(
+    *,
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    bandwidths: Sequence[str] = BANDWIDTHS,
+    latencies: Sequence[str] = LATENCIES,
+    num_rounds: int = NUM_TESTBED_ROUNDS,
+) -> list[Setting]:
+    """What is run on testbeds and in the virtual world: one workload, on four hosts behind links of every kind.
+
+    Args:
+        policies: Specs.
+        seeds: A row of the result is a median over them.
+        bandwidths: Of the hosts' interfaces, with units.
+        latencies: Of the way between two hosts, with units.
+        num_rounds: Steps of each worker.
+
+    Raises:
+        ConfigError: A policy or a seed cannot be used.
+    """
+    return [
+        Setting(
+            step_time=TESTBED_STEP_TIME,
+            recipe=_recipe(
+                TESTBED_WORKLOAD,
+                TESTBED_STEP_TIME,
+                policies=policies,
+                seeds=seeds,
+                num_rounds=num_rounds,
+                cluster=_four_hosts(bandwidth, latency),
+            ),
+        )
+        for bandwidth in bandwidths
+        for latency in latencies
+    ]
+
+
+def _four_hosts(bandwidth: str, latency: str) -> Cluster:
+    text = f"""
+name = "{bandwidth}, {latency}"
+hosts = {NUM_WORKERS}
+[nic]
+bandwidth = "{bandwidth}"
+latency = "{latency}"
+"""
+    return Cluster.from_toml(text, name="four hosts")
+
+
 def validate(
     settings: Sequence[Setting],
     *,
     out: Path,
     progress: ProgressSink,
+    world: World = "process",
     on_measured: Callable[[str], None] = lambda what: None,
 ) -> list[Prediction]:
     """Run the settings in both worlds; what ``out`` has of them already is kept.
@@ -107,6 +168,7 @@ def validate(
         settings: The `matrix`.
         out: Folder of the calibrations, and of each comparison in both worlds.
         progress: Hears of the runs.
+        world: Where they are measured.
         on_measured: Hears of the calibrations.
 
     Raises:
@@ -120,7 +182,9 @@ def validate(
         if task not in calibrations:
             calibrations[task] = _calibrated(recipe, out / "calibration" / f"{task}.json", on_measured=on_measured)
         calibration = calibrations[task]
-        measured = run_comparison(recipe, out=_made(out / "process" / setting.name), resume=True, progress=progress)
+        measured = run_comparison(
+            recipe, out=_made(out / world / setting.name), resume=True, progress=progress, world=world
+        )
         predicted = run_comparison(
             recipe,
             out=_made(out / "virtual" / setting.name),
@@ -130,13 +194,21 @@ def validate(
             calibration=calibration,
         )
         num_bytes = 4 * calibration.num_parameters
-        predictions += _compared(recipe, setting.step_time, predicted, measured, num_bytes=num_bytes)
+        predictions += _compared(setting, predicted, measured, num_bytes=num_bytes)
     return predictions
 
 
 def _recipe(
-    workload: Workload, step_time: str, *, policies: Sequence[str], seeds: Sequence[int], num_rounds: int
+    workload: Workload,
+    step_time: str,
+    *,
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    num_rounds: int,
+    cluster: Cluster | None = None,
 ) -> Recipe:
+    """With one slow worker on this machine, and with equal ones on the hosts of ``cluster``."""
+    unequal = [{"rank": NUM_WORKERS - 1, "speed": SLOW_SPEED}] if cluster is None else []
     return make_recipe(
         {
             "task": {"name": workload.task, "batch_size": workload.batch_size, "options": dict(workload.options)},
@@ -148,7 +220,8 @@ def _recipe(
             "workers": {
                 "count": NUM_WORKERS,
                 "step_time": {"kind": "constant", "mean": step_time},
-                "unequal": [{"rank": NUM_WORKERS - 1, "speed": SLOW_SPEED}],
+                "unequal": unequal,
+                "cluster": cluster,
             },
         },
         folder=Path(),
@@ -171,9 +244,12 @@ def _made(folder: Path) -> Path:
 
 
 def _compared(
-    recipe: Recipe, step_time: str, predicted: list[RunResult], measured: list[RunResult], *, num_bytes: int
+    setting: Setting, predicted: list[RunResult], measured: list[RunResult], *, num_bytes: int
 ) -> Iterator[Prediction]:
     """The quantities of each policy, as medians over its seeds."""
+    recipe = setting.recipe
+    cluster = recipe.workers.cluster
+    where = {"step_time": setting.step_time} if cluster is None else {"links": cluster.name}
     for run in (*predicted, *measured):
         if run.status != "finished":
             raise PlesioError(f"{run.policy}, seed {run.seed}, in the {run.world} world {run.status}: {run.error}")
@@ -185,7 +261,7 @@ def _compared(
         seen = [run for run in measured if run.policy == policy.spec and run.seed in recipe.run.seeds]
         trivial = _trivial(
             policy,
-            paces_s=_paces_s(step_time),
+            paces_s=_paces_s(setting),
             batch_size=recipe.task.batch_size or 1,
             steps=_median([run.steps for run in foreseen]),
             num_bytes=num_bytes,
@@ -195,7 +271,7 @@ def _compared(
             if quantity == "staleness" and policy.synchronous:
                 continue  # 0 by definition, in both worlds
             yield Prediction(
-                setting={"task": seen[0].task, "step_time": step_time, "policy": policy.spec},
+                setting={"task": seen[0].task, **where, "policy": policy.spec},
                 quantity=quantity,
                 scale=scale,
                 predicted=_median([value_of(run) for run in foreseen]),
@@ -226,9 +302,11 @@ def _median(values: Sequence[float | None]) -> float:
     return statistics.median(value for value in values if value is not None)
 
 
-def _paces_s(step_time: str) -> list[float]:
+def _paces_s(setting: Setting) -> list[float]:
     """Seconds of each worker's step."""
-    step_s = parse_seconds(step_time)
+    step_s = parse_seconds(setting.step_time)
+    if not setting.recipe.workers.unequal:
+        return [step_s] * NUM_WORKERS
     return [step_s] * (NUM_WORKERS - 1) + [step_s / SLOW_SPEED]
 
 

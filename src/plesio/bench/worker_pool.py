@@ -14,6 +14,7 @@ from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import Assignment, serve_runs
 from plesio.protocol.figures import RunFigures
 from plesio.runtime.observer import Observer
+from plesio.runtime.site import THIS_HOST, Site
 
 __all__ = ["PoolRun", "WorkerPool"]
 
@@ -34,13 +35,15 @@ class WorkerPool:
 
     Args:
         recipe: What they train.
+        site: Where they run.
 
     Raises:
         ConfigError: The recipe's task cannot be trained.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._processes = ProcessPool(recipe.workers.count, serve_runs, recipe, preload=FOR_TRAINING)
+    def __init__(self, recipe: Recipe, *, site: Site = THIS_HOST) -> None:
+        self._site = site
+        self._processes = ProcessPool(recipe.workers.count, serve_runs, recipe, preload=FOR_TRAINING, site=site)
         assert self._processes.store is not None, "just started"
         self._observer = Observer(self._processes.store, secret=self._processes.secret)
         self.usable = True
@@ -74,12 +77,17 @@ class WorkerPool:
                 elif value is not None:
                     result = value
             if open_pipes:
-                figures = self._observer.figures(timeout_s=LOOK_S)
+                with self._site.here():  # it connects when there is a server
+                    figures = self._observer.figures(timeout_s=LOOK_S)
                 if figures is not None:
                     on_figures(figures)
         self._observer.next_run()
         self.usable = not problems
         return PoolRun(result, problems)
+
+    def kill(self, rank: int) -> None:
+        """Have a worker crash."""
+        self._processes.kill(rank)
 
     def close(self) -> None:
         """Stop the workers."""

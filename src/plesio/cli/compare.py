@@ -1,6 +1,7 @@
 """`plesio compare`: one task under several policies and seeds, and what each cost and won."""
 
 import inspect
+import os
 import re
 import shutil
 import sys
@@ -15,6 +16,7 @@ import typer
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Calibration, Overwrite, RecipeFile, Resume, RunFolder
 from plesio.core.errors import ConfigError
+from plesio.testbed.namespaces import why_no_namespaces
 
 if TYPE_CHECKING:
     from plesio.bench.recipe import Recipe
@@ -40,6 +42,7 @@ Examples:
   plesio compare recipes/demo.toml --out runs/demo --checkpoint runs/checkpoints --every "1 min"
   plesio compare recipes/demo.toml --out runs/virtual --world virtual --cluster 4x1gbe
   plesio compare recipes/demo.toml --out runs/virtual --world virtual --calibration calibration.json
+  plesio compare recipes/demo.toml --out runs/testbed --world testbed --cluster 4x1gbe
 \b
 Ctrl-C stops all workers and keeps the runs that are finished; --resume goes on, with
 checkpoints also in the midst of a run."""
@@ -57,10 +60,15 @@ class WorldChoice(StrEnum):
 
     PROCESS = "process"
     VIRTUAL = "virtual"
+    TESTBED = "testbed"
 
 
 World = Annotated[
-    WorldChoice, typer.Option("--world", help="process: real workers. virtual: in virtual time, in one process.")
+    WorldChoice,
+    typer.Option(
+        "--world",
+        help="process: real workers. testbed: the same, on hosts of the cluster made here. virtual: in virtual time.",
+    ),
 ]
 SUMMARY = """Train under several policies and seeds; show what each costs.
 
@@ -106,12 +114,17 @@ def _compare(
     loaded = load(recipe, given)
     if loaded.checkpoint is not None and not resume:  # what is in its folder is of runs that are to be done anew
         loaded = loaded.model_copy(update={"checkpoint": loaded.checkpoint.model_copy(update={"resume": "no"})})
-    for option, value in (("--cluster", given.get("cluster")), ("--calibration", calibration)):
-        if value is not None and world is WorldChoice.PROCESS:
-            raise ConfigError(f"{option} {value} describes the virtual world; add --world virtual")
+    if "cluster" in given and world is WorldChoice.PROCESS:
+        raise ConfigError(
+            f"--cluster {given['cluster']}: real workers are on this machine; add --world virtual, or --world testbed "
+            "to have its hosts made here"
+        )
+    if calibration is not None and world is not WorldChoice.VIRTUAL:
+        raise ConfigError(f"--calibration {calibration} describes the virtual world; add --world virtual")
     if world is WorldChoice.PROCESS and loaded.workers.any_faults:
         raise ConfigError(
-            f"{recipe} loses workers or has them join, which only the virtual world does: --world virtual"
+            f"{recipe} loses workers or has them join, which the virtual world does (--world virtual), and in part the "
+            "testbed (--world testbed)"
         )
 
     from plesio.cost import calibration as calibrations
@@ -121,6 +134,15 @@ def _compare(
         from plesio.bench.virtual_pool import VirtualPool
 
         VirtualPool(loaded, calibration=measured)  # whatever is wrong is said before anything is removed
+    if world is WorldChoice.TESTBED:
+        from plesio.testbed.testbed import QUIET
+
+        os.environ.update(QUIET)
+        from plesio.bench.testbed_pool import check_for_testbed
+
+        check_for_testbed(loaded)
+        if (reason := why_no_namespaces()) is not None:
+            raise ConfigError(f"no testbed on this machine: {reason}")
     prepare_folder(out, resume=resume, overwrite=overwrite)
 
     from plesio.bench.compare import run_comparison

@@ -24,6 +24,7 @@ from plesio.cli import (
     study,
     sweep,
     tasks,
+    testbed,
     validate,
 )
 from plesio.cli.function_options import DerivedCommand
@@ -57,6 +58,7 @@ app.command("policies", epilog=policies.EXAMPLES)(policies.policies)
 app.add_typer(study.app)
 app.add_typer(bound.app)
 app.add_typer(checkpoint.app)
+app.add_typer(testbed.app)
 app.command("tasks", epilog=tasks.EXAMPLES)(tasks.tasks)
 
 

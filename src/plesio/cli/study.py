@@ -3,6 +3,7 @@
 A study's options are read off its function (`plesio.core.inputs`), so a command is made for it when it is asked for.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from plesio.cli.function_options import command_of, make_folder
 from plesio.cli.options import Out
 from plesio.core.files import write_whole
+from plesio.testbed.testbed import QUIET
 
 if TYPE_CHECKING:
     from plesio.planning.studies import Asked, Study
@@ -101,6 +103,7 @@ def _command(study: "Study") -> Any:
 
 
 def _measure(study: "Study") -> "Measured":
+    os.environ.update(QUIET)
     from plesio.planning.measured import measure_study
 
     return measure_study(study.name, on_step=lambda what: print(f"measuring: {what}", file=sys.stderr))

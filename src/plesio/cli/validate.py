@@ -1,8 +1,10 @@
 """`plesio validate`: how far predictions are from this machine's runs, or estimates from what others published."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +13,8 @@ import typer
 from plesio.cli.output_files import check_output_file
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.files import write_whole
+from plesio.testbed.namespaces import why_no_namespaces
+from plesio.testbed.testbed import QUIET
 
 if TYPE_CHECKING:
     from plesio.core.predictions import Prediction
@@ -18,15 +22,25 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "validate"]
 
 WHAT = ("worlds", "estimator")
+
+
+class MeasuredWorld(StrEnum):
+    """Where the runs are that predictions are held against."""
+
+    PROCESS = "process"
+    TESTBED = "testbed"
+
+
 SEEDS = "0,1,2"
 POLICIES = ("bsp", "ssp:4", "asp", "local_sgd:8")
-OUTPUT_NAMES = ("calibration", "process", "virtual", "report.html")
+OUTPUT_NAMES = ("calibration", "process", "testbed", "virtual", "report.html")
 
 EXAMPLES = """\b
 Examples:
   plesio validate
   plesio validate --json errors.json --seeds 0 --policies bsp,asp
   plesio validate --resume
+  plesio validate --world testbed --out runs/testbed
   plesio validate estimator
 \b
 Takes about ten minutes with three seeds; let nothing else run meanwhile. `estimator` takes seconds and runs nothing."""
@@ -48,6 +62,12 @@ def validate(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write rows and summary as JSON.", show_default=False)
     ] = None,
+    world: Annotated[
+        MeasuredWorld,
+        typer.Option(
+            "--world", help="Where runs are measured: real workers on this machine, or on hosts that are made here."
+        ),
+    ] = MeasuredWorld.PROCESS,
     policies: Annotated[
         str | None, typer.Option("--policies", metavar="LIST", help="Instead of bsp,ssp:4,asp,local_sgd:8")
     ] = None,
@@ -63,7 +83,8 @@ def validate(
 
     worlds (unless you say otherwise): two workloads, two step times, four workers of which one is three times slower,
     under each policy: in the virtual world, calibrated to this machine, and with real workers. Prints predicted,
-    measured and error of throughput, wait share, bytes, staleness and final metric, with those of a trivial model.
+    measured and error of throughput, wait share, bytes, staleness and final metric, with those of a trivial model. With
+    --world testbed: four equal workers on hosts of their own, at three bandwidths and three latencies. Needs root.
 
     estimator: step times and memory of language models on up to 3072 accelerators, beside what their authors reported
     and a constant utilisation. It takes --json, and no other option.
@@ -71,14 +92,22 @@ def validate(
     if what not in WHAT:
         raise ConfigError(f'validate "{what}"; {nearest(what, WHAT)}')
     if what == "estimator":
-        if out is not None or policies is not None or seeds != SEEDS or resume or overwrite:
+        others = out is not None or policies is not None or seeds != SEEDS or resume or overwrite
+        if others or world is not MeasuredWorld.PROCESS:
             raise ConfigError("validate estimator does no runs; leave out all options but --json")
         return _validate_estimator(json_file)
-    from plesio.bench.validate import matrix, validate
+    from plesio.bench.validate import matrix, matrix_on_hosts, validate
     from plesio.cli.compare import prepare_folder, split_policies, split_seeds
 
     # whatever is wrong is said before anything is removed
-    settings = matrix(policies=POLICIES if policies is None else split_policies(policies), seeds=split_seeds(seeds))
+    on_testbed = world is MeasuredWorld.TESTBED
+    if on_testbed:
+        if (reason := why_no_namespaces()) is not None:
+            raise ConfigError(f"no testbed on this machine: {reason}")
+        os.environ.update(QUIET)
+    settings = (matrix_on_hosts if on_testbed else matrix)(
+        policies=POLICIES if policies is None else split_policies(policies), seeds=split_seeds(seeds)
+    )
     check_output_file("--json", json_file)
     overwrite = overwrite or (out is None and not resume)
     out = out or Path("runs/validation")
@@ -92,6 +121,7 @@ def validate(
             settings,
             out=out,
             progress=progress,
+            world=world.value,
             on_measured=lambda what: print(f"measured: {what}", file=sys.stderr),
         )
     page = out / "report.html"

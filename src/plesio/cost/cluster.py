@@ -192,6 +192,10 @@ class Cluster:
             into,
         )
 
+    def link(self, name: LinkName, number: int) -> Link:
+        """The link of a host (local, nic) or a rack (uplink) at the beginning."""
+        return self._link(name, number, self.changes)
+
     def _link(self, name: LinkName, number: int, changes: tuple[LinkChange, ...]) -> Link:
         """The link of a host or a rack at the beginning, with those of the changes that happen then."""
         kind = {"local": self.local, "nic": self.nic, "uplink": self.uplink}[name]

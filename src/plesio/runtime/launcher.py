@@ -12,6 +12,7 @@ A run whose workers have all failed is started again from its last checkpoint, a
 was stopped is not, nor one that never began: what was refused once would be refused again.
 """
 
+import contextlib
 import os
 import queue
 import socket
@@ -20,7 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from plesio.core.errors import ConfigError, DataError, TransportError
 from plesio.core.units import counted, format_seconds
 from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
 from plesio.runtime.checkpoints.setting import CheckpointSetting
+from plesio.runtime.site import THIS_HOST, Site
 from plesio.runtime.supervisor import Outcome, WorkerCommand, supervise
 from plesio.runtime.transport.job_secret import SECRET_VARIABLE, given_secret, secret_of_user
 from plesio.runtime.worker.environment import BEGUN_KEY, FINISHED_WITHOUT_KEY, REPLICAS_VARIABLE
@@ -47,7 +49,6 @@ _NAME_KEY = "plesio/name"
 WORLD_SIZE_KEY = "plesio/world_size"
 """In the job's store: the workers it started with; ranks from there on have joined later."""
 
-_HOST = "127.0.0.1"
 _JOIN_TIMEOUT_S = 5.0
 
 
@@ -61,6 +62,7 @@ def launch(
     checkpoints: CheckpointSetting | None = None,
     restarts: int = 0,
     replicas: int | None = None,
+    site: Site = THIS_HOST,
 ) -> int:
     """Run ``python script args...`` in ``num_workers`` processes until all have ended.
 
@@ -75,6 +77,7 @@ def launch(
         checkpoints: What the workers' ``plesio.join`` is told of checkpoints; None is nothing.
         restarts: How often a run that fails is started again from its last checkpoint.
         replicas: What the workers' ``plesio.join`` is told of replicas; None is nothing.
+        site: Where the processes run.
 
     Returns:
         0 if all succeeded, or the others have finished the run without those that did not; 128 + the signal's number
@@ -105,7 +108,7 @@ def launch(
         if checkpoints is not None and _latest(checkpoints, since_unix_s=began_unix_s) is not None:
             setting = replace(checkpoints, resume="auto")  # the latest is of this run, whatever it began with
         base = _environment(setting, replicas=replicas)
-        outcome, begun_unix_s = _host(script, args, num_workers=num_workers, port=port, base=base)
+        outcome, begun_unix_s = _host(script, args, num_workers=num_workers, port=port, base=base, site=site)
         failed = bool(outcome.endings) and all(ending.status for ending in outcome.endings)
         if outcome.stopped or not failed or number == restarts:
             return outcome.status
@@ -145,7 +148,7 @@ def _lost(checkpoints: CheckpointSetting, outcome: Outcome, *, since_unix_s: flo
 
 
 def _host(
-    script: Path, args: Sequence[str], *, num_workers: int, port: int, base: Mapping[str, str]
+    script: Path, args: Sequence[str], *, num_workers: int, port: int, base: Mapping[str, str], site: Site
 ) -> tuple[Outcome, float | None]:
     """Do a job; returns how it ended, and when its first run began, if it did.
 
@@ -155,18 +158,21 @@ def _host(
     stores: list[TCPStore] = []  # the store lives as long as somebody refers to it
     name = uuid.uuid4().hex
     secret = given_secret() or secret_of_user(name)
-    with listen(port) as listener:
+    with contextlib.ExitStack() as undo:
+        with site.here():
+            listener = undo.enter_context(listen(port, address=site.address))
         master_port = listener.getsockname()[1]
 
         def host_store() -> None:
-            stores.append(serve_store(listener, num_workers=num_workers))
+            with site.here():
+                stores.append(serve_store(listener, num_workers=num_workers))
             stores[0].set(_NAME_KEY, name)
-            join = f"plesio run --join {_HOST}:{master_port} {script}"
-            print(f"plesio: {num_workers} workers; more can join with: {join}", file=sys.stderr, flush=True)
+            join = f"; more can join with: plesio run --join {site.address}:{master_port} {script}"
+            print(f"plesio: {num_workers} workers{join if site is THIS_HOST else ''}", file=sys.stderr, flush=True)
 
         ranks = range(num_workers)
-        master = (_HOST, master_port)
-        commands = _commands(script, args, base, ranks=ranks, world_size=num_workers, master=master, secret=secret)
+        meet = _Meeting(site, master_port, secret)
+        commands = _commands(script, args, base, ranks=ranks, world_size=num_workers, meet=meet)
 
         def excused() -> set[int]:
             """The workers that the others have finished the run without."""
@@ -191,8 +197,8 @@ def _join(script: Path, args: Sequence[str], *, num_workers: int, address: str, 
     world_size = int(store.get(WORLD_SIZE_KEY))
     past = store.add(NEXT_RANK_KEY, num_workers)
     ranks = range(past - num_workers, past)
-    master = (host, master_port)
-    commands = _commands(script, args, base, ranks=ranks, world_size=world_size, master=master, secret=secret)
+    meet = _Meeting(THIS_HOST, master_port, secret, host=host)
+    commands = _commands(script, args, base, ranks=ranks, world_size=world_size, meet=meet)
 
     def announce() -> None:
         names = f"rank {ranks[0]}" if num_workers == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
@@ -201,29 +207,47 @@ def _join(script: Path, args: Sequence[str], *, num_workers: int, address: str, 
     return supervise(commands, prepare=announce).status
 
 
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """Where the workers of a job are, and how they find each other.
+
+    Attributes:
+        site: Where they run.
+        port: Of the job's store.
+        secret: The job's.
+        host: Address of the store, if it is not the site's.
+    """
+
+    site: Site
+    port: int
+    secret: str
+    host: str | None = None
+
+
 def _commands(
-    script: Path,
-    args: Sequence[str],
-    base: Mapping[str, str],
-    *,
-    ranks: range,
-    world_size: int,
-    master: tuple[str, int],
-    secret: str,
+    script: Path, args: Sequence[str], base: Mapping[str, str], *, ranks: range, world_size: int, meet: _Meeting
 ) -> list[WorkerCommand]:
     argv = (sys.executable, str(script), *args)
-    return [
-        WorkerCommand(
-            rank=rank,
-            argv=argv,
-            environment=worker_environment(base, rank=rank, world_size=world_size, master=master, secret=secret),
+    master = (meet.host or meet.site.address, meet.port)
+
+    def environment(rank: int) -> dict[str, str]:
+        return worker_environment(
+            base, rank=rank, world_size=world_size, master=master, secret=meet.secret, site=meet.site
         )
-        for rank in ranks
+
+    return [
+        WorkerCommand(rank=rank, argv=meet.site.command(rank, argv), environment=environment(rank)) for rank in ranks
     ]
 
 
 def worker_environment(
-    base: Mapping[str, str], *, rank: int, world_size: int, master: tuple[str, int], secret: str
+    base: Mapping[str, str],
+    *,
+    rank: int,
+    world_size: int,
+    master: tuple[str, int],
+    secret: str,
+    site: Site = THIS_HOST,
 ) -> dict[str, str]:
     """``base`` with torchrun's variables and the secret for one worker; the job's store listens at ``master``."""
     host, master_port = master
@@ -232,10 +256,8 @@ def worker_environment(
         "PYTHONUNBUFFERED": "1",  # a pipe is no terminal: lines would arrive in blocks
         **base,
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "GROUP_RANK": "0",
+        **site.environment(rank, num_workers=world_size),
         "MASTER_ADDR": host,
         "MASTER_PORT": str(master_port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -243,8 +265,8 @@ def worker_environment(
     }
 
 
-def listen(port: int) -> socket.socket:
-    """A socket for the job's store, on loopback.
+def listen(port: int, *, address: str = THIS_HOST.address) -> socket.socket:
+    """A socket for the job's store.
 
     Raises:
         TransportError: The port is taken.
@@ -252,7 +274,7 @@ def listen(port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((_HOST, port))
+        listener.bind((address, port))
         listener.listen(128)
     except (OSError, OverflowError) as error:
         listener.close()
@@ -265,9 +287,9 @@ def serve_store(listener: socket.socket, *, num_workers: int) -> "TCPStore":
     """The job's store, served by threads of this process for as long as it is referred to."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    port = listener.getsockname()[1]
+    host, port = listener.getsockname()
     # The store is given a bound socket because on its own it would listen on every network interface.
-    store = TCPStore(_HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     store.set(WORLD_SIZE_KEY, str(num_workers))
     store.set(NEXT_RANK_KEY, str(num_workers))
     return store

@@ -9,7 +9,6 @@ import math
 
 import pytest
 
-from plesio.bench.namespaces import BUCKET_S, why_no_namespaces
 from plesio.core.errors import ConfigError
 from plesio.planning.measured import MEASURED, measure_study
 from plesio.planning.measured.collectives import BYTES_PER_S, measure_collectives
@@ -17,6 +16,8 @@ from plesio.planning.measured.data_parallel import GRADIENT_BYTES, measure_data_
 from plesio.planning.measured.hierarchical import measure_hierarchical
 from plesio.planning.measured.overlap import DEFAULT, measure_overlap
 from plesio.planning.studies.measured import Measured
+from plesio.testbed.namespaces import why_no_namespaces
+from plesio.testbed.network import BUCKET_S
 
 NO_NAMESPACES = why_no_namespaces()
 needs_hosts = pytest.mark.skipif(NO_NAMESPACES is not None, reason=str(NO_NAMESPACES))

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from plesio.bench.namespaces import BUCKET_S, why_no_namespaces
 from plesio.planning.measured import MEASURED, checkpointing
 from plesio.planning.measured.checkpointing import measure_states, state_times
 from plesio.planning.measured.mixture_of_experts import BYTES_PER_S, CAPACITY, TOKEN_BYTES, _routed, measure_routings
 from plesio.planning.measured.pipeline import FORWARD_S, measure_pipelines
 from plesio.planning.measured.tensor_parallel import measure_cuts
 from plesio.planning.studies.measured import Measured
+from plesio.testbed.namespaces import why_no_namespaces
+from plesio.testbed.network import BUCKET_S
 
 NO_NAMESPACES = why_no_namespaces()
 needs_hosts = pytest.mark.skipif(NO_NAMESPACES is not None, reason=str(NO_NAMESPACES))

@@ -3,9 +3,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from plesio.bench.namespaces import why_no_namespaces
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s
+from plesio.testbed.namespaces import why_no_namespaces
 from support.ranks import barriers, dying, failing, summed, where
 
 NO_NAMESPACES = why_no_namespaces()
@@ -35,7 +35,7 @@ def test_ranks_are_on_hosts_of_their_own():
 
 
 def test_without_namespaces_there_is_no_measuring_over_links(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("plesio.planning.measured.ranks.why_no_namespaces", lambda: "only root can")
+    monkeypatch.setattr("plesio.testbed.testbed.why_no_namespaces", lambda: "only root can")
     with pytest.raises(ConfigError, match="only root can"), ranks_on_hosts(2, bytes_per_s=1e6):
         pass
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 import torch.distributed as dist
 
-from plesio.bench.namespaces import why_no_namespaces
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
@@ -22,6 +21,7 @@ from plesio.cost.fit import AlphaBeta
 from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.planning.studies.measured import Measured
 from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.testbed.namespaces import why_no_namespaces
 
 __all__ = ["all_reduce_times", "measure", "measure_collectives"]
 

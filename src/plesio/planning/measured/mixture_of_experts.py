@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from plesio.bench.namespaces import why_no_namespaces
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
@@ -26,6 +25,7 @@ from plesio.planning.measured.ranks import Ranks, ranks_on_hosts, slowest_s, tim
 from plesio.planning.studies import mixture_of_experts
 from plesio.planning.studies.measured import Measured
 from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.testbed.namespaces import why_no_namespaces
 
 __all__ = ["all_to_all_times", "measure", "measure_routings"]
 

@@ -1,13 +1,9 @@
 """Functions that all ranks of a process group on this machine run together: on its loopback, or on hosts of their own.
 
-The ranks are a `bench.process_pool.ProcessPool`, so Ctrl-C leaves none behind. A rank of a host in a network namespace
-(`plesio.bench.namespaces`) meets the others on this machine's loopback first and enters the namespace then: the socket
-that it has stays where it was opened, and Gloo opens its own over the host's interface.
+The ranks are a `bench.process_pool.ProcessPool`, so Ctrl-C leaves none behind.
 """
 
 import contextlib
-import ctypes
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,18 +14,19 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
-from plesio.bench.namespaces import INTERFACE, NetworkHost, networked_racks, why_no_namespaces
 from plesio.bench.process_pool import ProcessPool, enlisted
-from plesio.core.errors import ConfigError, PlesioError
+from plesio.core.errors import PlesioError
+from plesio.cost.cluster import Cluster
 from plesio.cost.fit import AlphaBeta, alpha_beta_of_all_reduce, fit_line
+from plesio.cost.link import Link
 from plesio.runtime.job import Job
+from plesio.runtime.site import THIS_HOST, Site
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.testbed.testbed import Testbed
 
 __all__ = ["Ranks", "fitted_links", "ranks_on_hosts", "serve_functions", "slowest_s", "timed"]
 
-_CLONE_NEWNET = 0x40000000
-"""A constant of Linux's sched.h; Python has `os.setns` from 3.12 on."""
 _FIT_ROUNDS = 5
 """How often all sizes are measured, at most, before a machine is said to be too busy to tell them apart."""
 
@@ -38,16 +35,15 @@ class Ranks:
     """Processes that are ranks of one Gloo group, with one thread each.
 
     Args:
-        hosts: The host of each rank.
-        count: Ranks on this machine's loopback, if there are no hosts.
+        count: Ranks.
+        site: Where they run.
 
     Raises:
         ConfigError: A rank cannot start.
     """
 
-    def __init__(self, count: int, *, hosts: Sequence[NetworkHost] = ()) -> None:
-        assert len(hosts) in (0, count), f"{len(hosts)} hosts for {count} ranks"
-        self._processes = ProcessPool(count, serve_functions, tuple(host.namespace for host in hosts))
+    def __init__(self, count: int, *, site: Site = THIS_HOST) -> None:
+        self._processes = ProcessPool(count, serve_functions, site=site)
         try:
             self._processes.await_ready()
         except BaseException:
@@ -93,13 +89,14 @@ def ranks_on_hosts(count: int, *, ranks_per_host: int = 1, bytes_per_s: float) -
     Raises:
         ConfigError: This machine has no network namespaces for us.
     """
-    if (reason := why_no_namespaces()) is not None:
-        raise ConfigError(f"cannot measure over links of a set bandwidth: {reason}")
-    sizes = [count // ranks_per_host]
-    with (
-        networked_racks(sizes, nic_bytes_per_s=bytes_per_s, uplink_bytes_per_s=bytes_per_s) as hosts,
-        Ranks(count, hosts=[hosts[rank // ranks_per_host] for rank in range(count)]) as ranks,
-    ):
+    cluster = Cluster(
+        name="ranks on hosts",
+        hosts=count // ranks_per_host,
+        workers_per_host=ranks_per_host,
+        cores_per_host=ranks_per_host,
+        nic=Link(latency_s=0.0, bytes_per_s=bytes_per_s),
+    )
+    with Testbed.of(cluster) as testbed, Ranks(count, site=testbed.site) as ranks:
         yield ranks
 
 
@@ -151,11 +148,10 @@ def fitted_links(sizes_bytes: Sequence[int], times_s: Callable[[int], Sequence[f
     return alpha_beta_of_all_reduce(fit, num_ranks=num_ranks)
 
 
-def serve_functions(namespaces: Sequence[str], environment: Mapping[str, str], commands: Connection) -> None:
+def serve_functions(environment: Mapping[str, str], commands: Connection) -> None:
     """Entry of a rank: run what is sent until told to stop.
 
     Args:
-        namespaces: The network namespace of each rank; none for this machine's own.
         environment: torchrun's variables.
         commands: Receives ``(function, arguments)``, None to stop; sends ("ready", None), then for each function
             ("done", what it returned) or ("failed", sentence).
@@ -166,9 +162,6 @@ def serve_functions(namespaces: Sequence[str], environment: Mapping[str, str], c
         assert place is not None, "two ranks or more"
         try:
             with Job(place) as job:
-                if namespaces:
-                    _enter(namespaces[place.rank])
-                    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
                 group = job.group("cpu")
                 commands.send(("ready", None))
                 while (command := commands.recv()) is not None:
@@ -182,10 +175,3 @@ def serve_functions(namespaces: Sequence[str], environment: Mapping[str, str], c
             commands.send(("unusable", str(error)))
         except (KeyboardInterrupt, EOFError, BrokenPipeError):
             pass  # told to stop, or whoever asked is gone
-
-
-def _enter(namespace: str) -> None:
-    """Move this thread, and those that it starts from now on, into a network namespace."""
-    with open(f"/run/netns/{namespace}", "rb") as file:
-        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET) != 0:
-            raise PlesioError(f"cannot enter {namespace}: {os.strerror(ctypes.get_errno())}")

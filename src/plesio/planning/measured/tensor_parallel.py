@@ -20,7 +20,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from plesio.bench.namespaces import why_no_namespaces
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_seconds
@@ -30,6 +29,7 @@ from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, 
 from plesio.planning.studies.measured import Measured
 from plesio.runtime.transport.tcp_traffic import TcpTraffic
 from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.testbed.namespaces import why_no_namespaces
 
 __all__ = ["all_reduce_times", "computing_times", "cut_times", "measure", "measure_cuts"]
 

@@ -23,7 +23,7 @@ __all__ = ["MAX_LOSS_POINTS", "Ledger", "LedgerState", "World"]
 MAX_LOSS_POINTS = 300
 MOST_OPEN = 16_384
 """Collectives that not all who met have reported; of a worker that is lost there may never come more."""
-World = Literal["process", "virtual"]
+World = Literal["process", "virtual", "testbed"]
 
 
 class LedgerState(msgspec.Struct, kw_only=True):

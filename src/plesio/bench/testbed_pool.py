@@ -1,0 +1,125 @@
+"""The workers of a comparison on hosts of their own: real processes, in the network namespaces of a testbed."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from plesio.bench.recipe import Recipe
+from plesio.bench.trainer import Assignment
+from plesio.bench.worker_pool import PoolRun, WorkerPool
+from plesio.core.errors import ConfigError
+from plesio.cost.cluster import Cluster
+from plesio.cost.link_changes import LinkChange
+from plesio.protocol.figures import RunFigures
+from plesio.testbed.testbed import Testbed
+
+__all__ = ["TestbedPool", "check_for_testbed"]
+
+
+def check_for_testbed(recipe: Recipe) -> Cluster:
+    """The recipe's cluster, if a testbed can be all that the recipe says.
+
+    Raises:
+        ConfigError: It has no cluster, or what befalls it only the virtual world can do.
+    """
+    cluster = recipe.workers.cluster
+    if cluster is None:
+        raise ConfigError("a testbed needs a cluster: add --cluster 4x1gbe, or cluster = ... under [workers]")
+    if any(fault.kind == "join" for fault in recipe.workers.faults) or recipe.workers.failures is not None:
+        raise ConfigError("workers that join or fail by chance are for the virtual world: --world virtual")
+    if any(change.link == "local" or change.latency_s is not None for change in cluster.changes if change.at_s > 0):
+        raise ConfigError(
+            f"cluster {cluster.name}: a testbed changes the bandwidth of nic and uplink while a run goes on, and no "
+            "latency; use --world virtual"
+        )
+    return cluster
+
+
+class TestbedPool:
+    """Makes the recipe's hosts, and starts its workers there.
+
+    Whatever the recipe plans for a moment of the run happens then: a worker that is lost is killed, and a link that
+    changes is changed until the run is over.
+
+    Args:
+        recipe: What they train.
+
+    Raises:
+        ConfigError: The recipe's task cannot be trained, or there can be no such hosts here.
+        PlesioError: They cannot be made.
+
+    Attributes:
+        testbed: The hosts.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._cluster = check_for_testbed(recipe)
+        self.testbed = Testbed.of(self._cluster, num_workers=recipe.workers.count)
+        try:
+            self._workers = WorkerPool(recipe, site=self.testbed.site)
+        except BaseException:
+            self.testbed.close()
+            raise
+        self.samples_per_epoch = self._workers.samples_per_epoch
+
+    @property
+    def usable(self) -> bool:
+        """False when a worker was lost or failed; a new pool is needed then."""
+        return self._workers.usable
+
+    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> PoolRun:
+        """Do one run with all workers; ``on_figures`` is called a few times a second."""
+        with self._plan() as begin:
+
+            def on_begun(figures: RunFigures) -> None:
+                begin(figures.elapsed_s)
+                on_figures(figures)
+
+            return self._workers.run(assignment, on_figures=on_begun)
+
+    @contextmanager
+    def _plan(self) -> Iterator[Callable[[float], None]]:
+        """What is planned happens at its time, once it is known how long the run has gone on."""
+        planned: list[tuple[float, Callable[[], None]]] = [
+            (fault.at, lambda rank=fault.worker: self._workers.kill(rank))  # type: ignore[misc]
+            for fault in self._recipe.workers.faults
+        ]
+        changes = [change for change in self._cluster.changes if change.at_s > 0]
+        planned += [(change.at_s, lambda change=change: self._change(change)) for change in changes]  # type: ignore[misc]
+        timers: list[threading.Timer] = []
+
+        def begin(elapsed_s: float) -> None:
+            if not timers:
+                timers.extend(threading.Timer(max(0.0, at_s - elapsed_s), happen) for at_s, happen in planned)
+                for timer in timers:
+                    timer.start()
+
+        try:
+            yield begin
+        finally:
+            for timer in timers:
+                timer.cancel()
+                timer.join()
+            for change in changes:
+                self._change(change, back=True)
+
+    def _change(self, change: LinkChange, *, back: bool = False) -> None:
+        """Change links, or give them back what they have at the beginning."""
+        network = self.testbed.network
+        wires = network.nics if change.link == "nic" else network.uplinks
+        for number, wire in enumerate(wires):
+            if change.befalls(change.link, number):
+                assert change.bytes_per_s is not None, "checked"
+                network.set_rate(wire, wire.link.bytes_per_s if back else change.bytes_per_s)
+
+    def rate_of(self, host: int) -> float:
+        """Bandwidth of a host's interface now, in bytes/s."""
+        return self.testbed.network.rate(self.testbed.network.nics[host])
+
+    def close(self) -> None:
+        """Stop the workers, and remove the hosts."""
+        try:
+            self._workers.close()
+        finally:
+            self.testbed.close()

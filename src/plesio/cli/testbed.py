@@ -1,0 +1,201 @@
+"""`plesio testbed`: the hosts of a cluster, made on this machine, for scripts that run there."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plesio.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from plesio.testbed.testbed import TestbedRecord
+
+__all__ = ["EXAMPLES", "app"]
+
+EXAMPLES = """\b
+Examples:
+  plesio testbed run train.py --cluster 4x1gbe
+  plesio testbed up 2-racks --name racks
+  plesio testbed run train.py --on racks
+  plesio testbed status
+  plesio testbed clean racks
+\b
+A recipe runs there with plesio compare --world testbed. Needs root, and Debian's iproute2."""
+
+app = typer.Typer(
+    name="testbed",
+    help="Make the hosts of a cluster on this machine, and run scripts on them.",
+    epilog=EXAMPLES,
+    rich_markup_mode=None,
+)
+
+Cores = Annotated[
+    float | None,
+    typer.Option("--cores-per-host", metavar="N", help="Cores of this machine that a host may use, parts of one too."),
+]
+Jitter = Annotated[
+    str, typer.Option("--jitter", metavar="TIME", help="Standard deviation of the latency of links that have one.")
+]
+
+
+@app.command("up", epilog="\b\nExamples:\n  plesio testbed up 4x1gbe\n  plesio testbed up mine.toml --name mine")
+def up(
+    cluster: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A cluster, or a file that describes one.")],
+    name: Annotated[str | None, typer.Option("--name", help="What to call it; else as the cluster is called.")] = None,
+    cores_per_host: Cores = None,
+    jitter: Jitter = "0 s",
+) -> None:
+    """Make a testbed that stays until `clean`.
+
+    Every host is a network namespace, every rack a bridge; links have the bandwidth and latency of the cluster.
+    """
+    from plesio.core.units import parse_seconds
+    from plesio.cost.cluster import parse_cluster
+    from plesio.testbed.held import Wish, hold
+
+    found = parse_cluster(cluster)  # said before a process is started
+    wish = Wish(
+        name=name or found.name,
+        cluster=str(Path(cluster).resolve()) if cluster.endswith(".toml") else cluster,
+        cores_per_host=_checked(cores_per_host),
+        jitter_s=parse_seconds(jitter),
+    )
+    record = hold(wish)
+    print(f"{record.name}: {len(record.hosts)} hosts")
+    for number, host in enumerate(record.hosts):
+        print(f"  host {number}  rack {host.rack}  {host.address:<12}  ip netns exec {host.namespace} ...")
+
+
+@app.command(
+    "run",
+    context_settings={"allow_interspersed_args": False},
+    epilog="\b\nExamples:\n  plesio testbed run --cluster 4x1gbe train.py --epochs 3\n"
+    "  plesio testbed run --on racks --workers 4 train.py",
+)
+def run(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The Python file.", show_default=False)],
+    args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME|FILE", help="Whose hosts to make, until the script ends.")
+    ] = None,
+    on: Annotated[str | None, typer.Option("--on", metavar="NAME", help="A testbed that is there (`up`).")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-n", metavar="N", help="Workers. [default: all there is room for]")
+    ] = None,
+    cores_per_host: Cores = None,
+    jitter: Jitter = "0 s",
+) -> int:
+    """Run a training script with a worker on each host.
+
+    As `plesio run` does it, with torchrun's variables; the job's key-value store is on host 0.
+    """
+    from plesio.core.units import parse_seconds
+    from plesio.cost.cluster import parse_cluster
+    from plesio.testbed.held import named
+    from plesio.testbed.testbed import QUIET, HostsOf, Testbed
+
+    os.environ.update(QUIET)
+    from plesio.runtime.launcher import launch
+
+    if (cluster is None) == (on is None):
+        raise ConfigError("where to run? write --cluster NAME, or --on NAME of a testbed that is there")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"--workers {workers}: write 1 or more")
+    if not script.is_file():
+        raise ConfigError(f"there is no script {script}")
+    if cluster is not None:
+        with Testbed.of(
+            parse_cluster(cluster),
+            num_workers=workers,
+            cores_per_host=_checked(cores_per_host),
+            jitter_s=parse_seconds(jitter),
+        ) as testbed:
+            number = workers or testbed.record.num_slots
+            return launch(script, args or [], num_workers=number, site=testbed.site)
+    record = named(on or "")
+    if workers is not None and workers > record.num_slots:
+        raise ConfigError(f"--workers {workers}: testbed {record.name} has room for {record.num_slots}")
+    return launch(script, args or [], num_workers=workers or record.num_slots, site=HostsOf(record=record))
+
+
+@app.command("status", epilog="\b\nExamples:\n  plesio testbed status\n  plesio testbed status --json testbeds.json")
+def status(
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Where all values go.")] = None,
+) -> None:
+    """List the testbeds that are there, and what has gone through their hosts' interfaces."""
+    from plesio.testbed.held import held
+
+    records = held()
+    if json_file is not None:
+        json_file.write_text(json.dumps([_values(record) for record in records], indent=1) + "\n", encoding="utf-8")
+    if not records:
+        print("no testbeds")
+    for record in records:
+        _show(record)
+
+
+@app.command("clean", epilog="\b\nExamples:\n  plesio testbed clean\n  plesio testbed clean racks")
+def clean(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One that is held; else only leftovers.", show_default=False)
+    ] = None,
+) -> None:
+    """Remove a testbed, or what testbeds have left that nobody holds any more."""
+    from plesio.testbed.held import let_go, named, remove_leftovers
+
+    if name is not None:
+        let_go(named(name))
+        print(f"removed {name}")
+    left = remove_leftovers()
+    if left:
+        print(f"removed leftovers: {', '.join(left)}")
+    elif name is None:
+        print("nothing is left over")
+
+
+def _checked(cores_per_host: float | None) -> float | None:
+    if cores_per_host is not None and not cores_per_host >= 0.05:
+        raise ConfigError(f"--cores-per-host {cores_per_host:g}: write 0.05 or more")
+    return cores_per_host
+
+
+def _values(record: "TestbedRecord") -> dict[str, object]:
+    traffic = [host.traffic() for host in record.hosts]
+    return {
+        "name": record.name,
+        "cluster": record.cluster,
+        "owner_pid": record.owner_pid,
+        "created_unix_s": record.created_unix_s,
+        "hosts": [
+            {
+                "namespace": host.namespace,
+                "address": host.address,
+                "rack": host.rack,
+                "sent_bytes": sent.sent,
+                "received_bytes": sent.received,
+            }
+            for host, sent in zip(record.hosts, traffic, strict=True)
+        ],
+    }
+
+
+def _show(record: "TestbedRecord") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from plesio.cli.compare import PLAIN_WIDTH
+    from plesio.core.units import format_bytes, format_seconds
+
+    since = format_seconds(time.time() - record.created_unix_s)
+    table = Table("host", "rack", "address", "sent", "received", "namespace", title_justify="left", box=None)
+    for number, host in enumerate(record.hosts):
+        traffic = host.traffic()
+        row = (format_bytes(traffic.sent), format_bytes(traffic.received), host.namespace)
+        table.add_row(str(number), str(host.rack), host.address, *row)
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    console.print(f"{record.name}: cluster {record.cluster}, held by process {record.owner_pid} for {since}")
+    console.print(table)

@@ -1,0 +1,109 @@
+"""What a host of the testbed may use of this machine: cores and memory, by control groups of either version.
+
+Version 1 has a tree for each controller, version 2 one for all. A group takes a process and all that it starts later.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from plesio.core.errors import PlesioError
+
+__all__ = ["ControlGroup", "group_names", "remove_groups", "why_no_groups"]
+
+_ROOT = Path("/sys/fs/cgroup")
+_PERIOD_US = 10_000
+"""Over which a host's share of the cores holds; the kernel's own 100 ms would let steps come in lumps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlGroup:
+    """One host's.
+
+    Attributes:
+        name: Of its folders.
+        cores: Cores that its processes may use, as one number; None for all.
+        memory_bytes: Memory that they may use; None for all.
+    """
+
+    name: str
+    cores: float | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where the processes are listed."""
+        if _is_unified():
+            return (_ROOT / self.name,) if self._limits else ()
+        return tuple(_ROOT / controller / self.name for controller in self._limits)
+
+    @property
+    def _limits(self) -> dict[str, dict[str, str]]:
+        """What to write into which file, by controller."""
+        limits: dict[str, dict[str, str]] = {}
+        if self.cores is not None:
+            quota_us = max(1000, round(self.cores * _PERIOD_US))
+            if _is_unified():
+                limits["cpu"] = {"cpu.max": f"{quota_us} {_PERIOD_US}"}
+            else:
+                limits["cpu"] = {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(quota_us)}
+        if self.memory_bytes is not None:
+            file = "memory.max" if _is_unified() else "memory.limit_in_bytes"
+            limits["memory"] = {file: str(self.memory_bytes)}
+        return limits
+
+    def make(self) -> None:
+        """Have it there.
+
+        Raises:
+            PlesioError: The kernel refuses; why.
+        """
+        try:
+            if _is_unified() and self._limits:
+                wanted = " ".join(f"+{controller}" for controller in self._limits)
+                (_ROOT / "cgroup.subtree_control").write_text(wanted)
+            for controller, files in self._limits.items():
+                folder = _ROOT / self.name if _is_unified() else _ROOT / controller / self.name
+                folder.mkdir(exist_ok=True)
+                for file, text in files.items():
+                    (folder / file).write_text(text)
+        except OSError as error:
+            raise PlesioError(f"cannot limit what a test host uses: {error.filename}: {error.strerror}") from None
+
+    def enter(self) -> None:
+        """Have this process in it, and all that it starts from now on."""
+        for folder in self.folders:
+            (folder / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def _is_unified() -> bool:
+    return (_ROOT / "cgroup.controllers").exists()
+
+
+def why_no_groups() -> str | None:
+    """What keeps this process from making groups, in words; None if nothing does."""
+    needed = [_ROOT] if _is_unified() else [_ROOT / "cpu", _ROOT / "memory"]
+    for folder in needed:
+        if not os.access(folder, os.W_OK):
+            return f"{folder} cannot be written to: cores and memory of hosts cannot be limited"
+    return None
+
+
+def _groups(prefix: str) -> Iterator[Path]:
+    roots = [_ROOT] if _is_unified() else [_ROOT / "cpu", _ROOT / "memory"]
+    for root in roots:
+        yield from root.glob(f"{prefix}*")
+
+
+def group_names(prefix: str) -> set[str]:
+    """The names of groups that begin so."""
+    return {folder.name for folder in _groups(prefix)}
+
+
+def remove_groups(prefix: str) -> None:
+    """Remove the groups whose names begin so and which nobody is in any more."""
+    for folder in _groups(prefix):
+        with contextlib.suppress(OSError):  # somebody is in it, or it has gone by itself
+            folder.rmdir()

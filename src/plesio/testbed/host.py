@@ -1,0 +1,73 @@
+"""One host of a testbed, as a process knows it that has nothing else of the testbed."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from plesio.testbed.namespaces import enter_namespace, in_namespace
+
+__all__ = ["INTERFACE", "Host", "Traffic"]
+
+INTERFACE = "nic"
+"""A host's interface, in its namespace."""
+HEADER_BYTES = 66
+"""Of a packet of TCP: Ethernet 14, IPv4 20, TCP with its timestamps 32."""
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """What has gone through an interface.
+
+    Attributes:
+        sent: Bytes, with the headers of packets.
+        received: Bytes, with the headers of packets.
+        sent_packets: Packets; what the interface was given in one piece counts once.
+    """
+
+    sent: int
+    received: int
+    sent_packets: int
+
+    @property
+    def sent_payload(self) -> int:
+        """Bytes without headers, if all was TCP."""
+        return self.sent - HEADER_BYTES * self.sent_packets
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """One host.
+
+    Attributes:
+        namespace: Its network namespace.
+        address: Its address; the hosts of all racks reach each other.
+        rack: Number of its rack.
+        groups: Folders of its control groups.
+    """
+
+    namespace: str
+    address: str
+    rack: int
+    groups: tuple[str, ...] = ()
+
+    def enter(self) -> None:
+        """Have this process on the host, and all that it starts from now on."""
+        for folder in self.groups:
+            (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
+        enter_namespace(self.namespace)
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The command line that runs ``argv`` on this host."""
+        on_host = ["ip", "netns", "exec", self.namespace, *argv]
+        if not self.groups:
+            return on_host
+        script = f'for folder in {" ".join(self.groups)}; do echo $$ > $folder/cgroup.procs; done; exec "$@"'
+        return ["sh", "-c", script, "plesio", *on_host]
+
+    def traffic(self) -> Traffic:
+        """What has gone through its interface since it was made."""
+        with in_namespace(self.namespace), open("/proc/thread-self/net/dev", encoding="ascii") as file:
+            line = next(line for line in file if line.strip().startswith(f"{INTERFACE}:"))
+        fields = line.replace(":", " ").split()
+        received, sent, sent_packets = (int(fields[place]) for place in (1, 9, 10))
+        return Traffic(sent=sent, received=received, sent_packets=sent_packets)

@@ -1,0 +1,103 @@
+"""A comparison on hosts of their own: real workers, whose bytes go over interfaces, and what is planned happens."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plesio.bench.recipe import Recipe, make_recipe
+from plesio.bench.testbed_pool import TestbedPool, check_for_testbed
+from plesio.bench.trainer import Assignment
+from plesio.core.errors import ConfigError
+from plesio.core.results import RunResult
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
+from plesio.cost.link_changes import LinkChange
+from plesio.protocol.figures import RunFigures
+from plesio.testbed.namespaces import why_no_namespaces
+
+NO_NAMESPACES = why_no_namespaces()
+needs_namespaces = pytest.mark.skipif(NO_NAMESPACES is not None, reason=str(NO_NAMESPACES))
+
+
+def hosts(*, bytes_per_s: float = 125e6, changes: tuple[LinkChange, ...] = ()) -> Cluster:
+    nic = Link(latency_s=0.0, bytes_per_s=bytes_per_s)
+    return Cluster(name="two", hosts=2, workers_per_host=1, cores_per_host=1, nic=nic, changes=changes)
+
+
+def recipe(cluster: Cluster | None, *, samples: int = 1280, **workers: Any) -> Recipe:
+    return make_recipe(
+        {
+            "task": {"name": "digits", "batch_size": 32},
+            "run": {"policies": ["bsp"], "samples": samples},
+            "workers": {"count": 2, "cluster": cluster, **workers},
+        },
+        folder=Path(),
+        where="test",
+    )
+
+
+def ignore(figures: RunFigures) -> None:
+    pass
+
+
+@needs_namespaces
+def test_bytes_of_interfaces_are_those_of_the_books(tmp_path: Path):
+    pool = TestbedPool(recipe(hosts()))
+    try:
+        before = [host.traffic() for host in pool.testbed.hosts]
+        for policy in ("bsp", "asp"):
+            done = pool.run(Assignment(policy=policy, seed=0, folder=tmp_path / policy), on_figures=ignore)
+            assert done.problems == {}
+            assert done.result is not None
+            result = RunResult.from_json(done.result)
+            after = [host.traffic() for host in pool.testbed.hosts]
+            sent = sum(b.sent_payload - a.sent_payload for a, b in zip(before, after, strict=True))
+            assert result.bytes_sent["tcp" if policy == "asp" else "collective"] == pytest.approx(sent, rel=0.03)
+            before = after
+    finally:
+        pool.close()
+
+
+@needs_namespaces
+def test_a_worker_is_lost_when_the_recipe_says_so_and_a_slow_link_is_slow_from_then_on(tmp_path: Path):
+    slower = LinkChange(at_s=0.5, link="nic", bytes_per_s=2e6)
+    fault = {"at": "1.5 s", "kind": "lose", "worker": 1}
+    plan = recipe(
+        hosts(changes=(slower,)),
+        samples=6400,
+        step_time={"kind": "constant", "mean": "20 ms"},
+        faults=[fault],
+    )
+    rates: list[float] = []
+    pool = TestbedPool(plan)
+
+    def on_figures(figures: RunFigures) -> None:
+        rates.append(pool.rate_of(0))
+
+    try:
+        done = pool.run(Assignment(policy="asp", seed=0, folder=tmp_path), on_figures=on_figures)
+        rates.append(pool.rate_of(0))
+        assert not pool.usable
+    finally:
+        pool.close()
+    assert list(done.problems) == [1]
+    assert done.result is not None
+    result = RunResult.from_json(done.result)
+    assert (result.status, result.lost_workers, result.samples) == ("finished", (1,), 6400)
+    assert 2e6 in rates  # while the run went on
+    assert (rates[0], rates[-1]) == (125e6, 125e6)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "workers", "message"),
+    [
+        (None, {}, "a testbed needs a cluster"),
+        (hosts(changes=(LinkChange(at_s=1.0, link="nic", latency_s=0.1),)), {}, "and no latency"),
+        (hosts(changes=(LinkChange(at_s=1.0, link="local", bytes_per_s=1e6),)), {}, "of nic and uplink"),
+        (hosts(), {"failures": {"mtbf": "5 s"}}, "for the virtual world"),
+    ],
+)
+def test_what_only_the_virtual_world_does_is_refused(cluster: Cluster | None, workers: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        check_for_testbed(recipe(cluster, **workers))
