@@ -61,11 +61,11 @@ def test_bytes_of_interfaces_are_those_of_the_books(tmp_path: Path):
 
 @needs_namespaces
 def test_a_worker_is_lost_when_the_recipe_says_so_and_a_slow_link_is_slow_from_then_on(tmp_path: Path):
-    slower = LinkChange(at_s=0.5, link="nic", bytes_per_s=2e6)
+    slower = LinkChange(at_s=0.5, link="nic", bytes_per_s=4e6)
     fault = {"at": "1.5 s", "kind": "lose", "worker": 1}
     plan = recipe(
         hosts(changes=(slower,)),
-        samples=6400,
+        samples=2560,
         step_time={"kind": "constant", "mean": "20 ms"},
         faults=[fault],
     )
@@ -84,8 +84,8 @@ def test_a_worker_is_lost_when_the_recipe_says_so_and_a_slow_link_is_slow_from_t
     assert list(done.problems) == [1]
     assert done.result is not None
     result = RunResult.from_json(done.result)
-    assert (result.status, result.lost_workers, result.samples) == ("finished", (1,), 6400)
-    assert 2e6 in rates  # while the run went on
+    assert (result.status, result.lost_workers, result.samples) == ("finished", (1,), 2560)
+    assert 4e6 in rates  # while the run went on
     assert (rates[0], rates[-1]) == (125e6, 125e6)
 
 

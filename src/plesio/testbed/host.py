@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from plesio.core.errors import PlesioError
 from plesio.testbed.namespaces import enter_namespace, in_namespace
 
 __all__ = ["INTERFACE", "Host", "Traffic"]
@@ -65,9 +66,15 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         return ["sh", "-c", script, "plesio", *on_host]
 
     def traffic(self) -> Traffic:
-        """What has gone through its interface since it was made."""
+        """What has gone through its interface since it was made.
+
+        Raises:
+            PlesioError: It is gone.
+        """
         with in_namespace(self.namespace), open("/proc/thread-self/net/dev", encoding="ascii") as file:
-            line = next(line for line in file if line.strip().startswith(f"{INTERFACE}:"))
+            line = next((line for line in file if line.strip().startswith(f"{INTERFACE}:")), None)
+        if line is None:
+            raise PlesioError(f"{self.namespace} has no interface {INTERFACE}: its testbed is being removed")
         fields = line.replace(":", " ").split()
         received, sent, sent_packets = (int(fields[place]) for place in (1, 9, 10))
         return Traffic(sent=sent, received=received, sent_packets=sent_packets)

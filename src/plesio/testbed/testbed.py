@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plesio.core.errors import ConfigError
+from plesio.core.files import write_whole
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.testbed.control_groups import ControlGroup, why_no_groups
@@ -37,6 +38,7 @@ _REMOVE_S = 30.0
 _REAPER = """
 trap '' INT TERM HUP
 cat > /dev/null
+rm -f $RECORD
 for namespace in $NAMESPACES; do
     pids=$(ip netns pids $namespace 2> /dev/null) && [ -n "$pids" ] && kill -KILL $pids 2> /dev/null
 done
@@ -49,7 +51,6 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
     sleep 0.1
 done
 for namespace in $NAMESPACES; do ip netns del $namespace 2> /dev/null; done
-rm -f $RECORD
 """
 
 
@@ -177,11 +178,11 @@ class Testbed:
         self._path = FOLDER / f"{network.prefix}.json"
         self._reaper = self._start_reaper()
         try:
-            FOLDER.mkdir(exist_ok=True)
-            self._path.write_bytes(msgspec.json.encode(self.record))
             for group in groups:
                 group.make()
             network.make()
+            FOLDER.mkdir(exist_ok=True)
+            write_whole(self._path, msgspec.json.encode(self.record).decode())
         except BaseException:
             self.close()
             raise
