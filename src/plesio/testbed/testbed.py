@@ -182,7 +182,7 @@ class Testbed:
                 group.make()
             network.make()
             FOLDER.mkdir(exist_ok=True)
-            write_whole(self._path, msgspec.json.encode(self.record).decode())
+            write_whole(self._path, msgspec.json.encode(self.record))
         except BaseException:
             self.close()
             raise
