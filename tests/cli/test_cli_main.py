@@ -28,7 +28,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]):
         "tasks",
         "validate",
     ]
-    assert GROUPS == ["bound", "checkpoint", "study"]
+    assert GROUPS == ["bound", "checkpoint", "study", "testbed"]
     assert invoke(["--help"]) == 0
     with_flag = capsys.readouterr().out
     assert invoke([]) == 0

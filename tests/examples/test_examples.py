@@ -65,6 +65,7 @@ def test_digits_alone(tmp_path: Path):
     assert (result.status, result.num_workers, result.samples) == ("finished", 1, 4 * TRAIN_SAMPLES)
 
 
+@pytest.mark.slow
 def test_digits_with_two_workers(tmp_path: Path):
     policy = "ssp:4"
     launch = (sys.executable, "-m", "plesio.cli.main", "run", "--workers", "2", str(EXAMPLES / "train_digits.py"))

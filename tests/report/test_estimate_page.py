@@ -12,6 +12,7 @@ from plesio.report.estimate import render_estimate_page
 from support.browser import check_figures, launched, load, opened
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_figures_have_room_for_their_labels(tmp_path: Path):
     machines = [parse_machine("8xa100"), parse_machine("16xa100")]

@@ -100,6 +100,7 @@ def test_the_slack_figure_draws_what_was_in_force_and_what_was_allowed(network: 
     assert "so feedback allows" in lines[""].customdata[0].replace("<br>", " ")
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path, adaptive_run: MakeRun):
     path = tmp_path / "explain.html"

@@ -178,6 +178,7 @@ def test_a_explanation_is_json(explanation: Explanation):
     assert data["chapters"][1]["steps_made"] == [20, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path, explanation: Explanation):
     path = tmp_path / "explain.html"

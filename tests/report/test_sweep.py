@@ -228,6 +228,7 @@ def test_the_page_is_escaped_and_asks_for_nothing():
     assert "$" not in page
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path):
     wide = {

@@ -58,10 +58,9 @@ def outcomes(folder: Path) -> dict[int, dict[str, Any]]:
     "policy",
     [
         "bsp",
-        "local_sgd:8",
         *(
             pytest.param(policy, marks=SLOW)
-            for policy in ("delayed:2", "switch:bsp/local_sgd:4@30", "bsp,compress=fp16")
+            for policy in ("local_sgd:8", "delayed:2", "switch:bsp/local_sgd:4@30", "bsp,compress=fp16")
         ),
     ],
 )
@@ -85,7 +84,8 @@ def test_one_joins_in_the_place_of_a_killed_worker(policy: str, tmp_path: Path) 
     assert all(epochs - own[number] <= visited[number] <= epochs for number in range(NUM_SAMPLES))
 
 
-@pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:8", marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:8"])
 def test_while_one_joins_no_step_is_done_twice(policy: str, tmp_path: Path) -> None:
     train(policy, tmp_path, {"fault": "none"}, begun="started")
     found = outcomes(tmp_path)

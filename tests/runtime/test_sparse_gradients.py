@@ -275,6 +275,7 @@ REAL = [
 ADAPTIVE = ("adaptive,system.store=off", "words/momentum", {})
 
 
+@pytest.mark.slow
 def test_processes_train_as_virtual_workers_do():
     with LocalJob(2) as job:
         endings = job.run(Path(__file__), "train_on_processes", timeout_s=100, cases=[*REAL, ADAPTIVE])

@@ -41,9 +41,8 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(policy: str, tmp_path: Pat
         assert {name: one[name] for name in TO_COMPARE} == {name: other[name] for name in TO_COMPARE}
 
 
-@pytest.mark.parametrize(
-    "policy", [pytest.param("asp", marks=pytest.mark.slow), "ssp:4", pytest.param("adaptive", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["asp", "ssp:4", "adaptive"])
 def test_after_a_kill_every_sample_is_still_trained_on_once(policy: str, tmp_path: Path):
     run(3, policy=policy, folder=str(tmp_path), die_at=20, die=0, elastic=False)
     assert checkpoints(tmp_path)
