@@ -24,7 +24,7 @@ from plesio.core.files import write_whole
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.testbed.control_groups import ControlGroup, why_no_groups
-from plesio.testbed.host import Host
+from plesio.testbed.host import INTERFACE, Host
 from plesio.testbed.namespaces import in_namespace, why_no_namespaces
 from plesio.testbed.network import Network
 
@@ -110,6 +110,7 @@ class HostsOf:
         racks = {"PLESIO_RACK": str(self.entry(rank).rack)} if self.record.by_racks else {}
         return {
             **QUIET,
+            "GLOO_SOCKET_IFNAME": INTERFACE,  # its own way of choosing is by the host's name, which is the machine's
             "LOCAL_RANK": str(rank % each),
             "LOCAL_WORLD_SIZE": str(each),
             "GROUP_RANK": str(rank // each),
