@@ -28,7 +28,7 @@ A recipe runs there with plesio compare --world testbed. Needs root, and Debian'
 
 app = typer.Typer(
     name="testbed",
-    help="Make the hosts of a cluster on this machine, and run scripts on them.",
+    help="Make a cluster's hosts on this machine, to run scripts on.",
     epilog=EXAMPLES,
     rich_markup_mode=None,
 )
