@@ -54,7 +54,7 @@ def _over_decades(predictions: Sequence[Prediction]) -> bool:
 
 
 def _workload(prediction: Prediction) -> str:
-    return f"{prediction.setting['task']} {prediction.setting['step_time']}"
+    return " ".join(value for name, value in prediction.setting.items() if name != "policy")
 
 
 def _points(prediction: Prediction, colours: Mapping[str, str], shapes: Mapping[str, int]) -> Iterator[Series]:
