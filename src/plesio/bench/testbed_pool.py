@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import Assignment
@@ -81,12 +82,12 @@ class TestbedPool:
     @contextmanager
     def _plan(self) -> Iterator[Callable[[float], None]]:
         """What is planned happens at its time, once it is known how long the run has gone on."""
-        planned: list[tuple[float, Callable[[], None]]] = [
-            (fault.at, lambda rank=fault.worker: self._workers.kill(rank))  # type: ignore[misc]
-            for fault in self._recipe.workers.faults
-        ]
+        faults = self._recipe.workers.faults
         changes = [change for change in self._cluster.changes if change.at_s > 0]
-        planned += [(change.at_s, lambda change=change: self._change(change)) for change in changes]  # type: ignore[misc]
+        planned: list[tuple[float, Callable[[], None]]] = [
+            *((fault.at, partial(self._workers.kill, fault.fault().worker)) for fault in faults),
+            *((change.at_s, partial(self._change, change)) for change in changes),
+        ]
         timers: list[threading.Timer] = []
 
         def begin(elapsed_s: float) -> None:

@@ -1,7 +1,6 @@
 """`plesio compare`: one task under several policies and seeds, and what each cost and won."""
 
 import inspect
-import os
 import re
 import shutil
 import sys
@@ -15,8 +14,8 @@ import typer
 
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Calibration, Overwrite, RecipeFile, Resume, RunFolder
+from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError
-from plesio.testbed.namespaces import why_no_namespaces
 
 if TYPE_CHECKING:
     from plesio.bench.recipe import Recipe
@@ -135,14 +134,10 @@ def _compare(
 
         VirtualPool(loaded, calibration=measured)  # whatever is wrong is said before anything is removed
     if world is WorldChoice.TESTBED:
-        from plesio.testbed.testbed import QUIET
-
-        os.environ.update(QUIET)
+        prepare_for_hosts()
         from plesio.bench.testbed_pool import check_for_testbed
 
         check_for_testbed(loaded)
-        if (reason := why_no_namespaces()) is not None:
-            raise ConfigError(f"no testbed on this machine: {reason}")
     prepare_folder(out, resume=resume, overwrite=overwrite)
 
     from plesio.bench.compare import run_comparison

@@ -14,7 +14,7 @@ from plesio.core.errors import ConfigError
 if TYPE_CHECKING:
     from plesio.testbed.testbed import TestbedRecord
 
-__all__ = ["EXAMPLES", "app"]
+__all__ = ["EXAMPLES", "app", "prepare_for_hosts"]
 
 EXAMPLES = """\b
 Examples:
@@ -40,6 +40,18 @@ Cores = Annotated[
 Jitter = Annotated[
     str, typer.Option("--jitter", metavar="TIME", help="Standard deviation of the latency of links that have one.")
 ]
+
+
+def prepare_for_hosts() -> None:
+    """Make sure that there can be hosts; torch, which must be loaded after this, will not warn of their addresses.
+
+    Raises:
+        ConfigError: There cannot; what is missing.
+    """
+    from plesio.testbed.testbed import QUIET, check_machine
+
+    check_machine()
+    os.environ.update(QUIET)
 
 
 @app.command("up", epilog="\b\nExamples:\n  plesio testbed up 4x1gbe\n  plesio testbed up mine.toml --name mine")
@@ -96,10 +108,7 @@ def run(
     from plesio.core.units import parse_seconds
     from plesio.cost.cluster import parse_cluster
     from plesio.testbed.held import named
-    from plesio.testbed.testbed import QUIET, HostsOf, Testbed
-
-    os.environ.update(QUIET)
-    from plesio.runtime.launcher import launch
+    from plesio.testbed.testbed import HostsOf, Testbed
 
     if (cluster is None) == (on is None):
         raise ConfigError("where to run? write --cluster NAME, or --on NAME of a testbed that is there")
@@ -107,6 +116,9 @@ def run(
         raise ConfigError(f"--workers {workers}: write 1 or more")
     if not script.is_file():
         raise ConfigError(f"there is no script {script}")
+    prepare_for_hosts()
+    from plesio.runtime.launcher import launch
+
     if cluster is not None:
         with Testbed.of(
             parse_cluster(cluster),

@@ -1,7 +1,6 @@
 """`plesio validate`: how far predictions are from this machine's runs, or estimates from what others published."""
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plesio.cli.output_files import check_output_file
+from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.files import write_whole
-from plesio.testbed.namespaces import why_no_namespaces
-from plesio.testbed.testbed import QUIET
 
 if TYPE_CHECKING:
+    from plesio.bench.validate import Setting
     from plesio.core.predictions import Prediction
 
 __all__ = ["EXAMPLES", "validate"]
@@ -33,7 +32,8 @@ class MeasuredWorld(StrEnum):
 
 SEEDS = "0,1,2"
 POLICIES = ("bsp", "ssp:4", "asp", "local_sgd:8")
-OUTPUT_NAMES = ("calibration", "process", "testbed", "virtual", "report.html")
+PAGE = "report.html"
+OUTPUT_NAMES = ("calibration", "process", "testbed", "virtual", PAGE)
 
 EXAMPLES = """\b
 Examples:
@@ -96,23 +96,33 @@ def validate(
         if others or world is not MeasuredWorld.PROCESS:
             raise ConfigError("validate estimator does no runs; leave out all options but --json")
         return _validate_estimator(json_file)
-    from plesio.bench.validate import matrix, matrix_on_hosts, validate
-    from plesio.cli.compare import prepare_folder, split_policies, split_seeds
+    from plesio.cli.compare import prepare_folder
 
-    # whatever is wrong is said before anything is removed
-    on_testbed = world is MeasuredWorld.TESTBED
-    if on_testbed:
-        if (reason := why_no_namespaces()) is not None:
-            raise ConfigError(f"no testbed on this machine: {reason}")
-        os.environ.update(QUIET)
-    settings = (matrix_on_hosts if on_testbed else matrix)(
-        policies=POLICIES if policies is None else split_policies(policies), seeds=split_seeds(seeds)
-    )
+    settings = _settings(world, policies=policies, seeds=seeds)  # whatever is wrong is said before anything is removed
     check_output_file("--json", json_file)
     overwrite = overwrite or (out is None and not resume)
     out = out or Path("runs/validation")
     prepare_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES)
+    predictions = _measured(settings, world, out=out)
+    _show(predictions, json_file)
+    typer.echo(f"\n{out / PAGE}")
+    return 0
 
+
+def _settings(world: MeasuredWorld, *, policies: str | None, seeds: str) -> "list[Setting]":
+    """What is run."""
+    if world is MeasuredWorld.TESTBED:
+        prepare_for_hosts()
+    from plesio.bench.validate import matrix, matrix_on_hosts
+    from plesio.cli.compare import split_policies, split_seeds
+
+    make = matrix_on_hosts if world is MeasuredWorld.TESTBED else matrix
+    return make(policies=POLICIES if policies is None else split_policies(policies), seeds=split_seeds(seeds))
+
+
+def _measured(settings: "Sequence[Setting]", world: MeasuredWorld, *, out: Path) -> "Sequence[Prediction]":
+    """Do the runs, and write their page."""
+    from plesio.bench.validate import validate
     from plesio.cli.progress_display import progress_display
     from plesio.report.validation import render_validation_page
 
@@ -124,11 +134,8 @@ def validate(
             world=world.value,
             on_measured=lambda what: print(f"measured: {what}", file=sys.stderr),
         )
-    page = out / "report.html"
-    write_whole(page, render_validation_page(predictions))
-    _show(predictions, json_file)
-    typer.echo(f"\n{page}")
-    return 0
+    write_whole(out / PAGE, render_validation_page(predictions))
+    return predictions
 
 
 def _validate_estimator(json_file: Path | None) -> int:

@@ -19,8 +19,7 @@ import psutil
 from plesio.core.errors import ConfigError, PlesioError, nearest
 from plesio.cost.cluster import parse_cluster
 from plesio.testbed.control_groups import group_names, remove_groups
-from plesio.testbed.namespaces import why_no_namespaces
-from plesio.testbed.testbed import FOLDER, Testbed, TestbedRecord
+from plesio.testbed.testbed import FOLDER, Testbed, TestbedRecord, check_machine
 
 __all__ = ["Wish", "held", "hold", "let_go", "named", "remove_leftovers"]
 
@@ -75,8 +74,7 @@ def hold(wish: Wish) -> TestbedRecord:
     Raises:
         ConfigError: The name is taken, or the testbed cannot be made; why.
     """
-    if (reason := why_no_namespaces()) is not None:
-        raise ConfigError(f"no testbed on this machine: {reason}")
+    check_machine()
     if any(record.name == wish.name for record in held()):
         raise ConfigError(f'there is a testbed "{wish.name}" already; plesio testbed clean {wish.name} removes it')
     keeper = (sys.executable, "-m", "plesio.testbed.held", msgspec.json.encode(wish).decode())

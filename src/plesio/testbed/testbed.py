@@ -4,7 +4,6 @@ Nothing stays behind. A process of its own, which no signal to the others reache
 testbed has let go of it or is gone, whatever became of it; then it kills what still runs on the hosts and removes them.
 """
 
-import math
 import os
 import subprocess
 import time
@@ -28,7 +27,7 @@ from plesio.testbed.host import INTERFACE, Host
 from plesio.testbed.namespaces import in_namespace, why_no_namespaces
 from plesio.testbed.network import Network
 
-__all__ = ["FOLDER", "QUIET", "HostsOf", "Testbed", "TestbedRecord"]
+__all__ = ["FOLDER", "QUIET", "HostsOf", "Testbed", "TestbedRecord", "check_machine"]
 
 FOLDER = Path("/run/plesio-testbeds")
 """A file for each testbed that is held."""
@@ -54,6 +53,16 @@ for namespace in $NAMESPACES; do ip netns del $namespace 2> /dev/null; done
 """
 
 
+def check_machine() -> None:
+    """Make sure that there can be hosts on this machine.
+
+    Raises:
+        ConfigError: There cannot; what is missing.
+    """
+    if (reason := why_no_namespaces()) is not None:
+        raise ConfigError(f"no testbed on this machine: {reason}")
+
+
 class TestbedRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What others can know of a testbed that is held.
 
@@ -65,7 +74,6 @@ class TestbedRecord(msgspec.Struct, frozen=True, kw_only=True):
         workers_per_host: Workers that a host has room for.
         by_racks: Whether workers are told their racks.
         hosts: By number.
-        switches: Namespace of the switches.
     """
 
     name: str
@@ -75,7 +83,6 @@ class TestbedRecord(msgspec.Struct, frozen=True, kw_only=True):
     workers_per_host: int
     by_racks: bool
     hosts: tuple[Host, ...]
-    switches: str
 
     @property
     def num_slots(self) -> int:
@@ -154,8 +161,7 @@ class Testbed:
         cores_per_host: float | None = None,
         memory_bytes: int | None = None,
     ) -> None:
-        if (reason := why_no_namespaces()) is not None:
-            raise ConfigError(f"no testbed on this machine: {reason}")
+        check_machine()
         if (cores_per_host, memory_bytes) != (None, None) and (reason := why_no_groups()) is not None:
             raise ConfigError(f"no limits for the hosts of a testbed: {reason}")
         groups = [
@@ -174,7 +180,6 @@ class Testbed:
             workers_per_host=workers_per_host,
             by_racks=by_racks,
             hosts=self.hosts,
-            switches=network.switches,
         )
         self._path = FOLDER / f"{network.prefix}.json"
         self._reaper = self._start_reaper()
@@ -226,11 +231,18 @@ class Testbed:
         )
 
     @classmethod
-    def of_racks(cls, sizes: Sequence[int], *, nic_bytes_per_s: float, uplink_bytes_per_s: float = math.inf) -> Self:
-        """Racks of so many hosts, over links without latency; their workers have to find out what is a rack."""
-        nic = Link(latency_s=0.0, bytes_per_s=nic_bytes_per_s)
-        uplink = Link(latency_s=0.0, bytes_per_s=uplink_bytes_per_s)
-        return cls(Network(sizes, nics=[nic] * sum(sizes), uplinks=[uplink] * len(sizes) if len(sizes) > 1 else ()))
+    def of_racks(cls, sizes: Sequence[int], *, nic_bytes_per_s: float, uplink_bytes_per_s: float | None = None) -> Self:
+        """Racks of so many hosts, over links without latency; their workers have to find out what is a rack.
+
+        One rack has no uplink.
+        """
+        nics = [Link(latency_s=0.0, bytes_per_s=nic_bytes_per_s)] * sum(sizes)
+        if len(sizes) == 1:
+            return cls(Network(sizes, nics=nics))
+        assert uplink_bytes_per_s is not None, "racks reach each other"
+        return cls(
+            Network(sizes, nics=nics, uplinks=[Link(latency_s=0.0, bytes_per_s=uplink_bytes_per_s)] * len(sizes))
+        )
 
     @property
     def site(self) -> HostsOf:
