@@ -2,9 +2,10 @@
 
     python benchmarks/bench_testbed.py [--repeats 20] [--quick]
 
-Three tables: Gloo's all-reduce on four hosts at 1 Gbit/s beside the ideal ring's time, 2 (N - 1) / N times the bytes
-over the bandwidth; round trips of one byte beside twice the latency; megabits per second through links with latency,
-beside their bandwidth. Needs root and an idle machine.
+Four tables: Gloo's all-reduce on four hosts at 1 Gbit/s beside the ideal ring's time, 2 (N - 1) / N times the bytes
+over the bandwidth; the same over links with latency, in latencies, beside the ring's 2 (N - 1); round trips of one byte
+beside twice the latency; megabits per second through links with latency, beside their bandwidth. Needs root and an idle
+machine.
 """
 
 import argparse
@@ -21,7 +22,7 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # the hosts' addresses have no name
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.planning.measured.collectives import all_reduce_times
-from plesio.planning.measured.ranks import ranks_on_hosts, slowest_s
+from plesio.planning.measured.ranks import Ranks, ranks_on_hosts, slowest_s
 from plesio.testbed.host import Host
 from plesio.testbed.namespaces import in_namespace
 from plesio.testbed.testbed import Testbed
@@ -33,6 +34,7 @@ HELD_TO_IT, MOST_RATIO = 10_000_000, 1.08
 LATENCIES_S = (0.0, 0.5e-3, 2e-3, 5e-3, 20e-3)
 RATES = ((1e-3, 12.5e6), (1e-3, 125e6), (5e-3, 125e6), (20e-3, 125e6), (1e-3, 312.5e6), (1e-3, 1.25e9))
 STREAM_S = 3.0
+FAR_S, RANKS, FAR_SIZES = 20e-3, (2, 3, 4, 6), (64, 200_000)
 
 
 def pair_of(*, latency_s: float, bytes_per_s: float, hosts: int = 2) -> Cluster:
@@ -64,6 +66,14 @@ def all_reduces(sizes: tuple[int, ...], *, repeats: int) -> dict[int, Spread]:
             ideal_s = 2 * (NUM_HOSTS - 1) / NUM_HOSTS * size / GIGABIT
             found[size] = Spread([each_s / ideal_s for each_s in slowest_s(answers)])
     return found
+
+
+def in_latencies(num_hosts: int, sizes: tuple[int, ...], *, repeats: int) -> list[float]:
+    """Medians of all-reduces between hosts that are far from each other, by the one-way latency."""
+    cluster = pair_of(latency_s=FAR_S, bytes_per_s=GIGABIT, hosts=num_hosts)
+    with Testbed.of(cluster) as testbed, Ranks(num_hosts, site=testbed.site) as ranks:
+        answers = [ranks.run(all_reduce_times, algorithm="ring", num_bytes=one, repeats=repeats) for one in sizes]
+    return [statistics.median(slowest_s(each)) / FAR_S for each in answers]
 
 
 def round_trips(latency_s: float, *, repeats: int) -> Spread:
@@ -120,6 +130,10 @@ def main() -> None:
     reduced = all_reduces(sizes, repeats=arguments.repeats)
     rows = [[f"{size / 1e6:g} MB", spread.text(".3f")] for size, spread in reduced.items()]
     print_table("all-reduce of four hosts at 1 Gbit/s, by the ideal ring", columns=["size", "quartiles"], rows=rows)
+    far = {n: in_latencies(n, FAR_SIZES, repeats=8) for n in (RANKS[:1] if arguments.quick else RANKS)}
+    rows = [[str(n), str(2 * (n - 1)), *(f"{one:.1f}" for one in found)] for n, found in far.items()]
+    columns = ["ranks", "messages of the ring", *(f"{size:,} bytes" for size in FAR_SIZES)]
+    print_table(f"all-reduce over links of {1e3 * FAR_S:g} ms, in latencies", columns=columns, rows=rows)
     trips = {latency_s: round_trips(latency_s, repeats=10 * arguments.repeats) for latency_s in latencies_s}
     rows = [[f"{1e3 * one:g} ms", spread.text(".3f", scale=1e3) + " ms"] for one, spread in trips.items()]
     print_table("a round trip", columns=["latency", "quartiles"], rows=rows)
@@ -133,6 +147,7 @@ def main() -> None:
     print_verdict(f"all-reduces of 10 MB and more take at most {MOST_RATIO} times the ideal ring's time", met=met)
     results = {
         "all_reduce": {str(size): spread for size, spread in reduced.items()},
+        "all_reduce_in_latencies": {str(n): dict(zip(FAR_SIZES, found, strict=True)) for n, found in far.items()},
         "round_trip_s": {str(latency_s): spread for latency_s, spread in trips.items()},
         "stream_bytes_per_s": [[*one, found] for one, found in carried.items()],
     }

@@ -65,7 +65,7 @@ def test_a_worker_is_lost_when_the_recipe_says_so_and_a_slow_link_is_slow_from_t
     fault = {"at": "1.5 s", "kind": "lose", "worker": 1}
     plan = recipe(
         hosts(changes=(slower,)),
-        samples=2560,
+        samples=5120,  # about 3.5 s
         step_time={"kind": "constant", "mean": "20 ms"},
         faults=[fault],
     )
@@ -84,7 +84,7 @@ def test_a_worker_is_lost_when_the_recipe_says_so_and_a_slow_link_is_slow_from_t
     assert list(done.problems) == [1]
     assert done.result is not None
     result = RunResult.from_json(done.result)
-    assert (result.status, result.lost_workers, result.samples) == ("finished", (1,), 2560)
+    assert (result.status, result.lost_workers, result.samples) == ("finished", (1,), 5120)
     assert 4e6 in rates  # while the run went on
     assert (rates[0], rates[-1]) == (125e6, 125e6)
 
