@@ -9,6 +9,9 @@ itself, as in `plesio.cost.cluster`. A bucket holds what its link carries in a m
 once after a pause is little. The bridges are in a namespace of their own: nothing is changed in the one this process is
 in.
 
+Connections between hosts are controlled by CUBIC, Linux's own, whatever this machine has set for itself: BBR, for one,
+spreads a message of 40 kB over a whole latency if nothing larger went before.
+
 A link is a veth pair, whose latency is the machine's, a few hundredths of a millisecond. Where a link has
 `LEAST_LATENCY_S` or more, or jitter, it is charged on the way out: by the kernel's netem where there is one, and else
 by a delay line (`plesio.testbed.delay_line`). All hosts share the machine's cores.
@@ -31,6 +34,9 @@ __all__ = ["LEAST_LATENCY_S", "Network", "Wire"]
 
 LEAST_LATENCY_S = 0.2e-3
 """Less is the machine's own."""
+SUBNET = "10.77.0.0/16"
+"""Of all hosts."""
+CONGESTION_CONTROL = "cubic"
 BUCKET_S = 1e-3
 FEWEST_BUCKET_BYTES = 16_384
 QUEUE_S = 0.02
@@ -146,6 +152,9 @@ class Network:
             if self._netem and wire.delayed:
                 wire.delay(jitter_s=self._jitter_s)
             self.set_rate(wire, wire.link.bytes_per_s, verb="add")
+        for host in self.hosts:
+            way = (SUBNET, "dev", INTERFACE, "src", host.address, "congctl", CONGESTION_CONTROL)
+            run_command("ip", "-n", host.namespace, "route", "replace", *way, "proto", "kernel", "scope", "link")
 
     def set_rate(self, wire: Wire, bytes_per_s: float, *, verb: str = "change") -> None:
         """Change the bandwidth of one of the links, in both directions."""
