@@ -115,6 +115,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path):
         ("racks = 2", "racks = 0", "racks is 0; write 1 or more"),
         ('"16 GiB"', '"0 B"', "memory is 0 bytes; write more than 0"),
         ('"16 GiB"', "16", r'memory: 16 has no unit; write it as in "80 GiB"'),
+        ('"some core"', '"some core"\ncollectives = "mpi"', 'collectives = "mpi"; write "nccl" or "gloo"'),
         ('"some core"', "1", "device: 1 is not a text; write it in quotes"),
         ('"50 us"', '"-50 us"', r"\[nic\]: latency: .* is negative"),
         ('"50 us"', "50", r'\[nic\]: latency: 50 has no unit; write it as in "50 us"'),

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +75,14 @@ def test_workers_of_a_host_share_a_link_that_is_shared():
     assert all_reduce_on(cluster, range(4), 4.0) == pytest.approx(6 * 1 / (8 / 4))  # four messages a round
     alone = Link(latency_s=0.0, bytes_per_s=8.0, shared=False)
     assert all_reduce_on(cluster_of(1, workers=4, local=alone), range(4), 4.0) == pytest.approx(6 * 1 / 8)
+
+
+def test_with_gloo_a_message_takes_the_latency_twice():
+    cluster = cluster_of(4)
+    gloo = replace(cluster, collectives="gloo")
+    for num_bytes in (0.0, 4e6):
+        more_s = all_reduce_on(gloo, range(4), num_bytes) - all_reduce_on(cluster, range(4), num_bytes)
+        assert more_s == pytest.approx(6 * cluster.nic.latency_s)
 
 
 def test_a_ring_crosses_an_uplink_once_and_halving_doubling_with_everybody():

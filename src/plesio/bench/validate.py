@@ -147,6 +147,7 @@ def _four_hosts(bandwidth: str, latency: str) -> Cluster:
     text = f"""
 name = "{bandwidth}, {latency}"
 hosts = {NUM_WORKERS}
+collectives = "gloo"
 [nic]
 bandwidth = "{bandwidth}"
 latency = "{latency}"

@@ -57,6 +57,7 @@ _CLUSTER: Keys = {
     "cores_per_host": ("cores_per_host", _whole),
     "racks": ("racks", _whole),
     "device": ("device", _text),
+    "collectives": ("collectives", _text),
     "memory": ("memory_bytes", _quantity(parse_bytes, example="80 GiB")),
 }
 _LINK: Keys = {

@@ -2,9 +2,9 @@
 
 The formulas of `plesio.cost.all_reduce` need one latency and one bandwidth. A cluster has several, and ranks that share
 them. So each algorithm is written as *rounds*, sets of equal messages sent at the same time. A round takes as long as
-its slowest message: the latencies on its path, and its bytes over the least bandwidth it gets on it, where the messages
-of a round that meet on a shared link share it equally. On a cluster of equal links that nobody shares it is the
-formula, exactly.
+its slowest message: the latencies on its path (twice with Gloo, `Cluster.message_latencies`), and its bytes over the
+least bandwidth it gets on it, where the messages of a round that meet on a shared link share it equally. On a cluster
+of equal links that nobody shares it is the formula, exactly.
 
 A round ends for all ranks at once: one slow link in a ring is waited for in every round. Real ranks overlap a little,
 so this is an upper bound. The double tree is missing, as it is no sequence of rounds of equal messages.
@@ -159,7 +159,7 @@ def _round_s(
     users = _users([(round_, hosts)], cluster)
     users.update(meets)
     return max(
-        sum(link.latency_s for link in path)
+        cluster.message_latencies * sum(link.latency_s for link in path)
         + round_.num_bytes * max(max(users[link.name], 1) / link.bytes_per_s for link in path)
         for path in (cluster.path(*pair) for pair in ends)
     )

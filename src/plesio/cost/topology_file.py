@@ -65,6 +65,7 @@ def cluster_text(plan: Plan, *, name: str = "probed") -> str:
         f"hosts = {topology.matrix.num_hosts}",
         f"racks = {topology.num_racks}",
         "workers_per_host = 1",
+        'collectives = "gloo"  # what measured it',
         "",
         "[nic]",
         f'latency = "{inside_s * 1e6:.4g} us"',
