@@ -72,11 +72,6 @@ class ControlGroup:
         except OSError as error:
             raise PlesioError(f"cannot limit what a test host uses: {error.filename}: {error.strerror}") from None
 
-    def enter(self) -> None:
-        """Have this process in it, and all that it starts from now on."""
-        for folder in self.folders:
-            (folder / "cgroup.procs").write_text(str(os.getpid()))
-
 
 def _is_unified() -> bool:
     return (_ROOT / "cgroup.controllers").exists()
