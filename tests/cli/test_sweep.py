@@ -9,6 +9,8 @@ from plesio.bench.recipe import Recipe
 from plesio.bench.sweep import check_sweep, describe_network
 from plesio.cli.main import invoke
 from plesio.core.results import RunResult, read_results
+from plesio.testbed.namespaces import why_no_namespaces
+from plesio.testbed.testbed import QUIET
 
 RECIPE = """
 task = { name = "quadratic", options = { dimension = 8, num_samples = 256 } }
@@ -49,6 +51,25 @@ def test_a_sweep_prints_tables_and_an_answer_and_is_resumed(
     (out / "note.txt").write_text("mine")
     assert invoke([*line, "--bandwidths", "1 Gbit/s", "--overwrite"]) == 0
     assert sorted(path.name for path in out.iterdir()) == ["1-Gbit-s", "note.txt", "report.html"]
+
+
+NO_NAMESPACES = why_no_namespaces()
+
+
+@pytest.mark.skipif(NO_NAMESPACES is not None, reason=str(NO_NAMESPACES))
+def test_a_sweep_on_a_testbed_has_hosts_of_each_bandwidth(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in QUIET.items():
+        monkeypatch.setenv(name, value)
+    out = tmp_path / "out"
+    line = ["sweep", str(recipe), "--out", str(out), "--world", "testbed", "--bandwidths", "100 Mbit/s, 1 Gbit/s"]
+    assert invoke(line) == 0
+    assert "Median time to suboptimality 20" in capsys.readouterr().out
+    assert "2 workers in the testbed world" in (out / "report.html").read_text(encoding="utf-8")
+    for folder in ("100-Mbit-s", "1-Gbit-s"):
+        [run] = read_results(out / folder / "results.json")
+        assert (run.world, run.status, run.samples) == ("testbed", "finished", 384)
 
 
 class Stub:
@@ -155,6 +176,7 @@ def test_a_page_that_cannot_be_written_is_one_line_and_status_2(
         ("--cluster laptop", "the 2 workers fill one host of cluster laptop"),
         ("--cluster 4x1gbee", 'unknown cluster "4x1gbee"; did you mean "4x1gbe"?'),
         ("--calibration none.json", "none.json"),
+        ("--calibration none.json --world testbed", "describes the virtual world; leave out --world testbed"),
         ("--resume --overwrite", "--resume keeps what is in the folder and --overwrite removes it"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`plesio sweep`: the same comparison in the virtual world at several bandwidths of the cluster's network.
+"""`plesio sweep`: the same comparison at several bandwidths of the cluster's network, in virtual time or on a testbed.
 
 One comparison a bandwidth, in a folder of its own: whatever reads a comparison reads each of them. A bandwidth is named
 by its text with a unit ("1 Gbit/s") everywhere; `plesio.core.units.parse_bandwidth` gives its value.
@@ -13,6 +13,7 @@ from typing import Any
 from plesio.bench.compare import run_comparison
 from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
 from plesio.bench.recipe import Recipe
+from plesio.bench.testbed_pool import check_for_testbed
 from plesio.bench.trainer import recipe_task
 from plesio.bench.virtual_pool import VirtualPool
 from plesio.core.errors import ConfigError
@@ -20,6 +21,7 @@ from plesio.core.results import RunResult
 from plesio.core.units import parse_bandwidth
 from plesio.cost.calibration import Calibration
 from plesio.cost.cluster import Cluster
+from plesio.runtime.coordinator.ledger import World
 
 __all__ = ["check_sweep", "describe_network", "run_sweep", "with_bandwidth"]
 
@@ -31,6 +33,7 @@ def run_sweep(
     out: Path,
     resume: bool,
     progress: ProgressSink,
+    world: World = "virtual",
     calibration: Calibration | None = None,
 ) -> dict[str, list[RunResult]]:
     """Do the recipe's runs at each bandwidth, in a folder for each in ``out``; returns them by bandwidth.
@@ -42,13 +45,14 @@ def run_sweep(
         resume: Keep the finished runs. They are timed to the recipe's target from their evaluations, so a sweep can be
             resumed with another target.
         progress: Hears of all runs as if they were one comparison.
+        world: The virtual one, or a testbed.
         calibration: What the virtual world knows of the machine; None is a typical one.
 
     Raises:
         ConfigError: There is no network or no target, or the task cannot be trained.
         DataError: ``out`` has runs with other settings, or results that cannot be read.
     """
-    check_sweep(recipe, calibration=calibration)
+    check_sweep(recipe, world=world, calibration=calibration)
     cluster = recipe.workers.cluster
     assert cluster is not None, "checked"
     swept: dict[str, list[RunResult]] = {}
@@ -64,7 +68,7 @@ def run_sweep(
             progress=_PartOfSweep(
                 progress, bandwidth=bandwidth, before=number * per_bandwidth, total=len(bandwidths) * per_bandwidth
             ),
-            world="virtual",
+            world=world,
             calibration=calibration,
         )
     return swept
@@ -79,12 +83,12 @@ def _with_cluster(recipe: Recipe, cluster: Cluster, *, part: str, resume: bool) 
     return recipe.model_copy(update=update)
 
 
-def check_sweep(recipe: Recipe, *, calibration: Calibration | None = None) -> None:
+def check_sweep(recipe: Recipe, *, world: World = "virtual", calibration: Calibration | None = None) -> None:
     """Make sure that there is a network to give a bandwidth to, and a target to time, and that runs can begin.
 
     Raises:
-        ConfigError: There is none, the task cannot be trained, nobody says how long steps take, or the calibration is
-            of another model.
+        ConfigError: There is none, or the task cannot be trained; in the virtual world also that nobody says how long
+            steps take, or the calibration is of another model, and on a testbed what only the virtual world can do.
     """
     cluster, count = recipe.workers.cluster, recipe.workers.count
     name = next((f"{hosts}x1gbe" for hosts in (4, 16) if count <= hosts), "64x1gbe")
@@ -105,7 +109,10 @@ def check_sweep(recipe: Recipe, *, calibration: Calibration | None = None) -> No
             f"task {task.name} has no target to time; add --target X, a value of {task.metric_name} ({better} is "
             "better), or write target = X under [run] of the recipe"
         )
-    VirtualPool(recipe, calibration=calibration)
+    if world == "virtual":
+        VirtualPool(recipe, calibration=calibration)
+    else:
+        check_for_testbed(recipe)
 
 
 def with_bandwidth(cluster: Cluster, *, bytes_per_s: float) -> Cluster:

@@ -1,10 +1,11 @@
-"""`plesio sweep`: how the time to a target depends on the bound and on the bandwidth, in the virtual world."""
+"""`plesio sweep`: how the time to a target depends on bound and bandwidth, in virtual time or on a testbed."""
 
 import inspect
 import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from plesio.cli.compare import PLAIN_WIDTH, load, prepare_folder, split_policies
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Calibration, Overwrite, RecipeFile, Resume, RunFolder
+from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
 
@@ -27,6 +29,7 @@ Examples:
   plesio sweep recipes/demo.toml --out runs/sweep --cluster 4x1gbe --bounds 0,4,inf --policies bsp,local_sgd:8
   plesio sweep recipes/demo.toml --out runs/wide --cluster 2-racks --bandwidths "1 Gbit/s,25 Gbit/s" --target 0.95
   plesio sweep recipes/demo.toml --out runs/sweep --cluster 4x1gbe --bounds 0,4,inf --target 0.97 --resume
+  plesio sweep recipes/demo.toml --out runs/hosts --cluster 4x1gbe --world testbed --bandwidths "100 Mbit/s,1 Gbit/s"
 \b
 Ctrl-C keeps the runs that are finished; --resume goes on."""
 
@@ -47,10 +50,23 @@ Period = Annotated[
 Bandwidths = Annotated[
     str, typer.Option("--bandwidths", metavar="LIST", help="Bandwidths of the hosts' network interfaces, with units.")
 ]
+
+
+class SweptWorld(StrEnum):
+    """Where a sweep's runs can be."""
+
+    VIRTUAL = "virtual"
+    TESTBED = "testbed"
+
+
+World = Annotated[
+    SweptWorld, typer.Option("--world", help="virtual: in virtual time. testbed: on hosts of the cluster made here.")
+]
 SUMMARY = """Show how time to target depends on bound and bandwidth.
 
-Runs the recipe in the virtual world once for each bandwidth, policy and seed. Prints the median time to the target and
-the throughput, says which policy is best where, and writes report.html and a comparison per bandwidth.
+Runs the recipe once for each bandwidth, policy and seed, in the virtual world or on a testbed. Prints the median time
+to the target and the throughput, says which policy is best where, and writes report.html and a comparison per
+bandwidth.
 """
 
 
@@ -72,6 +88,7 @@ def sweep() -> Any:
         "bounds": (Bounds, None),
         "period": (Period, None),
         "bandwidths": (Bandwidths, DEFAULT_BANDWIDTHS),
+        "world": (World, SweptWorld.VIRTUAL),
         "calibration": (Calibration, None),
         "resume": (Resume, False),
         "overwrite": (Overwrite, False),
@@ -87,6 +104,7 @@ def _sweep(
     bounds: str | None,
     period: int | None,
     bandwidths: str,
+    world: SweptWorld,
     calibration: Path | None,
     resume: bool,
     overwrite: bool,
@@ -99,12 +117,16 @@ def _sweep(
     loaded = load(recipe, given, policies=wanted)
     if "target" in given:
         loaded = loaded.model_copy(update={"run": loaded.run.model_copy(update={"target": given["target"]})})
+    if calibration is not None and world is SweptWorld.TESTBED:
+        raise ConfigError(f"--calibration {calibration} describes the virtual world; leave out --world testbed")
     measured = None if calibration is None else calibrations.Calibration.read(calibration)
+    if world is SweptWorld.TESTBED:
+        prepare_for_hosts()
 
     from plesio.bench.sweep import check_sweep, describe_network, run_sweep
     from plesio.cli.progress_display import progress_display
 
-    check_sweep(loaded, calibration=measured)  # whatever is wrong is said before anything is removed
+    check_sweep(loaded, world=world.value, calibration=measured)  # whatever is wrong is said before anything is removed
     prepare_folder(out, resume=resume, overwrite=overwrite, names=_output_names(out))
     try:
         with progress_display() as progress:
@@ -114,6 +136,7 @@ def _sweep(
                 out=out,
                 resume=resume,
                 progress=progress,
+                world=world.value,
                 calibration=measured,
             )
     except KeyboardInterrupt:
@@ -123,6 +146,7 @@ def _sweep(
             "--policies": given.get("policies"),
             "--bandwidths": None if bandwidths == DEFAULT_BANDWIDTHS else bandwidths,
             **{f"--{name}": given.get(name) for name in ("seeds", "target", "cluster")},
+            "--world": None if world is SweptWorld.VIRTUAL else world.value,
             "--calibration": calibration,
         }
         again = _again(recipe, out, options)

@@ -239,7 +239,7 @@ def render_sweep_page(sweep: Sweep) -> str:
     """The page as one HTML document."""
     first = sweep.first
     heading = f"{first.task}: bound, bandwidth and the time to {sweep.goal}"
-    facts = f"{first.num_workers} workers in the virtual world · {seeds_text(len(first.seeds))} · {sweep.network}"
+    facts = f"{first.num_workers} workers in the {first.world} world · {seeds_text(len(first.seeds))} · {sweep.network}"
     troubles = "".join(f"<p>{prose(line)}</p>" for line in _troubles(sweep))
     sentences = "".join(f"<p>{prose(line)}</p>" for line in sweep_sentences(sweep))
     headers = ("policy", *sweep.comparisons)
