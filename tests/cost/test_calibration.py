@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,18 @@ def test_processors_that_overlap_are_waited_for_only_as_long_as_it_took():
 
 
 def test_elsewhere_everyone_has_a_core_and_links_of_the_cluster():
-    costs = calibration().costs(64, here=False)
+    costs = calibration().costs(64, where="apart")
     assert costs.cores is None
     assert costs.all_reduce(1_000) is None
     assert costs.gradient_s == pytest.approx(7.4e-3)
     assert costs.pack_s == calibration().costs(64).pack_s
+
+
+def test_on_a_testbed_a_collective_takes_what_it_takes_here_besides_its_links():
+    costs = calibration().costs(64, where="testbed")
+    assert costs.all_reduce(1_000) is None
+    assert costs.collective_s == pytest.approx(calibration().all_reduce.fit.intercept)
+    assert replace(costs, collective_s=0.0) == calibration().costs(64, where="apart")
 
 
 def test_this_machine_has_room_for_as_many_as_are_asked_for():

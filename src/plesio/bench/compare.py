@@ -55,6 +55,7 @@ def run_comparison(
     progress: ProgressSink,
     world: World = "process",
     calibration: Calibration | None = None,
+    on_testbed: bool = False,
 ) -> list[RunResult]:
     """Do the recipe's runs; returns them in the order of policies, then seeds, and writes ``out/results.json``.
 
@@ -66,6 +67,7 @@ def run_comparison(
         progress: Hears how it goes.
         world: Where the workers are.
         calibration: What the virtual world knows of the machine; None is a typical one.
+        on_testbed: Whether the virtual world's cluster is a testbed on that machine, whose cores its hosts share.
 
     Raises:
         ConfigError: The task cannot be trained.
@@ -79,7 +81,7 @@ def run_comparison(
             case "testbed":
                 return TestbedPool(recipe)
             case "virtual":
-                return VirtualPool(recipe, calibration=calibration)
+                return VirtualPool(recipe, calibration=calibration, on_testbed=on_testbed)
 
     keep_setting(out, recipe, world=world, calibration=calibration, resume=resume)
     kept = _kept(recipe, out) if resume else {}

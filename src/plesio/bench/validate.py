@@ -193,6 +193,7 @@ def validate(
             progress=progress,
             world="virtual",
             calibration=calibration,
+            on_testbed=world == "testbed",
         )
         num_bytes = 4 * calibration.num_parameters
         predictions += _compared(setting, predicted, measured, num_bytes=num_bytes)

@@ -22,7 +22,7 @@ __all__ = ["VirtualPool", "machine_of", "pacer_of_machine"]
 
 
 def machine_of(
-    workers: WorkersSection, calibration: Calibration | None, *, batch_size: int
+    workers: WorkersSection, calibration: Calibration | None, *, batch_size: int, on_testbed: bool = False
 ) -> tuple[Cluster, HostCosts]:
     """Where virtual workers are, and what training costs the processors there.
 
@@ -30,11 +30,12 @@ def machine_of(
         workers: Workers; without a cluster they are on the calibrated machine, or on one host with a core for each.
         calibration: What was measured; None is a typical machine.
         batch_size: Samples in a worker's step.
+        on_testbed: Whether the cluster is a testbed on the calibrated machine.
     """
     cluster = workers.cluster
     if calibration is None:
         return cluster or Cluster.one_host(workers.count), HostCosts()
-    costs = calibration.costs(batch_size, here=cluster is None)
+    costs = calibration.costs(batch_size, where="here" if cluster is None else "testbed" if on_testbed else "apart")
     return cluster or calibration.cluster(workers.count), costs
 
 
@@ -50,12 +51,13 @@ class VirtualPool:
         recipe: What is trained, and where; without a cluster it is the calibrated machine, or one host with a core for
             each worker. It says how long steps take.
         calibration: What was measured; None is a typical machine.
+        on_testbed: Whether the cluster is a testbed on the calibrated machine.
 
     Raises:
         ConfigError: The task cannot be trained, nobody says how long steps take, or the cluster is too small.
     """
 
-    def __init__(self, recipe: Recipe, *, calibration: Calibration | None = None) -> None:
+    def __init__(self, recipe: Recipe, *, calibration: Calibration | None = None, on_testbed: bool = False) -> None:
         self.usable = True
         self._recipe = recipe
         self._task = recipe_task(recipe)
@@ -68,7 +70,9 @@ class VirtualPool:
             calibration.check_task(self._task.name, num_parameters=num_parameters)
             if workers.cluster is None:
                 calibration.check_workers(workers.count)
-        self._cluster, self._costs = machine_of(workers, calibration, batch_size=self._task.batch_size)
+        self._cluster, self._costs = machine_of(
+            workers, calibration, batch_size=self._task.batch_size, on_testbed=on_testbed
+        )
         if calibration is None and any(workers.step_time_of(rank) is None for rank in range(workers.count)):
             raise ConfigError(
                 "the virtual world must know how long a step takes: write "

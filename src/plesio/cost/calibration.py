@@ -22,7 +22,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.results import Environment
@@ -36,6 +36,9 @@ __all__ = ["CALIBRATION_SCHEMA_VERSION", "Calibration", "Curve"]
 CALIBRATION_SCHEMA_VERSION = 1
 _MOST_BYTES_PER_S = 1e12
 """Bandwidth of a way whose time does not depend on the size."""
+
+
+Where = Literal["here", "apart", "testbed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,13 +147,15 @@ class Calibration:
                 f"plesio calibrate --workers {count}, or name a --cluster"
             )
 
-    def costs(self, batch_size: int, *, here: bool = True) -> HostCosts:
+    def costs(self, batch_size: int, *, where: Where = "here") -> HostCosts:
         """What workers take from their hosts' processors.
 
         Args:
             batch_size: Samples in a worker's step.
-            here: All are on this machine and share its cores, and an all-reduce takes what it took here. Otherwise each
-                has a core of such a machine, and the cluster's links say what an all-reduce takes.
+            where: ``here``, all are on this machine and share its cores, and an all-reduce takes what it took here;
+                ``apart``, each has a core of such a machine, and the cluster's links say what an all-reduce takes;
+                ``testbed``, the cluster's hosts are on this machine, and an all-reduce takes besides what it takes
+                here for the smallest tensors.
         """
         worker, server = self._on_path(self.worker.fit), self._on_path(self.server.fit)
         # a session's step is in what the exchange took the worker, and is charged by itself
@@ -165,8 +170,10 @@ class Calibration:
             gradient_s=self.gradient.fit.at(batch_size),
             memory_bytes=round(self.memory.fit.at(batch_size)),
         )
-        if not here:
+        if where == "apart":
             return costs
+        if where == "testbed":
+            return replace(costs, collective_s=max(0.0, self.all_reduce.fit.intercept))
         return replace(
             costs,
             cores=self.cores,

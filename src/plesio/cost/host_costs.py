@@ -23,6 +23,7 @@ class HostCosts:
             whole. None: each has a core of its own.
         all_reduce_s: Seconds of an all-reduce among the workers, however small, and
         all_reduce_bytes_per_s: bytes per second that it adds up, if they were measured. None: as the links have it.
+        collective_s: Seconds of processor time that any collective takes besides what the links have it take.
 
     >>> HostCosts(pack_s=1e-4, pack_bytes_per_s=1e9).pack(1_000_000)
     0.0011
@@ -39,6 +40,7 @@ class HostCosts:
     cores: float | None = None
     all_reduce_s: float | None = None
     all_reduce_bytes_per_s: float | None = None
+    collective_s: float = 0.0
 
     def pack(self, num_bytes: int, *, further: bool = False) -> float:
         """Seconds that a worker takes to pack or unpack the ``num_bytes`` of the first, or of a further server."""

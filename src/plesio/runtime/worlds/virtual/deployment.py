@@ -86,11 +86,13 @@ class Deployment:
                 measured_s = self.costs.all_reduce(num_bytes)
                 if measured_s is not None:
                     return measured_s
-                return all_reduce_on(cluster.at(since_s), seats, num_bytes, beside=beside_seats)
+                on_links_s = all_reduce_on(cluster.at(since_s), seats, num_bytes, beside=beside_seats)
+                return self.costs.collective_s + on_links_s
 
             @cache
             def broadcast_s(num_bytes: int, since_s: float) -> float:
-                return broadcast_on(cluster.at(since_s), seats, num_bytes, beside=beside_seats)
+                on_links_s = broadcast_on(cluster.at(since_s), seats, num_bytes, beside=beside_seats)
+                return self.costs.collective_s + on_links_s
 
             self._meetings[key] = Meeting(
                 len(ranks),
