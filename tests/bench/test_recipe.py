@@ -170,6 +170,14 @@ def test_workers_of_a_rack_are_slow_together(tmp_path: Path, lines: str, racks: 
     assert bool(seen[3]) == ("racks" not in lines)
 
 
+@pytest.mark.parametrize("change", ['at_step = 3, kind = "lose"', 'at = "1 s", kind = "cut"'])
+def test_faults_for_a_testbed_are_refused_in_the_virtual_world(tmp_path: Path, change: str):
+    text = GOOD.replace("count = 4", f"count = 4\nfaults = [{{ {change}, worker = 1 }}]")
+    workers = load(tmp_path, text).workers
+    with pytest.raises(ConfigError, match="are for a testbed: --world testbed"):
+        workers.faults_in_order(seed=0)
+
+
 def test_faults_are_read_and_put_in_order(tmp_path: Path):
     text = GOOD.replace("bsp", "asp") + FAULTS
     workers = load(tmp_path, text).workers
@@ -321,6 +329,9 @@ def test_a_bad_flag_is_blamed_on_the_flag(tmp_path: Path):
         ("count = 4", 'count = 5\ncluster = "4x1gbe"', "workers.cluster: cluster 4x1gbe has room for 4 workers"),
         ("count = 4", f"count = 4\n{fault(worker=4)}", "workers: there is no worker 4 to lose at 1 s: 4 have begun"),
         ("count = 4", f"count = 4\n{fault(at='1')}", 'workers.faults[0].at: "1" is not a duration'),
+        ("count = 4", f"count = 4\n{fault()[:-2]}, at_step = 3 }}]", "a fault has a time or a step; both are given"),
+        ("count = 4", f"count = 4\n{fault()[:-2]}, lasting = '1 s' }}]", "lasting is how long a worker is cut off"),
+        ("count = 4", f"count = 4\n{fault(kind='cut', worker=4)}", "there is no worker 4 to lose at 1 s: 4 have begun"),
         ("count = 4", f"count = 4\n{fault(kind='join')}", "workers.faults[0]: a worker that joins is given the next"),
         ("count = 4", f"count = 4\n{fault(kind='die')}", "workers.faults[0].kind is 'die'"),
         (

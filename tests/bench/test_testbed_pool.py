@@ -1,5 +1,6 @@
 """A comparison on hosts of their own: real workers, whose bytes go over interfaces, and what is planned happens."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from plesio.bench.recipe import Recipe, make_recipe
 from plesio.bench.testbed_pool import TestbedPool, check_for_testbed
 from plesio.bench.trainer import Assignment
+from plesio.bench.worker_pool import PoolRun
 from plesio.core.errors import ConfigError
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
@@ -30,7 +32,7 @@ def recipe(cluster: Cluster | None, *, samples: int = 1280, **workers: Any) -> R
         {
             "task": {"name": "digits", "batch_size": 32},
             "run": {"policies": ["bsp"], "samples": samples},
-            "workers": {"count": 2, "cluster": cluster, **workers},
+            "workers": {"count": 2, "cluster": cluster} | workers,
         },
         folder=Path(),
         where="test",
@@ -87,6 +89,54 @@ def test_a_worker_is_lost_when_the_recipe_says_so_and_a_slow_link_is_slow_from_t
     assert (result.status, result.lost_workers, result.samples) == ("finished", (1,), 5120)
     assert 4e6 in rates  # while the run went on
     assert (rates[0], rates[-1]) == (125e6, 125e6)
+
+
+def cut_off(policy: str, *, folder: Path) -> PoolRun:
+    """A run of three workers, each on a host of its own, of which the last is cut off for good."""
+    cut = {"at_step": 30, "kind": "cut", "worker": 2}
+    nic = Link(latency_s=0.0, bytes_per_s=125e6)
+    three = Cluster(name="three", hosts=3, workers_per_host=1, cores_per_host=1, nic=nic)
+    plan = recipe(three, count=3, samples=3840, step_time={"kind": "constant", "mean": "20 ms"}, faults=[cut])
+    pool = TestbedPool(plan)
+    try:
+        return pool.run(Assignment(policy=policy, seed=0, folder=folder), on_figures=ignore)
+    finally:
+        pool.close()
+
+
+@pytest.mark.slow  # a connection is given up after 35 seconds without a sign
+@needs_namespaces
+def test_the_others_go_on_without_a_worker_that_is_cut_off(tmp_path: Path):
+    done = cut_off("bsp", folder=tmp_path)
+    assert list(done.problems) == [2]
+    assert "worker 2 is cut off: neither the job's server nor its meeting place" in done.problems[2]
+    assert done.result is not None
+    result = RunResult.from_json(done.result)
+    assert (result.status, result.lost_workers, result.samples) == ("finished", (2,), 3840)
+
+
+@pytest.mark.slow
+@needs_namespaces
+def test_a_server_that_is_cut_off_with_its_worker_ends_the_run_by_name(tmp_path: Path):
+    done = cut_off("asp", folder=tmp_path)
+    assert sorted(done.problems) == [0, 1, 2]
+    for rank in (0, 1):
+        assert re.search(r"the server at tcp://10.77.0.3:\d+ has ended the connection", done.problems[rank])
+
+
+@needs_namespaces
+def test_a_worker_that_is_cut_off_for_a_moment_goes_on(tmp_path: Path):
+    cut = {"at": "0.5 s", "kind": "cut", "worker": 1, "lasting": "1 s"}
+    plan = recipe(hosts(), samples=2560, step_time={"kind": "constant", "mean": "20 ms"}, faults=[cut])
+    pool = TestbedPool(plan)
+    try:
+        done = pool.run(Assignment(policy="asp", seed=0, folder=tmp_path), on_figures=ignore)
+    finally:
+        pool.close()
+    assert done.problems == {}
+    assert done.result is not None
+    result = RunResult.from_json(done.result)
+    assert (result.status, result.lost_workers, result.samples) == ("finished", (), 2560)
 
 
 @pytest.mark.parametrize(

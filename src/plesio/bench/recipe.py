@@ -133,7 +133,7 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _joins_are_possible(self) -> Self:
         """Racks that share the store let nobody in, nor does a collective whose workers form no new group."""
-        first = min(self.workers.faults, key=lambda fault: fault.at, default=None)
+        first = min(self.workers.faults, key=lambda fault: fault.order_s, default=None)
         if first is not None and first.kind == "join":
             for policy in self.policies:
                 if policy.racks_share_store:

@@ -1,5 +1,6 @@
 """``[workers]`` of a recipe: how many, how fast, where, and what befalls them."""
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
@@ -8,6 +9,7 @@ from pydantic import BeforeValidator, Field, InstanceOf, ValidationInfo, field_v
 from plesio.bench.recipe_section import Rank, Seconds, Section, as_finding, recipe_folder
 from plesio.bench.recipe_step_time import SlowdownsSection, StallsSection, StepTimeSection
 from plesio.core.clock import Clock
+from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.faults import Failures, Fault, faults_in_order
 from plesio.cost.step_time import RackSlowdowns
@@ -31,27 +33,50 @@ class UnequalWorker(Section):
 
 
 class FaultSection(Section):
-    """``[[workers.faults]]``: a worker that is lost, or one that joins.
+    """``[[workers.faults]]``: a worker that is lost or cut off, or one that joins.
 
     Attributes:
         at: When, from the beginning of the run.
-        kind: Which of the two.
-        worker: The rank that is lost; a worker that joins is given the next free one.
+        at_step: Or when the workers have done so many steps together; on a testbed.
+        kind: Which of the three. Cut off is a worker's host, on a testbed: nothing comes or goes over its interface.
+        worker: The rank that is lost or cut off; a worker that joins is given the next free one.
+        lasting: How long it is cut off; until the end if left out.
     """
 
-    at: Seconds
-    kind: Literal["lose", "join"]
+    at: Seconds | None = None
+    at_step: int | None = Field(default=None, ge=0)
+    kind: Literal["lose", "join", "cut"]
     worker: Rank | None = None
+    lasting: Seconds | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        with as_finding():
-            self.fault()
+        if (self.at is None) == (self.at_step is None):
+            given = "neither is" if self.at is None else "both are"
+            raise ValueError(f'a fault has a time or a step; {given} given: write at = "2 s", or at_step = 100')
+        if self.lasting is not None and self.kind != "cut":
+            raise ValueError('lasting is how long a worker is cut off: kind = "cut"')
+        if self.kind == "cut" and self.worker is None:
+            raise ValueError("a fault that cuts a worker off needs its rank: worker = 2")
+        if self.kind != "cut":
+            with as_finding():
+                self.fault()
         return self
 
+    @property
+    def order_s(self) -> float:
+        """`at`; those at a step come last."""
+        return math.inf if self.at is None else self.at
+
+    @property
+    def for_testbed_alone(self) -> bool:
+        """Whether the virtual world cannot do it."""
+        return self.kind == "cut" or self.at is None
+
     def fault(self) -> Fault:
-        """What befalls the job."""
-        return Fault(at_s=self.at, kind=self.kind, worker=-1 if self.worker is None else self.worker)
+        """What befalls the job in the virtual world; one at a step is at its beginning here."""
+        assert self.kind != "cut", "for the testbed"
+        return Fault(at_s=self.at or 0.0, kind=self.kind, worker=-1 if self.worker is None else self.worker)
 
 
 class FailuresSection(Section):
@@ -97,7 +122,8 @@ class WorkersSection(Section):
         stalls: Steps that take longer now and then, on all workers.
         slowdowns: Stretches of time in which a whole rack is slow.
         unequal: Workers that differ.
-        faults: Workers that are lost or join, and when; in the virtual world, and lost ones in the testbed.
+        faults: Workers that are lost, cut off, or join, and when; the virtual world cuts none off, the testbed has none
+            join.
         failures: Workers that are lost by chance; in the virtual world only.
     """
 
@@ -153,13 +179,16 @@ class WorkersSection(Section):
     @model_validator(mode="after")
     def _lost_workers_are_there(self) -> Self:
         there, lost = self.count, set[int]()
-        for fault in sorted(self.faults, key=lambda fault: fault.at):
+        for fault in sorted(self.faults, key=lambda fault: fault.order_s):
             if fault.worker is None:
                 there += 1
             elif fault.worker >= there:
+                when = f"{fault.at:g} s" if fault.at is not None else f"step {fault.at_step}"
                 raise ValueError(
-                    f"there is no worker {fault.worker} to lose at {fault.at:g} s: {there} have begun (0 is the first)"
+                    f"there is no worker {fault.worker} to lose at {when}: {there} have begun (0 is the first)"
                 )
+            elif fault.kind == "cut":
+                pass  # it may be cut off again
             elif fault.worker in lost:
                 raise ValueError(f"worker {fault.worker} is lost twice; one that joins has the next free rank")
             else:
@@ -172,7 +201,13 @@ class WorkersSection(Section):
         return bool(self.faults) or self.failures is not None
 
     def faults_in_order(self, *, seed: int) -> Iterator[Fault]:
-        """What befalls the workers in the run of ``seed``, in the order of time; perhaps without end."""
+        """What befalls the workers in the virtual run of ``seed``, in the order of time; perhaps without end.
+
+        Raises:
+            ConfigError: Something that only a testbed can do.
+        """
+        if any(fault.for_testbed_alone for fault in self.faults):
+            raise ConfigError("workers that are cut off, and faults at a step, are for a testbed: --world testbed")
         return faults_in_order(
             self.count,
             given=(fault.fault() for fault in self.faults),

@@ -1,11 +1,12 @@
 """The workers of a comparison on hosts of their own: real processes, in the network namespaces of a testbed."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from plesio.bench.happenings import Happening, Happenings
 from plesio.bench.recipe import Recipe
+from plesio.bench.recipe_workers import FaultSection
 from plesio.bench.trainer import Assignment
 from plesio.bench.worker_pool import PoolRun, WorkerPool
 from plesio.core.errors import ConfigError
@@ -39,8 +40,8 @@ def check_for_testbed(recipe: Recipe) -> Cluster:
 class TestbedPool:
     """Makes the recipe's hosts, and starts its workers there.
 
-    Whatever the recipe plans for a moment of the run happens then: a worker that is lost is killed, and a link that
-    changes is changed until the run is over.
+    Whatever the recipe plans for a moment of the run happens then: a worker that is lost is killed, one that is cut off
+    has its host's interface carry nothing, and a link that changes is changed until the run is over.
 
     Args:
         recipe: What they train.
@@ -71,39 +72,46 @@ class TestbedPool:
 
     def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> PoolRun:
         """Do one run with all workers; ``on_figures`` is called a few times a second."""
-        with self._plan() as begin:
+        with self._plan() as plan:
 
-            def on_begun(figures: RunFigures) -> None:
-                begin(figures.elapsed_s)
+            def on_looked(figures: RunFigures) -> None:
+                plan.look(figures)
                 on_figures(figures)
 
-            return self._workers.run(assignment, on_figures=on_begun)
+            return self._workers.run(assignment, on_figures=on_looked)
 
     @contextmanager
-    def _plan(self) -> Iterator[Callable[[float], None]]:
-        """What is planned happens at its time, once it is known how long the run has gone on."""
-        faults = self._recipe.workers.faults
+    def _plan(self) -> Iterator[Happenings]:
+        """What is planned happens at its moment; afterwards all links are as they were."""
         changes = [change for change in self._cluster.changes if change.at_s > 0]
-        planned: list[tuple[float, Callable[[], None]]] = [
-            *((fault.at, partial(self._workers.kill, fault.fault().worker)) for fault in faults),
-            *((change.at_s, partial(self._change, change)) for change in changes),
-        ]
-        timers: list[threading.Timer] = []
-
-        def begin(elapsed_s: float) -> None:
-            if not timers:
-                timers.extend(threading.Timer(max(0.0, at_s - elapsed_s), happen) for at_s, happen in planned)
-                for timer in timers:
-                    timer.start()
-
+        faults = self._recipe.workers.faults
+        planned = [Happening(at_s=change.at_s, happen=partial(self._change, change)) for change in changes]
+        planned += [one for fault in faults for one in self._happenings(fault)]
         try:
-            yield begin
+            with Happenings(planned) as plan:
+                yield plan
         finally:
-            for timer in timers:
-                timer.cancel()
-                timer.join()
             for change in changes:
                 self._change(change, back=True)
+            for fault in faults:
+                if fault.kind == "cut":
+                    self.testbed.network.cut(self._host_of(fault), heal=True)
+
+    def _happenings(self, fault: FaultSection) -> Iterator[Happening]:
+        if fault.kind == "lose":
+            assert fault.worker is not None, "checked"
+            yield Happening(at_s=fault.at, at_step=fault.at_step, happen=partial(self._workers.kill, fault.worker))
+            return
+        host = self._host_of(fault)
+        cut = partial(self.testbed.network.cut, host)
+        yield Happening(at_s=fault.at, at_step=fault.at_step, happen=cut)
+        if fault.lasting is not None:
+            heal = partial(self.testbed.network.cut, host, heal=True)
+            yield Happening(at_s=fault.at, at_step=fault.at_step, after_s=fault.lasting, happen=heal)
+
+    def _host_of(self, fault: FaultSection) -> int:
+        assert fault.worker is not None, "checked"
+        return self._cluster.host_of(fault.worker)
 
     def _change(self, change: LinkChange, *, back: bool = False) -> None:
         """Change links, or give them back what they have at the beginning."""

@@ -54,7 +54,8 @@ class VirtualPool:
         on_testbed: Whether the cluster is a testbed on the calibrated machine.
 
     Raises:
-        ConfigError: The task cannot be trained, nobody says how long steps take, or the cluster is too small.
+        ConfigError: The task cannot be trained, nobody says how long steps take, the cluster is too small, or a testbed
+            is needed for what befalls the workers.
     """
 
     def __init__(self, recipe: Recipe, *, calibration: Calibration | None = None, on_testbed: bool = False) -> None:
@@ -64,6 +65,7 @@ class VirtualPool:
         check_task(self._task)
         self.samples_per_epoch = len(self._task.train_set())  # type: ignore[arg-type]
         workers = recipe.workers
+        workers.faults_in_order(seed=0)  # can they be here?
         if calibration is not None:
             model, _ = self._task.build(0)
             num_parameters = sum(parameter.numel() for parameter in model.parameters())

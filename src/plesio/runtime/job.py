@@ -244,7 +244,8 @@ class Job:
                 backup=self._backup,
                 wanted=lambda: self._heartbeat is None or not self._heartbeat.stopping,
             )
-            self._heartbeat = Heartbeat(client, rank=self.place.rank)
+            meeting_place = (self.place.address, self.place.port)
+            self._heartbeat = Heartbeat(client, rank=self.place.rank, meeting_place=meeting_place)
         return self._heartbeat
 
     def group(self, device_type: str) -> TorchGroup:

@@ -44,6 +44,8 @@ QUEUE_S = 0.02
 _SMALL_PACKET_BYTES = 100
 """Netem's queue is counted in packets."""
 _NUMBERS = itertools.count()
+_DISABLED, _FORWARDING = "0", "3"
+"""States of a port of a bridge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,11 @@ class Network:
     def set_rate(self, wire: Wire, bytes_per_s: float, *, verb: str = "change") -> None:
         """Change the bandwidth of one of the links, in both directions."""
         wire.shape(bytes_per_s, below_netem=self._netem and wire.delayed, verb=verb)
+
+    def cut(self, host: int, *, heal: bool = False) -> None:
+        """Have nothing come or go over a host's interface, though its link stays up; or all again."""
+        state = _FORWARDING if heal else _DISABLED
+        run_command("bridge", "-n", self.switches, "link", "set", "dev", self.nics[host].far[1], "state", state)
 
     def rate(self, wire: Wire) -> float:
         """Bandwidth of one of the links as the kernel has it, in bytes/s."""

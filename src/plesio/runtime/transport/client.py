@@ -275,6 +275,14 @@ class ClientEndpoint:
                 return incoming
             self._poller.poll(math.ceil(left_s * 1e3))
 
+    def check(self) -> None:
+        """Raise when the connection is lost, though nothing is waited for from it.
+
+        Raises:
+            TransportError: It is.
+        """
+        self._watch.check(self._address)
+
     @property
     def sockets(self) -> tuple[Socket, ...]:
         """What becomes readable when `poll` has something to return."""

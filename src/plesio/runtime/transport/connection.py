@@ -55,6 +55,14 @@ class ServerConnection(Protocol):
         """What has arrived complete; waits for the first at most ``timeout_s``."""
         ...
 
+    def check(self) -> None:
+        """Raise when the connection is lost, though nothing is waited for from it.
+
+        Raises:
+            TransportError: It is.
+        """
+        ...
+
     def release(self, bulk: Bulk) -> None:
         """Hand back the payload of a message that came out of `poll`."""
         ...

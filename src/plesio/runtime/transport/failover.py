@@ -199,6 +199,9 @@ class FailoverConnection(_Failover[ClientEndpoint]):
                 taken.append(new)
         return taken
 
+    def check(self) -> None:
+        """Nothing: `poll` finds out, and connects to the backup."""
+
     def _bulk(self, bulk: Bulk) -> Bulk | None:
         number, heard, meta = unnumbered(bulk.meta)
         self._bulks.heard(heard)

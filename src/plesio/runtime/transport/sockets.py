@@ -28,6 +28,7 @@ __all__ = [
     "Socket",
     "Traffic",
     "bind",
+    "can_connect",
     "choose_link",
     "configure",
     "end_connection",
@@ -142,6 +143,15 @@ def bind(socket: Socket, *, host: str, port: int) -> int:
     endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
     return int(endpoint.rsplit(b":", 1)[1].rstrip(b"\0"))
+
+
+def can_connect(host: str, port: int, *, timeout_s: float) -> bool:
+    """Whether anybody answers at ``host:port``."""
+    try:
+        tcp.create_connection((host, port), timeout=timeout_s).close()
+    except OSError:
+        return False
+    return True
 
 
 def end_connection(descriptor: int) -> None:

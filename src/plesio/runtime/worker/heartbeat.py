@@ -19,12 +19,15 @@ from plesio.protocol.to_worker import Alive, Expelled, Hold, Lost, Regrouping
 from plesio.runtime.coordinator.members import FIRST_LEASE_S
 from plesio.runtime.transport import ControlClient
 from plesio.runtime.transport.failover import FailoverControl
+from plesio.runtime.transport.sockets import can_connect
 from plesio.runtime.worker.meter import Meter
 
 __all__ = ["Heartbeat"]
 
 BEATS_PER_LEASE = 5
 LONGEST_INTERVAL_S = 1.0
+REACH_S = 5.0
+"""How long the job's meeting place may take to answer."""
 _News = Alive | Lost | Regrouping | Hold | Expelled
 POLL_S = 0.05
 """Longest nap of the thread: so late may a beat be, and so long may `Heartbeat.stop` take."""
@@ -36,11 +39,13 @@ class Heartbeat:
     Args:
         client: A connection of its own; closed by `stop`.
         rank: Of this worker.
+        meeting_place: Address and port of the job's key-value store, which is on the server's host.
     """
 
-    def __init__(self, client: ControlClient | FailoverControl, *, rank: int) -> None:
+    def __init__(self, client: ControlClient | FailoverControl, *, rank: int, meeting_place: tuple[str, int]) -> None:
         self._client = client
         self._rank = rank
+        self._meeting_place = meeting_place
         self._meter: Meter | None = None
         self._abort: Callable[[], None] = lambda: None
         self._hold: Callable[[int], int] = lambda generation: 0
@@ -168,6 +173,11 @@ class Heartbeat:
             return
         if self._on_server_lost is None:
             self._fail(TransportError(f"the job's server is gone: {error}"))
+            return
+        host, port = self._meeting_place
+        if not can_connect(host, port, timeout_s=REACH_S):  # it is not the server alone; the others may well go on
+            nobody = f"neither the job's server nor its meeting place {host}:{port} answers"
+            self._fail(TransportError(f"worker {self._rank} is cut off: {nobody}"))
             return
         self._server_lost = True
         self._on_server_lost()

@@ -143,9 +143,13 @@ class StoreClient:
                 self._bulks[server][incoming.header.request] = incoming
             elif isinstance(incoming, Control):
                 self._take(decode(incoming.kind, incoming.body, ToWorker, peer=server_identity(server)))
-        failure = None if arrived else self._failure()
+        if arrived:
+            return
+        failure = self._failure()
         if failure is not None:
             raise failure
+        for endpoint in self.endpoints:  # this server may wait for one that is lost
+            endpoint.check()
 
     def _take(self, message: ToWorker) -> None:
         kind = type(message)

@@ -381,6 +381,9 @@ class WorkerLine(ControlLine):
             self._owner.work(self._owner.costs.pack(unpacked, further=self._server.index > 0))
         return arrived
 
+    def check(self) -> None:
+        """Nothing: no server is lost here."""
+
     def release(self, bulk: Bulk) -> None:
         """Hand back the payload of a message that came out of `poll`."""
         self._memory.release(bulk)
