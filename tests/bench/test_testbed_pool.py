@@ -11,7 +11,7 @@ from plesio.bench.testbed_pool import TestbedPool, check_for_testbed
 from plesio.bench.trainer import Assignment
 from plesio.bench.worker_pool import PoolRun
 from plesio.core.errors import ConfigError
-from plesio.core.results import RunResult
+from plesio.core.results import RunResult, read_results
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.cost.link_changes import LinkChange
@@ -27,11 +27,11 @@ def hosts(*, bytes_per_s: float = 125e6, changes: tuple[LinkChange, ...] = ()) -
     return Cluster(name="two", hosts=2, workers_per_host=1, cores_per_host=1, nic=nic, changes=changes)
 
 
-def recipe(cluster: Cluster | None, *, samples: int = 1280, **workers: Any) -> Recipe:
+def recipe(cluster: Cluster | None, *, samples: int = 1280, replicas: int = 1, **workers: Any) -> Recipe:
     return make_recipe(
         {
             "task": {"name": "digits", "batch_size": 32},
-            "run": {"policies": ["bsp"], "samples": samples},
+            "run": {"policies": ["bsp"], "samples": samples, "replicas": replicas},
             "workers": {"count": 2, "cluster": cluster} | workers,
         },
         folder=Path(),
@@ -91,13 +91,13 @@ def test_a_worker_is_lost_when_the_recipe_says_so_and_a_slow_link_is_slow_from_t
     assert (rates[0], rates[-1]) == (125e6, 125e6)
 
 
-def cut_off(policy: str, *, folder: Path) -> PoolRun:
-    """A run of three workers, each on a host of its own, of which the last is cut off for good."""
-    cut = {"at_step": 30, "kind": "cut", "worker": 2}
+def cut_off(policy: str, *, folder: Path, worker: int = 2, replicas: int = 1) -> PoolRun:
+    """A run of three workers, each on a host of its own, of which one is cut off for good."""
+    cut = {"at_step": 30, "kind": "cut", "worker": worker}
     nic = Link(latency_s=0.0, bytes_per_s=125e6)
     three = Cluster(name="three", hosts=3, workers_per_host=1, cores_per_host=1, nic=nic)
-    plan = recipe(three, count=3, samples=3840, step_time={"kind": "constant", "mean": "20 ms"}, faults=[cut])
-    pool = TestbedPool(plan)
+    step_time = {"kind": "constant", "mean": "20 ms"}
+    pool = TestbedPool(recipe(three, count=3, samples=3840, replicas=replicas, step_time=step_time, faults=[cut]))
     try:
         return pool.run(Assignment(policy=policy, seed=0, folder=folder), on_figures=ignore)
     finally:
@@ -122,6 +122,16 @@ def test_a_server_that_is_cut_off_with_its_worker_ends_the_run_by_name(tmp_path:
     assert sorted(done.problems) == [0, 1, 2]
     for rank in (0, 1):
         assert re.search(r"the server at tcp://10.77.0.3:\d+ has ended the connection", done.problems[rank])
+
+
+@pytest.mark.slow
+@needs_namespaces
+def test_the_side_with_most_of_the_workers_goes_on_when_a_server_and_its_backup_are_cut_apart(tmp_path: Path):
+    done = cut_off("asp", folder=tmp_path, worker=0, replicas=2)
+    assert list(done.problems) == [0]
+    assert done.result is None  # worker 0's
+    [result] = read_results(tmp_path / "results.json")
+    assert (result.status, result.lost_workers, result.samples) == ("finished", (0,), 3840)
 
 
 @needs_namespaces

@@ -86,6 +86,7 @@ class RunSection(Section):
         target: Metric whose first reaching is timed; without it, the task's own.
         servers: Servers of the store exchange; None is one per host.
         elastic: Whether workers of a collective go on without one that is lost.
+        replicas: 2 has the server twice, on two hosts where there are two; not in the virtual world, which loses none.
     """
 
     policies: Annotated[tuple[PolicySpec, ...], _LISTED, AfterValidator(_no_repeats)]
@@ -96,12 +97,15 @@ class RunSection(Section):
     target: float | None = None
     servers: int | None = Field(default=None, ge=1)
     elastic: bool = True
+    replicas: int = Field(default=1, ge=1, le=2)
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         if (self.epochs is None) == (self.samples is None):
             given = "neither is" if self.epochs is None else "both are"
             raise ValueError(f'a run\'s length is "epochs" or "samples"; {given} given: write one of them')
+        if self.replicas > 1 and (self.servers or 1) > 1:
+            raise ValueError("with replicas = 2 there is one server and its backup; leave servers out")
         return self
 
 

@@ -100,6 +100,7 @@ def train(
         options=JoinOptions(
             num_servers=recipe.run.servers,
             elastic=recipe.run.elastic,
+            replicas=recipe.run.replicas,
             snapshot_every=recipe.run.evaluate_every or num_samples,
             pacer=pacer if paced is None else paced,
             info=info,

@@ -80,8 +80,9 @@ class Link:
         self._world.send(self._peer, self._server, "bulk", message)
 
     def poll(self, timeout_s: float) -> list[Control | Bulk]:
-        if timeout_s > 0 and not self.inbox:
+        if timeout_s > 0 and not self.inbox:  # this worker waits, and meanwhile
             self._world.deliver()
+            self._world.let_another_act()
         arrived, self.inbox = self.inbox, []
         if not arrived and self.lost:
             raise TransportError("lost")
@@ -143,6 +144,11 @@ class World:
             self.links[target, source].inbox.append(message)
         return True
 
+    def let_another_act(self) -> None:
+        idle = [worker for worker in self.workers if not worker.acts]
+        if idle:
+            self._rng.choice(idle).act()
+
     def tick(self) -> None:
         if self.primary is not None:
             self.primary.tick(now_s=self._now_s)
@@ -180,6 +186,7 @@ class Worker:
         self.clock = self._request = 0
         self.versions: list[int] = []
         self.value = 0.0
+        self.acts = False
         if rank == 0:
             optimizer = OptimizerSpec(name="SGD", groups=({"lr": 1.0},))
             initial = Initial(slices=LAYOUT.rows(0), update="gradient", optimizer=optimizer)
@@ -221,6 +228,13 @@ class Worker:
         return self.clock == NUM_PUSHES and len(self.versions) == NUM_PUSHES + 1
 
     def act(self) -> None:
+        self.acts = True
+        try:
+            self._act()
+        finally:
+            self.acts = False
+
+    def _act(self) -> None:
         for incoming in self._connection.poll(0.0):
             if isinstance(incoming, Control):
                 if incoming.kind == kind_of(Start):

@@ -188,6 +188,11 @@ class JobServer:
             self._coordinator.log.close()
         self._end.discard()
 
+    @property
+    def live_workers(self) -> frozenset[int]:
+        """Who takes part in the run under way."""
+        return frozenset() if self._coordinator is None else frozenset(self._coordinator.live)
+
     def note(self, line: str) -> bool:
         """Enter a sentence in the records of the run under way; whether there is one."""
         if self._coordinator is None:

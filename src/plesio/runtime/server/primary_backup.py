@@ -7,9 +7,12 @@ follows is told when the backup has the entry (`ReplicatedConnections`)::
     backup    gets the entry -> says that it has it -> acts, and keeps what it would have told
 
 So the backup knows of everything that a worker may have heard of. The primary is lost when its connection ends; the
-backup takes over when a worker comes, too, and says that it has lost the primary. While the two have lost each other
-only, nobody comes, and the primary goes on alone. So does a backup that has taken over. A network that is cut in two,
-with workers on either side, is beyond two servers: each side goes on as if the other had been lost.
+backup takes over when workers come, too, and say that they have lost the primary. While the two have lost each other
+only, nobody comes, and the primary goes on alone. So does a backup that has taken over.
+
+A network may be cut in two, with workers and a server on either side. So each of the two goes on only with half of the
+workers that both knew of, at least: the primary ends where fewer are left to it, and the backup waits for so many. If
+the cut leaves exactly half on either side, both go on; two servers cannot tell that from the loss of the other host.
 
 The pushes are passed on, and not what becomes of them: that is as many bytes as the worker has sent, where parameters
 and an optimizer's state are two to three times as many. In return the backup does the work of the primary, on the same
@@ -21,6 +24,7 @@ Nothing here opens a socket or reads a clock; `plesio.runtime.server.primary_bac
 
 import logging
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -156,10 +160,21 @@ class PrimaryServer(_Replicated):
         super().__init__(endpoint, primary=True)
         self._pass_on: PassOn | None = pass_on
         self._heard = 0
+        self._is_cut_off = False
+        self._known: frozenset[int] = frozenset()
+        """Workers that take part by what the backup has as well."""
+        self._changes: deque[tuple[int, frozenset[int]]] = deque()
+        """After which entries there were others, beyond that."""
 
     def _passed_on(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
         if self._pass_on is not None:
             self._pass_on(entry, payload)
+
+    def _act(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
+        super()._act(entry, payload)
+        live = self.server.live_workers
+        if live != (self._changes[-1][1] if self._changes else self._known):
+            self._changes.append((entry.number, live))
 
     def may_write(self, folder: str, *, now_s: float) -> None:
         """Results of runs may go to ``folder``."""
@@ -168,6 +183,8 @@ class PrimaryServer(_Replicated):
     def heard(self, number: int) -> None:
         """The backup has all entries up to this one."""
         self._heard = number
+        while self._changes and self._changes[0][0] <= number:
+            _, self._known = self._changes.popleft()
         self._connections.let_out(number)
 
     @property
@@ -175,16 +192,24 @@ class PrimaryServer(_Replicated):
         """Whether the backup has all, or there is none."""
         return self._pass_on is None or self._heard == self._num_entries
 
-    def go_on_alone(self) -> None:
-        """The backup is lost."""
+    def go_on_alone(self) -> bool:
+        """The backup is lost; whether this server goes on, which it does not with fewer than half of the workers."""
         self._pass_on = None
+        if 2 * len(self._known & self.server.live_workers) < len(self._known):
+            _log.warning("the job's server is cut off from its backup and from most of the workers, and ends")
+            self._is_cut_off = True
+            return False
         line = "the backup of the job's server was lost: the run goes on without one"
         if self.server.note(line):
             _log.warning("%s", line)
         self._connections.let_out(sys.maxsize)
+        return True
 
     def end(self, *, now_s: float) -> None:
         """The job is over: what is under way is closed here, and not at the backup."""
+        if self._is_cut_off:
+            self.server.discard()
+            return
         self._enter(now_s, what="over")
         self.server.end()
 
@@ -255,8 +280,15 @@ class BackupServer(_Replicated):
                 self._asking[peer] = {channel: int(number) for channel, number in heard.items()}
             case _ if self.serves:
                 self.take(incoming, now_s=self.time_s(now_s))
-        if self._asking and self._primary_is_lost:
+        if self._asking and self._primary_is_lost and self._are_enough:
             self._answer(now_s)
+
+    @property
+    def _are_enough(self) -> bool:
+        """Whether so many workers have come that the primary has not half of them."""
+        known = self.server.live_workers
+        come = known & {worker for peer in self._asking if (worker := worker_of(peer)) is not None}
+        return self.serves or self._job_is_over or 2 * len(come) >= len(known)
 
     def _answer(self, now_s: float) -> None:
         if not (self.serves or self._job_is_over):

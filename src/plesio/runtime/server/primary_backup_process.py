@@ -96,7 +96,7 @@ class PrimaryProcess(ServerProcess):
                 self._poller.unregister(readable)
             self._link.close()
             self._link = None
-            self._primary.go_on_alone()
+            self._over = self._over or not self._primary.go_on_alone()
 
     def _end(self) -> None:
         self._primary.end(now_s=time.perf_counter())

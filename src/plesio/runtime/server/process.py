@@ -119,13 +119,11 @@ class ServerProcess:
             selector.register(starter, selectors.EVENT_READ)
             alone_since_s: float | None = None
             starter_lives = True
-            while not self._server_0_gone:
+            while not (self._server_0_gone or self._over):
                 self.turn(POLL_S)
                 if starter_lives:
                     if selector.select(0):
                         starter_lives = self._hear_starter(os.read(starter, _LINE_BYTES))
-                        if self._over:
-                            break
                 elif self._needed():
                     alone_since_s = None
                 elif alone_since_s is None:
