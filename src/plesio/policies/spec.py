@@ -4,7 +4,8 @@
 
 ``bsp`` · ``ssp:4`` · ``ssp:inf`` · ``ssp:4,period=2,weight=inverse+cap:8`` · ``asp,weight=exp:0.1`` ·
 ``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store`` · ``delayed:1`` · ``bsp,compress=topk:0.01`` ·
-``hier:bsp/local_sgd:8,compress=qsgd:8`` · ``fsdp`` · ``bsp,hook=powersgd:2``. Case and spaces around the parts do not matter.
+``hier:bsp/local_sgd:8,compress=qsgd:8`` · ``fsdp`` · ``bsp,hook=powersgd:2``. Case and spaces around the parts
+do not matter.
 """
 
 import math

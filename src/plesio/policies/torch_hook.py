@@ -47,6 +47,8 @@ class TorchHook:
         require_whole("hook", "rank", self.rank, minimum=1)
         # DDP arranges its buckets anew after the first step, and PowerSGD's state is by bucket
         require_whole("hook", "start", self.start, minimum=2 if self.form == "powersgd" else 0)
+        if self.form in ("fp16", "bf16") and (self.rank, self.start) != (1, POWER_SGD_START):
+            raise PolicySpecError(f"hook: torch's {self.form} has no options; leave rank and start out")
 
     @property
     def spec(self) -> str:
