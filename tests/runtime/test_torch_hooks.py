@@ -63,7 +63,7 @@ def test_after_the_warm_up_a_gradient_is_refused_where_it_was_made():
 
 @pytest.mark.parametrize(("hook", "share"), [("fp16", 0.5), ("bf16", 0.5), ("powersgd:1+start:2", 0.05)])
 def test_bytes_are_what_was_sent(hook: str, share: float):
-    width, depth, more = 256, 3, 10
+    width, depth, more = 512, 3, 10  # more than one bucket of DDP
     sent = {
         policy: [
             values("send", policy=policy, steps=steps, width=width, depth=depth)[0]["collective"]

@@ -5,7 +5,10 @@ feedback: what a `CompressedReducer` makes of them in another world differs by r
 not: it begins after two uncompressed steps, its residuals are neither guarded nor to be seen, and they grow without end
 (`plesio.runtime.worker.compression.power_sgd`). torch has no top-k, random-k or QSGD.
 
-Whoever asks for a hook of torch's by its name (`plesio.policies.torch_hook`) gets that one, as a baseline.
+Whoever asks for a hook of torch's by its name (`plesio.policies.torch_hook`) gets that one, as a baseline. PowerSGD's
+has several collectives a bucket, each begun when the one before is over. On CPUs that is on whichever thread of Gloo's
+notices, so with two buckets ranks began them in different orders and ended (torch 2.13). There a bucket is waited for
+before the next one is begun.
 """
 
 from collections.abc import Callable
@@ -57,9 +60,18 @@ def torch_comm_hook(hook: TorchHook, group: dist.ProcessGroup) -> CommHook:
             return bf16_compress_hook
         case "powersgd":
             power = PowerSGDState(group, matrix_approximation_rank=hook.rank, start_powerSGD_iter=hook.start)
-            return lambda group, bucket: powerSGD_hook(power, bucket)
+            return lambda group, bucket: _in_order(powerSGD_hook(power, bucket), bucket)
         case "post_local_sgd":
             local = PostLocalSGDState(  # type: ignore[no-untyped-call]
                 group, None, start_localSGD_iter=hook.start, post_local_gradient_allreduce=False
             )
             return lambda group, bucket: post_localSGD_hook(local, bucket)
+
+
+def _in_order(
+    done: torch.futures.Future[torch.Tensor],
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # as DDP names it
+) -> torch.futures.Future[torch.Tensor]:
+    if bucket.buffer().device.type == "cpu":
+        done.wait()
+    return done
