@@ -242,3 +242,17 @@ def num_bytes(tensors: Any) -> int:
     """Of this worker's own parts."""
     own = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors if tensor is not None]
     return sum(tensor.numel() * tensor.element_size() for tensor in own)
+
+
+def clip(*, policy: str, by_optimizer: bool) -> dict[str, list[float]]:
+    """Gradients are clipped to a small norm, over all parameters."""
+    rank = int(os.environ["RANK"])
+    model, optimizer = build(rank, optimizer="SGD", lr=0.5)
+    with plesio.join(model, optimizer, policy=policy) as session:
+        for number in range(4):
+            x, y = batch(number, rank)
+            F.cross_entropy(model(x), y).backward()
+            held = [p for group in optimizer.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(held if by_optimizer else model.parameters(), 0.1)
+            session.step()
+    return numbers(model.state_dict())

@@ -78,6 +78,12 @@ def test_what_an_optimizer_remembers_is_cut_with_its_parameters():
     assert_near(cut[0], plain[0])
 
 
+@pytest.mark.parametrize("by_optimizer", [False, True])
+def test_clipping_takes_the_norm_of_all_parts(by_optimizer: bool):
+    plain, cut = (values("clip", policy=policy, by_optimizer=by_optimizer) for policy in ("bsp", "fsdp"))
+    assert_near(cut[0], plain[0])
+
+
 def test_a_gradient_that_is_not_finite_is_refused_by_all_and_counted_for_one():
     plain, cut = (values("bad_loss", policy=policy) for policy in ("bsp", "fsdp"))
     assert_near(cut[0]["final"], plain[0]["final"])

@@ -1,7 +1,7 @@
 """Bulk synchronous training on the collective exchange with everything in parts: torch's FSDP2 itself.
 
-A step's collectives are FSDP2's own (`plesio.runtime.worker.exchange.fsdp_collectives` carries them): each unit of the
-model is gathered before its forward pass and, but for the root, again before its backward pass, and its gradient is
+A step's collectives are FSDP2's own (`plesio.runtime.worker.exchange.fsdp_collectives` carries them): each section of
+the model is gathered before its forward pass and, but for the root, again before its backward pass, and its gradient is
 reduce-scattered behind that. On CPUs they run one after the other with the computing. So the time that a rank was
 inside them is not one span: `ready_s` is put as far before the step's end as they have taken.
 

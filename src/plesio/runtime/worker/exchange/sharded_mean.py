@@ -1,6 +1,6 @@
 """What FSDP sends, between the threads of the virtual world, whose replicas stay whole.
 
-For each unit of the model a step has the collectives of FSDP2: its parameters are gathered before the forward pass,
+For each section of the model a step has the collectives of FSDP2: its parameters are gathered before the forward pass,
 and, but for the root's, again before the backward pass; its gradient is reduce-scattered behind that. Here they run
 after the backward pass, as all exchanges of this world do, and none of them overlaps with computing; on CPUs FSDP2's do
 not either.
@@ -16,15 +16,15 @@ from torch import nn
 from plesio.runtime.worker.exchange.exchange import Progress, Refusal, SnapshotTaker
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.exchange.sections import Section, check_sections, sections_of
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
-from plesio.runtime.worker.exchange.units import Unit, check_units, units_of
 from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["ShardedMeanExchange"]
 
 
 class ShardedMeanExchange(SynchronousExchange):
-    """Averages gradients as a reduce-scatter and two gatherings of each unit do.
+    """Averages gradients as a reduce-scatter and two gatherings of each section do.
 
     Args:
         replica: Equal on all ranks when the exchange is built.
@@ -49,27 +49,27 @@ class ShardedMeanExchange(SynchronousExchange):
         snapshots: SnapshotTaker,
     ) -> None:
         super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots)
-        self._units = units_of(replica.model, blocks)
-        check_units(replica, self._units)
+        self._sections = sections_of(replica.model, blocks)
+        check_sections(replica, self._sections)
 
     @torch.no_grad()
     def reduce(self, progress: Progress) -> bool:
-        """Average the gradients, unit by unit."""
+        """Average the gradients, section by section."""
         begun_s = self._timeline.now_s()
-        for unit in self._units:
-            if unit.parameters:
-                self._exchange(unit)
+        for section in self._sections:
+            if section.parameters:
+                self._exchange(section)
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=progress.clock)
         return super().reduce(progress)
 
-    def _exchange(self, unit: Unit) -> None:
+    def _exchange(self, section: Section) -> None:
         num_ranks = self._group.size
-        held = unit.part_numel(num_ranks) - unit.part_numel(num_ranks, trained=True)
-        trained = [parameter for parameter in unit.parameters if parameter.requires_grad]
-        mean = self._reduce_scatter(unit, trained)
+        held = section.part_numel(num_ranks) - section.part_numel(num_ranks, trained=True)
+        trained = [parameter for parameter in section.parameters if parameter.requires_grad]
+        mean = self._reduce_scatter(section, trained)
         sent = torch.cat([mean, mean.new_zeros(held)])  # what is not trained is gathered with the rest
         gathered = self._group.all_gather(sent).wait()
-        if not unit.is_root:
+        if not section.is_root:
             self._group.all_gather(sent).wait()
         flat = torch.cat([part[: mean.numel()] for part in gathered])
         sizes = [parameter.numel() for parameter in trained]
@@ -77,12 +77,12 @@ class ShardedMeanExchange(SynchronousExchange):
             assert parameter.grad is not None, "filled in"
             parameter.grad.copy_(part.view_as(parameter))
 
-    def _reduce_scatter(self, unit: Unit, trained: list[nn.Parameter]) -> torch.Tensor:
-        """This rank's part of the mean gradient; of a unit that trains nothing, nothing."""
+    def _reduce_scatter(self, section: Section, trained: list[nn.Parameter]) -> torch.Tensor:
+        """This rank's part of the mean gradient; of a section that trains nothing, nothing."""
         num_ranks = self._group.size
-        numel = unit.part_numel(num_ranks, trained=True)
+        numel = section.part_numel(num_ranks, trained=True)
         if not trained:
-            return next(iter(unit.parameters)).new_empty(0)
+            return next(iter(section.parameters)).new_empty(0)
         for parameter in trained:
             if parameter.grad is None:  # others may have used it
                 parameter.grad = torch.zeros_like(parameter)

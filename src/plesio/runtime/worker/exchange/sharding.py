@@ -24,7 +24,7 @@ from plesio.core.errors import ExchangeError, TaskError
 from plesio.runtime.worker.exchange.fsdp_collectives import FsdpCollectives
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import Replica, State
-from plesio.runtime.worker.exchange.units import check_units, units_of
+from plesio.runtime.worker.exchange.sections import check_sections, sections_of
 from plesio.runtime.worker.exchange.wrapping import Wrapping
 
 __all__ = ["Sharding"]
@@ -51,8 +51,8 @@ class Sharding:
     ) -> None:
         model = replica.model
         _check(replica)
-        units = units_of(model, blocks)
-        check_units(replica, units)
+        sections = sections_of(model, blocks)
+        check_sections(replica, sections)
         _check_optimizer(replica)
         self._replica = replica
         self._group = group
@@ -64,8 +64,8 @@ class Sharding:
         whole = dict(model.named_parameters())
         self._mesh = DeviceMesh.from_group(group.process_group, replica.device_type)
         self._wrapping = Wrapping(model)
-        for unit in units:
-            fully_shard(unit.module, mesh=self._mesh, reshard_after_forward=not unit.is_root)
+        for section in sections:
+            fully_shard(section.module, mesh=self._mesh, reshard_after_forward=not section.is_root)
         self._wrapping.put_on()
         self._modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         for number, module in enumerate(self._modules):
@@ -103,7 +103,7 @@ class Sharding:
 
     @torch.no_grad()
     def _gather(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """All whole parameters, a unit at a time; each is there until the next one is asked for."""
+        """All whole parameters, a section at a time; each is there until the next one is asked for."""
         self._fold()
         for module in self._modules:
             module.unshard()

@@ -1,8 +1,8 @@
 """What a sharded model is gathered by: its blocks one at a time, and what is in none of them together.
 
-A unit's parameters are sent in one collective, each cut along its first dimension into as many parts as there are ranks
-and filled up with zeros where that does not divide (as FSDP2 does). So a rank's part of a parameter of shape (d, ...)
-has ``ceil(d / n)`` rows.
+A section's parameters are sent in one collective, each cut along its first dimension into as many parts as there are
+ranks and filled up with zeros where that does not divide (as FSDP2 does). So a rank's part of a parameter of shape (d,
+...) has ``ceil(d / n)`` rows.
 """
 
 import math
@@ -15,18 +15,18 @@ from torch import nn
 from plesio.core.errors import TaskError
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["Unit", "check_units", "units_of"]
+__all__ = ["Section", "check_sections", "sections_of"]
 
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class Section:
     """Parameters that are gathered together.
 
     Attributes:
         module: Whose they are.
-        parameters: Those of the module that are in no unit within it, trained ones and others.
+        parameters: Those of the module that are in no section within it, trained ones and others.
         is_root: Whether it is the model, which stays whole from its forward to its backward pass.
     """
 
@@ -43,8 +43,8 @@ class Unit:
         )
 
 
-def units_of(model: nn.Module, names: Sequence[str] = ()) -> list[Unit]:
-    """The units of a model, inner ones before those that they are in; the last is the model's own.
+def sections_of(model: nn.Module, names: Sequence[str] = ()) -> list[Section]:
+    """The sections of a model, inner ones before those that they are in; the last is the model's own.
 
     Args:
         model: Where they are.
@@ -55,17 +55,17 @@ def units_of(model: nn.Module, names: Sequence[str] = ()) -> list[Unit]:
     """
     blocks = list(_named(model, names)) if names else list(_elements(model))
     taken: set[int] = set()
-    units = []
+    sections = []
     for module in reversed(blocks):  # a module's own modules come after it
         parameters = tuple(parameter for parameter in module.parameters() if id(parameter) not in taken)
         if parameters and not _shares(model, module):
             taken |= {id(parameter) for parameter in parameters}
-            units.append(Unit(module, parameters, is_root=False))
+            sections.append(Section(module, parameters, is_root=False))
     rest = tuple(parameter for parameter in model.parameters() if id(parameter) not in taken)
-    return [*units, Unit(model, rest, is_root=True)]
+    return [*sections, Section(model, rest, is_root=True)]
 
 
-def check_units(replica: Replica, units: Sequence[Unit]) -> None:
+def check_sections(replica: Replica, sections: Sequence[Section]) -> None:
     """Return when all of the replica can be cut.
 
     Raises:
@@ -81,11 +81,11 @@ def check_units(replica: Replica, units: Sequence[Unit]) -> None:
             raise TaskError(f'"{name}" is one number without a dimension, which fsdp cannot cut; give it one: (1,)')
         if not parameter.is_contiguous():
             raise TaskError(f'"{name}" is not contiguous in memory, which fsdp needs; use .contiguous() for it')
-    for unit in units:
-        dtypes = {str(parameter.dtype) for parameter in unit.parameters if parameter.requires_grad}
+    for section in sections:
+        dtypes = {str(parameter.dtype) for parameter in section.parameters if parameter.requires_grad}
         if len(dtypes) > 1:
             raise TaskError(
-                f"{type(unit.module).__name__} has parameters of {' and '.join(sorted(dtypes))}, which fsdp sends "
+                f"{type(section.module).__name__} has parameters of {' and '.join(sorted(dtypes))}, which fsdp sends "
                 "together; name blocks in which all are alike (fsdp,blocks=CLASS), or use one type"
             )
 
