@@ -1,7 +1,9 @@
 """Workers whose replicas are in parts, or whose gradients one of torch's own hooks sends."""
 
+import gc
 import os
 import signal
+import weakref
 from typing import Any
 
 import torch
@@ -256,3 +258,24 @@ def clip(*, policy: str, by_optimizer: bool) -> dict[str, list[float]]:
             nn.utils.clip_grad_norm_(held if by_optimizer else model.parameters(), 0.1)
             session.step()
     return numbers(model.state_dict())
+
+
+def let_go(*, width: int) -> list[int]:
+    """How many of the whole parameters are there still after the model was cut, and of the parts after the end."""
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(width, width), nn.Linear(width, width))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    whole = [weakref.ref(parameter) for parameter in model.parameters()]
+    with plesio.join(model, optimizer, policy="fsdp") as session:
+        gc.collect()
+        model(torch.ones(2, width)).square().mean().backward()
+        session.step()
+        session.evaluate(lambda: metric_of(model, width))
+        parts = [weakref.ref(parameter) for parameter in model.parameters()]
+        there = [sum(one() is not None for one in whole)]
+    gc.collect()
+    return [*there, sum(one() is not None for one in parts)]
+
+
+def metric_of(model: nn.Module, width: int) -> float:
+    return float(model(torch.ones(1, width)).sum())

@@ -1,5 +1,6 @@
 """Replicas in parts, on real processes: the numbers of bsp, what is sent and held, and what is refused."""
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -64,13 +65,16 @@ def test_batch_norm_and_accumulation():
     assert cut[0]["at_half"] == pytest.approx(plain[0]["at_half"], rel=1e-4)
 
 
+@functools.cache
+def whole_run() -> dict[str, list[float]]:
+    return values("go_on", policy="bsp", then="bsp", optimizer="AdamW", lr=0.01)[0][0]
+
+
 @pytest.mark.parametrize(("policy", "then"), [("fsdp", "fsdp"), ("fsdp", "bsp"), ("bsp", "fsdp")])
 def test_a_state_goes_on_in_parts_and_whole(policy: str, then: str):
-    shape = {"optimizer": "AdamW", "lr": 0.01}
-    whole = values("go_on", policy="bsp", then="bsp", **shape)
-    for mine in values("go_on", policy=policy, then=then, **shape):
-        assert_near(mine[0], whole[0][0])
-        assert_near(mine[1], whole[0][0])
+    for mine in values("go_on", policy=policy, then=then, optimizer="AdamW", lr=0.01):
+        assert_near(mine[0], whole_run())
+        assert_near(mine[1], whole_run())
 
 
 def test_what_an_optimizer_remembers_is_cut_with_its_parameters():
@@ -133,6 +137,10 @@ def test_bytes_are_two_gatherings_and_a_scattering():
     part = depth * rows * (width + 1) * 4
     of_step = num_workers * (num_workers - 1) * (3 * part + 16)
     assert (long - short) / more == pytest.approx(of_step, rel=0.02)
+
+
+def test_what_is_not_held_any_more_is_let_go():
+    assert values("let_go", width=8) == [[0, 0], [0, 0]]
 
 
 @pytest.mark.slow
