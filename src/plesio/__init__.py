@@ -8,7 +8,21 @@ so that ``import plesio`` and the command line answer at once.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from plesio.policies import ASP, BSP, SSP, Adaptive, Delayed, Hierarchical, LocalSGD, Policy, Switch, parse_policy
+from plesio.policies import (
+    ASP,
+    BSP,
+    FSDP,
+    SSP,
+    Adaptive,
+    Delayed,
+    Hierarchical,
+    LocalSGD,
+    Policy,
+    PostLocalSGD,
+    Switch,
+    TorchHook,
+    parse_policy,
+)
 
 if TYPE_CHECKING:
     from plesio.protocol.figures import RunInfo
@@ -22,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ASP",
     "BSP",
+    "FSDP",
     "SSP",
     "Adaptive",
     "Delayed",
@@ -30,10 +45,12 @@ __all__ = [
     "JoinOptions",
     "LocalSGD",
     "Policy",
+    "PostLocalSGD",
     "RunInfo",
     "Session",
     "Switch",
     "Task",
+    "TorchHook",
     "Transition",
     "join",
     "parse_policy",

@@ -9,6 +9,7 @@ from plesio.core.errors import PolicySpecError
 from plesio.policies import (
     ASP,
     BSP,
+    FSDP,
     POLICY_HELP,
     SSP,
     UNWEIGHTED,
@@ -18,7 +19,9 @@ from plesio.policies import (
     Inverse,
     LocalSGD,
     Policy,
+    PostLocalSGD,
     Product,
+    TorchHook,
     describe,
     parse_policy,
 )
@@ -38,15 +41,26 @@ COMPRESSIONS = st.sampled_from(
     ]
 )
 
+HOOKS = st.one_of(
+    st.builds(TorchHook, form=st.sampled_from(["fp16", "bf16"])),
+    st.builds(TorchHook, form=st.just("powersgd"), rank=st.integers(1, 8), start=st.integers(2, 30)),
+)
+
 
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
-    name = draw(st.sampled_from(["bsp", "delayed", "ssp", "asp", "local_sgd"]))
+    name = draw(st.sampled_from(["bsp", "bsp,hook", "fsdp", "delayed", "ssp", "asp", "local_sgd", "post_local_sgd"]))
     period = draw(st.integers(1, 30))
     exchange = draw(ANY_EXCHANGE)
     compression = draw(COMPRESSIONS) if exchange == "collective" else NO_COMPRESSION
     if name == "bsp":
         return BSP(exchange=exchange, compression=compression)
+    if name == "bsp,hook":
+        return BSP(hook=draw(HOOKS))
+    if name == "fsdp":
+        return FSDP(blocks=draw(st.sampled_from([(), ("Block",), ("mlp", "Attention")])))
+    if name == "post_local_sgd":
+        return PostLocalSGD(period=period + 1, warmup=draw(st.integers(0, 30)))
     if name == "delayed":
         return Delayed(delay=draw(st.integers(0, 30)), compression=compression)
     if name == "local_sgd":
@@ -99,6 +113,11 @@ def test_spec_is_the_shortest_text(policy: Policy):
         ("local_sgd:8,compress=topk:0.01", LocalSGD(period=8, compression=TopK(density=0.01))),
         ("bsp, compress = QSGD:8 + feedback", BSP(compression=Qsgd(bits=8, feedback=True))),
         ("bsp,compress=none", BSP()),
+        ("bsp,hook=bf16", BSP(hook=TorchHook(form="bf16"))),
+        ("bsp, Hook = PowerSGD:2 + start:20", BSP(hook=TorchHook(form="powersgd", rank=2, start=20))),
+        ("fsdp", FSDP()),
+        ("fsdp,blocks=EncoderLayer+MLP", FSDP(blocks=("MLP", "EncoderLayer"))),
+        ("post_local_sgd:4,warmup=10", PostLocalSGD(period=4, warmup=10)),
         ("delayed:2", Delayed(delay=2)),
         ("delayed:1,compress=fp16", Delayed(compression=HalfPrecision(form="fp16"))),
     ],
@@ -111,7 +130,7 @@ def test_text_by_hand(text: str, policy: Policy):
     ("text", "message"),
     [
         ("bps", 'unknown policy "bps"; did you mean "bsp"?'),
-        ("", "known: adaptive, asp, bsp, delayed, hier, local_sgd, ssp, switch"),
+        ("", "known: adaptive, asp, bsp, delayed, fsdp, hier, local_sgd, post_local_sgd, ssp, switch"),
         ("ssp", 'needs its bound, as in "ssp:4"'),
         ("ssp:-1", "bound is -1; write a whole number of steps, 0 or more"),
         ("ssp:9999999999999", "or inf for no bound"),
@@ -131,6 +150,16 @@ def test_text_by_hand(text: str, policy: Policy):
         ("bsp,compress=topk", "topk needs the share of the numbers that is sent"),
         ("bsp,compress=fp61", 'did you mean "fp16"?'),
         ("bsp,exchange=store,compress=fp16", "leave compress=fp16 out, or use exchange=collective"),
+        ("bsp,hook=fp61", 'did you mean "fp16"?'),
+        ("bsp,hook=fp16:2", "write hook=fp16"),
+        ("bsp,hook=powersgd:two", '"two" is no whole number'),
+        ("bsp,hook=powersgd:2+begin:3", 'write "+start:STEPS"'),
+        ("bsp,hook=powersgd+start:1", "start is 1; write a whole number of 2 or more"),
+        ("bsp,hook=fp16,compress=fp16", "leave compress and exchange out"),
+        ("bsp,hook=fp16,exchange=store", "leave compress and exchange out"),
+        ("fsdp:4", 'fsdp takes no ":4"'),
+        ("fsdp,blocks=a b", "is no name of a class"),
+        ("post_local_sgd:1", "period is 1; write a whole number of 2 or more"),
         ("local_sgd:8,exchange=store,compress=qsgd:8", "the store takes updates in full"),
         ("ssp:4,compress=fp16", 'unknown key "compress"'),
         ("delayed", 'needs its delay, as in "delayed:1"'),
@@ -170,6 +199,20 @@ def test_every_policy_has_one_sentence(policy: Policy):
             "bsp,compress=topk:0.1",
             "Every step waits for all workers and applies the mean of their gradients, sent as topk:0.1.",
         ),
+        (
+            "fsdp",
+            "Every step waits for all workers and applies the mean of their gradients, of which each holds and steps "
+            "its own part.",
+        ),
+        (
+            "bsp,hook=powersgd:2",
+            "Every step waits for all workers and applies the mean of their gradients (torch's powersgd:2 hook).",
+        ),
+        (
+            "post_local_sgd:8,warmup=100",
+            "Gradients are averaged for 100 steps; then workers train alone and average their parameters every 8 steps "
+            "(torch's own).",
+        ),
         ("local_sgd:8", "Workers train alone for 8 steps, then wait and average their parameters."),
         ("local_sgd:8,delay=4", "Workers average their parameters every 8 steps, while they train on for 4 steps."),
     ],
@@ -179,7 +222,18 @@ def test_sentences(text: str, sentence: str):
 
 
 def test_help_names_each_policy_with_an_example_that_reads():
-    assert list(POLICY_HELP) == ["bsp", "delayed", "ssp", "asp", "local_sgd", "hier", "switch", "adaptive"]
+    assert list(POLICY_HELP) == [
+        "bsp",
+        "fsdp",
+        "delayed",
+        "ssp",
+        "asp",
+        "local_sgd",
+        "post_local_sgd",
+        "hier",
+        "switch",
+        "adaptive",
+    ]
     for name, line in POLICY_HELP.items():
         assert parse_policy(line.rpartition("as in ")[2]).name == name
 

@@ -136,12 +136,14 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _joins_are_possible(self) -> Self:
-        """Racks that share the store let nobody in, nor does a collective whose workers form no new group."""
+        """Nobody comes into racks that share the store, replicas in parts, or a collective that forms no new group."""
         first = min(self.workers.faults, key=lambda fault: fault.order_s, default=None)
         if first is not None and first.kind == "join":
             for policy in self.policies:
                 if policy.racks_share_store:
                     raise ValueError(f"no worker can join under {policy.spec}, whose racks share the store")
+                if policy.shards:
+                    raise ValueError(f"no worker can join under {policy.spec}, whose parts are cut at the start")
                 if policy.has_collectives and not self.run.elastic:
                     raise ValueError(f"no worker can join under {policy.spec} with elastic = false")
         return self

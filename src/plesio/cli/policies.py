@@ -16,7 +16,10 @@ bsp, delayed and local_sgd take a compression of what is sent:
 compress=fp16, bf16, topk:0.01, randk:0.05, qsgd:8 or powersgd:2, and
 options of it joined by "+", as in compress=topk:0.01+no_feedback.
 In hier it is a matter of what goes between racks, as in
-hier:bsp/local_sgd:8,compress=qsgd:8."""
+hier:bsp/local_sgd:8,compress=qsgd:8.
+
+bsp,hook=fp16, bf16 and powersgd:2 are torch's own hooks of DDP, and
+post_local_sgd is torch's own, to be compared with."""
 
 
 def policies() -> None:

@@ -57,10 +57,10 @@ def run(
     """Run a training script in N local processes.
 
     They get torchrun's variables, so plesio.join() and torch.distributed find each other. When a worker fails the
-    others go on, and more can join at any time, under any policy but hier:bsp/ssp (--join, with the same script and
-    arguments). Ctrl-C stops them all. Checkpoints and replicas are for scripts whose plesio.join() says nothing of
-    them. With --restarts, a run whose workers have all failed goes on from its last checkpoint; one that was refused
-    does not.
+    others go on, and more can join at any time, under any policy but hier:bsp/ssp and fsdp (--join, with the same
+    script and arguments). Ctrl-C stops them all. Checkpoints and replicas are for scripts whose plesio.join() says
+    nothing of them. With --restarts, a run whose workers have all failed goes on from its last checkpoint; one that was
+    refused does not.
     """
     from plesio.runtime.checkpoints.setting import CheckpointSetting
     from plesio.runtime.launcher import launch

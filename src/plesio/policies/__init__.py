@@ -1,22 +1,25 @@
 """Consistency policies: how far workers may drift apart, and how their updates count. Pure: events in, actions out.
 
-=============  ========================================================================  ==========================
-file           concept                                                                   machine it starts
-=============  ========================================================================  ==========================
-bsp            every step waits for everyone                                             barrier
-delayed        every step applies the mean gradient of d steps before                    barrier, d rounds open
-local_sgd      train alone for H steps, then average; with a delay, behind the steps     barrier
-hierarchical   one policy within a rack, another between racks                           the outer's
-ssp            never more than s steps ahead of the slowest                              barrier (s = 0), asynchronous
-asp            nobody waits                                                              asynchronous
-switch         one policy after another, by a schedule                                   steered
-adaptive       finds period, delay and shares while training                             steered
-interruptible  another policy, whose workers can be made to stand still together         steered
-=============  ========================================================================  ==========================
+==============  ========================================================================  ==========================
+file            concept                                                                   machine it starts
+==============  ========================================================================  ==========================
+bsp             every step waits for everyone                                             barrier
+fsdp            the same, with parameters, gradients and optimizer state in parts         barrier
+delayed         every step applies the mean gradient of d steps before                    barrier, d rounds open
+local_sgd       train alone for H steps, then average; with a delay, behind the steps     barrier
+post_local_sgd  torch's own: gradients for a while, then parameters every H steps         barrier
+hierarchical    one policy within a rack, another between racks                           the outer's
+ssp             never more than s steps ahead of the slowest                              barrier (s = 0), asynchronous
+asp             nobody waits                                                              asynchronous
+switch          one policy after another, by a schedule                                   steered
+adaptive        finds period, delay and shares while training                             steered
+interruptible   another policy, whose workers can be made to stand still together         steered
+==============  ========================================================================  ==========================
 
 `events` and `policy` are the interface to the worlds, `schedule` is what a worker decides by its clock alone,
 `steered` changes from one policy to another, `weighting` counts updates by staleness, `compression` is what an exchange
-sends of one, `spec` is the text form, and `replay` records a machine and checks a record.
+sends of one, `torch_hook` names what torch sends instead, `spec` is the text form, and `replay` records a machine and
+checks a record.
 """
 
 from plesio.policies.adaptive import Adaptive
@@ -45,10 +48,12 @@ from plesio.policies.events import (
     Stay,
     Steer,
 )
+from plesio.policies.fsdp import FSDP
 from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.interruptible import Interruptible
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
+from plesio.policies.post_local_sgd import PostLocalSGD
 from plesio.policies.replay import (
     EventLog,
     Recorder,
@@ -62,6 +67,7 @@ from plesio.policies.replay import (
 from plesio.policies.spec import POLICY_HELP, describe, parse_policy
 from plesio.policies.ssp import SSP
 from plesio.policies.switch import Switch
+from plesio.policies.torch_hook import TorchHook, parse_torch_hook
 from plesio.policies.weighting import (
     UNWEIGHTED,
     Cap,
@@ -76,6 +82,7 @@ from plesio.policies.weighting import (
 __all__ = [
     "ASP",
     "BSP",
+    "FSDP",
     "POLICY_HELP",
     "SSP",
     "UNLIMITED",
@@ -104,6 +111,7 @@ __all__ = [
     "Machine",
     "Pause",
     "Policy",
+    "PostLocalSGD",
     "Product",
     "Ready",
     "Recorder",
@@ -114,6 +122,7 @@ __all__ = [
     "Stay",
     "Steer",
     "Switch",
+    "TorchHook",
     "Unweighted",
     "UpdateKind",
     "Weighting",
@@ -121,6 +130,7 @@ __all__ = [
     "describe",
     "encode_event",
     "parse_policy",
+    "parse_torch_hook",
     "parse_weighting",
     "read_log",
     "replay",

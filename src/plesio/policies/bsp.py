@@ -4,17 +4,20 @@ Valiant 1990, "A bridging model for parallel computation". For SGD it is the min
 b samples take the step of one worker with N·b samples, because the mean of their mean gradients is the same. So it
 converges as sequential SGD does, and runs at the pace of the slowest worker. On the ``collective`` exchange it is
 PyTorch's own DistributedDataParallel (Li et al. 2020); on the ``store`` it is the synchronous parameter server, which
-workers may join and leave. On the collective the gradients may be compressed (`plesio.policies.compression`).
+workers may join and leave. On the collective the gradients may be compressed (`plesio.policies.compression`), or sent
+by one of torch's own hooks (`plesio.policies.torch_hook`).
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from plesio.core.errors import PolicySpecError
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.fields import require_one_of, require_sent_in_full, write_spec
 from plesio.policies.policy import EXCHANGES, ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.torch_hook import TorchHook
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
 __all__ = ["BSP"]
@@ -27,9 +30,10 @@ class BSP(PeriodicSchedule):
     Args:
         exchange: ``collective`` (default) or ``store``.
         compression: What is sent of a gradient; on the store all of it.
+        hook: torch's own hook of DDP that sends it instead.
 
     Raises:
-        PolicySpecError: An unknown exchange, or a compression on the store.
+        PolicySpecError: An unknown exchange, a compression or hook on the store, or both of them.
 
     >>> BSP(exchange="store").spec
     'bsp,exchange=store'
@@ -45,11 +49,16 @@ class BSP(PeriodicSchedule):
 
     exchange: ExchangeKind = "collective"
     compression: Compression = NO_COMPRESSION
+    hook: TorchHook | None = None
 
     def __post_init__(self) -> None:
         require_one_of("bsp", "exchange", self.exchange, known=EXCHANGES)
         if self.exchange == "store":
             require_sent_in_full("bsp", compress=self.compression.spec)
+        if self.hook is not None and (self.exchange == "store" or self.compression != NO_COMPRESSION):
+            raise PolicySpecError(
+                f"bsp: hook={self.hook.spec} is DDP's, which sends all gradients by it; leave compress and exchange out"
+            )
 
     @property
     def spec(self) -> str:
@@ -57,6 +66,7 @@ class BSP(PeriodicSchedule):
         options = {
             "exchange": None if self.exchange == "collective" else self.exchange,
             "compress": None if self.compression == NO_COMPRESSION else self.compression.spec,
+            "hook": None if self.hook is None else self.hook.spec,
         }
         return write_spec("bsp", options=options)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from plesio.policies.compression import Compression
 from plesio.policies.events import Action, Event
+from plesio.policies.torch_hook import TorchHook
 from plesio.policies.weighting import Weighting
 
 if TYPE_CHECKING:
@@ -100,6 +101,21 @@ class Policy(Protocol):
     @property
     def compression(self) -> Compression:
         """What is sent of an update in a collective; everything where nothing else is said."""
+        ...
+
+    @property
+    def hook(self) -> TorchHook | None:
+        """Torch's own hook that sends DDP's gradients; None where Plesio, or DDP by itself, does."""
+        ...
+
+    @property
+    def shards(self) -> bool:
+        """Whether each worker alone has a part of the parameters, so that nobody can be lost or come later."""
+        ...
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Classes of the modules that are gathered one at a time where parameters are in parts; none named: a rule."""
         ...
 
     @property

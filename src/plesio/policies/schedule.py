@@ -17,6 +17,7 @@ from plesio.policies.asynchronous import UNLIMITED
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.policy import ExchangeKind, Policy, UpdateKind
 from plesio.policies.steered import Constant, Director
+from plesio.policies.torch_hook import TorchHook
 
 if TYPE_CHECKING:
     from plesio.policies.adaptive.config.guard import GuardConfig
@@ -56,6 +57,21 @@ class PeriodicSchedule:
     def compression(self) -> Compression:
         """Everything is sent."""
         return NO_COMPRESSION
+
+    @property
+    def hook(self) -> TorchHook | None:
+        """None of torch's."""
+        return None
+
+    @property
+    def shards(self) -> bool:
+        """Every worker has all parameters."""
+        return False
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """None are named."""
+        return ()
 
     @property
     def inner_rate(self) -> float:

@@ -4,7 +4,8 @@
 
 ``bsp`` · ``ssp:4`` · ``ssp:inf`` · ``ssp:4,period=2,weight=inverse+cap:8`` · ``asp,weight=exp:0.1`` ·
 ``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store`` · ``delayed:1`` · ``bsp,compress=topk:0.01`` ·
-``hier:bsp/local_sgd:8,compress=qsgd:8``. Case and spaces around the parts do not matter.
+``hier:bsp/local_sgd:8,compress=qsgd:8`` · ``fsdp`` · ``bsp,hook=powersgd:2``. Case and spaces around the parts
+do not matter.
 """
 
 import math
@@ -19,12 +20,15 @@ from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
 from plesio.policies.delayed import Delayed
+from plesio.policies.fsdp import FSDP, parse_blocks
 from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.interruptible import Interruptible
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import Policy
+from plesio.policies.post_local_sgd import PostLocalSGD
 from plesio.policies.ssp import SSP
 from plesio.policies.switch import Switch
+from plesio.policies.torch_hook import parse_torch_hook
 from plesio.policies.weighting import UNWEIGHTED, parse_weighting
 
 __all__ = ["POLICY_HELP", "describe", "parse_policy"]
@@ -60,7 +64,17 @@ _FORMS = {
         make=BSP,
         help="every step waits for all workers and averages their gradients",
         example="bsp",
-        keys={"exchange": ("exchange", str), "compress": ("compression", parse_compression)},
+        keys={
+            "exchange": ("exchange", str),
+            "compress": ("compression", parse_compression),
+            "hook": ("hook", parse_torch_hook),
+        },
+    ),
+    "fsdp": _Form(
+        make=FSDP,
+        help="like bsp, but each worker holds only its part of parameters, gradients and optimizer state (FSDP2)",
+        example="fsdp",
+        keys={"blocks": ("blocks", parse_blocks)},
     ),
     "delayed": _Form(
         make=Delayed,
@@ -94,6 +108,13 @@ _FORMS = {
             "momentum": ("momentum", _number),
             "compress": ("compression", parse_compression),
         },
+    ),
+    "post_local_sgd": _Form(
+        make=PostLocalSGD,
+        help="torch's own: like bsp for WARMUP steps, then workers average their parameters every PERIOD steps",
+        example="post_local_sgd:8,warmup=100",
+        argument=("period", _whole),
+        keys={"warmup": ("warmup", _whole)},
     ),
     "hier": _Form(
         make=Hierarchical,
@@ -225,6 +246,18 @@ def describe(policy: Policy) -> str:
         PolicySpecError: A policy that is none of Plesio's.
     """
     match policy:
+        case FSDP():
+            held = "of which each holds and steps its own part"
+            return f"Every step waits for all workers and applies the mean of their gradients, {held}."
+        case PostLocalSGD():
+            first = f"Gradients are averaged for {_steps(policy.warmup)}; then w" if policy.warmup else "W"
+            return (
+                f"{first}orkers train alone and average their parameters every {_steps(policy.period)} (torch's own)."
+            )
+        case BSP(hook=hook) if hook is not None:
+            return (
+                f"Every step waits for all workers and applies the mean of their gradients (torch's {hook.spec} hook)."
+            )
         case BSP() | Delayed(delay=0):
             sent = _sent_as(policy.compression)
             return f"Every step waits for all workers and applies the mean of their gradients{sent}."

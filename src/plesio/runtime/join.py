@@ -110,11 +110,13 @@ def join(
     around = _Around.of(options, policy=policy, trace=trace)
     chosen = parse_policy(around.policy) if isinstance(around.policy, str) else around.policy
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
+    place = around.job.place if around.job is not None else Place.from_environment()
+    if place is not None and chosen.shards:
+        _check_sharded(chosen, late=place.late, saves=setting is not None)
     if setting is not None:
         setting.prepare()
         if chosen.review is None:  # else it has moments at which all stand by itself
             chosen = Interruptible(policy=chosen)
-    place = around.job.place if around.job is not None else Place.from_environment()
     replica = Replica(model, optimizer)
     if place is not None:
         _check(chosen, optimizer, place=place, racks=racks)
@@ -165,6 +167,17 @@ def _check(policy: Policy, optimizer: torch.optim.Optimizer, *, place: Place, ra
         raise ConfigError(
             f"no worker can join {policy.spec} while it runs: racks that share the store are settled at the start; "
             "under any other policy one can"
+        )
+
+
+def _check_sharded(policy: Policy, *, late: bool, saves: bool) -> None:
+    if late:
+        raise ConfigError(
+            f"no worker can join {policy.spec} while it runs: each holds a part that was cut at the start"
+        )
+    if saves:
+        raise ConfigError(
+            f"{policy.spec} takes no checkpoints; save session.state_dict(), which is whole, and leave checkpoint out"
         )
 
 
@@ -270,7 +283,7 @@ class _Run:
                 folder=self.folder,
                 meter=meter,
                 snapshot_every=self.options.snapshot_every,
-                elastic=self.options.elastic,
+                elastic=self.options.elastic and not policy.shards,
                 log_bytes=self.options.log_bytes,
                 on_refused=timeline.refuse,
                 checkpoints=checkpoints,

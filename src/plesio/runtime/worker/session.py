@@ -195,7 +195,7 @@ class Session:
         entered_s = self._now_s()
         began_s = entered_s if self._marked_s is None else self._marked_s
         clock = self.clock + 1
-        ready_s = self._exchange.ready_s or entered_s
+        ready_s = max(began_s, self._exchange.ready_s or entered_s)
         timeline = self._timeline
         timeline.compute(began_s, ready_s, clock=clock)
         if ready_s < entered_s:

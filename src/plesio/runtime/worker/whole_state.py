@@ -44,8 +44,9 @@ def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resume
     if not isinstance(run, Mapping) or run.get("schema") != SCHEMA_VERSION:
         raise DataError("this is no state that session.state_dict() of this version of Plesio gave")
     try:
-        replica.model.load_state_dict(state["model"])
-        replica.optimizer.load_state_dict(deepcopy(state["optimizer"]))
+        with replica.settable():
+            replica.model.load_state_dict(state["model"])
+            replica.optimizer.load_state_dict(deepcopy(state["optimizer"]))
     except (KeyError, RuntimeError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"the state is of another model or optimizer: {reason}") from error

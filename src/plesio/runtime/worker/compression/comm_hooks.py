@@ -4,6 +4,11 @@ For `DistributedDataParallel`, whose reductions overlap with the backward pass. 
 feedback: what a `CompressedReducer` makes of them in another world differs by rounding only. torch's PowerSGD hook does
 not: it begins after two uncompressed steps, its residuals are neither guarded nor to be seen, and they grow without end
 (`plesio.runtime.worker.compression.power_sgd`). torch has no top-k, random-k or QSGD.
+
+Whoever asks for a hook of torch's by its name (`plesio.policies.torch_hook`) gets that one, as a baseline. PowerSGD's
+has several collectives a bucket, each begun when the one before is over. On CPUs that is on whichever thread of Gloo's
+notices, so with two buckets ranks began them in different orders and ended (torch 2.13). There a bucket is waited for
+before the next one is begun.
 """
 
 from collections.abc import Callable
@@ -12,10 +17,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
+from plesio.policies import TorchHook
 from plesio.policies.compression import Compression, HalfPrecision
 
-__all__ = ["CommHook", "ddp_comm_hook"]
+__all__ = ["CommHook", "ddp_comm_hook", "torch_comm_hook"]
 
 CommHook = Callable[[dist.ProcessGroup, Any], torch.futures.Future[torch.Tensor]]
 """As ``DistributedDataParallel.register_comm_hook(process_group, hook)`` takes it."""
@@ -36,3 +44,34 @@ def ddp_comm_hook(compression: Compression) -> CommHook | None:
         case HalfPrecision(form="bf16", feedback=False):
             return bf16_compress_hook
     return None
+
+
+def torch_comm_hook(hook: TorchHook, group: dist.ProcessGroup) -> CommHook:
+    """The one of torch's that is named, with a fresh state where it has one.
+
+    Args:
+        hook: Which.
+        group: The ranks.
+    """
+    match hook.form:
+        case "fp16":
+            return fp16_compress_hook
+        case "bf16":
+            return bf16_compress_hook
+        case "powersgd":
+            power = PowerSGDState(group, matrix_approximation_rank=hook.rank, start_powerSGD_iter=hook.start)
+            return lambda group, bucket: _in_order(powerSGD_hook(power, bucket), bucket)
+        case "post_local_sgd":
+            local = PostLocalSGDState(  # type: ignore[no-untyped-call]
+                group, None, start_localSGD_iter=hook.start, post_local_gradient_allreduce=False
+            )
+            return lambda group, bucket: post_localSGD_hook(local, bucket)
+
+
+def _in_order(
+    done: torch.futures.Future[torch.Tensor],
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # as DDP names it
+) -> torch.futures.Future[torch.Tensor]:
+    if bucket.buffer().device.type == "cpu":
+        done.wait()
+    return done

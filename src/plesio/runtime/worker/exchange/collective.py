@@ -6,24 +6,28 @@ from typing import Any, Protocol
 
 import torch
 
+from plesio.core.errors import ExchangeError
 from plesio.core.plain import recall, remember
-from plesio.policies import Policy
-from plesio.policies.compression import NO_COMPRESSION
+from plesio.policies import BSP, Policy, TorchHook
+from plesio.policies.compression import NO_COMPRESSION, HalfPrecision
 from plesio.runtime.worker.compression import CompressedReducer
-from plesio.runtime.worker.compression.comm_hooks import ddp_comm_hook
+from plesio.runtime.worker.compression.comm_hooks import CommHook, ddp_comm_hook, torch_comm_hook
 from plesio.runtime.worker.exchange.averaging import AveragingExchange, ReducerMaker
 from plesio.runtime.worker.exchange.ddp import DdpExchange
 from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, Refusal, SnapshotTaker, Stand
+from plesio.runtime.worker.exchange.fsdp import FsdpExchange
 from plesio.runtime.worker.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.worker.exchange.group import Group, TorchGroup
 from plesio.runtime.worker.exchange.hierarchical import HierarchicalExchange
 from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.outer_step import OuterStep
+from plesio.runtime.worker.exchange.post_local import PostLocalExchange
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
 from plesio.runtime.worker.exchange.rack_watch import RackWatch
 from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks
 from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.exchange.sharded_mean import ShardedMeanExchange
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.synchronous import ReducingExchange, SynchronousExchange
 from plesio.runtime.worker.rack_batches import Rack
@@ -161,6 +165,10 @@ class CollectiveExchanges:
         if policy.inner is not None:
             self._outer_made_as = None  # what it moved on is no longer what is trained
             return self._build_levels(policy, policy.inner)
+        if policy.shards:
+            return self._build_sharded(policy)
+        if policy.hook is not None:
+            return self._build_hooked(policy, policy.hook)
         if policy.update == "gradient":
             return self._build_in_step(policy)
         return AveragingExchange(
@@ -176,20 +184,31 @@ class CollectiveExchanges:
             outer=self._outer_steps(policy),
         )
 
-    def _build_in_step(self, policy: Policy) -> SynchronousExchange:
-        """That of a policy whose replicas are equal after every step: gradients are averaged."""
-        self._outer_made_as = None
-        if policy.delay == 0 and isinstance(self._group, TorchGroup) and self._ddp_can(policy):
-            return DdpExchange(
+    def _build_sharded(self, policy: Policy) -> SynchronousExchange:
+        """That of a policy that cuts the replica; in the virtual world nothing is cut, and everything sent."""
+        if isinstance(self._group, TorchGroup):
+            return FsdpExchange(
                 self._replica,
+                blocks=policy.blocks,
                 group=self._group,
                 timeline=self._timeline,
                 refuse=self._refuse,
                 snapshots=self._snapshots,
-                gauge=self._gauge,
-                comm_hook=ddp_comm_hook(policy.compression),
-                elastic=self._elastic,
             )
+        return ShardedMeanExchange(
+            self._replica,
+            blocks=policy.blocks,
+            group=self._group,
+            timeline=self._timeline,
+            refuse=self._refuse,
+            snapshots=self._snapshots,
+        )
+
+    def _build_in_step(self, policy: Policy) -> SynchronousExchange:
+        """That of a policy whose replicas are equal after every step: gradients are averaged."""
+        self._outer_made_as = None
+        if policy.delay == 0 and isinstance(self._group, TorchGroup) and self._ddp_can(policy):
+            return self._build_ddp(self._group, comm_hook=ddp_comm_hook(policy.compression))
         if policy.delay > 0 or policy.compression != NO_COMPRESSION:
             return GradientMeanExchange(
                 self._replica,
@@ -209,6 +228,47 @@ class CollectiveExchanges:
             snapshots=self._snapshots,
             gauge=self._gauge,
         )
+
+    def _build_ddp(self, group: TorchGroup, *, comm_hook: CommHook | None) -> DdpExchange:
+        return DdpExchange(
+            self._replica,
+            group=group,
+            timeline=self._timeline,
+            refuse=self._refuse,
+            snapshots=self._snapshots,
+            gauge=self._gauge,
+            comm_hook=comm_hook,
+            elastic=self._elastic,
+        )
+
+    def _build_hooked(self, policy: Policy, hook: TorchHook) -> SynchronousExchange:
+        """DDP with one of torch's hooks; in the virtual world, which has no DDP, those that do nothing but cast.
+
+        Raises:
+            ExchangeError: It is for real processes alone, or gradients are sparse.
+        """
+        if self._replica.sparse:
+            raise ExchangeError(f"{policy.spec}: torch's hooks send no sparse gradients; use bsp, or sparse=False")
+        if not isinstance(self._group, TorchGroup):
+            if hook.form == "powersgd" or hook.form == "post_local_sgd":
+                raise ExchangeError(
+                    f"{policy.spec} is torch's own code, which runs on real processes alone: use --world process or "
+                    "testbed, or Plesio's own: bsp,compress=powersgd:2 or switch:bsp/local_sgd:8@100"
+                )
+            return self._build_in_step(BSP(compression=HalfPrecision(form=hook.form)))
+        if hook.form == "post_local_sgd":
+            return PostLocalExchange(
+                self._replica,
+                policy=policy,
+                hook=hook,
+                group=self._group,
+                timeline=self._timeline,
+                refuse=self._refuse,
+                snapshots=self._snapshots,
+                elastic=self._elastic,
+            )
+        self._outer_made_as = None
+        return self._build_ddp(self._group, comm_hook=torch_comm_hook(hook, self._group.process_group))
 
     def _ddp_can(self, policy: Policy) -> bool:
         """Whether DDP makes this mean; of sparse gradients on CPUs alone (by Gloo), and with no hook that casts."""

@@ -200,6 +200,17 @@ class SnapshotTaker:
             self._passed = samples // self._every
             self._taken.append(SharedState(samples, at_s, state()))
 
+    def due_somewhere(self, samples: int | None) -> bool:
+        """Whether one is due on the worker that keeps them, as every worker knows by the samples of all."""
+        return self._wished is not None and samples is not None and samples // self._wished > self._passed
+
+    def offer_somewhere(self, samples: int | None, *, at_s: float, state: State | None) -> None:
+        """Take a snapshot that is due, of a state that is there on the worker that keeps them."""
+        if state is not None:
+            self.offer(samples, at_s=at_s, state=lambda: state)
+        elif self._wished is not None and samples is not None:
+            self._passed = samples // self._wished
+
     def passed(self, samples: int) -> None:
         """Others have taken the snapshots up to here."""
         if self._every is not None:

@@ -13,7 +13,7 @@ from plesio.core.errors import TaskError
 from plesio.core.plain import own_numbers
 from plesio.runtime.parameters.layout import TensorKind
 
-__all__ = ["Buckets", "Holder", "Replica", "State", "all_finite", "parameters_sha256"]
+__all__ = ["Buckets", "Cutter", "Holder", "Replica", "State", "all_finite", "parameters_sha256"]
 
 State = dict[str, torch.Tensor]
 """Tensors by name: parameters and buffers, detached, on the CPU."""
@@ -28,6 +28,14 @@ class Holder(Protocol):
 
     def replaced(self) -> None:
         """The replica has been set, on every worker alike: let the shared state be that."""
+        ...
+
+
+class Cutter(Holder, Protocol):
+    """Has cut the replica into parts, of which this worker has its own."""
+
+    def loaded(self, state: State) -> AbstractContextManager[None]:
+        """Within, ``state`` is in the model of this worker alone."""
         ...
 
 
@@ -72,6 +80,7 @@ class Replica:
             raise TaskError("the optimizer holds none of the model's parameters; build it from model.parameters()")
         self._group_of = {name: group_of.get(id(p), -1) for name, p in self.parameters.items()}
         self._holder: Holder | None = None
+        self._cutter: Cutter | None = None
         self._held_still = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self._num_held = self._num_in_optimizer()
 
@@ -79,9 +88,20 @@ class Replica:
         """From here on something of the shared state is kept there; None for nowhere."""
         self._holder = holder
 
+    def sharded_by(self, cutter: Cutter | None) -> None:
+        """The model's parameters are this worker's parts from here on; None: they are whole."""
+        self._holder = self._cutter = cutter
+        named = list(self.model.named_parameters())
+        self.parameters = {name: p for name, p in named if p.requires_grad}
+        self._held_still = [(name, p) for name, p in named if not p.requires_grad]
+
     def whole(self) -> AbstractContextManager[None]:
-        """Within, the replica is the shared state: of the servers where they have it, else as it is."""
+        """Within, the replica is the shared state: of the servers or in parts where it is, else as it is."""
         return nullcontext() if self._holder is None else self._holder.gathered()
+
+    def settable(self) -> AbstractContextManager[None]:
+        """Within, model and optimizer can be set to whole tensors."""
+        return nullcontext() if self._cutter is None else self._cutter.gathered()
 
     def replaced(self) -> None:
         """The replica has been set, on every worker alike, and no step has been made."""
@@ -212,6 +232,10 @@ class Replica:
     @contextmanager
     def loaded(self, state: State) -> Iterator[None]:
         """With ``state`` in the model; what was there before comes back afterwards."""
+        if self._cutter is not None:
+            with self._cutter.loaded(state):
+                yield
+            return
         own = self.state()
         self.load(state)
         try:

@@ -1,0 +1,73 @@
+"""Fully sharded data parallel: bulk synchronous, with parameters, gradients and optimizer state cut among the workers.
+
+Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", stage 3; Zhao et al.
+2023, "PyTorch FSDP". Each of n workers holds an n-th of every parameter, of its mean gradient and of what the optimizer
+remembers of it. A block of the model is whole on a worker only while it is computed: it is gathered before its forward
+pass, gathered again before its backward pass, and its gradient is reduce-scattered behind that. So a step sends up to
+half as much again as the all-reduce of BSP, and the numbers are those of BSP, since the optimizer's step is made of the
+same mean gradient.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from plesio.core.errors import PolicySpecError
+from plesio.policies.barrier import BarrierMachine
+from plesio.policies.fields import write_spec
+from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
+from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.weighting import UNWEIGHTED, Weighting
+
+__all__ = ["FSDP", "parse_blocks"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FSDP(PeriodicSchedule):
+    """All workers finish a step with the mean of their gradients, of which each holds and steps its own part.
+
+    Args:
+        blocks: Names of classes, in any case: the modules of these are gathered one at a time. None named are the
+            elements of the model's outermost ``Sequential``, ``ModuleList`` and ``ModuleDict``.
+
+    Raises:
+        PolicySpecError: Something that is no name of a class.
+
+    >>> FSDP(blocks=("EncoderLayer",)).spec
+    'fsdp,blocks=encoderlayer'
+    """
+
+    name: ClassVar[str] = "fsdp"
+    exchange: ClassVar[ExchangeKind] = "collective"
+    update: ClassVar[UpdateKind] = "gradient"
+    bound: ClassVar[float] = 0
+    period: ClassVar[int] = 1
+    delay: ClassVar[int] = 0
+    weighting: ClassVar[Weighting] = UNWEIGHTED
+    synchronous: ClassVar[bool] = True
+    shards: ClassVar[bool] = True
+
+    blocks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for block in self.blocks:
+            if not str(block).isidentifier():
+                raise PolicySpecError(f"fsdp: {block!r} is no name of a class; write it as in blocks=encoderlayer+mlp")
+        object.__setattr__(self, "blocks", tuple(sorted({block.lower() for block in self.blocks})))
+
+    @property
+    def spec(self) -> str:
+        """``fsdp`` and the blocks, if some are named."""
+        return write_spec("fsdp", options={"blocks": "+".join(self.blocks) or None})
+
+    def start(self, *, clock: int = 0) -> Machine:
+        """A barrier at every step; workers begin at ``clock``."""
+        return BarrierMachine(period=1, clock=clock)
+
+
+def parse_blocks(text: str) -> tuple[str, ...]:
+    """The names in ``text``.
+
+    >>> parse_blocks("encoderlayer+mlp")
+    ('encoderlayer', 'mlp')
+    """
+    return tuple(name.strip() for name in text.split("+"))

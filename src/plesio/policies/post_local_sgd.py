@@ -1,0 +1,81 @@
+"""torch's own post-local SGD: gradients are averaged at every step of a warm-up, parameters every H steps after it.
+
+Lin et al. 2020, "Don't use large mini-batches, use local SGD". A baseline to compare with: the hook, the averager and
+the optimizer around the user's are torch's (``post_localSGD_hook``, ``PeriodicModelAverager``,
+``PostLocalSGDOptimizer``). After the warm-up a worker's gradients are its own
+(``post_local_gradient_allreduce=False``): torch's subgroups within a host are what ``hier:`` is for. Plesio's own way
+to the same schedule is ``switch:bsp/local_sgd:H@WARMUP``, which runs in every world and goes on after a loss.
+
+    warmup 2, period 3        clock  1  2  3  4  5  6  7
+    gradients are averaged           x  x
+    parameters are                         x        x       after the step
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from plesio.policies.barrier import BarrierMachine
+from plesio.policies.fields import require_whole, write_spec
+from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
+from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.torch_hook import TorchHook
+from plesio.policies.weighting import UNWEIGHTED, Weighting
+
+__all__ = ["PostLocalSGD"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostLocalSGD(PeriodicSchedule):
+    """Gradients are averaged for ``warmup`` steps; then parameters every ``period`` steps, the first time at once.
+
+    Args:
+        period: H, local steps between two averagings, at least 2 (1 is more to send than BSP, for nothing).
+        warmup: Steps before that.
+
+    Raises:
+        PolicySpecError: A value that is out of range.
+
+    >>> policy = PostLocalSGD(period=3, warmup=2)
+    >>> policy.spec, [clock for clock in range(1, 8) if policy.exchanges_at(clock)]
+    ('post_local_sgd:3,warmup=2', [1, 2, 3, 6])
+    """
+
+    name: ClassVar[str] = "post_local_sgd"
+    exchange: ClassVar[ExchangeKind] = "collective"
+    update: ClassVar[UpdateKind] = "delta"
+    delay: ClassVar[int] = 0
+    weighting: ClassVar[Weighting] = UNWEIGHTED
+    synchronous: ClassVar[bool] = True
+
+    period: int = 8
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        require_whole("post_local_sgd", "period", self.period, minimum=2)
+        require_whole("post_local_sgd", "warmup", self.warmup, minimum=0)
+
+    @property
+    def bound(self) -> float:
+        """The largest lead: H - 1 steps."""
+        return self.period - 1
+
+    @property
+    def hook(self) -> TorchHook:
+        """What DDP does with gradients."""
+        return TorchHook(form="post_local_sgd", start=self.warmup)
+
+    @property
+    def spec(self) -> str:
+        """``post_local_sgd:PERIOD`` and the warm-up, if there is one."""
+        warmup = str(self.warmup) if self.warmup else None
+        return write_spec("post_local_sgd", argument=str(self.period), options={"warmup": warmup})
+
+    def exchanges_at(self, clock: int) -> bool:
+        """Whether something is averaged in or after step ``clock``."""
+        if clock <= self.warmup:
+            return clock > 0
+        return (clock - 1 - self.warmup) % self.period == 0  # as torch's averager counts, which begins at 0
+
+    def start(self, *, clock: int = 0) -> Machine:
+        """A barrier every ``period`` steps; workers begin at ``clock``."""
+        return BarrierMachine(period=self.period, clock=clock)

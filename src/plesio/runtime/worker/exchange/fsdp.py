@@ -1,0 +1,115 @@
+"""Bulk synchronous training on the collective exchange with everything in parts: torch's FSDP2 itself.
+
+A step's collectives are FSDP2's own (`plesio.runtime.worker.exchange.fsdp_collectives` carries them): each section of
+the model is gathered before its forward pass and, but for the root, again before its backward pass, and its gradient is
+reduce-scattered behind that. On CPUs they run one after the other with the computing. So the time that a rank was
+inside them is not one span: `ready_s` is put as far before the step's end as they have taken.
+
+A part of the mean gradient is on one rank alone, so nobody sees by himself whether all of it is finite. At each step
+all gather two numbers of each: whether its part is, and a checksum of the collectives that it has taken part in.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from plesio.runtime.worker.exchange.exchange import Progress, Refusal, SnapshotTaker
+from plesio.runtime.worker.exchange.fsdp_collectives import FsdpCollectives
+from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.replica import Replica, State, all_finite
+from plesio.runtime.worker.exchange.sharding import Sharding
+from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["FsdpExchange"]
+
+
+class FsdpExchange(SynchronousExchange):
+    """Bulk synchronous: FSDP2 averages the gradients of every step, and each rank steps its part.
+
+    Args:
+        replica: Equal on all ranks when the exchange is built; cut from then on until `finish`.
+        blocks: Classes of modules that are gathered one at a time.
+        group: The ranks.
+        timeline: Where blocked spans go.
+        refuse: Called on the rank to blame when a gradient is not finite.
+        snapshots: Kept on rank 0.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        blocks: tuple[str, ...],
+        group: TorchGroup,
+        timeline: Timeline,
+        refuse: Refusal,
+        snapshots: SnapshotTaker,
+    ) -> None:
+        self._collectives = FsdpCollectives(timeline.now_s)
+        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots)
+        self._sharding: Sharding | None = Sharding(replica, group=group, blocks=blocks, collectives=self._collectives)
+
+    @property
+    def ready_s(self) -> float | None:  # type: ignore[override]  # the others know it as a moment
+        """As far back as the step's collectives have taken; None if there were none that were waited for."""
+        blocked_s = self._collectives.blocked_s
+        return self._timeline.now_s() - blocked_s if blocked_s else None
+
+    def step(self, progress: Progress) -> None:
+        """Step the optimizer with this rank's part of the mean gradient."""
+        if self.reduce(progress):
+            self._replica.optimizer.step()
+        self._replica.optimizer.zero_grad(set_to_none=True)
+        self._stepped = progress.clock
+        if self._snapshots.due_somewhere(progress.global_samples):
+            state = self._whole()
+            self._snapshots.offer_somewhere(progress.global_samples, at_s=progress.at_s, state=state)
+        self._collectives.begin()
+
+    def _whole(self) -> State | None:
+        """The shared state on rank 0; all ranks call it."""
+        return super().shared() if self._sharding is None else self._sharding.state()
+
+    def reduce(self, progress: Progress) -> bool:
+        """Find out whether the mean gradient, of which each rank has a part, is finite everywhere.
+
+        Raises:
+            ExchangeError: The workers' steps went through different blocks.
+        """
+        begun_s = self._timeline.now_s()
+        parts = [p.grad.to_local() for p in self._replica.parameters.values() if isinstance(p.grad, DTensor)]
+        own = torch.tensor([float(not all_finite(parts)), float(self._collectives.checksum)], dtype=torch.float64)
+        looked_s = self._timeline.now_s() - begun_s
+        told = torch.stack(self._group.all_gather(own.to(self._replica.device_type)).wait()).tolist()
+        self._timeline.blocked(begun_s + looked_s, self._timeline.now_s(), clock=progress.clock)
+        self._collectives.compare([checksum for _, checksum in told])
+        self._collectives.agreed()
+        if not any(broken for broken, _ in told):
+            return True
+        self._blame(progress)
+        return False
+
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """Backward passes in this context are not reduced; gradients are whole until one is."""
+        model = self._replica.model
+        assert isinstance(model, FSDPModule), "it is the root"
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+
+    def shared(self) -> State | None:
+        """The whole parameters, on rank 0. All workers call it."""
+        return self._whole()
+
+    def finish(self) -> None:
+        """Make the parameters whole on every worker. All workers call it, once."""
+        sharding, self._sharding = self._sharding, None
+        if sharding is not None:
+            sharding.undo()

@@ -1,0 +1,132 @@
+"""torch's own post-local SGD: `post_localSGD_hook` on DDP, and `PeriodicModelAverager` behind the optimizer's steps.
+
+In the warm-up this is DDP. After it a worker steps with its own gradient, which it alone refuses if that is not finite,
+and torch's averager makes parameters equal every H steps. What torch leaves to its user is done as under ``local_sgd``:
+an evaluation sees the mean of the replicas, and at the end they become that.
+
+In a group that is formed after a loss the hook counts its warm-up anew, as torch's has no other way to know; the
+averager goes by the worker's clock.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+from plesio.policies import Policy, TorchHook
+from plesio.runtime.worker.compression.comm_hooks import torch_comm_hook
+from plesio.runtime.worker.exchange.ddp import DdpExchange
+from plesio.runtime.worker.exchange.exchange import Progress, Refusal, SnapshotTaker, Stand
+from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.runtime.worker.exchange.replica import Replica, State
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["PostLocalExchange"]
+
+
+class PostLocalExchange(DdpExchange):
+    """Gradients are averaged for a while, then parameters now and then.
+
+    Args:
+        replica: Equal on all ranks when the exchange is built.
+        policy: Says when something is averaged.
+        hook: Says how long gradients are.
+        group: The ranks.
+        timeline: Where blocked spans go.
+        refuse: Called when a gradient is not finite.
+        snapshots: Kept on rank 0.
+        elastic: Whether the workers go on when one is lost.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        policy: Policy,
+        hook: TorchHook,
+        group: TorchGroup,
+        timeline: Timeline,
+        refuse: Refusal,
+        snapshots: SnapshotTaker,
+        elastic: bool,
+    ) -> None:
+        super().__init__(
+            replica,
+            group=group,
+            timeline=timeline,
+            refuse=refuse,
+            snapshots=snapshots,
+            comm_hook=torch_comm_hook(hook, group.process_group),
+            elastic=elastic,
+        )
+        self._policy = policy
+        self._warmup = hook.start
+        self._averager = PeriodicModelAverager(policy.period, hook.start, group.process_group)
+        self._averaged: int | None = None
+        """Clock at which all replicas were equal last."""
+
+    def step(self, progress: Progress) -> None:
+        """Step the optimizer, and average the parameters if it is time."""
+        clock = progress.clock
+        if self.reduce(progress):
+            self._replica.optimizer.step()
+        self._averager.step = clock - 1
+        begun_s = self._timeline.now_s()
+        self._averager.average_parameters(self._replica.optimizer.param_groups)
+        self._replica.optimizer.zero_grad(set_to_none=True)
+        self._stepped = clock
+        if self._policy.exchanges_at(clock):
+            self._averaged = clock
+            self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
+        if self._policy.exchanges_at(clock) and clock > self._warmup:
+            self._timeline.blocked(begun_s, self._timeline.now_s(), clock=clock)
+
+    def _blame(self, progress: Progress) -> None:
+        """After the warm-up a gradient is this worker's own, and nobody else knows of it."""
+        if progress.clock > self._warmup:
+            self._refuse(progress.clock, "not_finite")
+        else:
+            super()._blame(progress)
+
+    def stand(self) -> Stand | None:
+        """A worker's own steps are in its replica, and those of all up to the last averaging."""
+        return None if self._stepped is None else Stand(settled=self._averaged or 0, counted=self._stepped)
+
+    def units(self) -> list[int]:
+        """Each worker is on its own between two averagings."""
+        return list(range(self._group.size))
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        for dtype in dict.fromkeys(tensor.dtype for tensor in self._averaging()):
+            alike = [tensor for tensor in self._averaging() if tensor.dtype == dtype]
+            flat = torch.cat([tensor.reshape(-1) for tensor in alike])
+            self._group.all_reduce(flat).wait()
+            parts = torch.split(flat.div_(self._group.size), [tensor.numel() for tensor in alike])
+            for tensor, part in zip(alike, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def _averaging(self) -> Iterator[torch.Tensor]:
+        return (tensor.detach() for tensor in self._replica.parameters.values())
+
+    def shared(self) -> State | None:
+        """The mean of the replicas as they are now, on rank 0; the replicas stay. All workers call it."""
+        if self._stepped == self._averaged:
+            return super().shared()
+        own = [tensor.clone() for tensor in self._averaging()]
+        self._average()
+        state = super().shared()
+        with torch.no_grad():
+            for tensor, before in zip(self._averaging(), own, strict=True):
+                tensor.copy_(before)
+        return state
+
+    def settle(self) -> None:
+        """Make all replicas their mean. All workers call it after the same step."""
+        self.finish()
+
+    def finish(self) -> None:
+        """Make all replicas their mean, if they are not."""
+        if self._stepped != self._averaged:
+            self._average()
+            self._averaged = self._stepped

@@ -1,0 +1,92 @@
+"""What FSDP sends, between the threads of the virtual world, whose replicas stay whole.
+
+For each section of the model a step has the collectives of FSDP2: its parameters are gathered before the forward pass,
+and, but for the root's, again before the backward pass; its gradient is reduce-scattered behind that. Here they run
+after the backward pass, as all exchanges of this world do, and none of them overlaps with computing; on CPUs FSDP2's do
+not either.
+
+The reduce-scatter is real: parts go to whom they belong, who adds them up in the order of the ranks. What is gathered
+before the next forward pass would be parameters that were stepped with the parts; here it is the parts, from which
+every replica then steps. That is as many bytes, and the same numbers as under BSP. Memory in parts is not modelled.
+"""
+
+import torch
+from torch import nn
+
+from plesio.runtime.worker.exchange.exchange import Progress, Refusal, SnapshotTaker
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.exchange.sections import Section, check_sections, sections_of
+from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["ShardedMeanExchange"]
+
+
+class ShardedMeanExchange(SynchronousExchange):
+    """Averages gradients as a reduce-scatter and two gatherings of each section do.
+
+    Args:
+        replica: Equal on all ranks when the exchange is built.
+        blocks: Classes of modules that are gathered one at a time.
+        group: The ranks.
+        timeline: Where blocked spans go.
+        refuse: Called on the rank to blame when a gradient is not finite.
+        snapshots: Kept on rank 0.
+
+    Raises:
+        TaskError: The model cannot be cut.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        blocks: tuple[str, ...],
+        group: Group,
+        timeline: Timeline,
+        refuse: Refusal,
+        snapshots: SnapshotTaker,
+    ) -> None:
+        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots)
+        self._sections = sections_of(replica.model, blocks)
+        check_sections(replica, self._sections)
+
+    @torch.no_grad()
+    def reduce(self, progress: Progress) -> bool:
+        """Average the gradients, section by section."""
+        begun_s = self._timeline.now_s()
+        for section in self._sections:
+            if section.parameters:
+                self._exchange(section)
+        self._timeline.blocked(begun_s, self._timeline.now_s(), clock=progress.clock)
+        return super().reduce(progress)
+
+    def _exchange(self, section: Section) -> None:
+        num_ranks = self._group.size
+        held = section.part_numel(num_ranks) - section.part_numel(num_ranks, trained=True)
+        trained = [parameter for parameter in section.parameters if parameter.requires_grad]
+        mean = self._reduce_scatter(section, trained)
+        sent = torch.cat([mean, mean.new_zeros(held)])  # what is not trained is gathered with the rest
+        gathered = self._group.all_gather(sent).wait()
+        if not section.is_root:
+            self._group.all_gather(sent).wait()
+        flat = torch.cat([part[: mean.numel()] for part in gathered])
+        sizes = [parameter.numel() for parameter in trained]
+        for parameter, part in zip(trained, torch.split(flat[: sum(sizes)], sizes), strict=True):
+            assert parameter.grad is not None, "filled in"
+            parameter.grad.copy_(part.view_as(parameter))
+
+    def _reduce_scatter(self, section: Section, trained: list[nn.Parameter]) -> torch.Tensor:
+        """This rank's part of the mean gradient; of a section that trains nothing, nothing."""
+        num_ranks = self._group.size
+        numel = section.part_numel(num_ranks, trained=True)
+        if not trained:
+            return next(iter(section.parameters)).new_empty(0)
+        for parameter in trained:
+            if parameter.grad is None:  # others may have used it
+                parameter.grad = torch.zeros_like(parameter)
+        rows = trained[0].new_zeros(num_ranks * numel)
+        flat = torch.cat([parameter.grad.reshape(-1) for parameter in trained if parameter.grad is not None])
+        rows[: flat.numel()] = flat.div_(num_ranks)
+        return torch.stack(self._group.all_to_all(rows.view(num_ranks, numel)).wait()).sum(0)
