@@ -106,6 +106,7 @@ class MemorySplit:
             keeps. None where it was not measured.
         reused_bytes: Gradients that came where activations had been, which are counted in both.
         cached_bytes: What the allocator had taken from the system and kept free; None where it was not measured.
+        shared_bytes: What other processes have, too: the store of this host, processes of loaders.
         evaluation_bytes: How much more evaluating, saving and ending took than the steps.
     """
 
@@ -119,14 +120,15 @@ class MemorySplit:
     other_bytes: int | None
     cached_bytes: int | None
     reused_bytes: int = 0
+    shared_bytes: int = 0
     evaluation_bytes: int = 0
 
     @property
     def rest_bytes(self) -> int:
-        """What no part accounts for: code that was loaded later, stacks of threads, memory that others share."""
+        """What no part accounts for: code that was loaded later, stacks of threads."""
         of_model = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
         measured = (self.activations_bytes or 0) + (self.other_bytes or 0) + (self.cached_bytes or 0)
-        outside = self.before_bytes + self.evaluation_bytes
+        outside = self.before_bytes + self.shared_bytes + self.evaluation_bytes
         return self.peak_bytes - outside - of_model - measured + self.reused_bytes
 
 

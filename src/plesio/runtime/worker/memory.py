@@ -36,6 +36,10 @@ class Memory(Protocol):
         """What is taken now, as `peak_bytes` counts it."""
         ...
 
+    def shared_bytes(self) -> int:
+        """What of it other processes have, too."""
+        ...
+
     def peak_bytes(self) -> int:
         """Most of it since these readings were made, or since `forget`."""
         ...
@@ -58,6 +62,7 @@ class ProcessMemory:
         self._seen = 0
         self._process = psutil.Process()
         self._kernel_knows = True
+        self._shared_before = _status_bytes("RssShmem")
         _give_back()
         self.forget()
 
@@ -69,10 +74,14 @@ class ProcessMemory:
         """Resident memory."""
         return int(self._process.memory_info().rss)
 
+    def shared_bytes(self) -> int:
+        """Shared memory, less what was there when this was made."""
+        return max(0, _status_bytes("RssShmem") - self._shared_before)
+
     def peak_bytes(self) -> int:
         """The most that was ever resident."""
         if self._kernel_knows:
-            return _high_water_bytes()
+            return _status_bytes("VmHWM")
         self._seen = max(self._seen, self.resident_bytes())
         return self._seen
 
@@ -101,6 +110,10 @@ class CudaMemory:
         """What it has reserved."""
         return torch.cuda.memory_reserved()
 
+    def shared_bytes(self) -> int:
+        """None."""
+        return 0
+
     def peak_bytes(self) -> int:
         """The most that it had ever reserved."""
         return torch.cuda.max_memory_reserved()
@@ -110,9 +123,9 @@ class CudaMemory:
         torch.cuda.reset_peak_memory_stats()
 
 
-def _high_water_bytes() -> int:
-    line = next(line for line in _STATUS.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:"))
-    return 1024 * int(line.split()[1])
+def _status_bytes(name: str) -> int:
+    text = _STATUS.read_text(encoding="utf-8")
+    return 1024 * int(text.partition(f"\n{name}:")[2].split(maxsplit=1)[0])
 
 
 class _MallInfo(ctypes.Structure):

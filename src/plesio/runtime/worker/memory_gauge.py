@@ -104,6 +104,7 @@ class MemoryGauge:
         """What was allocated before and is not the model."""
         self._taken_bytes = 0
         """Most that the allocator had taken from the system, as far as it was looked at."""
+        self._shared_bytes = 0
         self._most_live_bytes = 0
         """Most that it had given out, in the step that counts."""
         self._hooks: list[RemovableHandle] = []
@@ -126,7 +127,7 @@ class MemoryGauge:
         now = self._memory.peak_bytes()
         in_steps = self._peak_bytes if self._is_aside else max(self._peak_bytes, now)
         peak = max(in_steps, self._peak_aside_bytes, now)
-        split = replace(split, peak_bytes=peak, evaluation_bytes=peak - in_steps)
+        split = replace(split, peak_bytes=peak, shared_bytes=self._shared_bytes, evaluation_bytes=peak - in_steps)
         if split.cached_bytes is None:
             return split
         free = max(0, self._taken_bytes - self._most_live_bytes)  # some of it need not be resident
@@ -167,8 +168,13 @@ class MemoryGauge:
                 handle = parameter.register_post_accumulate_grad_hook(_Hook(self))  # type: ignore[no-untyped-call]
                 self._hooks.append(handle)
 
-    def look(self) -> int | None:
-        """See what the allocator has given out, and what it has taken from the system."""
+    def look(self) -> None:
+        """See what is shared, and what the allocator has taken from the system."""
+        self._shared_bytes = max(self._shared_bytes, self._memory.shared_bytes())
+        self._live()
+
+    def _live(self) -> int | None:
+        """What the allocator has given out."""
         heap = self._memory.heap()
         if heap is None:
             return None
@@ -177,7 +183,7 @@ class MemoryGauge:
 
     def mark(self, *, begins: bool) -> None:
         """A moment of forward or backward; the first is a begin."""
-        live = self.look() if self._measures and (begins or self._marks) else None
+        live = self._live() if self._measures and (begins or self._marks) else None
         if live is not None:
             self._marks.append((live, self._gradient_bytes()))
 
@@ -193,7 +199,7 @@ class MemoryGauge:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        live = self.look()
+        live = self._live()
         most_live = 0 if live is None else max(live, *(now for now, _ in self._marks), 0)
         if self._split is not None and most_live <= self._most_live_bytes:
             return None

@@ -118,5 +118,9 @@ class Meter:
 
     def _gauge(self, report: Report) -> None:
         if self._gauges is not None:
-            report.memory = self._gauges.memory() or UNSET
+            memory = self._gauges.memory()
+            if memory is not None:
+                report.memory = memory
+                if memory.device == "cpu":
+                    report.peak_memory_bytes = memory.peak_bytes  # it may have grown since it was read
             report.utilisation = self._gauges.utilisation() or UNSET

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from plesio.core.clock import Clock
-from plesio.core.trace import TraceWriter
+from plesio.core.trace import UTILISATION, TraceWriter
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.meter import Meter
 
@@ -48,7 +48,7 @@ class Timeline:
             now_s = self.now_s()
             used = self._gauges.stepped(now_s)
             if used is not None:
-                self.event("utilisation", at_s=now_s, clock=clock, **used)
+                self.event(UTILISATION, at_s=now_s, clock=clock, **used)
 
     def leave_steps(self) -> None:
         """What follows is no step: the worker evaluates, saves or ends."""
