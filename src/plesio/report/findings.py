@@ -141,7 +141,7 @@ def memory_finding(comparison: Comparison) -> str:
 
 def memory_of_run_finding(comparison: Comparison) -> str:
     """How much parameters, gradients and optimizer state are, at the two extremes."""
-    parts = ("parameters", "gradients", "optimizer state")
+    parts = ("parameters", "gradients", "optimizer")
     held = {
         summary.policy: sum(summary.memory[part] for part in parts) for summary in comparison.policies if summary.memory
     }

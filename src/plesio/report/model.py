@@ -15,10 +15,10 @@ from plesio.report.statistics import Difference, Ratio, Spread
 __all__ = ["MEMORY_PARTS", "Comparison", "Contrast", "PolicySummary", "TargetTimes", "WorkerMeans"]
 
 MEMORY_PARTS = (
-    "before joining",
+    "before",
     "parameters",
     "gradients",
-    "optimizer state",
+    "optimizer",
     "activations",
     "other",
     "shared",

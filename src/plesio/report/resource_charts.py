@@ -12,10 +12,10 @@ from plesio.report.utilisation import RunUtilisation
 __all__ = ["resource_charts"]
 
 _MEMORY_COLOURS = {
-    "before joining": "#c3c8ce",
+    "before": "#c3c8ce",
     "parameters": "#0072b2",
     "gradients": "#56b4e9",
-    "optimizer state": "#009e73",
+    "optimizer": "#009e73",
     "activations": "#d55e00",
     "other": "#e69f00",
     "shared": "#cc79a7",
@@ -24,8 +24,9 @@ _MEMORY_COLOURS = {
     "rest": "#7d8590",
 }
 _WHAT = (
-    "Activations are what forward and backward took on top of gradients; other: batches, outputs and what the exchange "
-    "keeps; shared: the store of the host; kept free: by the allocator."
+    "Before: interpreter, libraries and data, before the session was joined; activations: what forward and backward "
+    "took on top of gradients; other: batches, outputs, what the exchange keeps; shared: the host's store; kept free: by "
+    "the allocator."
 )
 
 
@@ -42,8 +43,8 @@ def resource_charts(comparison: Comparison, utilisations: Sequence[RunUtilisatio
             comparison,
             slug="memory-of-run",
             title=findings.memory_of_run_finding(comparison),
-            caption="The same without what was there before the session was joined: interpreter, libraries and data.",
-            without="before joining",
+            caption="The same without what was there before the session was joined.",
+            without="before",
         ),
         _over_time(
             utilisations,
