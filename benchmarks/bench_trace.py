@@ -7,7 +7,7 @@ flush, so that encoding and writing are in the mean.
 
 What measures memory and utilisation is timed in the same way, on a clock that goes on by 5 ms a step, so that samples
 come as often as in training: a worker with a model of 20 parameters, with gauges and without. Steps of which the memory
-is measured are 2, 3 and powers of two; a block begins anew, so its 500 steps have 9 of them.
+is measured are 2, 3 and powers of two; a block begins anew, so its 500 steps have 9 of them. These are processor times.
 
     python benchmarks/bench_trace.py [--blocks 15] [--steps 500] [--quick]
 
@@ -91,7 +91,7 @@ class SteppingClock(MonotonicClock):
 
 
 def gauged_block_s(folder: Path, *, gauged: bool, num_steps: int, filler: np.ndarray) -> float:
-    """Mean seconds per step beyond forward and backward that the records take."""
+    """Mean processor seconds per step of forward, backward and records: whatever else the machine does adds nothing."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(NUM_LAYERS)))
     replica, clock = Replica(model, torch.optim.SGD(model.parameters(), lr=0.01)), SteppingClock()
@@ -102,15 +102,15 @@ def gauged_block_s(folder: Path, *, gauged: bool, num_steps: int, filler: np.nda
     for step in range(1, num_steps + 1):
         filler.sum()
         clock.at_s += STEP_S
-        started_s = time.perf_counter()
+        started_s = time.thread_time()
         model(data).sum().backward()  # what hooks cost is in there
         timeline.ready(clock.at_s, clock=step)
         timeline.step(clock=step, samples=8, duration_s=STEP_S, loss=1.0, at_s=clock.at_s)
-        total_s += time.perf_counter() - started_s
+        total_s += time.thread_time() - started_s
         replica.optimizer.zero_grad()
-    started_s = time.perf_counter()
+    started_s = time.thread_time()
     trace.close()
-    return (total_s + time.perf_counter() - started_s) / num_steps
+    return (total_s + time.thread_time() - started_s) / num_steps
 
 
 def measure_gauges(*, num_blocks: int, num_steps: int) -> dict[str, list[float]]:

@@ -25,8 +25,8 @@ _MEMORY_COLOURS = {
 }
 _WHAT = (
     "Before: interpreter, libraries and data, before the session was joined; activations: what forward and backward "
-    "took on top of gradients; other: batches, outputs, what the exchange keeps; shared: the host's store; kept free: by "
-    "the allocator."
+    "took on top of gradients; other: batches, outputs, what the exchange keeps; shared: the host's store; kept free: "
+    "by the allocator."
 )
 
 
