@@ -20,7 +20,7 @@ from plesio.core.results import Level, Utilisation
 
 __all__ = ["MOST_SAMPLES", "SAMPLE_S", "Counters", "HostCounters", "Reading", "Sample", "UtilisationGauge"]
 
-SAMPLE_S = 0.25
+SAMPLE_S = 0.5
 MOST_SAMPLES = 256
 
 
