@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -10,9 +11,12 @@ from plesio.core.errors import DataError
 from plesio.core.results import (
     Environment,
     Evaluation,
+    Level,
     LossPoint,
+    MemorySplit,
     RunResult,
     Staleness,
+    Utilisation,
     WorkerTimes,
     read_results,
     write_results,
@@ -54,6 +58,33 @@ def test_what_is_written_is_read_back(tmp_path: Path):
     write_results(path, [RUN, RUN])
     assert read_results(path) == [RUN, RUN]
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_what_was_measured_is_read_back_and_older_files_lack_it(tmp_path: Path):
+    level = Level(mean=0.5, p95=0.9)
+    used = Utilisation(
+        cpu=level, host_cpu=level, memory_bytes=level, sent_bytes_per_s=level, received_bytes_per_s=level
+    )
+    memory = MemorySplit(
+        device="cpu",
+        peak_bytes=1000,
+        before_bytes=500,
+        parameters_bytes=100,
+        gradients_bytes=100,
+        optimizer_bytes=50,
+        activations_bytes=200,
+        other_bytes=20,
+        cached_bytes=None,
+        reused_bytes=30,
+    )
+    assert memory.rest_bytes == 60
+    worker = dataclasses.replace(RUN.workers[0], memory=memory, utilisation=used)
+    run = dataclasses.replace(RUN, workers=(worker,))
+    path = tmp_path / "results.json"
+    write_results(path, [run, RUN])
+    assert read_results(path) == [run, RUN]
+    new, old = (run["workers"][0].keys() for run in json.loads(path.read_text())["runs"])
+    assert new - old == {"memory", "utilisation"}
 
 
 def test_values_that_json_lacks_come_back_as_nan(tmp_path: Path):

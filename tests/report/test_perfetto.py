@@ -54,6 +54,17 @@ def test_a_worker_blocked_twice_in_a_step_is_split_each_time(tmp_path: Path):
     assert waits == {0: [20_000, 0], 1: [0, 10_000]}
 
 
+def test_samples_of_utilisation_become_counters(tmp_path: Path):
+    sample = {"k": "utilisation", "t": 0.5, "c": 3, "cpu": 0.9, "sent_bytes_per_s": 10, "received_bytes_per_s": 20}
+    write_trace(tmp_path, 1, origin_s=0.0, records=[{"k": "compute", "t": 0, "d": 0.01, "c": 0}, sample])
+    counters = [event for event in events_of(tmp_path) if event["ph"] == "C"]
+    assert {event["name"]: event["args"] for event in counters} == {
+        "processor (cores)": {"cores": 0.9},
+        "network (bytes/s)": {"sent": 10, "received": 20},
+    }
+    assert {(event["pid"], event["ts"]) for event in counters} == {(1, 500_000)}
+
+
 def test_origins_put_the_workers_on_one_axis(tmp_path: Path):
     write_trace(tmp_path, 0, origin_s=101.5, records=[{"k": "compute", "t": 0.5, "d": 1, "c": 0}])
     write_trace(tmp_path, 3, origin_s=100.0, records=[{"k": "compute", "t": 0.5, "d": 1, "c": 0}])

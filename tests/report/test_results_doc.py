@@ -10,6 +10,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="u
 SCHEMA = [
     results.RunResult,
     results.WorkerTimes,
+    results.MemorySplit,
+    results.Utilisation,
+    results.Level,
     results.Staleness,
     results.Evaluation,
     results.LossPoint,

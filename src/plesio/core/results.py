@@ -19,9 +19,12 @@ __all__ = [
     "SCHEMA_VERSION",
     "Environment",
     "Evaluation",
+    "Level",
     "LossPoint",
+    "MemorySplit",
     "RunResult",
     "Staleness",
+    "Utilisation",
     "WorkerTimes",
     "read_results",
     "write_results",
@@ -88,8 +91,92 @@ class Staleness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySplit:
+    """What a worker's memory held in the step that took most. With `rest_bytes` the parts add up to ``peak_bytes``.
+
+    Attributes:
+        device: ``cpu`` is the worker's process; ``cuda`` is what torch has reserved on the GPU.
+        peak_bytes: Most memory at any time after the session was joined.
+        before_bytes: What was there before and is not the model: interpreter, libraries, data.
+        parameters_bytes: Parameters and buffers; of sharded ones this worker's part.
+        gradients_bytes: When the gradient of a step was complete; of sparse ones indices and values.
+        optimizer_bytes: The tensors in the optimizer's state.
+        activations_bytes: Most that forward and backward took besides; None where it was not measured.
+        other_bytes: Allocated after the session was joined and none of these: batches, outputs, what the exchange
+            keeps. None where it was not measured.
+        reused_bytes: Gradients that came where activations had been, which are counted in both.
+        cached_bytes: What the allocator had taken from the system and kept free; None where it was not measured.
+        shared_bytes: What other processes have, too: the store of this host, processes of loaders.
+        evaluation_bytes: How much more evaluating, saving and ending took than the steps.
+    """
+
+    device: str
+    peak_bytes: int
+    before_bytes: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int | None
+    other_bytes: int | None
+    cached_bytes: int | None
+    reused_bytes: int = 0
+    shared_bytes: int = 0
+    evaluation_bytes: int = 0
+
+    @property
+    def rest_bytes(self) -> int:
+        """What no part accounts for: code that was loaded later, stacks of threads."""
+        of_model = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
+        measured = (self.activations_bytes or 0) + (self.other_bytes or 0) + (self.cached_bytes or 0)
+        outside = self.before_bytes + self.shared_bytes + self.evaluation_bytes
+        return self.peak_bytes - outside - of_model - measured + self.reused_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A quantity over time: its mean, and what it was at most for 95 % of the time."""
+
+    mean: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisation:
+    """What one worker used, from its first step to its last, evaluation included.
+
+    Attributes:
+        cpu: Processor seconds of its process a second: 1 is one core.
+        host_cpu: Share of all cores of its machine that were busy, whoever used them.
+        memory_bytes: Resident memory of its process.
+        sent_bytes_per_s: Over all network interfaces of its host, loopback included.
+        received_bytes_per_s: The same in the other direction.
+        gpu: Share of the time that its GPU computed; None without a GPU, or without NVIDIA's pynvml.
+        gpu_memory_bytes: What torch had allocated on its GPU; None without.
+    """
+
+    cpu: Level
+    host_cpu: Level
+    memory_bytes: Level
+    sent_bytes_per_s: Level
+    received_bytes_per_s: Level
+    gpu: Level | None = None
+    gpu_memory_bytes: Level | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Utilisation":
+        """What ``dataclasses.asdict`` made of one."""
+        levels: dict[str, Any] = {name: level and Level(**_floats(level)) for name, level in data.items()}
+        return cls(**levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTimes:
-    """Where one worker's training time went, in seconds, and what it did."""
+    """Where one worker's training time went, in seconds, what it did, and what it used.
+
+    Attributes:
+        memory: None in the virtual world, where all workers share one process, and where no step was measured.
+        utilisation: None in the virtual world, and of a run that was over too soon.
+    """
 
     worker: int
     compute_s: float
@@ -98,6 +185,18 @@ class WorkerTimes:
     steps: int
     samples: int
     peak_memory_bytes: int
+    memory: MemorySplit | None = None
+    utilisation: Utilisation | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "WorkerTimes":
+        """What ``dataclasses.asdict`` made of one; files that are older lack the last two fields."""
+        values = dict(data)
+        if values.get("memory") is not None:
+            values["memory"] = MemorySplit(**values["memory"])
+        if values.get("utilisation") is not None:
+            values["utilisation"] = Utilisation.from_json(values["utilisation"])
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +270,10 @@ class RunResult:
     def to_json(self) -> dict[str, Any]:
         """A dictionary of JSON values (NaN and infinities become None: JSON has none)."""
         plain: dict[str, Any] = _finite(dataclasses.asdict(self))
+        for worker in plain["workers"]:
+            for name in ("memory", "utilisation"):  # left out where they were not measured
+                if worker[name] is None:
+                    del worker[name]
         return plain
 
     @classmethod
@@ -182,7 +285,7 @@ class RunResult:
         """
         try:
             values = dict(data)
-            values["workers"] = tuple(WorkerTimes(**worker) for worker in values.get("workers", ()))
+            values["workers"] = tuple(map(WorkerTimes.from_json, values.get("workers", ())))
             staleness = dict(values.get("staleness") or dataclasses.asdict(Staleness.of({})))
             values["staleness"] = Staleness(**{**staleness, "counts": tuple(staleness.get("counts", ()))})
             values["evaluations"] = tuple(Evaluation(**_floats(point)) for point in values.get("evaluations", ()))

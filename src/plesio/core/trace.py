@@ -34,6 +34,7 @@ __all__ = [
     "FLUSH_RECORDS",
     "FLUSH_S",
     "TRACE_SCHEMA_VERSION",
+    "UTILISATION",
     "WHOLE_STEPS",
     "Record",
     "Trace",
@@ -44,6 +45,8 @@ __all__ = [
 ]
 
 TRACE_SCHEMA_VERSION = 1
+UTILISATION = "utilisation"
+"""Kind of the events that say what a worker used since the last one."""
 FLUSH_RECORDS = 2048
 FLUSH_S = 1.0
 WHOLE_STEPS = 2**17
@@ -175,7 +178,7 @@ class TraceWriter:
 
     def _encode(self, record: tuple[str, float, float | None, int, Mapping[str, Any] | None]) -> str:
         kind, at_s, duration_s, clock, fields = record
-        head = f'{{"k":"{kind}","t":{at_s - self.origin_s:.6f}'
+        head = f'{_line_of(kind)}"t":{at_s - self.origin_s:.6f}'
         if duration_s is not None:
             return f'{head},"d":{duration_s:.6f},"c":{clock}}}\n'
         if fields:
@@ -192,8 +195,12 @@ class TraceWriter:
             self._on_failure(f"tracing stopped, training goes on: {error}")
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path, *, kind: str | None = None) -> Trace:
     """Read a trace file; a last line that a crash cut short is left out.
+
+    Args:
+        path: The file.
+        kind: Read records of this kind alone, which is quick; None reads all.
 
     Raises:
         DataError: The file is missing, empty, or not a trace of this schema version.
@@ -209,15 +216,22 @@ def read_trace(path: Path) -> Trace:
         raise DataError(f"{path} is not a trace: its first line is no header") from None
     if version != TRACE_SCHEMA_VERSION:
         raise DataError(f"{path} has trace schema version {version}; this Plesio reads {TRACE_SCHEMA_VERSION}")
-    return Trace(header=header, records=tuple(_records(path, lines[1:])))
+    begins = "" if kind is None else _line_of(kind)
+    chosen = [(number, line) for number, line in enumerate(lines[1:], start=2) if line.startswith(begins)]
+    return Trace(header=header, records=tuple(_records(path, chosen, num_lines=len(lines))))
 
 
-def _records(path: Path, lines: list[str]) -> Iterator[Record]:
-    for number, line in enumerate(lines, start=2):
+def _line_of(kind: str) -> str:
+    """How every line of this kind begins."""
+    return f'{{"k":"{kind}",'
+
+
+def _records(path: Path, lines: list[tuple[int, str]], *, num_lines: int) -> Iterator[Record]:
+    for number, line in lines:
         try:
             data = json.loads(line)
         except ValueError:
-            if number == len(lines) + 1:
+            if number == num_lines:
                 return
             raise DataError(f"{path}, line {number}: not a trace record") from None
         yield Record(data.pop("k"), data.pop("t"), data.pop("d", None), data.pop("c"), data)

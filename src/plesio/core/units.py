@@ -11,6 +11,7 @@ import re
 from plesio.core.errors import ConfigError
 
 __all__ = [
+    "byte_unit",
     "counted",
     "format_bandwidth",
     "format_bytes",
@@ -78,6 +79,16 @@ def parse_seconds(text: str) -> float:
         days, hours, minutes, seconds = (int(number or 0) for number in in_parts.groups())
         return 86400.0 * days + 3600 * hours + 60 * minutes + seconds
     return _parse(text, _SECONDS, what="duration", example="20 ms")
+
+
+def byte_unit(most: float) -> tuple[str, float]:
+    """The unit for an axis that goes up to ``most`` bytes, and its bytes.
+
+    >>> byte_unit(2.5e6), byte_unit(0)
+    (('MB', 1000000.0), ('B', 1.0))
+    """
+    units = [(unit, float(_BYTES[unit])) for unit in ("TB", "GB", "MB", "kB", "B")]
+    return next(((unit, scale) for unit, scale in units if most >= scale), units[-1])
 
 
 def parse_bytes(text: str) -> int:

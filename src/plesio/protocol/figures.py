@@ -3,6 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import UNSET, UnsetType
+
+from plesio.core.results import MemorySplit, Utilisation
+
 __all__ = ["Report", "RunFigures", "RunInfo", "Snapshot", "Status"]
 
 Status = Literal["finished", "interrupted", "failed"]
@@ -36,6 +40,8 @@ class Report:
         blocked: (clock, seconds) of each collective.
         refused: Updates that were refused, by reason.
         fallbacks: What was given up and why, one line each.
+        memory: What its memory held at the peak so far. Where it is not known it is not in the message's text.
+        utilisation: What it has used so far; likewise.
     """
 
     clock: int = 0
@@ -52,6 +58,8 @@ class Report:
     blocked: list[tuple[int, float]] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
     fallbacks: list[str] = field(default_factory=list)
+    memory: MemorySplit | UnsetType = UNSET
+    utilisation: Utilisation | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

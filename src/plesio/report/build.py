@@ -6,7 +6,9 @@ DIR/report.html                         the page
 """
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 from plesio.core.errors import DataError
@@ -18,8 +20,11 @@ from plesio.report.page_details import TraceLink
 from plesio.report.perfetto import PERFETTO_NAME, trace_paths, write_perfetto
 from plesio.report.summarise import compare_runs
 from plesio.report.timelines import Window, read_window
+from plesio.report.utilisation import RunUtilisation, read_utilisation
 
 __all__ = ["REPORT_NAME", "RESULTS_NAME", "build_report", "read_comparison"]
+
+_T = TypeVar("_T", Window, RunUtilisation)
 
 REPORT_NAME = "report.html"
 RESULTS_NAME = "results.json"
@@ -51,7 +56,12 @@ def build_report(directory: Path) -> Path:
         DataError: The results are missing, empty or garbled, or cannot be compared; or the page cannot be written.
     """
     comparison = read_comparison(directory)
-    page = render_page(comparison, traces=_trace_links(directory), windows=_windows(directory, comparison))
+    page = render_page(
+        comparison,
+        traces=_trace_links(directory),
+        windows=_of_policies(read_window, directory, comparison),
+        utilisations=_of_policies(read_utilisation, directory, comparison),
+    )
     path = directory / REPORT_NAME
     write_whole(path, page)
     return path
@@ -62,14 +72,14 @@ def _trace_links(directory: Path) -> list[TraceLink]:
     return [_trace_link(folder, directory=directory) for folder in folders]
 
 
-def _windows(directory: Path, comparison: Comparison) -> list[Window]:
-    """One for each policy that is compared, in their order; where a trace cannot be read, its link says so."""
-    found: dict[str, Window] = {}
+def _of_policies(read: Callable[[Path], _T | None], directory: Path, comparison: Comparison) -> list[_T]:
+    """Of the first run of each policy, in their order; where a trace cannot be read, its link says so."""
+    found: dict[str, _T] = {}
     for folder in sorted((directory / "runs").glob("*")):
         with contextlib.suppress(DataError):
-            window = read_window(folder)
-            if window is not None:
-                found.setdefault(window.policy, window)
+            one = read(folder)
+            if one is not None:
+                found.setdefault(one.policy, one)
     return [found[summary.policy] for summary in comparison.policies if summary.policy in found]
 
 

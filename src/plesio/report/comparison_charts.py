@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Look, Panels, Series, Timeline, TimelineBar
-from plesio.core.units import format_bytes
+from plesio.core.units import byte_unit, format_bytes
 from plesio.report import findings
 from plesio.report.charts.colours import looks_of
 from plesio.report.curves import Curve, late_range
@@ -19,7 +19,6 @@ _ACTIVITY_COLOURS = {"compute": "#86a8c4", "communicate": "#3f6384", "wait": "#d
 """Waiting is what a policy is chosen against, so it is the one that stands out."""
 _LINK_COLOURS = ("#3f6384", "#86a8c4", "#c9b458", "#9a7fb0")
 """Colours of link classes, by order of appearance."""
-_BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _BEYOND = 0.6
 """Room before and after the bars of the least and the greatest staleness."""
 
@@ -137,7 +136,7 @@ def _bytes_chart(comparison: Comparison) -> BarChart | None:
     totals = [sum(summary.bytes_by_link.values()) for summary in drawn]
     if max(totals, default=0) <= 0:
         return None
-    unit, scale = next((unit, scale) for unit, scale in _BYTE_UNITS if max(totals) >= scale)
+    unit, scale = byte_unit(max(totals))
     links = list(dict.fromkeys(link for summary in drawn for link in summary.bytes_by_link))
     return BarChart(
         slug="bytes",

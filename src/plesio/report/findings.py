@@ -8,7 +8,10 @@ from plesio.report.sentences import listed, ratio_text, share_text
 
 __all__ = [
     "bytes_finding",
+    "cpu_finding",
     "loss_finding",
+    "memory_finding",
+    "memory_of_run_finding",
     "metric_finding",
     "progress_finding",
     "staleness_finding",
@@ -124,6 +127,41 @@ def wait_finding(comparison: Comparison) -> str:
     most, least = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
     finding = f"Workers waited {share_text(shares[most])} of their time under {most}"
     return finding if most == least else f"{finding}, {share_text(shares[least])} under {least}"
+
+
+def memory_finding(comparison: Comparison) -> str:
+    """Whose workers needed most memory, and how much of it the model and its training are."""
+    peaks = {summary.policy: sum(summary.memory.values()) for summary in comparison.policies if summary.memory}
+    if not peaks:
+        return "Memory of a worker"
+    most, least = max(peaks, key=peaks.__getitem__), min(peaks, key=peaks.__getitem__)
+    finding = f"A worker had {format_bytes(peaks[most])} at its peak under {most}"
+    return finding if most == least else f"{finding}, {format_bytes(peaks[least])} under {least}"
+
+
+def memory_of_run_finding(comparison: Comparison) -> str:
+    """How much parameters, gradients and optimizer state are, at the two extremes."""
+    parts = ("parameters", "gradients", "optimizer")
+    held = {
+        summary.policy: sum(summary.memory[part] for part in parts) for summary in comparison.policies if summary.memory
+    }
+    if not held:
+        return "Parameters, gradients and optimizer state"
+    most, least = max(held, key=held.__getitem__), min(held, key=held.__getitem__)
+    finding = f"Parameters, gradients and optimizer state took {format_bytes(held[most])} under {most}"
+    if held[least] == held[most]:
+        return finding.replace(f"under {most}", "under every policy") if len(held) > 1 else finding
+    return f"{finding}, {format_bytes(held[least])} under {least}"
+
+
+def cpu_finding(comparison: Comparison) -> str:
+    """How busy the workers' processes were, at the two extremes."""
+    used = {summary.policy: summary.cpu for summary in comparison.policies if summary.cpu is not None}
+    if not used:
+        return "Processor time over time"
+    most, least = max(used, key=used.__getitem__), min(used, key=used.__getitem__)
+    finding = f"A worker used {share_text(used[most])} of a core under {most}"
+    return finding if most == least else f"{finding}, {share_text(used[least])} under {least}"
 
 
 def staleness_finding(comparison: Comparison) -> str:

@@ -5,14 +5,28 @@ failed and interrupted runs are named, never averaged in. Shares of time and the
 and seeds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from plesio.core.results import Environment, RunResult, Staleness
 from plesio.report.curves import Curve
 from plesio.report.metric import Metric
 from plesio.report.statistics import Difference, Ratio, Spread
 
-__all__ = ["Comparison", "Contrast", "PolicySummary", "TargetTimes", "WorkerMeans"]
+__all__ = ["MEMORY_PARTS", "Comparison", "Contrast", "PolicySummary", "TargetTimes", "WorkerMeans"]
+
+MEMORY_PARTS = (
+    "before",
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "other",
+    "shared",
+    "kept free",
+    "evaluation",
+    "rest",
+)
+"""Of a worker's memory; they add up to its peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +99,9 @@ class PolicySummary:
         lost_workers: (seed, worker).
         refused_updates: Updates refused, summed over runs and workers, by reason.
         fallbacks: (seed, what was given up and why).
+        memory: Bytes of a worker's memory by what they were, mean over workers and seeds; `MEMORY_PARTS` in their
+            order, and empty where nothing was measured.
+        cpu: Processor cores that a worker's process used, mean over workers and seeds.
         contrast: None for the baseline itself, and where one of the two has no finished run.
     """
 
@@ -108,6 +125,8 @@ class PolicySummary:
     metric_curves: tuple[Curve, ...]
     metric_mean: Curve
     loss_mean: Curve
+    memory: dict[str, float] = field(default_factory=dict)
+    cpu: float | None = None
     contrast: Contrast | None = None
 
 

@@ -8,13 +8,22 @@ from plesio.report.comparison_charts import comparison_charts
 from plesio.report.model import Comparison
 from plesio.report.page_details import TraceLink
 from plesio.report.page_frame import page_of, section, section_of_charts
+from plesio.report.resource_charts import resource_charts
 from plesio.report.timelines import Window
+from plesio.report.utilisation import RunUtilisation
 
 __all__ = ["render_page"]
 
 
-def render_page(comparison: Comparison, *, traces: Sequence[TraceLink] = (), windows: Sequence[Window] = ()) -> str:
-    """The page as one HTML document, with links to the runs' ``traces`` and a picture of ``windows``."""
+def render_page(
+    comparison: Comparison,
+    *,
+    traces: Sequence[TraceLink] = (),
+    windows: Sequence[Window] = (),
+    utilisations: Sequence[RunUtilisation] = (),
+) -> str:
+    """The page as one HTML document, with links to the runs' ``traces`` and pictures of what was read from them."""
+    charts = [*comparison_charts(comparison, windows=windows), *resource_charts(comparison, utilisations)]
     runs = [
         details.run_table(comparison),
         details.decision_list(comparison),
@@ -26,7 +35,7 @@ def render_page(comparison: Comparison, *, traces: Sequence[TraceLink] = (), win
             overview.alerts(comparison),
             section(overview.comparison_table(comparison), slug="comparison", title="The comparison"),
             section(overview.sentence_list(comparison), slug="in-words", title="In words"),
-            section_of_charts(comparison_charts(comparison, windows=windows), title="In pictures"),
+            section_of_charts(charts, title="In pictures"),
             section("\n".join(runs), slug="details", title="The runs"),
         ],
         title=f"Plesio: {comparison.task}",

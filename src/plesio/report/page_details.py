@@ -2,6 +2,7 @@
 
 import html
 import json
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -40,7 +41,7 @@ def run_table(comparison: Comparison) -> str:
     """Every run, also those that failed."""
     headers = [
         "run", "status", "time", "steps", "samples", comparison.metric.name, "bytes", "across racks", "peak memory",
-        "max lead", "lost workers", "refused", "parameters",
+        "cores", "max lead", "lost workers", "refused", "parameters",
     ]  # fmt: skip
     rows = [[f"{run.policy}, seed {run.seed}", *_run_cells(run, metric=comparison.metric)] for run in comparison.runs]
     return _details(f"Every run ({len(comparison.runs)})", table(headers, rows))
@@ -58,6 +59,8 @@ def _run_cells(run: RunResult, *, metric: Metric) -> Iterable[str]:
     yield format_bytes(run.bytes_sent_total)
     yield format_bytes(run.bytes_sent_cross_rack)
     yield format_bytes(peak_bytes) if peak_bytes else _NONE
+    cores = [worker.utilisation.cpu.mean for worker in run.workers if worker.utilisation is not None]
+    yield f"{statistics.fmean(cores):.2f}" if cores else _NONE
     yield str(run.max_lead)
     yield ", ".join(map(str, run.lost_workers)) or _NONE
     yield str(num_refused) if num_refused else _NONE

@@ -8,7 +8,7 @@ from typing import Any
 
 from plesio.core.errors import DataError
 from plesio.core.files import write_whole
-from plesio.core.trace import Record, Trace, read_trace
+from plesio.core.trace import UTILISATION, Record, Trace, read_trace
 from plesio.report.spans import Span, by_worker, origin_offsets_s, spans_of
 
 __all__ = ["PERFETTO_NAME", "trace_events", "trace_paths", "write_perfetto"]
@@ -16,6 +16,15 @@ __all__ = ["PERFETTO_NAME", "trace_events", "trace_paths", "write_perfetto"]
 PERFETTO_NAME = "perfetto.json"
 
 _MICROSECONDS = 1e6
+_COUNTERS = {
+    "processor (cores)": {"cores": "cpu"},
+    "machine's cores busy (share)": {"share": "host_cpu"},
+    "resident memory (bytes)": {"bytes": "memory_bytes"},
+    "network (bytes/s)": {"sent": "sent_bytes_per_s", "received": "received_bytes_per_s"},
+    "GPU busy (share)": {"share": "gpu"},
+    "GPU memory (bytes)": {"bytes": "gpu_memory_bytes"},
+}
+"""Rows, with the names in them and the fields of a sample."""
 
 
 def trace_paths(run_folder: Path) -> list[Path]:
@@ -42,7 +51,7 @@ def write_perfetto(run_folder: Path) -> Path:
 
 
 def trace_events(traces: Sequence[Trace]) -> list[dict[str, Any]]:
-    """The ``traceEvents`` of one run's traces: metadata first, then spans and events, worker by worker.
+    """The ``traceEvents`` of one run's traces: metadata first, then spans, events and counters, worker by worker.
 
     Raises:
         DataError: A header names no worker or no origin, or two traces are of the same worker.
@@ -54,11 +63,12 @@ def trace_events(traces: Sequence[Trace]) -> list[dict[str, Any]]:
     spans_by_worker = {worker: list(group) for worker, group in spans}
     for worker, trace in found.items():
         events.extend(_span(span) for span in spans_by_worker.get(worker, ()))
-        events.extend(
-            _moment(record, worker=worker, at_s=offsets_s[worker] + record.at_s)
-            for record in trace.records
-            if record.duration_s is None
-        )
+        for record in trace.records:
+            at_s = offsets_s[worker] + record.at_s
+            if record.kind == UTILISATION:
+                events.extend(_counters(record, worker=worker, at_s=at_s))
+            elif record.duration_s is None:
+                events.append(_moment(record, worker=worker, at_s=at_s))
     return events
 
 
@@ -70,6 +80,15 @@ def _metadata(worker: int) -> Iterator[dict[str, Any]]:
 def _moment(record: Record, *, worker: int, at_s: float) -> dict[str, Any]:
     event = _event("i", record.kind, worker=worker, at_s=at_s, clock=record.clock, fields=record.fields)
     return {**event, "s": "t"}
+
+
+def _counters(record: Record, *, worker: int, at_s: float) -> Iterator[dict[str, Any]]:
+    """Rows below the worker's own, each with the quantities of one unit."""
+    for name, quantities in _COUNTERS.items():
+        values = {label: record.fields[field] for label, field in quantities.items() if field in record.fields}
+        if values:
+            ts = round(at_s * _MICROSECONDS, 3)
+            yield {"ph": "C", "name": name, "cat": "plesio", "pid": worker, "ts": ts, "args": values}
 
 
 def _span(span: Span) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from plesio.core.errors import DataError
-from plesio.core.results import RunResult, Staleness
+from plesio.core.results import RunResult, Staleness, Utilisation
 from plesio.report.curves import Curve, mean_by_index, mean_on_shared_range
 from plesio.report.metric import Metric
-from plesio.report.model import Comparison, Contrast, PolicySummary, TargetTimes, WorkerMeans
+from plesio.report.model import MEMORY_PARTS, Comparison, Contrast, PolicySummary, TargetTimes, WorkerMeans
 from plesio.report.statistics import Spread, difference_of, ratio_of
 
 __all__ = ["BASELINE", "compare_runs", "training_s"]
@@ -91,6 +91,8 @@ def _summarise(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
         fallbacks=tuple((run.seed, line) for run in runs for line in run.fallbacks),
         metric_curves=metric_curves,
         metric_mean=mean_by_index([curve for curve in metric_curves if curve.x]),
+        memory=_memory_parts(finished),
+        cpu=_mean_of(used.cpu.mean for used in _utilisations(finished)),
         loss_mean=mean_on_shared_range(loss_curves, num_points=_LOSS_POINTS, window=_LOSS_WINDOW),
     )
 
@@ -151,6 +153,38 @@ def _worker_means(runs: Sequence[RunResult]) -> tuple[WorkerMeans, ...]:
         )
         for worker in sorted({entry.worker for entry in times})
     )
+
+
+def _memory_parts(runs: Iterable[RunResult]) -> dict[str, float]:
+    splits = [worker.memory for run in runs for worker in run.workers if worker.memory is not None]
+    if not splits:
+        return {}
+    by_part = [
+        (
+            split.before_bytes,
+            split.parameters_bytes,
+            split.gradients_bytes,
+            split.optimizer_bytes,
+            (split.activations_bytes or 0) - split.reused_bytes,
+            split.other_bytes or 0,
+            split.shared_bytes,
+            split.cached_bytes or 0,
+            split.evaluation_bytes,
+            split.rest_bytes,
+        )
+        for split in splits
+    ]
+    means = (statistics.fmean(values) for values in zip(*by_part, strict=True))
+    return dict(zip(MEMORY_PARTS, means, strict=True))
+
+
+def _utilisations(runs: Iterable[RunResult]) -> list[Utilisation]:
+    return [worker.utilisation for run in runs for worker in run.workers if worker.utilisation is not None]
+
+
+def _mean_of(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return statistics.fmean(known) if known else None
 
 
 def _pooled_staleness(runs: Iterable[RunResult]) -> Staleness:

@@ -45,7 +45,6 @@ from plesio.runtime.worker.environment import BEGUN_KEY, FINISHED_WITHOUT_KEY, P
 from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.heartbeat import Heartbeat
-from plesio.runtime.worker.meter import process_memory_bytes
 from plesio.runtime.worker.rack_choice import RackChoice, Wish, choose
 
 __all__ = ["Job"]
@@ -381,9 +380,8 @@ class Job:
         """A function that tells what was sent since ``before``."""
         return lambda: dict(self.bytes_sent() - before)
 
-    def memory_bytes(self) -> int:
-        """Memory that this process uses."""
-        return process_memory_bytes()
+    def memory_bytes(self) -> None:
+        """The process is this worker's own."""
 
     def let_servers_go_on(self) -> None:
         """The others of the run go on without this process: the servers that it started end when nobody needs them."""

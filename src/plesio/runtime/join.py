@@ -21,6 +21,7 @@ from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
 from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.history import History
 from plesio.runtime.worker.job_handle import JobHandle, ambient
@@ -215,8 +216,9 @@ class _Run:
 
     def alone(self) -> Session:
         """The session of a single process."""
-        meter = Meter()
-        timeline = self._timeline(meter, rank=0, clock=MonotonicClock())
+        gauges = Gauges(self.replica)
+        meter = Meter(gauges=gauges)
+        timeline = self._timeline(meter, rank=0, clock=MonotonicClock(), gauges=gauges)
         world = AloneWorld(policy=self.policy, info=self.options.info, folder=self.folder, meter=meter)
         snapshots = SnapshotTaker(self.options.snapshot_every)
         exchange = LocalExchange(self.replica, refuse=timeline.refuse, snapshots=snapshots)
@@ -266,10 +268,8 @@ class _Run:
             choice = None if place.late else job.settle_racks(wish, device_type=self.replica.device_type)
             count, replicas = self._num_servers(num_hosts=place.num_hosts), self.options.num_replicas
             servers = job.servers(count, folder=self.folder, replicas=replicas)
-            history = History() if can_do_without_server(policy) else None
-            sent = job.bytes_sent_since(job.bytes_sent())
-            meter = Meter(bytes_sent=sent, memory_bytes=job.memory_bytes, history=history)
-            timeline = self._timeline(meter, rank=rank, clock=job.clock)
+            timeline = self._timeline_in(job)
+            meter = timeline.meter
             undo.callback(timeline.trace.close)
             if choice is not None:
                 _enter(choice, timeline, rank=rank)
@@ -339,7 +339,15 @@ class _Run:
         usual = num_hosts if most is None else min(num_hosts, most)
         return min(usual, max(1, self.replica.num_bytes // LEAST_SERVED_BYTES))
 
-    def _timeline(self, meter: Meter, *, rank: int, clock: Clock) -> Timeline:
+    def _timeline_in(self, job: JobHandle) -> Timeline:
+        history = History() if can_do_without_server(self.policy) else None
+        sent = job.bytes_sent_since(job.bytes_sent())
+        told_bytes = job.memory_bytes()
+        gauges = Gauges(self.replica) if told_bytes is None else None
+        meter = Meter(bytes_sent=sent, memory_bytes=told_bytes or 0, gauges=gauges, history=history)
+        return self._timeline(meter, rank=job.place.rank, clock=job.clock, gauges=gauges)
+
+    def _timeline(self, meter: Meter, *, rank: int, clock: Clock, gauges: Gauges | None) -> Timeline:
         """With a trace in the folder, if there is one; where that cannot be written, training goes on without."""
 
         def give_up_tracing(sentence: str) -> None:
@@ -348,7 +356,8 @@ class _Run:
 
         path = None if self.folder is None else self.folder / f"trace-{rank}.jsonl"
         header = {"worker": rank, "policy": self.policy.title}
-        return Timeline(meter, TraceWriter(path, header=header, on_failure=give_up_tracing, clock=clock), clock=clock)
+        trace = TraceWriter(path, header=header, on_failure=give_up_tracing, clock=clock)
+        return Timeline(meter, trace, clock=clock, gauges=gauges)
 
 
 def _enter(choice: RackChoice, timeline: Timeline, *, rank: int) -> None:

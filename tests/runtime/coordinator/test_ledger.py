@@ -15,7 +15,7 @@ def ledger(*, workers: int = 2, **info: object) -> Ledger:
 
 
 def test_each_take_has_the_totals_and_only_the_news_of_lists():
-    meter = Meter()
+    meter = Meter(memory_bytes=1000)
     meter.step(clock=1, samples=4, duration_s=0.1, loss=2.0, at_s=0.1)
     first = meter.take()
     meter.step(clock=2, samples=4, duration_s=0.3, loss=None, at_s=0.4)
@@ -31,7 +31,7 @@ def test_each_take_has_the_totals_and_only_the_news_of_lists():
 
 
 def test_report_taken_does_not_change_afterwards():
-    meter = Meter()
+    meter = Meter(memory_bytes=1000)
     meter.refuse("not_finite")
     report = meter.take()
     meter.refuse("not_finite")

@@ -129,6 +129,7 @@ def _cell_height_px(chart: Chart, *, in_panels: bool, alone: bool) -> int:
 def _legend_px(charts: Sequence[Chart]) -> int:
     """What names need above the plot: one line of them, and more where they may be below one another."""
     names = {series.name for one in charts if isinstance(one, LineChart) for series in one.series if series.name}
+    names |= {part for one in charts if isinstance(one, BarChart) for part in one.parts}
     extra_px = _NAME_PX * max(0, len(names) - _NAMES_WITHOUT)
     are_named = len(names) > 1 or any(not isinstance(one, LineChart) for one in charts)
     return extra_px + (_LEGEND_PX if are_named else 0)

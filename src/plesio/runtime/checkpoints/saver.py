@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,7 +98,7 @@ class CheckpointSaver:
             "random": worker.random_states(),
             "registered": {name: own_numbers(one.state_dict()) for name, one in self.registered.items()},
             "session": self._session(),
-            "report": asdict(self.report()),
+            "report": msgspec.to_builtins(self.report()),
             **worker.own_state(self.replica, optimizer=stand.own_optimizer),
         }
         # where workers step by themselves, the optimizer's state that is common to all is the leading one's
@@ -223,7 +223,7 @@ class _Writing:
         self.share.finish(self.part)
         records = json.loads(books.text)
         # what a worker has done by here it may not have reported to the server yet
-        records["ledger"]["reports"] |= {str(rank): asdict(one.report) for rank, one in said.items()}
+        records["ledger"]["reports"] |= {str(rank): msgspec.to_builtins(one.report) for rank, one in said.items()}
         (self.part / "books.json").write_text(json.dumps(records), encoding="utf-8")
         flush(self.part / "books.json")
         files = {name: one for told in said.values() for name, one in told.files.items()}

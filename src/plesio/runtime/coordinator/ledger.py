@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, Staleness, WorkerTimes
 from plesio.core.trace import split_blocked
@@ -300,6 +301,8 @@ class Ledger:
             steps=report.steps,
             samples=report.samples,
             peak_memory_bytes=report.peak_memory_bytes,
+            memory=report.memory or None,
+            utilisation=report.utilisation or None,
         )
 
     def _time_to_target_s(self) -> float | None:
@@ -319,4 +322,6 @@ def _without_news(report: Report, times: WorkerTimes) -> Report:
         losses=[],
         blocked=[],
         fallbacks=[],
+        memory=UNSET,  # the process that goes on is another
+        utilisation=UNSET,
     )

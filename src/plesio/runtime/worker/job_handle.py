@@ -136,8 +136,8 @@ class JobHandle(Protocol):
         """A function that tells what was sent since ``before``."""
         ...
 
-    def memory_bytes(self) -> int:
-        """Memory that this worker uses."""
+    def memory_bytes(self) -> int | None:
+        """Memory that this worker is said to need; None where it has a process of its own, which can be measured."""
         ...
 
     def let_servers_go_on(self) -> None:

@@ -3,17 +3,13 @@
 from collections import Counter
 from collections.abc import Callable
 
-import psutil
+from msgspec import UNSET
 
 from plesio.protocol.figures import Report
+from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.history import History
 
-__all__ = ["Meter", "process_memory_bytes"]
-
-
-def process_memory_bytes() -> int:
-    """Memory that this process uses."""
-    return int(psutil.Process().memory_info().rss)
+__all__ = ["Meter"]
 
 
 _TOTALS = ("clock", "steps", "samples", "elapsed_s", "compute_s", "wait_s", "communicate_s", "peak_memory_bytes")
@@ -30,7 +26,8 @@ class Meter:
 
     Args:
         bytes_sent: Tells the bytes sent so far, by class of link.
-        memory_bytes: Tells the memory that the worker uses.
+        memory_bytes: What the worker is said to need, where nothing measures it.
+        gauges: Tell the memory that it has used, what of it is what, and what else was used.
         history: Keeps what was taken, where this worker may have to tell all of it again.
     """
 
@@ -40,12 +37,14 @@ class Meter:
         self,
         *,
         bytes_sent: Callable[[], dict[str, int]] = dict,
-        memory_bytes: Callable[[], int] = process_memory_bytes,
+        memory_bytes: int = 0,
+        gauges: Gauges | None = None,
         history: History | None = None,
     ) -> None:
         self.totals = Report()
         self._bytes_sent = bytes_sent
         self._memory_bytes = memory_bytes
+        self._gauges = gauges
         self._recent: list[float] = []
         self._hand_on: Callable[[Report], None] | None = None
         self.latest: tuple[int, float, float] | None = None
@@ -97,10 +96,12 @@ class Meter:
         blocked, totals.blocked = totals.blocked, []
         recent = sorted(self._recent)
         totals.recent_step_s = recent[len(recent) // 2] if recent else 0.0
-        totals.peak_memory_bytes = max(totals.peak_memory_bytes, self._memory_bytes())
+        memory_bytes = self._memory_bytes if self._gauges is None else self._gauges.peak_bytes()
+        totals.peak_memory_bytes = max(totals.peak_memory_bytes, memory_bytes)
         report = Report(**{name: getattr(totals, name) for name in Report.__slots__})
         report.losses, report.blocked = losses, blocked
         report.bytes_sent, report.refused = self._bytes_sent(), dict(totals.refused)
+        self._gauge(report)
         if self._history is not None:
             self._history.add(report)
         return report
@@ -111,5 +112,15 @@ class Meter:
         self.take()
         report = self.so_far()
         report.fallbacks = list(self.totals.fallbacks)
+        self._gauge(report)
         self._history.complete(report)
         return report
+
+    def _gauge(self, report: Report) -> None:
+        if self._gauges is not None:
+            memory = self._gauges.memory()
+            if memory is not None:
+                report.memory = memory
+                if memory.device == "cpu":
+                    report.peak_memory_bytes = memory.peak_bytes  # it may have grown since it was read
+            report.utilisation = self._gauges.utilisation() or UNSET

@@ -10,8 +10,8 @@
     session.close()
 
 A session keeps the clock and the records and leaves the rest to its parts: an `Exchange` shares the updates, `Sharing`
-deals out samples, the `Meter` and the trace take down where the time went. Time is split at two marks in
-every step: the end of the last one (computing begins) and the moment the gradient is complete (exchanging begins).
+deals out samples, the `Timeline` takes down where the time went. Time is split at two marks in every step: the end of
+the last one (computing begins) and the moment the gradient is complete (exchanging begins).
 """
 
 import contextlib
@@ -78,10 +78,8 @@ class Session:
         self.model = replica.model
         self.policy = policy
         self.rank, self.num_workers = world.rank, world.num_workers
-        self._replica = replica
-        self._world = world
-        self._exchange = exchange
-        self._sharing = sharing
+        self._replica, self._world = replica, world
+        self._exchange, self._sharing = exchange, sharing
         self._steps = steps
         self._began = steps.finished
         self._timeline = timeline
@@ -192,11 +190,11 @@ class Session:
         self._ensure_open()
         self._take_checkpoint()
         self._replica.check_as_joined()
-        entered_s = self._now_s()
+        entered_s, clock = self._now_s(), self.clock + 1
         began_s = entered_s if self._marked_s is None else self._marked_s
-        clock = self.clock + 1
         ready_s = max(began_s, self._exchange.ready_s or entered_s)
         timeline = self._timeline
+        timeline.ready(entered_s, clock=clock)
         timeline.compute(began_s, ready_s, clock=clock)
         if ready_s < entered_s:
             timeline.blocked(ready_s, entered_s, clock=clock)
@@ -220,7 +218,7 @@ class Session:
         at_clock(clock)
         self._marked_s = self._now_s()
         _log.debug("a step of %d samples took %.6f s", samples, self._marked_s - began_s)
-        timeline.meter.step(
+        timeline.step(
             clock=clock,
             samples=samples,
             duration_s=self._marked_s - began_s,
@@ -290,7 +288,8 @@ class Session:
         """What happens in this context is no training."""
         self._training.pause()
         try:
-            yield
+            with self._timeline.beside_steps():
+                yield
         finally:
             self._training.resume()
             self._marked_s = None if self._marked_s is None else self._now_s()
@@ -327,6 +326,7 @@ class Session:
             return
         self._finished = True
         self._take_checkpoint()
+        self._timeline.leave_steps()
         if self._training.elapsed_s() > 0:
             self._training.pause()
         state = self._together(self._end)

@@ -1,18 +1,29 @@
-"""Where a worker's time goes: one call per span, into the meter's totals and the trace."""
+"""Where a worker's time goes: one call per span, into the meter's totals and the trace; with it what was used."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from plesio.core.clock import Clock
-from plesio.core.trace import TraceWriter
+from plesio.core.trace import UTILISATION, TraceWriter
+from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.meter import Meter
 
 __all__ = ["Timeline"]
 
 
 class Timeline:
-    """Adds spans to the totals and writes them to the trace. Times are those of ``clock``."""
+    """Adds spans to the totals and writes them to the trace. Times are those of ``clock``.
 
-    __slots__ = ("_totals", "clock", "ended_s", "exchanged_s", "meter", "now_s", "trace")
+    Args:
+        meter: The totals.
+        trace: The trace.
+        clock: Tells the time.
+        gauges: What measures memory and utilisation at each step; None for nothing.
+    """
 
-    def __init__(self, meter: Meter, trace: TraceWriter, *, clock: Clock) -> None:
+    __slots__ = ("_gauges", "_totals", "clock", "ended_s", "exchanged_s", "meter", "now_s", "trace")
+
+    def __init__(self, meter: Meter, trace: TraceWriter, *, clock: Clock, gauges: Gauges | None = None) -> None:
         self.clock = clock
         self.now_s = clock.now_s
         self.meter = meter
@@ -22,6 +33,37 @@ class Timeline:
         self.ended_s = 0.0
         """End of the last of these."""
         self._totals = meter.totals
+        self._gauges = gauges
+
+    def ready(self, at_s: float, *, clock: int) -> None:
+        """The gradient of step ``clock`` is complete."""
+        held = None if self._gauges is None else self._gauges.ready()
+        if held is not None:
+            self.event("memory", at_s=at_s, clock=clock, **held)
+
+    def step(self, *, clock: int, samples: int, duration_s: float, loss: float | None, at_s: float) -> None:
+        """A step is finished, ``at_s`` seconds of training after the first one began."""
+        self.meter.step(clock=clock, samples=samples, duration_s=duration_s, loss=loss, at_s=at_s)
+        if self._gauges is not None:
+            now_s = self.now_s()
+            used = self._gauges.stepped(now_s)
+            if used is not None:
+                self.event(UTILISATION, at_s=now_s, clock=clock, **used)
+
+    def leave_steps(self) -> None:
+        """What follows is no step: the worker evaluates, saves or ends."""
+        if self._gauges is not None:
+            self._gauges.leave_steps()
+
+    @contextmanager
+    def beside_steps(self) -> Iterator[None]:
+        """What happens in this context is no step."""
+        self.leave_steps()
+        try:
+            yield
+        finally:
+            if self._gauges is not None:
+                self._gauges.return_to_steps()
 
     def compute(self, start_s: float, end_s: float, *, clock: int) -> None:
         """The worker computed (loading data, forward, backward, optimizer)."""

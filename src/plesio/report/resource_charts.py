@@ -1,0 +1,156 @@
+"""The charts of what workers used: what their memory held, and processor, memory and network over time."""
+
+from collections.abc import Sequence
+
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Panels, Series
+from plesio.core.units import byte_unit, format_bytes
+from plesio.report import findings
+from plesio.report.model import Comparison
+from plesio.report.timelines import MOST_WORKERS
+from plesio.report.utilisation import RunUtilisation
+
+__all__ = ["resource_charts"]
+
+_MEMORY_COLOURS = {
+    "before": "#c3c8ce",
+    "parameters": "#0072b2",
+    "gradients": "#56b4e9",
+    "optimizer": "#009e73",
+    "activations": "#d55e00",
+    "other": "#e69f00",
+    "shared": "#cc79a7",
+    "kept free": "#e3d7b4",
+    "evaluation": "#8d7cb8",
+    "rest": "#7d8590",
+}
+_WHAT = (
+    "Before: interpreter, libraries and data, before the session was joined; activations: what forward and backward "
+    "took on top of gradients; other: batches, outputs, what the exchange keeps; shared: the host's store; kept free: "
+    "by the allocator."
+)
+
+
+def resource_charts(comparison: Comparison, utilisations: Sequence[RunUtilisation]) -> list[Chart]:
+    """The charts that there is data for, in the order of the page."""
+    made: tuple[Chart | None, ...] = (
+        _memory_chart(
+            comparison,
+            slug="memory",
+            title=findings.memory_finding(comparison),
+            caption=f"A worker's peak, mean over workers and seeds. {_WHAT}",
+        ),
+        _memory_chart(
+            comparison,
+            slug="memory-of-run",
+            title=findings.memory_of_run_finding(comparison),
+            caption="The same without what was there before the session was joined.",
+            without="before",
+        ),
+        _over_time(
+            utilisations,
+            slug="cpu-over-time",
+            title=findings.cpu_finding(comparison),
+            what="Processor time of its process; 100 % is one core.",
+            axis="% of a core",
+            scale=100,
+            fields=("cpu",),
+        ),
+        _bytes_over_time(
+            utilisations,
+            slug="memory-over-time",
+            title="Resident memory over time",
+            what="At the end of a step, which is less than the peak within it.",
+            unit_of="{}",
+            fields=("memory_bytes",),
+        ),
+        _bytes_over_time(
+            utilisations,
+            slug="network-over-time",
+            title="Bytes through the network over time",
+            what="Sent and received, over all interfaces of the worker's host, whoever used them.",
+            unit_of="{}/s",
+            fields=("sent_bytes_per_s", "received_bytes_per_s"),
+        ),
+        _over_time(
+            utilisations,
+            slug="gpu-over-time",
+            title="GPU over time",
+            what="Share of the time that its GPU computed.",
+            axis="% busy",
+            scale=100,
+            fields=("gpu",),
+        ),
+    )
+    return [chart for chart in made if chart is not None]
+
+
+def _memory_chart(
+    comparison: Comparison, *, slug: str, title: str, caption: str, without: str | None = None
+) -> BarChart | None:
+    drawn = [summary for summary in comparison.policies if summary.memory]
+    if not drawn:
+        return None
+    parts = [part for part in drawn[0].memory if part != without]
+    totals = [sum(summary.memory[part] for part in parts) for summary in drawn]
+    unit, scale = byte_unit(max(totals))
+    return BarChart(
+        slug=slug,
+        title=title,
+        caption=caption,
+        wide=True,
+        axis=Axis(title=f"bytes of a worker ({unit})"),
+        rows=[summary.policy for summary in drawn],
+        parts={part: [max(0.0, summary.memory[part]) / scale for summary in drawn] for part in parts},
+        colours=_MEMORY_COLOURS,
+        ends=[format_bytes(total) for total in totals],
+    )
+
+
+def _bytes_over_time(
+    utilisations: Sequence[RunUtilisation], *, slug: str, title: str, what: str, unit_of: str, fields: Sequence[str]
+) -> Panels | None:
+    """The same with a unit that suits the values."""
+    values = [value for run in utilisations for worker in run.samples for value in run.values(worker, *fields)]
+    unit, scale = byte_unit(max(values, default=0.0))
+    return _over_time(
+        utilisations, slug=slug, title=title, what=what, axis=unit_of.format(unit), scale=1 / scale, fields=fields
+    )
+
+
+def _over_time(
+    utilisations: Sequence[RunUtilisation],
+    *,
+    slug: str,
+    title: str,
+    what: str,
+    axis: str,
+    scale: float,
+    fields: Sequence[str],
+) -> Panels | None:
+    """A panel a policy, a line a worker; None where nobody has the fields."""
+    drawn = [run for run in utilisations if run.has(fields[0])]
+    if not drawn:
+        return None
+    most = max(len(run.samples) for run in drawn)
+    only = f" Of {most} workers the first {MOST_WORKERS} are shown." if most > MOST_WORKERS else ""
+    return Panels(
+        slug=slug,
+        title=title,
+        caption=f"A line a worker, in each policy's first run. {what}{only}",
+        charts=[
+            LineChart(
+                title=run.policy,
+                x=Axis(title="seconds since the first sample", from_zero=True),
+                y=Axis(title=axis, from_zero=True),
+                series=[
+                    Series(
+                        name=f"worker {worker}",
+                        x=[at_s for at_s, _ in run.samples[worker]],
+                        y=[scale * value for value in run.values(worker, *fields)],
+                    )
+                    for worker in list(run.samples)[:MOST_WORKERS]
+                ],
+            )
+            for run in drawn
+        ],
+    )

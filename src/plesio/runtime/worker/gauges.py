@@ -1,0 +1,59 @@
+"""What a worker that has a process of its own measures of it: its memory's parts, and what it uses over time."""
+
+from typing import Any
+
+from plesio.core.results import MemorySplit, Utilisation
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.memory import CudaMemory, ProcessMemory
+from plesio.runtime.worker.memory_gauge import MemoryGauge
+from plesio.runtime.worker.utilisation import HostCounters, UtilisationGauge
+
+__all__ = ["Gauges"]
+
+
+class Gauges:
+    """One worker's, for one session.
+
+    Args:
+        replica: What it trains.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        device_type = replica.device_type
+        self._process = ProcessMemory()
+        self._on_gpu = device_type == "cuda"
+        self._memory = MemoryGauge(replica, CudaMemory() if self._on_gpu else self._process)
+        self._utilisation = UtilisationGauge(HostCounters(device_type))
+
+    def peak_bytes(self) -> int:
+        """The most that was resident of this process since the session was joined."""
+        return self._process.peak_bytes() if self._on_gpu else self._memory.peak_bytes()
+
+    def memory(self) -> MemorySplit | None:
+        """What the memory held at its peak so far."""
+        return self._memory.split()
+
+    def utilisation(self) -> Utilisation | None:
+        """What was used so far."""
+        return self._utilisation.summary()
+
+    def ready(self) -> dict[str, Any] | None:
+        """The gradient of a step is complete; what the memory held then, if that is news."""
+        return self._memory.ready()
+
+    def leave_steps(self) -> None:
+        """The worker evaluates, saves or ends: what memory that takes is counted apart."""
+        self._memory.leave_steps()
+
+    def return_to_steps(self) -> None:
+        """It makes steps again."""
+        self._memory.return_to_steps()
+
+    def stepped(self, now_s: float) -> dict[str, float] | None:
+        """A step is over; what was used since the last sample, if one was due."""
+        self._memory.stepped()
+        sample = self._utilisation.stepped(now_s)
+        if sample is None:
+            return None
+        self._memory.look()
+        return sample.to_fields()

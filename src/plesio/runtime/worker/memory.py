@@ -1,0 +1,160 @@
+"""How much memory this process has, or torch on its GPU: in use now, and at most since the session was joined."""
+
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import psutil
+import torch
+
+__all__ = ["CudaMemory", "Heap", "Memory", "ProcessMemory"]
+
+_CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+_RESET_PEAK = "5"
+"""What the kernel takes for "forget the peak" (proc(5))."""
+
+
+class Heap(NamedTuple):
+    """What an allocator has given out, to the byte, and what it has taken from the system for that."""
+
+    live_bytes: int
+    taken_bytes: int
+
+
+class Memory(Protocol):
+    """Readings of one memory, all in bytes."""
+
+    device_type: str
+
+    def heap(self) -> Heap | None:
+        """What the allocator says; None where there is none that does."""
+        ...
+
+    def resident_bytes(self) -> int:
+        """What is taken now, as `peak_bytes` counts it."""
+        ...
+
+    def shared_bytes(self) -> int:
+        """What of it other processes have, too."""
+        ...
+
+    def peak_bytes(self) -> int:
+        """Most of it since these readings were made, or since `forget`."""
+        ...
+
+    def forget(self) -> None:
+        """From here on the peak is counted anew."""
+        ...
+
+
+class ProcessMemory:
+    """Of this process: what glibc's allocator says, and what the kernel has found resident.
+
+    Making it gives back to the system what earlier runs in this process have freed, and forgets their peak. Where the
+    kernel does not let a process forget its peak, it is the most of what was seen.
+    """
+
+    device_type = "cpu"
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._process = psutil.Process()
+        self._kernel_knows = True
+        self._shared_before = _status_bytes("RssShmem")
+        _give_back()
+        self.forget()
+
+    def heap(self) -> Heap | None:
+        """Of glibc's allocator; None where it is another."""
+        return _glibc_heap()
+
+    def resident_bytes(self) -> int:
+        """Resident memory."""
+        return int(self._process.memory_info().rss)
+
+    def shared_bytes(self) -> int:
+        """Shared memory, less what was there when this was made."""
+        return max(0, _status_bytes("RssShmem") - self._shared_before)
+
+    def peak_bytes(self) -> int:
+        """The most that was ever resident."""
+        if self._kernel_knows:
+            return _status_bytes("VmHWM")
+        self._seen = max(self._seen, self.resident_bytes())
+        return self._seen
+
+    def forget(self) -> None:
+        """From here on the peak is counted anew."""
+        self._seen = 0
+        try:
+            _CLEAR_REFS.write_text(_RESET_PEAK)
+        except OSError:
+            self._kernel_knows = False
+
+
+class CudaMemory:
+    """What torch has reserved on the current GPU; making it forgets torch's peak."""
+
+    device_type = "cuda"
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def heap(self) -> Heap | None:
+        """Of torch's allocator."""
+        return Heap(torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+
+    def resident_bytes(self) -> int:
+        """What it has reserved."""
+        return torch.cuda.memory_reserved()
+
+    def shared_bytes(self) -> int:
+        """None."""
+        return 0
+
+    def peak_bytes(self) -> int:
+        """The most that it had ever reserved."""
+        return torch.cuda.max_memory_reserved()
+
+    def forget(self) -> None:
+        """From here on the peak is counted anew."""
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _status_bytes(name: str) -> int:
+    text = _STATUS.read_text(encoding="utf-8")
+    return 1024 * int(text.partition(f"\n{name}:")[2].split(maxsplit=1)[0])
+
+
+class _MallInfo(ctypes.Structure):
+    """Glibc's ``struct mallinfo2`` (mallinfo(3)), over all arenas."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    )  # fmt: skip
+
+
+@functools.cache
+def _from_libc(name: str) -> Callable[..., object] | None:
+    return getattr(ctypes.CDLL(None), name, None)
+
+
+def _glibc_heap() -> Heap | None:
+    mallinfo2 = _from_libc("mallinfo2")
+    if mallinfo2 is None:
+        return None
+    mallinfo2.restype = _MallInfo  # type: ignore[attr-defined]
+    found = mallinfo2()
+    assert isinstance(found, _MallInfo)
+    return Heap(int(found.uordblks + found.hblkhd), int(found.arena + found.hblkhd))
+
+
+def _give_back() -> None:
+    malloc_trim = _from_libc("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(ctypes.c_size_t(0))
