@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,15 @@ from torch.amp import GradScaler
 from torch.utils.data import DataLoader, Dataset
 
 import plesio
+from plesio.cli.main import invoke
 from plesio.core.errors import ConfigError, TaskError
 from plesio.core.trace import read_trace
 from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
+from plesio.runtime.parameters.layout import Layout
+from plesio.runtime.server.shard import Shard
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.pacing import Pacer
@@ -142,12 +147,21 @@ def train(
     return saw
 
 
-def run(policy: str, *, cluster: Cluster | None = None, num_workers: int = NUM_WORKERS, **options: Any) -> Simulation:
+def run(
+    policy: str,
+    *,
+    cluster: Cluster | None = None,
+    num_workers: int = NUM_WORKERS,
+    faults: Sequence[Fault] = (),
+    **options: Any,
+) -> Simulation:
     def work(job: VirtualJob) -> Worker:
         pacer = Pacer(step_time=STEP_TIME, seed=0, worker=job.place.rank, clock=job.clock)
         return train(policy, pacer=pacer, **options)
 
-    return simulate(work, num_workers=num_workers, cluster=cluster or Cluster.one_host(num_workers))
+    return simulate(
+        work, num_workers=num_workers, cluster=cluster or Cluster.one_host(num_workers), faults=list(faults)
+    )
 
 
 def train_on_processes(*, cases: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -190,7 +204,7 @@ def plain_loop(
     scaler = GradScaler("cpu", init_scale=scale, growth_interval=growth_interval)
     data, scales = Noisy(), []
     for number, batches in enumerate(steps, start=1):
-        parts = [sum(batches, [])] if whole else batches
+        parts = [list(chain(*batches))] if whole else batches
         optimizer.zero_grad()
         for rank, batch in enumerate(parts):
             scaled = scaler.scale(loss_of(model, data.x[batch], data.y[batch], autocast="float16"))
@@ -238,7 +252,7 @@ def test_the_whole_batch_in_one_process_has_the_same_scales():
 def skipped(worker: Worker) -> int:
     """Steps after which the scale was smaller."""
     scales = [*worker.scales, worker.scaler["scale"]]
-    return sum(after < before for before, after in zip(scales, scales[1:], strict=False))
+    return sum(after < before for before, after in pairwise(scales))
 
 
 ALL = [
@@ -455,6 +469,21 @@ def test_a_resumed_run_goes_on_with_its_scale(tmp_path: Path):
     assert first + work(steps=10, folder=tmp_path / "cut") == whole
 
 
+@pytest.mark.parametrize("at_s", [0.11, 0.16, 0.21, 0.27])
+@pytest.mark.parametrize("policy", ["bsp", "bsp,compress=topk:1", "switch:local_sgd:2/bsp@5", "adaptive"])
+@pytest.mark.parametrize("kind", ["lose", "join"])
+def test_the_scale_is_that_of_all_when_one_is_lost_or_joins(kind: str, policy: str, at_s: float):
+    fault = Fault(at_s=at_s, worker=1, kind="lose") if kind == "lose" else Fault(at_s=at_s, kind="join")
+    options: dict[str, Any] = {"scale": TOO_LARGE, "growth_interval": 3, "autocast": "float16", "overflows": [(2, 6)]}
+    workers = workers_of(run(policy, faults=[fault], **options))
+    assert len(workers) == (2 if kind == "lose" else 4)
+    last = [worker.scales[-3:] for worker in workers]
+    if policy != "adaptive":  # which may be anywhere then
+        assert all(scales == last[0] for scales in last)
+        assert all(worker.scaler == workers[0].scaler for worker in workers)
+        assert all(worker.final == workers[0].final for worker in workers)
+
+
 HALF = ["bfloat16", "float16"]
 
 
@@ -476,8 +505,91 @@ def test_autocast_to_bfloat16_needs_no_scaler(policy: str, num_workers: int):
     assert workers[0].refused == {}
 
 
+def test_an_export_of_16_bits_loads_in_plain_torch(tmp_path: Path):
+    model, optimizer = build("bfloat16", optimizer="adamw")
+    with plesio.join(model, optimizer, checkpoint=tmp_path / "run", every="3 steps") as session:
+        for _ in range(4):
+            loss_of(model, torch.ones(2, 6), torch.ones(2, 1), autocast=None).backward()
+            session.step()
+    assert invoke(["checkpoint", "export", str(tmp_path / "run"), "--out", str(tmp_path / "model.pt")]) == 0
+    loaded = torch.load(tmp_path / "model.pt", weights_only=True)
+    other, _ = build("bfloat16")
+    other.load_state_dict(loaded["model"])
+    assert {tensor.dtype for tensor in loaded["model"].values()} == {torch.bfloat16}
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("policy", ["asp", "ssp:2,period=2", "bsp,exchange=store", "switch:bsp/asp@4/bsp@12"])
 def test_servers_step_models_of_16_bits(policy: str, optimizer: str):
     workers = workers_of(run(policy, dtype="bfloat16", optimizer=optimizer))
     assert loss_with(workers[0].final) < 0.7 * loss_with(flat_of(build()[0]))
+
+
+REAL: list[tuple[str, dict[str, Any]]] = [
+    ("bsp", {"scale": TOO_LARGE, "growth_interval": 5, "autocast": "float16", "overflows": [(1, 12)]}),
+    ("bsp,compress=topk:1", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 12)]}),
+    ("delayed:1", {"scale": 1024.0, "autocast": "float16", "overflows": [(1, 12)]}),
+    ("local_sgd:3", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 12)]}),
+    ("bsp,exchange=store", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 12)]}),
+    ("switch:local_sgd:2/bsp@6", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 3)]}),
+]
+ON_THEIR_OWN: list[tuple[str, dict[str, Any]]] = [
+    ("bsp,compress=fp16", {"scale": TOO_LARGE, "autocast": "float16"}),
+    ("ssp:2", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 9)]}),
+    ("asp", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 9)]}),
+    ("adaptive", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 9)]}),
+]
+WIDTHS: list[tuple[str, dict[str, Any]]] = [
+    (policy, {"dtype": dtype})
+    for policy in ("bsp", "bsp,compress=powersgd:2", "delayed:1", "local_sgd:3", "ssp:2", "adaptive")
+    for dtype in HALF
+]
+
+
+@pytest.mark.slow
+def test_processes_train_as_virtual_workers_do():
+    for (policy, options), found in zip(REAL, on_processes(REAL), strict=True):
+        mine = workers_of(run(policy, num_workers=2, **options))
+        for one, other in zip(mine, found, strict=True):
+            assert other.scales == one.scales, policy
+            assert other.final == pytest.approx(one.final, **TOLERANCE), policy
+            assert other.refused == one.refused
+
+
+@pytest.mark.slow
+def test_where_ddp_averages_it_is_the_mean_that_is_clipped():
+    options: dict[str, Any] = {"scale": TOO_LARGE, "clip": 0.3}
+    [workers] = on_processes([("bsp", {**options, "autocast": "float16"})])
+    expected, scales, _ = plain_loop(steps_of(workers), **options)
+    for worker in workers:
+        assert worker.scales == scales
+        assert worker.final == pytest.approx(expected, **TOLERANCE)
+
+
+@pytest.mark.slow
+def test_processes_go_on_after_overflows():
+    for (policy, _), found in zip(ON_THEIR_OWN, on_processes(ON_THEIR_OWN), strict=True):
+        assert loss_with(found[0].final) < 0.5 * loss_with(flat_of(build()[0])), policy
+        assert set(found[0].refused["1"]) == {"overflow"}
+        assert not any("not finite" in line for line in found[0].fallbacks)
+
+
+@pytest.mark.slow
+def test_processes_train_models_of_16_bits():
+    for (policy, options), found in zip(WIDTHS, on_processes(WIDTHS), strict=True):
+        assert loss_with(found[0].final) < 0.5 * loss_with(flat_of(build()[0])), policy
+        assert found[0].refused == {}
+        assert found[0].dtypes == [f"torch.{options['dtype']}"]
+
+
+def test_servers_add_up_what_16_bits_cannot():
+    """Each update is a quarter of what bfloat16 resolves at 1."""
+    model = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    layout = Layout.of(Replica(model, torch.optim.SGD(model.parameters())).tensors(), num_servers=1)
+    [slices] = layout.servers
+    shard = Shard(slices, block=torch.ones(1, dtype=torch.bfloat16).view(torch.uint8), update="delta", optimizer=None)
+    share = torch.tensor([2.0**-9], dtype=torch.bfloat16)
+    for clock in range(1, 65):
+        shard.push(0, clock=clock, payload=share.view(torch.uint8), present=None, groups=None)
+        shard.apply([(0, clock)], weight=1.0, version=clock, num_live=1)
+    assert shard.pull(None).payload.view(torch.bfloat16).item() == 1.125
