@@ -377,9 +377,10 @@ def test_clipping_is_of_true_gradients():
 
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:2", "asp", "delayed:1"])
 def test_clipping_by_value_does_not_hide_an_overflow(policy: str):
-    workers = workers_of(run(policy, scale=1024.0, autocast="float16", clip_value=0.1, overflows=[(1, 3)]))
-    assert workers[0].refused["1"] == {"overflow": 1}
-    assert workers[1].scaler["scale"] == 512.0
+    """Of infinity it makes a number."""
+    workers = workers_of(run(policy, scale=TOO_LARGE, autocast="float16", clip_value=0.1))
+    for rank, worker in enumerate(workers):
+        assert workers[0].refused[str(rank)] == {"overflow": skipped(worker)}
 
 
 def one_step(**options: Any) -> tuple[Any, GradScaler, torch.optim.Optimizer, Tensor]:
@@ -482,6 +483,15 @@ def test_the_scale_is_that_of_all_when_one_is_lost_or_joins(kind: str, policy: s
         assert all(scales == last[0] for scales in last)
         assert all(worker.scaler == workers[0].scaler for worker in workers)
         assert all(worker.final == workers[0].final for worker in workers)
+
+
+def test_all_go_on_from_a_loss_with_the_smallest_scale():
+    """Of two workers that stepped together only one may have heard of a step's overflow when the group broke."""
+    lost = Fault(at_s=0.21, worker=1, kind="lose")
+    options: dict[str, Any] = {"scale": 1024.0, "autocast": "float16", "overflows": [(0, 2)]}
+    workers = workers_of(run("local_sgd:2", faults=[lost], **options))
+    assert [worker.scales[3] for worker in workers] == [512.0, 1024.0]
+    assert [worker.scaler["scale"] for worker in workers] == [512.0, 512.0]
 
 
 HALF = ["bfloat16", "float16"]
