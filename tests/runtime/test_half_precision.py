@@ -109,6 +109,8 @@ def train(
     *,
     scale: float | None = None,
     growth_interval: int = 2000,
+    growth_factor: float = 2.0,
+    epochs: int = EPOCHS,
     autocast: str | None = None,
     dtype: str = "float32",
     optimizer: str = "momentum",
@@ -121,12 +123,18 @@ def train(
 ) -> Worker:
     """An ordinary mixed-precision loop; ``overflows`` are (worker, step) whose gradient does."""
     model, stepped = build(dtype, optimizer=optimizer)
-    scaler = GradScaler("cpu", init_scale=scale or 1.0, growth_interval=growth_interval, enabled=scale is not None)
+    scaler = GradScaler(
+        "cpu",
+        init_scale=scale or 1.0,
+        growth_factor=growth_factor,
+        growth_interval=growth_interval,
+        enabled=scale is not None,
+    )
     saw = Worker()
     options = plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7))
     with plesio.join(model, stepped, policy=policy, scaler=scaler, options=options, trace=trace) as session:
         loader = DataLoader(Noisy(), batch_size=BATCH_SIZE)
-        for number, (index, x, y) in enumerate(session.shard(loader, samples=EPOCHS * NUM_SAMPLES), start=1):
+        for number, (index, x, y) in enumerate(session.shard(loader, samples=epochs * NUM_SAMPLES), start=1):
             saw.batches.append(index.tolist())
             loss = loss_of(model, x, y, autocast=autocast)
             scaled = scaler.scale(loss)
@@ -485,6 +493,14 @@ def test_the_scale_is_that_of_all_when_one_is_lost_or_joins(kind: str, policy: s
         assert all(worker.final == workers[0].final for worker in workers)
 
 
+def test_a_newcomer_takes_over_a_scale_that_has_grown():
+    workers = workers_of(run("bsp", faults=[Fault(at_s=0.21, kind="join")], scale=8.0, growth_interval=2))
+    assert len(workers) == 4
+    assert workers[0].scales == sorted(workers[0].scales)
+    assert workers[3].scales[0] > 8.0
+    assert all(worker.scaler == workers[0].scaler for worker in workers)
+
+
 def test_all_go_on_from_a_loss_with_the_smallest_scale():
     """Of two workers that stepped together only one may have heard of a step's overflow when the group broke."""
     lost = Fault(at_s=0.21, worker=1, kind="lose")
@@ -548,6 +564,8 @@ ON_THEIR_OWN: list[tuple[str, dict[str, Any]]] = [
     ("ssp:2", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 9)]}),
     ("asp", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 9)]}),
     ("adaptive", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 9)]}),
+    # what the guard looks at is in true units: else a gradient would be 64 times the one before
+    ("adaptive", {"scale": 1.0, "growth_interval": 70, "growth_factor": 64.0, "overflows": [(1, 9)], "epochs": 14}),
 ]
 WIDTHS: list[tuple[str, dict[str, Any]]] = [
     (policy, {"dtype": dtype})
@@ -581,7 +599,7 @@ def test_processes_go_on_after_overflows():
     for (policy, _), found in zip(ON_THEIR_OWN, on_processes(ON_THEIR_OWN), strict=True):
         assert loss_with(found[0].final) < 0.5 * loss_with(flat_of(build()[0])), policy
         assert set(found[0].refused["1"]) == {"overflow"}
-        assert not any("not finite" in line for line in found[0].fallbacks)
+        assert not any("not finite" in line or "scaled down" in line for line in found[0].fallbacks)
 
 
 @pytest.mark.slow
