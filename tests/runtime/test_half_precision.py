@@ -564,8 +564,11 @@ ON_THEIR_OWN: list[tuple[str, dict[str, Any]]] = [
     ("ssp:2", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 9)]}),
     ("asp", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 9)]}),
     ("adaptive", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 9)]}),
-    # what the guard looks at is in true units: else a gradient would be 64 times the one before
-    ("adaptive", {"scale": 1.0, "growth_interval": 70, "growth_factor": 64.0, "overflows": [(1, 9)], "epochs": 14}),
+    # what the guard looks at is in true units: else a gradient would be 16384 times the one before
+    (
+        "adaptive,gradient=off,system.largest_period=1,system.store=off",
+        {"scale": 1.0, "growth_interval": 70, "growth_factor": 2.0**14, "overflows": [(1, 9)], "epochs": 14},
+    ),
 ]
 WIDTHS: list[tuple[str, dict[str, Any]]] = [
     (policy, {"dtype": dtype})
