@@ -51,13 +51,16 @@ def train(
     job: Any = None,
     rate_at: int | None = 12,
     elastic: bool = True,
+    dtype: str = "float32",
+    scale: float | None = None,
 ) -> dict[str, Any]:
     """Train for three epochs; the worker ``die`` is killed before it ends step ``die_at``.
 
     Returns:
         What there is to compare: a digest of the parameters, metrics, samples seen by this worker, the run's figures.
     """
-    model = model_of()
+    model = model_of().to(getattr(torch, dtype))
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, growth_interval=5, enabled=scale is not None)
     trained = optimizer_of(model, optimizer)
     schedule = torch.optim.lr_scheduler.StepLR(trained, NUM_SAMPLES if rate_at is None else rate_at, 0.5)
     metrics: list[float | None] = []
@@ -70,6 +73,7 @@ def train(
         every=every,
         keep=keep,
         resume=resume,
+        scaler=scaler,
         options=JoinOptions(pacer=pacer, job=job, elastic=elastic),
     ) as session:
         torch.manual_seed(100 + session.rank)
@@ -78,8 +82,9 @@ def train(
             for x, index in session.shard(DataLoader(data(), batch_size=5)):
                 if session.rank == die and session.clock == die_at:
                     os.kill(os.getpid(), signal.SIGKILL)
-                loss = nn.functional.cross_entropy(model(x), index % 2)
-                loss.backward()
+                loss = nn.functional.cross_entropy(model(x.to(getattr(torch, dtype))), index % 2)
+                overflows = scale is not None and session.rank == 1 and session.clock % 8 == 5
+                (scaler.scale(loss) * (torch.inf if overflows else 1.0)).backward()
                 session.step(loss)
                 schedule.step()
                 seen += index.tolist()
@@ -95,6 +100,7 @@ def train(
         "clock": session.clock,
         "wall_s": result.wall_s,
         "fallbacks": result.fallbacks,
+        "scaler": scaler.state_dict(),
         "rate": trained.param_groups[0]["lr"],
     }
 

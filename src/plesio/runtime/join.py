@@ -58,6 +58,7 @@ def join(
     total_samples: int | None = None,
     on_transition: OnTransition | None = None,
     racks: Racks = "auto",
+    scaler: torch.amp.GradScaler | None = None,
     checkpoint: Path | str | None = None,
     every: str | float = "10 min",
     keep: int = 3,
@@ -81,6 +82,8 @@ def join(
         racks: Which workers are near to each other, for policies that go by racks (``hier:``, ``adaptive``): ``"auto"``
             measures between four hosts or more, some seconds at the start; ``"host"`` takes every host for a rack; or
             the number of each rank's rack, ``(0, 0, 1, 1)``. In the virtual world the cluster has them.
+        scaler: What the program scales its losses by; the session unscales, leaves steps out that have overflowed, and
+            updates it, so leave out ``scaler.step`` and ``scaler.update``. None for no scale.
         checkpoint: Folder for checkpoints, which every host sees; None for none (``PLESIO_CHECKPOINT`` names one).
         every: Between two of them: ``"10 min"``, ``"500 steps"``, or seconds.
         keep: How many are kept, the latest.
@@ -92,7 +95,8 @@ def join(
 
     Raises:
         PolicySpecError: The policy's text cannot be read.
-        TaskError: The model has no trainable parameters, or the optimizer none of the model's.
+        TaskError: The model has no trainable parameters, or the optimizer none of the model's; or there is a scaler,
+            and parameters are float16.
         ExchangeError: The store's servers cannot run this optimizer.
         ConfigError: This worker joins late, and racks share the store; workers disagree on racks; or the checkpoint is
             of another run.
@@ -118,7 +122,7 @@ def join(
         setting.prepare()
         if chosen.review is None:  # else it has moments at which all stand by itself
             chosen = Interruptible(policy=chosen)
-    replica = Replica(model, optimizer)
+    replica = Replica(model, optimizer, scaler=scaler)
     if place is not None:
         _check(chosen, optimizer, place=place, racks=racks)
     set_up_logging()
@@ -357,7 +361,10 @@ class _Run:
         path = None if self.folder is None else self.folder / f"trace-{rank}.jsonl"
         header = {"worker": rank, "policy": self.policy.title}
         trace = TraceWriter(path, header=header, on_failure=give_up_tracing, clock=clock)
-        return Timeline(meter, trace, clock=clock, gauges=gauges)
+        timeline = Timeline(meter, trace, clock=clock, gauges=gauges)
+        if self.replica.scaling is not None:
+            self.replica.scaling.on_change(timeline.loss_scale)
+        return timeline
 
 
 def _enter(choice: RackChoice, timeline: Timeline, *, rank: int) -> None:

@@ -80,6 +80,19 @@ def test_adam_s_state_is_saved_too(tmp_path: Path):
         assert [alike(one) for one in again] == [alike(one) for one in whole]
 
 
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4", "switch:local_sgd:2/bsp@10"])
+@pytest.mark.parametrize("precision", [{"dtype": "bfloat16"}, {"scale": 1024.0}], ids=["bfloat16", "scaled"])
+def test_half_precision_is_resumed_to_the_bit(policy: str, precision: dict[str, Any], tmp_path: Path):
+    """Parameters of 16 bits, and a loss scale that overflows on one worker in every eighth step."""
+    rate_at = None if policy.startswith("switch:") else 12
+    whole = run(policy, folder=tmp_path / "whole", rate_at=rate_at, **precision)
+    own_scales = "scale" in precision and "bsp" not in policy
+    assert (len({one["scaler"].get("scale") for one in whole}) > 1) == own_scales
+    for path in checkpoints(tmp_path / "whole"):
+        again = run(policy, folder=tmp_path / "again", resume=str(path), rate_at=rate_at, **precision)
+        assert [alike(one) for one in again] == [alike(one) for one in whole], path.name
+
+
 @pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4", "adaptive"])
 @pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_with_other_numbers_of_workers_each_sample_is_still_trained_on_once(policy: str, workers: int, tmp_path: Path):

@@ -202,6 +202,22 @@ def test_any_floating_dtype_and_sparse_gradients_are_measured(dtype: torch.dtype
     assert review.gradients[0][1] == pytest.approx(2 * 300.0**2 + 49.0)
 
 
+def test_gradients_of_a_scaled_loss_are_noted_down_without_the_scale():
+    monitor, scaled = (monitor_of(GuardConfig()) for _ in range(2))
+    for number, gradient in enumerate(gradients(140, size=64), start=1):
+        part = gradient if number < 140 else gradient * 1000
+        scale = 2.0 ** (number % 30)
+        large = part * scale
+        assert monitor.measure([part])
+        assert scaled.measure([large], scale=scale)
+        torch.testing.assert_close(large / scale, part)  # the last is scaled down by as much
+        for one in (monitor, scaled):
+            one.step(Progress(clock=number, samples=4, global_samples=None, loss=None, at_s=0.0))
+    reviews = [one.take(140, learning_rate=0.1) for one in (monitor, scaled)]
+    np.testing.assert_allclose(reviews[1].gradients, reviews[0].gradients, rtol=1e-4)
+    assert reviews[1].num_clipped == reviews[0].num_clipped == 1
+
+
 def test_what_a_change_took_is_no_steps_time():
     timeline = make_timeline()
     monitor = monitor_of(None, timeline)

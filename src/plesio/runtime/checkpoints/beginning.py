@@ -79,6 +79,10 @@ class Checkpoints:
             say=meter.totals.fallbacks.append,
             report=meter.so_far,
         )
+        if resumed is not None:
+            saver.registered_before = resumed.own["registered"]
+        if replica.scaling is not None:
+            saver.register("scaler", replica.scaling.scaler)
         every_s, every_steps = parse_every(setting.every)
         if rank == 0:
             folder.clear()
@@ -87,7 +91,6 @@ class Checkpoints:
         manifest = resumed.manifest
         resumed.load(replica)
         meter.go_on_from(resumed.report(rank))
-        saver.registered_before = resumed.own["registered"]
         text = resumed.books()
         pages = tuple(text[at : at + PAGE_CHARACTERS] for at in range(0, len(text), PAGE_CHARACTERS))
         saving = Saving(

@@ -60,7 +60,8 @@ def write_state(
                 state[key] = torch.tensor(value, dtype=_dtype(name))
             else:
                 if not isinstance(state.get(key), torch.Tensor):
-                    state[key] = torch.zeros_like(parameter, dtype=_dtype(name))
+                    # of the parameter's own dtype, as the optimizer would make it: servers have wider ones of 16 bits
+                    state[key] = torch.zeros_like(parameter)
                 num_bytes = value * _dtype(name).itemsize
                 part = view_packed(payload[position : position + num_bytes], _dtype(name))
                 write_slice(state[key], piece, part)

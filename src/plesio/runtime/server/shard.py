@@ -12,11 +12,14 @@ Two ways to apply, chosen by the policy's ``update``:
   gradient was absent from all updates is left alone, as torch leaves a parameter whose ``grad`` is None.
 * ``delta``: the mean delta times the weight is added.
 
+Tensors of 16 bits are kept in float32 (*masters*), which updates and the optimizer work on: a share of an update that
+is less than half of what the 16 bits resolve would be lost otherwise, time and again. What is pulled is rounded.
+
 Floating-point buffers (BatchNorm's running statistics) move towards the mean of what the updates of a version carried,
 by ``1 / num_live`` for each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +93,9 @@ class Shard:
         self._changed_at = [0] * len(slices)
         self._pending: dict[tuple[int, int], _Pending] = {}
         self._snapshots: dict[int, torch.Tensor] = {}
-        self._tensors = [piece.view(block) for piece in slices]
+        self._views = [piece.view(block) for piece in slices]
+        self._tensors = [view.float() if view.dtype.itemsize == 2 else view for view in self._views]
+        """The masters of those of 16 bits, else the views themselves."""
         self._num_bytes = [piece.num_bytes for piece in slices]
         self._bytes = self._parts(block)
         self._optimizer = self._build(optimizer) if update == "gradient" and optimizer is not None else None
@@ -122,6 +127,8 @@ class Shard:
         """Other initial values, without an optimizer's state; no update has been applied."""
         assert self.version == 0, "an update would be lost"
         self._block.copy_(block)
+        for view, tensor in self._narrow(range(len(self._views))):
+            tensor.detach().copy_(view)
         if self._optimizer is not None:
             self._optimizer.state.clear()
 
@@ -154,7 +161,8 @@ class Shard:
         values, position = {}, 0
         for index in range(len(self._slices)) if present is None else present:
             end = position + self._num_bytes[index]
-            values[index] = view_packed(payload[position:end], self._slices[index].torch_dtype)
+            value = view_packed(payload[position:end], self._slices[index].torch_dtype)
+            values[index] = value.to(self._tensors[index].dtype)
             position = end
         if position != payload.numel():
             raise ExchangeError(f"an update of worker {worker} has {payload.numel()} bytes; its slices make {position}")
@@ -201,7 +209,15 @@ class Shard:
             self._changed_at[index] = version
         if self._steps is not None:
             self._steps.step(weight=weight, share=share, age=age)
+        for view, tensor in self._narrow(touched):
+            view.copy_(tensor.detach())
         self.version = version
+
+    def _narrow(self, indices: Iterable[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Those of the slices that have masters, each with it."""
+        for index in indices:
+            if self._views[index].dtype.itemsize == 2:
+                yield self._views[index], self._tensors[index]
 
     def _set_options(self, groups: Sequence[dict[str, Any]]) -> None:
         if self._optimizer is None:

@@ -2,7 +2,7 @@
 
     how far the training loop is        loops over the data, metrics, seconds: `plesio.runtime.worker.past`
     the optimizer's options             a learning rate that a schedule has set
-    what the program has registered     schedulers, averages
+    what the program has registered     schedulers, averages, and the loss scaler
     what the exchange remembers         the momentum of outer steps, usual steps and learning rates
 
 A program begins anew where it joins, as one that is resumed does. So the options and what is registered are set once
@@ -67,6 +67,8 @@ class Handover:
         self._registered: dict[str, Stateful] = {}
         self._session: Callable[[], dict[str, Any]] = lambda: {"metrics": [], "training_s": 0.0}
         self._told: dict[str, Any] | None = None
+        if replica.scaling is not None:
+            self.register("scaler", replica.scaling.scaler)
 
     def adds(self, session: Callable[[], dict[str, Any]]) -> None:
         """The session tells this: plain values, as to a checkpoint."""

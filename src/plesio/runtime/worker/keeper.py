@@ -1,9 +1,13 @@
 """What a session needs of what takes its checkpoints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-__all__ = ["Keeper", "Stateful"]
+from torch.amp import GradScaler
+
+from plesio.core.errors import ConfigError
+
+__all__ = ["Keeper", "Stateful", "register"]
 
 
 class Stateful(Protocol):
@@ -36,3 +40,24 @@ class Keeper(Protocol):
     def wait(self, *, failed: bool = False) -> None:
         """Return when what is being written has been; not for long if the run has failed."""
         ...
+
+
+class _Registry(Protocol):
+    """Saves objects, or tells their states."""
+
+    def register(self, name: str, one: Stateful) -> None: ...
+
+
+def register(objects: Mapping[str, Stateful], keepers: Sequence[_Registry]) -> None:
+    """Have every keeper save the objects, each by its name.
+
+    Raises:
+        ConfigError: One is a loss scaler: a session that only saved it would train with scaled gradients.
+    """
+    for name, one in objects.items():
+        if isinstance(one, GradScaler):
+            raise ConfigError(
+                f'"{name}" is a GradScaler: give it to plesio.join(..., scaler={name}), which also saves it'
+            )
+        for keeper in keepers:
+            keeper.register(name, one)

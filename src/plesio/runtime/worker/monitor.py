@@ -173,8 +173,12 @@ class StepMonitor:
         """The same before the mean over some of the ranks."""
         return self._rounds.weight_among(ranks)
 
-    def measure(self, parts: Sequence[torch.Tensor]) -> bool:
+    def measure(self, parts: Sequence[torch.Tensor], *, scale: float = 1.0) -> bool:
         """Look at some or all of this worker's own gradient of the step under way, and scale it down if it must be.
+
+        Args:
+            parts: Of the gradient, times ``scale``.
+            scale: Of the loss: what is noted down is without it.
 
         Returns:
             Whether it is finite.
@@ -184,6 +188,8 @@ class StepMonitor:
         dense, sparse = _apart(parts)
         if sparse:
             self._sparse_bytes.append(_bytes_of(parts, sparse))
+        if scale != 1.0:
+            dense, sparse = [flat / scale for flat in dense], [(part / scale).coalesce() for part in sparse]
         values = dense + [_flat([part.values()]) for part in sparse]
         norm_sq = sum(torch.dot(flat, flat).item() for flat in values)
         if self._config.samples_at(self._clock + 1):

@@ -31,7 +31,7 @@ from plesio.policies import Policy
 from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
 from plesio.runtime.worker.exchange.replica import Replica, State, parameters_sha256
 from plesio.runtime.worker.handover import Handover
-from plesio.runtime.worker.keeper import Keeper, Stateful
+from plesio.runtime.worker.keeper import Keeper, Stateful, register
 from plesio.runtime.worker.loading import BatchSource, plan_figures, rounds_ahead, shard
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import Past
@@ -233,7 +233,8 @@ class Session:
         try:
             if recovery is not None:
                 recovery.trained(progress.clock)
-            self._exchange.step(progress)
+            with self._replica.true_units(progress.clock):
+                self._exchange.step(progress)
             if recovery is None or not recovery.due:
                 self._steps.finish(progress.clock)
             else:
@@ -350,11 +351,9 @@ class Session:
         begins that the run was in: a scheduler may be stepped after every epoch, also after those that were over.
 
         Raises:
-            ConfigError: A name is taken.
+            ConfigError: A name is taken, or the object is a loss scaler, which `plesio.join` takes and saves.
         """
-        for name, one in objects.items():
-            for keeper in self._keepers:
-                keeper.register(name, one)
+        register(objects, self._keepers)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the run for those who save by themselves. All workers call it after the same step.

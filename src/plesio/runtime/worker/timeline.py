@@ -104,6 +104,10 @@ class Timeline:
         self.meter.refuse(reason)
         self.event("refuse", at_s=self.now_s(), clock=clock, reason=reason)
 
+    def loss_scale(self, clock: int, scale: float) -> None:
+        """What the loss is scaled by after step ``clock``, other than before."""
+        self.event("loss_scale", at_s=self.now_s(), clock=clock, scale=scale)
+
     def event(self, kind: str, *, at_s: float, clock: int, **fields: object) -> None:
         """Something happened."""
         self.trace.event(kind, at_s=at_s, clock=clock, **fields)

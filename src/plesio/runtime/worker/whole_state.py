@@ -20,7 +20,8 @@ def state_of_run(replica: Replica, *, policy: str, clock: int, num_workers: int)
     for group, options in zip(optimizer["param_groups"], replica.options(), strict=True):
         group.update(options)
     run = {"schema": SCHEMA_VERSION, "policy": policy, "clock": clock, "num_workers": num_workers}
-    return {"model": model, "optimizer": optimizer, "plesio": run}
+    scaler = {} if replica.scaling is None else {"scaler": replica.scaling.scaler.state_dict()}
+    return {"model": model, "optimizer": optimizer, **scaler, "plesio": run}
 
 
 def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resumed: bool) -> None:
@@ -47,6 +48,8 @@ def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resume
         with replica.settable():
             replica.model.load_state_dict(state["model"])
             replica.optimizer.load_state_dict(deepcopy(state["optimizer"]))
+        if replica.scaling is not None and "scaler" in state:
+            replica.scaling.scaler.load_state_dict(state["scaler"])
     except (KeyError, RuntimeError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"the state is of another model or optimizer: {reason}") from error

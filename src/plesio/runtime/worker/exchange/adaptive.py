@@ -327,6 +327,8 @@ class AdaptiveExchange:
         if turn is None or not turn.regroup:
             if restored or own_states_meet(before, self._policy):
                 self._average_state(steer.clock, parameters=restored)
+            if changes and (self._policy.exchange == "collective" or self._policy.racks_share_store):
+                self._exchanges.agree_on_scale()
             if steer.save and self._saver is not None:
                 self._saver.save(self._standstill(steer, turn), books=self._channel.books)
             self._current = self._begin(self._policy, turn=turn)

@@ -142,7 +142,7 @@ class AveragingExchange:
             with self._replica.scaled_rate(self._inner_rate):
                 self._replica.optimizer.step()
         else:
-            self._refuse(progress.clock, "not_finite")
+            self._refuse(progress.clock, self._replica.refusal(progress.loss))
         self._replica.optimizer.zero_grad(set_to_none=True)
         self.stepped(progress)
 

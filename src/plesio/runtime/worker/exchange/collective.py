@@ -109,14 +109,22 @@ class CollectiveExchanges:
         """The workers are others, after so many samples: where they are is found out anew when it is needed."""
         self._racks = None
         self._outer_made_as = None
+        self.agree_on_scale()
         if self._group.rank == 0:
             self._snapshots.take_over(samples)
 
     @torch.no_grad()
     def make_equal(self) -> None:
-        """Give all ranks rank 0's parameters and buffers."""
+        """Give all ranks rank 0's parameters and buffers, and one loss scale."""
         for tensor in (*self._replica.parameters.values(), *self._replica.model.buffers()):
             self._group.broadcast(tensor)
+        self.agree_on_scale()
+
+    def agree_on_scale(self) -> None:
+        """Scale the loss alike on all ranks from here on, where it is scaled."""
+        if self._replica.scaling is not None:
+            device = next(iter(self._replica.parameters.values())).device
+            self._replica.scaling.agree(self._group, device=device)
 
     def own(self) -> dict[str, Any]:
         """What outlives an exchange here, as plain values."""
@@ -377,8 +385,8 @@ class _RackGauge:
     def weight_among(self, ranks: Sequence[int]) -> float:
         return self._gauge.weight_among(ranks)
 
-    def measure(self, parts: Sequence[torch.Tensor]) -> bool:
-        return self._gauge.measure(parts)
+    def measure(self, parts: Sequence[torch.Tensor], *, scale: float = 1.0) -> bool:
+        return self._gauge.measure(parts, scale=scale)
 
     def exchanged(self, clock: int, *, took_s: float) -> None:
         self._gauge.exchanged(clock, took_s=took_s)

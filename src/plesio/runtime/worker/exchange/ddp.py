@@ -14,6 +14,7 @@ look in their first step, and tell DDP if what is computed there leaves one out 
 **Gradients after the mean.** All ranks see the same mean, so all refuse alike one that is not finite; that is looked at
 when the backward pass is over, and again at the step where somebody has written to the gradients since (clipping does).
 What is not finite only then is this rank's own doing, of which the others cannot know. Looking counts as computing.
+Where the loss is scaled, so is the mean, by one scale that all ranks have; `loss_scaling` divides by it afterwards.
 
 **When a worker is lost.** DDP's reductions would raise in the user's ``backward()``, and where it sends buffers in the
 user's ``forward()``. In an elastic run a hook takes what a reduction raises: the backward pass ends, with gradients
@@ -37,6 +38,7 @@ from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, Sn
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import Buckets, Replica
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
+from plesio.runtime.worker.loss_scaling import LossScaling
 from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["DdpExchange"]
@@ -99,7 +101,8 @@ class DdpExchange(SynchronousExchange):
         if self._failures is not None:
             hook = self._failures.noted(hook)
         if self._gauge is not None:
-            ddp.register_comm_hook((self._gauge, self._torch_group, hook or allreduce_hook), _reduce_gauged)
+            state = self._gauge, self._replica.scaling, self._torch_group, hook or allreduce_hook
+            ddp.register_comm_hook(state, _reduce_gauged)
         elif hook is not None:
             ddp.register_comm_hook(self._torch_group.process_group, hook)
         return ddp
@@ -285,13 +288,13 @@ def _reached(tensors: Sequence[torch.Tensor]) -> set[int]:
 
 
 def _reduce_gauged(
-    state: tuple[Gauge, TorchGroup, CommHook],
+    state: tuple[Gauge, LossScaling | None, TorchGroup, CommHook],
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP looks at the annotation
 ) -> torch.futures.Future[torch.Tensor]:
     """A reduction with a look at this rank's gradient before it, which is weighed."""
-    gauge, group, reduce = state
+    gauge, scaling, group, reduce = state
     gradient: torch.Tensor = bucket.buffer()
-    gauge.measure([gradient])
+    gauge.measure([gradient], scale=1.0 if scaling is None else scaling.scale)
     if (weight := gauge.weight) != 1.0:
         gradient.mul_(weight)
     return reduce(group.process_group, bucket)

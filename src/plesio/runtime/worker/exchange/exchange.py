@@ -114,7 +114,7 @@ class LocalExchange:
         if self._replica.gradients_finite():
             self._replica.optimizer.step()
         else:
-            self._refuse(progress.clock, "not_finite")
+            self._refuse(progress.clock, self._replica.refusal(progress.loss))
         self._replica.optimizer.zero_grad(set_to_none=True)
         self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
         self._after_step(progress)
@@ -161,10 +161,14 @@ class Gauge(Protocol):
         """The same before the mean over some of the ranks."""
         ...
 
-    def measure(self, parts: Sequence[torch.Tensor]) -> bool:
+    def measure(self, parts: Sequence[torch.Tensor], *, scale: float = 1.0) -> bool:
         """Some or all of the gradient of the step under way; always the same parts in the same order.
 
         An extraordinary one is scaled down in place.
+
+        Args:
+            parts: Of the gradient, times ``scale``.
+            scale: Of the loss.
 
         Returns:
             Whether it is finite.

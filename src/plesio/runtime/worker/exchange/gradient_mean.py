@@ -82,6 +82,7 @@ class GradientMeanExchange(SynchronousExchange):
     ) -> None:
         super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots, gauge=gauge)
         self._delay = policy.delay
+        self._judges_together = policy.delay == 0
         self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
         self._flat = FlatGradients(replica)
         self._turns = [
@@ -102,6 +103,11 @@ class GradientMeanExchange(SynchronousExchange):
         """Begin the mean of this step's gradient, and step the optimizer with the one that is due, if one is."""
         self.ready_s = None
         self._latest = progress
+        scaling = self._replica.scaling
+        if self._delay and scaling is not None and scaling.overflowed:
+            # known now, and not when the mean is there: the others' steps go on without this one
+            self._refuse(progress.clock, self._replica.refusal(progress.loss))
+            self._replica.optimizer.zero_grad(set_to_none=True)
         weight = 1.0
         if self._gauge is not None:
             self._gauge.measure(list(self._replica.gradients()))

@@ -3,15 +3,17 @@
 import hashlib
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
+from torch.amp import GradScaler
 
 from plesio.core.errors import TaskError
 from plesio.core.plain import own_numbers
 from plesio.runtime.parameters.layout import TensorKind
+from plesio.runtime.worker.loss_scaling import LossScaling
 
 __all__ = ["Buckets", "Cutter", "Holder", "Replica", "State", "all_finite", "parameters_sha256"]
 
@@ -45,13 +47,16 @@ class Replica:
     Args:
         model: The user's module; never wrapped or replaced.
         optimizer: Its optimizer.
+        scaler: What the loss is scaled by; None, or one that is not enabled, for no scale.
 
     Raises:
         TaskError: The model has no parameter that is trained, or the optimizer holds none of them; a parameter is
-            complex; or the optimizer's step needs a closure.
+            complex, or float16 where the loss is scaled; or the optimizer's step needs a closure.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, scaler: GradScaler | None = None
+    ) -> None:
         self.model = model
         self.optimizer = optimizer
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -65,6 +70,9 @@ class Replica:
                     f'"{name}" is complex, and workers exchange real numbers; keep its real view as the parameter, and '
                     f"make it complex where it is used: torch.view_as_complex({name})"
                 )
+        self.scaling = None if scaler is None or not scaler.is_enabled() else LossScaling(scaler, optimizer)
+        if self.scaling is not None:
+            _check_dtypes(self.parameters)
         if _needs_closure(optimizer):
             raise TaskError(
                 f"{type(optimizer).__name__} evaluates the loss by itself, as often as it likes (step(closure)), where "
@@ -182,6 +190,16 @@ class Replica:
         """Whether no gradient holds NaN or infinity (read in one pass, without a copy)."""
         return all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
 
+    def true_units(self, clock: int) -> AbstractContextManager[None]:
+        """Within, where step ``clock`` is made, gradients are no longer scaled; at the end the scale moves on."""
+        return nullcontext() if self.scaling is None else self.scaling.step(clock)
+
+    def refusal(self, loss: float | None) -> str:
+        """Why a step is left out whose gradient is not finite: where the loss is, the scale was too large."""
+        if self.scaling is None or (loss is not None and not math.isfinite(loss)):
+            return "not_finite"
+        return "overflow"
+
     @property
     def momentum(self) -> float:
         """Of the optimizer, 0 without: the largest of its groups' ``momentum`` or first of ``betas``, torch's names."""
@@ -242,6 +260,15 @@ class Replica:
             yield
         finally:
             self.load(own)
+
+
+def _check_dtypes(parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    for name, parameter in parameters.items():
+        if parameter.dtype == torch.float16:
+            raise TaskError(
+                f'"{name}" is float16, and a loss scale is for float32 parameters under torch.autocast: its gradient '
+                "could not be unscaled in the range of float16; keep the model in float32, or train without a scaler"
+            )
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:

@@ -198,7 +198,7 @@ class StoreExchange:
             self._gauge.measure(list(self._replica.gradients()))
         finite = self._replica.gradients_finite()
         if not finite:
-            self._refuse(progress.clock, "not_finite")
+            self._refuse(progress.clock, self._replica.refusal(progress.loss))
         due = self.due(progress.clock)
         self.add(progress, finite=finite, due=due)
         if due:
@@ -244,7 +244,9 @@ class StoreExchange:
                 self._gradients[name].add_(grad)
             else:
                 # in a rack it may be a view of DDP's bucket, which the update's next step writes over
-                self._gradients[name] = grad if self._policy.period == 1 else grad.clone()
+                # and 16-bit numbers are added up in 32 bits
+                wide = torch.promote_types(grad.dtype, torch.float32)
+                self._gradients[name] = grad if self._policy.period == 1 else grad.to(wide, copy=True)
 
     def _push(self) -> None:
         """Send the update under way; if it has no finite step, say so instead."""
@@ -286,7 +288,7 @@ class StoreExchange:
         else:
             for grad in self._gradients.values() if self._num_steps > 1 else ():
                 grad.div_(self._num_steps)
-            update = self._gradients
+            update = {name: grad.to(self._by_name[name].dtype) for name, grad in self._gradients.items()}
         return {**update, **self._replica.buffers}
 
     def _pack(

@@ -46,6 +46,8 @@ class SynchronousExchange:
         self._leads = group.rank == 0
         self._snapshots = snapshots
         self._gauge = gauge
+        self._judges_together = True
+        """Whether what a step is made of is the mean of that step's gradients, which all ranks judge alike."""
         self._stepped: int | None = None
         """Clock of the step that the replica made last."""
 
@@ -75,16 +77,25 @@ class SynchronousExchange:
             Whether it is finite; if not, somebody has taken the blame.
         """
         self.ready_s = None
-        if self._finite():  # the mean is the same on all ranks, so all decide alike
-            return True
-        self._blame(progress)
-        return False
+        finite = self._finite()  # the mean is the same on all ranks, so all decide alike
+        scaling = self._replica.scaling
+        if scaling is not None and self._judges_together:
+            scaling.common(finite)
+        if not finite:
+            self._blame(progress)
+        return finite
 
     def _finite(self) -> bool:
         return self._replica.gradients_finite()
 
     def _blame(self, progress: Progress) -> None:
-        """Refuse the step; the rank whose own loss is not finite takes the blame, else rank 0 for all."""
+        """Refuse the step; the rank whose own loss is not finite takes the blame, else rank 0 for all.
+
+        An overflow of a scaled loss is nobody's fault, and costs every rank its step.
+        """
+        if self._replica.scaling is not None:
+            self._refuse(progress.clock, self._replica.refusal(progress.loss))
+            return
         guilty = progress.loss is not None and not math.isfinite(progress.loss)
         device = next(iter(self._replica.parameters.values())).device
         if takes_blame(self._group, guilty=guilty, device=device):

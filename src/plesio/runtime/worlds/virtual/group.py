@@ -239,7 +239,10 @@ def _transpose(tensors: dict[int, torch.Tensor]) -> None:
 
 def _sum(tensors: dict[int, torch.Tensor]) -> None:
     ordered = [tensors[rank] for rank in sorted(tensors)]
-    total = ordered[0].clone()
+    first = ordered[0]
+    # 16-bit numbers are added up in 32 bits, and rounded once
+    wide = first.is_floating_point() and first.dtype.itemsize == 2
+    total = first.to(torch.float32 if wide else first.dtype, copy=True)
     for tensor in ordered[1:]:
         total.add_(tensor)
     for tensor in ordered:
