@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as everyone calls it
+from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
 
@@ -279,3 +280,21 @@ def let_go(*, width: int) -> list[int]:
 
 def metric_of(model: nn.Module, width: int) -> float:
     return float(model(torch.ones(1, width)).sum())
+
+
+def train_in_half_precision(policy: str, init_scale: float) -> tuple[list[float], str | None]:
+    """The scale after every step, and what came out."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=5)
+    data = TensorDataset(torch.randn(256, 8), torch.randint(0, 4, (256,)))
+    scales = []
+    with plesio.join(model, optimizer, policy=policy, scaler=scaler) as session:
+        for x, y in session.shard(DataLoader(data, batch_size=8), samples=256):
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            session.step(loss)
+            scales.append(scaler.get_scale())
+    return scales, session.report().parameters_sha256

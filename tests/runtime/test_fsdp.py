@@ -1,6 +1,7 @@
 """Replicas in parts, on real processes: the numbers of bsp, what is sent and held, and what is refused."""
 
 import functools
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,15 @@ def test_a_gradient_that_is_not_finite_is_refused_by_all_and_counted_for_one():
     plain, cut = (values("bad_loss", policy=policy) for policy in ("bsp", "fsdp"))
     assert_near(cut[0]["final"], plain[0]["final"])
     assert cut[0]["refused"] == plain[0]["refused"] == {"1": {"not_finite": 1}}
+
+
+def test_a_scaled_loss_has_one_verdict_though_nobody_sees_the_whole_gradient():
+    plain, cut = (values("train_in_half_precision", policy=policy, init_scale=2.0**24) for policy in ("bsp", "fsdp"))
+    assert cut == plain
+    scales, _ = cut[0]
+    assert scales[0] == 2.0**23, "the first step overflows"
+    assert any(after > before for before, after in itertools.pairwise(scales))
+    assert cut[1][0] == scales
 
 
 def test_a_lost_worker_ends_the_run_by_name():

@@ -88,10 +88,12 @@ class FsdpExchange(SynchronousExchange):
         self._timeline.blocked(begun_s + looked_s, self._timeline.now_s(), clock=progress.clock)
         self._collectives.compare([checksum for _, checksum in told])
         self._collectives.agreed()
-        if not any(broken for broken, _ in told):
-            return True
-        self._blame(progress)
-        return False
+        finite = not any(broken for broken, _ in told)
+        if self._replica.scaling is not None:
+            self._replica.scaling.common(finite)
+        if not finite:
+            self._blame(progress)
+        return finite
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
