@@ -54,7 +54,8 @@ def policies(draw: st.DrawFn) -> Policy:
     exchange = draw(ANY_EXCHANGE)
     compression = draw(COMPRESSIONS) if exchange == "collective" else NO_COMPRESSION
     if name == "bsp":
-        return BSP(exchange=exchange, compression=compression)
+        backup = draw(st.integers(0, 5)) if exchange == "store" else 0
+        return BSP(exchange=exchange, compression=compression, backup=backup)
     if name == "bsp,hook":
         return BSP(hook=draw(HOOKS))
     if name == "fsdp":

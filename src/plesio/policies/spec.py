@@ -4,8 +4,8 @@
 
 ``bsp`` · ``ssp:4`` · ``ssp:inf`` · ``ssp:4,period=2,weight=inverse+cap:8`` · ``asp,weight=exp:0.1`` ·
 ``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store`` · ``delayed:1`` · ``bsp,compress=topk:0.01`` ·
-``hier:bsp/local_sgd:8,compress=qsgd:8`` · ``fsdp`` · ``bsp,hook=powersgd:2``. Case and spaces around the parts
-do not matter.
+``hier:bsp/local_sgd:8,compress=qsgd:8`` · ``fsdp`` · ``bsp,hook=powersgd:2`` · ``bsp,backup=1``. Case and spaces
+around the parts do not matter.
 """
 
 import math
@@ -48,6 +48,11 @@ def _bound(value: str) -> float:
     return math.inf if value == "inf" else _whole(value)
 
 
+def _bsp(**options: Any) -> Policy:
+    """Backup workers are on the store, which need not be written."""
+    return BSP(**({"exchange": "store"} if options.get("backup") else {}) | options)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
     """How one policy is written: its constructor, the field behind the colon, and the keys with their readers."""
@@ -61,13 +66,14 @@ class _Form:
 
 _FORMS = {
     "bsp": _Form(
-        make=BSP,
-        help="every step waits for all workers and averages their gradients",
+        make=_bsp,
+        help="every step waits for all workers (or for all but BACKUP) and averages their gradients",
         example="bsp",
         keys={
             "exchange": ("exchange", str),
             "compress": ("compression", parse_compression),
             "hook": ("hook", parse_torch_hook),
+            "backup": ("backup", _whole),
         },
     ),
     "fsdp": _Form(
@@ -257,6 +263,12 @@ def describe(policy: Policy) -> str:
         case BSP(hook=hook) if hook is not None:
             return (
                 f"Every step waits for all workers and applies the mean of their gradients (torch's {hook.spec} hook)."
+            )
+        case BSP(backup=number) if number:
+            slowest = "slowest" if number == 1 else f"{number} slowest"
+            return (
+                f"Every step waits for all workers but the {slowest} and applies the mean of their gradients; what "
+                "comes later is dropped, and its samples are dealt out again."
             )
         case BSP() | Delayed(delay=0):
             sent = _sent_as(policy.compression)
