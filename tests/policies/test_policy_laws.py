@@ -10,7 +10,9 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from plesio.policies import (
+    ASP,
     BSP,
+    SSP,
     Action,
     Admit,
     Apply,
@@ -41,6 +43,7 @@ CATALOGUE = [
     "ssp:inf",
     "asp",
     "asp,period=3,weight=exp:0.5+cap:4",
+    "asp,rate=undivided",
     "local_sgd:1",
     "local_sgd:4",
     "local_sgd:4,delay=2",
@@ -235,7 +238,8 @@ class Laws(RuleBasedStateMachine):
             steps = update.num_steps if self.policy.update == "gradient" else 1
             assert action.staleness == (tau,)
             # those among whom the samples are divided, also those that have none just now
-            sharing = len(self.live) + len(self.resting)
+            undivided = isinstance(self.policy, ASP | SSP) and self.policy.rate == "undivided"
+            sharing = 1 if undivided else len(self.live) + len(self.resting)
             assert action.weight == pytest.approx(self.policy.weighting(tau) * steps / sharing)
         assert action.version == self.version + 1
         self.version = action.version
