@@ -39,7 +39,6 @@ from plesio.tasks.task import seeded
 
 RATE, MOMENTUM = 0.01, 0.9
 BATCH_SIZE, NUM_STEPS = 16, 250
-NUM_SAMPLES = NUM_WORKERS * BATCH_SIZE * NUM_STEPS
 LATENCY_S = 1e-4
 SYNCHRONOUS = "bsp,exchange=store"
 PAPERS = "asp,rate=undivided"
@@ -89,9 +88,10 @@ class _Rows(Dataset[Any]):
         return [tensor[torch.as_tensor(indices)] for tensor in self._tensors]
 
 
-def run_trial(model: Model, *, policy: str, seed: int) -> Trial:
-    """Train under a policy in the virtual world."""
+def run_trial(model: Model, *, policy: str, seed: int, num_steps: int = NUM_STEPS) -> Trial:
+    """Train under a policy in the virtual world, for so many steps of every worker were they equally fast."""
     problem = model.problem()
+    num_samples = NUM_WORKERS * BATCH_SIZE * num_steps
     num_bytes = sum(4 * parameter.numel() for parameter in problem.build().parameters())
 
     def work(job: VirtualJob) -> None:
@@ -105,14 +105,14 @@ def run_trial(model: Model, *, policy: str, seed: int) -> Trial:
             network,
             torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM),
             policy=policy,
-            total_samples=NUM_SAMPLES,
+            total_samples=num_samples,
             options=JoinOptions(
-                num_servers=1, snapshot_every=NUM_SAMPLES, pacer=pacer, info=RunInfo(seed=seed), job=job
+                num_servers=1, snapshot_every=num_samples, pacer=pacer, info=RunInfo(seed=seed), job=job
             ),
         )
         with session:
             loader = DataLoader(_Rows(problem.train), batch_size=BATCH_SIZE, collate_fn=lambda batch: batch)
-            for batch in session.shard(loader, samples=NUM_SAMPLES):
+            for batch in session.shard(loader, samples=num_samples):
                 loss = problem.loss(network, batch)
                 loss.backward()  # type: ignore[no-untyped-call]
                 session.step(loss)
@@ -140,19 +140,45 @@ def _cluster(model: Model, *, num_bytes: int) -> Cluster:
     return Cluster(name="four hosts", hosts=NUM_WORKERS, workers_per_host=1, cores_per_host=2, racks=1, nic=nic)
 
 
-def _path(set_name: str, model: Model, policy: str, seed: int) -> Path:
-    slug = policy.translate(str.maketrans(",:=", "---"))
-    return FOLDER / set_name / f"{model.seed}-{slug}-{seed}.json"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """Which runs.
+
+    Attributes:
+        set_name: A name in SETS.
+        models: Of the set.
+        policies: Specs.
+        seeds: Of the runs.
+        num_steps: Of a worker.
+    """
+
+    set_name: str
+    models: Sequence[Model]
+    policies: Sequence[str]
+    seeds: Sequence[int]
+    num_steps: int
+
+    def path(self, model: Model, policy: str, seed: int) -> Path:
+        """Of a run's file."""
+        slug = policy.translate(str.maketrans(",:=", "---"))
+        return FOLDER / self.set_name / f"{model.seed}-{slug}-{self.num_steps}-{seed}.json"
+
+    def kept(self, model: Model, policy: str) -> list[Trial]:
+        """The runs that are kept, by seed."""
+        paths = [self.path(model, policy, seed) for seed in self.seeds]
+        if missing := [path for path in paths if not path.exists()]:
+            raise SystemExit(f"{missing[0]} is missing: do the runs first, with the same options")
+        found = [json.loads(path.read_text()) for path in paths]
+        return [Trial(**{name: one[name] for name in Trial.__slots__}) for one in found]
 
 
-def _run(set_name: str, policies: Sequence[str], seeds: Sequence[int]) -> None:
-    models = [draw(seed) for seed in SETS[set_name]]
-    runs = [(model, policy, seed) for seed in seeds for model in models for policy in policies]
+def _run(campaign: Campaign) -> None:
+    runs = [(model, spec, seed) for seed in campaign.seeds for model in campaign.models for spec in campaign.policies]
     for number, (model, policy, seed) in enumerate(runs, start=1):
-        path = _path(set_name, model, policy, seed)
+        path = campaign.path(model, policy, seed)
         if path.exists():
             continue
-        trial = run_trial(model, policy=policy, seed=seed)
+        trial = run_trial(model, policy=policy, seed=seed, num_steps=campaign.num_steps)
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = {"model": asdict(model), "policy": policy, "seed": seed, **asdict(trial)}
         write_whole(path, json.dumps(kept) + "\n")
@@ -186,13 +212,11 @@ class Row:
     staleness: float
 
 
-def _rows(set_name: str, policy: str, seeds: Sequence[int]) -> list[Row]:
+def _rows(campaign: Campaign, policy: str) -> list[Row]:
     """The worst first."""
     rows = []
-    for model in map(draw, SETS[set_name]):
-        mine, synchronous, papers = (
-            [_kept(set_name, model, spec, seed) for seed in seeds] for spec in (policy, SYNCHRONOUS, PAPERS)
-        )
+    for model in campaign.models:
+        mine, synchronous, papers = (campaign.kept(model, spec) for spec in (policy, SYNCHRONOUS, PAPERS))
         points = [one.points for one in mine]
         differences = [one.points - other.points for one, other in zip(mine, synchronous, strict=True)]
         rows.append(
@@ -201,7 +225,7 @@ def _rows(set_name: str, policy: str, seeds: Sequence[int]) -> list[Row]:
                 points=statistics.mean(points),
                 spread=_deviation(points),
                 difference=statistics.mean(differences),
-                error=_deviation(differences) / len(seeds) ** 0.5,
+                error=_deviation(differences) / len(mine) ** 0.5,
                 time=statistics.mean(one.time_s / other.time_s for one, other in zip(mine, papers, strict=True)),
                 staleness=statistics.mean(one.staleness for one in mine),
             )
@@ -213,17 +237,12 @@ def _deviation(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def _kept(set_name: str, model: Model, policy: str, seed: int) -> Trial:
-    kept = json.loads(_path(set_name, model, policy, seed).read_text())
-    return Trial(**{name: kept[name] for name in Trial.__slots__})
-
-
-def _show(set_name: str, policies: Sequence[str], seeds: Sequence[int]) -> None:
-    for policy in policies:
+def _show(campaign: Campaign) -> None:
+    for policy in campaign.policies:
         print(f"\n`{policy}` (`{parse_policy(policy).spec}`)\n")
         print("| model | workers | points | to the synchronous server | time / plain asynchronous | τ |")
         print("|:--|:--|--:|--:|--:|--:|")
-        for row in _rows(set_name, policy, seeds):
+        for row in _rows(campaign, policy):
             model = row.model
             print(
                 f"| {model.kind} | {model.spread}, cv {model.step_cv:g} | {row.points:.1f} ± {row.spread:.1f} "
@@ -235,12 +254,21 @@ def _main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("action", choices=["run", "show"])
     parser.add_argument("--set", choices=list(SETS), default="report", dest="set_name")
+    parser.add_argument("--kinds", default="", help="words, one of which a model's kind has; all if there are none")
     parser.add_argument("--policies", choices=list(POLICIES), default="strategies")
     parser.add_argument("--seeds", default="0,1,2,3,4", help="of the runs")
+    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="of a worker")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    act = _run if arguments.action == "run" else _show
-    act(arguments.set_name, POLICIES[arguments.policies], [int(seed) for seed in arguments.seeds.split(",")])
+    words = arguments.kinds.split(",")
+    campaign = Campaign(
+        set_name=arguments.set_name,
+        models=[it for it in map(draw, SETS[arguments.set_name]) if any(word in it.kind for word in words)],
+        policies=POLICIES[arguments.policies],
+        seeds=[int(seed) for seed in arguments.seeds.split(",")],
+        num_steps=arguments.steps,
+    )
+    (_run if arguments.action == "run" else _show)(campaign)
 
 
 if __name__ == "__main__":
