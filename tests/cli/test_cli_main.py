@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plesio.cli.main import app, invoke
-from plesio.policies import POLICY_HELP
+from plesio.policies import ALIASES, POLICY_HELP
 from plesio.tasks import TASK_NAMES
 
 COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
@@ -118,7 +118,7 @@ def test_a_mistake_is_one_line_and_status_2(
 def test_policies_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]):
     assert invoke(["policies"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(POLICY_HELP)
+    assert [line.split()[0] for line in lines] == [*POLICY_HELP, *ALIASES]
     assert all(len(line.split()) > 3 for line in lines)
 
 

@@ -18,6 +18,7 @@ from plesio.policies import (
     Joined,
     LeaveReason,
     Left,
+    Policy,
     Refuse,
     RefuseReason,
 )
@@ -99,6 +100,24 @@ def test_one_step_of_every_worker_weighs_one_synchronous_step(num_workers: int):
     machine = start(ASP(), num_workers=num_workers)
     applied = [machine.handle(Arrived(worker=worker, clock=1))[0] for worker in range(num_workers)]
     assert sum(action.weight for action in applied if isinstance(action, Apply)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("policy", [ASP(rate="undivided"), SSP(bound=4, rate="undivided")])
+def test_an_undivided_update_is_a_whole_step_of_the_stock_optimizer(policy: Policy):
+    machine = start(policy, num_workers=4)
+    for worker in (0, 1, 2):
+        machine.handle(Arrived(worker=worker, clock=1))
+    assert machine.handle(Arrived(worker=3, clock=1))[0] == Apply(
+        updates=((3, 1),), weight=1.0, version=4, staleness=(3,), share=1.0, age=0.0
+    )
+
+
+def test_an_undivided_update_counts_for_its_steps_and_by_its_staleness():
+    machine = start(ASP(rate="undivided", weighting=Inverse()), num_workers=2)
+    machine.handle(Arrived(worker=0, clock=1))
+    assert machine.handle(Arrived(worker=1, clock=3, num_steps=3))[0] == Apply(
+        updates=((1, 3),), weight=1.5, version=2, staleness=(1,)
+    )
 
 
 def test_weighting_counts_versions_since_the_base():

@@ -25,11 +25,13 @@ from plesio.policies import (
     describe,
     parse_policy,
 )
+from plesio.policies.asynchronous import RATES
 from plesio.policies.compression import NO_COMPRESSION, HalfPrecision, PowerSgd, Qsgd, TopK
 from plesio.policies.policy import EXCHANGES, UPDATES
 
 ANY_EXCHANGE = st.sampled_from(EXCHANGES)
 ANY_UPDATE = st.sampled_from(UPDATES)
+ANY_RATE = st.sampled_from(RATES)
 WEIGHTINGS = st.sampled_from([UNWEIGHTED, Inverse(), Exponential(rate=0.1), Product((Inverse(), Cap(limit=8)))])
 COMPRESSIONS = st.sampled_from(
     [
@@ -54,7 +56,8 @@ def policies(draw: st.DrawFn) -> Policy:
     exchange = draw(ANY_EXCHANGE)
     compression = draw(COMPRESSIONS) if exchange == "collective" else NO_COMPRESSION
     if name == "bsp":
-        return BSP(exchange=exchange, compression=compression)
+        backup = draw(st.integers(0, 5)) if exchange == "store" else 0
+        return BSP(exchange=exchange, compression=compression, backup=backup)
     if name == "bsp,hook":
         return BSP(hook=draw(HOOKS))
     if name == "fsdp":
@@ -71,9 +74,10 @@ def policies(draw: st.DrawFn) -> Policy:
         momentum = draw(st.floats(0, 1, exclude_max=True))
         return LocalSGD(period=period, delay=delay, inner_rate=inner_rate, momentum=momentum, compression=compression)
     if name == "asp":
-        return ASP(period=period, update=draw(ANY_UPDATE), weighting=draw(WEIGHTINGS))
+        return ASP(period=period, update=draw(ANY_UPDATE), weighting=draw(WEIGHTINGS), rate=draw(ANY_RATE))
     bound = draw(st.one_of(st.integers(period - 1, 60), st.just(math.inf)))
-    return SSP(bound=bound, period=period, update=draw(ANY_UPDATE), weighting=draw(WEIGHTINGS))
+    rate = draw(ANY_RATE) if bound else "divided"
+    return SSP(bound=bound, period=period, update=draw(ANY_UPDATE), weighting=draw(WEIGHTINGS), rate=rate)
 
 
 @given(policies())
@@ -105,6 +109,8 @@ def test_spec_is_the_shortest_text(policy: Policy):
         ("ssp:4,update=delta", SSP(bound=4, update="delta")),
         (" SSP : 4 , Update = delta ", SSP(bound=4, update="delta")),
         ("asp", ASP()),
+        ("modified_async", ASP()),
+        ("Modified_Async, period=2", ASP(period=2)),
         ("asp,weight=exp:0.1+cap:16", ASP(weighting=Product((Exponential(rate=0.1), Cap(limit=16))))),
         ("local_sgd:8", LocalSGD(period=8)),
         ("local_sgd:8,delay=4", LocalSGD(period=8, delay=4)),
@@ -141,6 +147,8 @@ def test_text_by_hand(text: str, policy: Policy):
         ("ssp:4,weight=invers", 'did you mean "inverse"?'),
         ("ssp:4,update=weights", "known: delta, gradient"),
         ("asp:3", 'asp takes no ":3"'),
+        ("asp,rate=full", 'unknown rate "full"; known: divided, undivided'),
+        ("ssp:0,rate=undivided", "with a bound of 0 a round is a mean"),
         ("asp,period=0", "period is 0; write a whole number of 1 or more"),
         ("asp,period=2,period=3", '"period" is given twice'),
         ("asp,period", 'write "period=..."'),
@@ -193,6 +201,16 @@ def test_every_policy_has_one_sentence(policy: Policy):
             "ssp:1,weight=inverse",
             "No worker begins a step more than 1 step ahead of the slowest; each sends its gradient every step and it "
             "is applied as it arrives, weighted by its staleness (inverse).",
+        ),
+        (
+            "asp,rate=undivided",
+            "No worker ever waits for another; each sends its gradient every step and it is applied as it arrives, at "
+            "the whole learning rate.",
+        ),
+        (
+            "bsp,backup=2",
+            "Every step waits for all workers but the 2 slowest and applies the mean of their gradients; what comes "
+            "later is dropped, and its samples are dealt out again.",
         ),
         ("delayed:1", "Every step applies the mean of the workers' gradients of 1 step before."),
         (

@@ -10,7 +10,10 @@ Examples:
   plesio compare recipes/demo.toml --out runs/two --policies bsp,ssp:8
 \b
 ssp and asp take a weight for stale updates: weight=inverse, weight=exp:0.1,
-weight=cap:8, or several joined by "+".
+weight=cap:8, or several joined by "+", and rate=undivided, which applies
+each update at the whole learning rate.
+\b
+bsp,backup=1 does not wait for the slowest worker.
 \b
 bsp, delayed and local_sgd take a compression of what is sent:
 compress=fp16, bf16, topk:0.01, randk:0.05, qsgd:8 or powersgd:2, and
@@ -27,8 +30,9 @@ def policies() -> None:
 
     A policy says how far workers may drift apart, and how their updates count.
     """
-    from plesio.policies import POLICY_HELP
+    from plesio.policies import ALIASES, POLICY_HELP
 
-    width = max(map(len, POLICY_HELP))
-    for name, explanation in POLICY_HELP.items():
+    lines = {**POLICY_HELP, **{name: f"another name of {spec}" for name, spec in ALIASES.items()}}
+    width = max(map(len, lines))
+    for name, explanation in lines.items():
         typer.echo(f"{name:<{width}}  {explanation}")

@@ -64,7 +64,7 @@ from plesio.policies.replay import (
     verify,
     write_log,
 )
-from plesio.policies.spec import POLICY_HELP, describe, parse_policy
+from plesio.policies.spec import ALIASES, POLICY_HELP, describe, parse_policy
 from plesio.policies.ssp import SSP
 from plesio.policies.switch import Switch
 from plesio.policies.torch_hook import TorchHook, parse_torch_hook
@@ -80,6 +80,7 @@ from plesio.policies.weighting import (
 )
 
 __all__ = [
+    "ALIASES",
     "ASP",
     "BSP",
     "FSDP",

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from plesio.policies.asynchronous import AsynchronousMachine
+from plesio.policies.asynchronous import RATES, AsynchronousMachine, RateKind
 from plesio.policies.fields import require_one_of, require_whole, write_spec
 from plesio.policies.policy import UPDATES, ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
@@ -29,6 +29,7 @@ class ASP(PeriodicSchedule):
         period: Steps between two exchanges of a worker.
         update: ``gradient`` (the store's optimizer steps) or ``delta`` (the worker's does, and the store adds).
         weighting: Weight of an update by its staleness.
+        rate: ``divided`` (the workers share that of a synchronous step) or ``undivided`` (each update has all of it).
 
     Raises:
         PolicySpecError: A value that is out of range.
@@ -47,10 +48,12 @@ class ASP(PeriodicSchedule):
     period: int = 1
     update: UpdateKind = "gradient"
     weighting: Weighting = UNWEIGHTED
+    rate: RateKind = "divided"
 
     def __post_init__(self) -> None:
         require_whole("asp", "period", self.period, minimum=1)
         require_one_of("asp", "update", self.update, known=UPDATES)
+        require_one_of("asp", "rate", self.rate, known=RATES)
 
     @property
     def spec(self) -> str:
@@ -59,9 +62,12 @@ class ASP(PeriodicSchedule):
             "period": None if self.period == 1 else str(self.period),
             "update": None if self.update == "gradient" else self.update,
             "weight": None if self.weighting == UNWEIGHTED else self.weighting.spec,
+            "rate": None if self.rate == "divided" else self.rate,
         }
         return write_spec("asp", options=options)
 
     def start(self, *, clock: int = 0) -> Machine:
         """Updates as they arrive, without a bound; workers begin at ``clock``."""
-        return AsynchronousMachine(bound=math.inf, update=self.update, weighting=self.weighting, clock=clock)
+        return AsynchronousMachine(
+            bound=math.inf, update=self.update, weighting=self.weighting, rate=self.rate, clock=clock
+        )

@@ -30,9 +30,14 @@ it is also said what share of a round it is, and how many rounds old: momentum a
 (`plesio.runtime.server.interleaved`). A worker that rests, because there are
 no samples left for it, still counts: else the last workers of every epoch would make large steps with stale gradients,
 and undo what all had learned.
+
+*Undivided* rates leave the N out, as parameter servers often do (Dean et al. 2012): every gradient is applied by the
+stock optimizer as if it were all of a synchronous step, so N workers move the parameters N times as far as one, and
+momentum goes on at every update. It is there to be compared with: it costs accuracy (`docs/evidence.md`).
 """
 
 import math
+from typing import Literal
 
 from plesio.policies.events import (
     Action,
@@ -55,7 +60,11 @@ from plesio.policies.events import (
 from plesio.policies.policy import UpdateKind
 from plesio.policies.weighting import Weighting
 
-__all__ = ["UNLIMITED", "AsynchronousMachine"]
+__all__ = ["RATES", "UNLIMITED", "AsynchronousMachine", "RateKind"]
+
+RateKind = Literal["divided", "undivided"]
+RATES: tuple[RateKind, ...] = ("divided", "undivided")
+"""What becomes of the learning rate of the synchronous step: divided by N among the workers' updates, or not."""
 
 UNLIMITED = 2**62
 """Credit that no run uses up; fits a signed 64-bit integer with room to add to it."""
@@ -68,16 +77,30 @@ class AsynchronousMachine:
         bound: s, the largest lead; ``math.inf`` for none.
         update: What an update is; decides how the steps it covers count.
         weighting: Weight by staleness.
+        rate: Whether the workers share the rate of a synchronous step, or each has all of it.
         clock: Where the workers begin.
     """
 
-    __slots__ = ("_bound", "_clocks", "_floor", "_num_workers", "_resting", "_update", "_version", "_weighting")
+    __slots__ = (
+        "_bound",
+        "_clocks",
+        "_divides",
+        "_floor",
+        "_num_workers",
+        "_resting",
+        "_update",
+        "_version",
+        "_weighting",
+    )
 
-    def __init__(self, *, bound: float, update: UpdateKind, weighting: Weighting, clock: int = 0) -> None:
+    def __init__(
+        self, *, bound: float, update: UpdateKind, weighting: Weighting, rate: RateKind = "divided", clock: int = 0
+    ) -> None:
         assert bound > 0, "a bound of 0 is a barrier"
         self._bound = bound
         self._update: UpdateKind = update
         self._weighting = weighting
+        self._divides = rate == "divided"
         self._clocks: dict[int, int] = {}
         """Of each live worker, the clock it was last heard at."""
         self._resting: set[int] = set()
@@ -136,16 +159,17 @@ class AsynchronousMachine:
         if self._weighting.discards(tau):
             return Refuse(worker=worker, clock=clock, reason=RefuseReason.TOO_STALE)
         self._version += 1
-        whose = self._num_workers[worker] / sum(self._num_workers.values())
+        whose = self._num_workers[worker] / (sum(self._num_workers.values()) if self._divides else 1)
         share = event.num_steps * whose
         gradient = self._update == "gradient"
+        parts = gradient and self._divides
         return Apply(
             updates=((worker, clock),),
             weight=self._weighting(tau) * (share if gradient else whose),
             version=self._version,
             staleness=(tau,),
-            share=share if gradient else 1.0,
-            age=tau * share if gradient else 0.0,
+            share=share if parts else 1.0,
+            age=tau * share if parts else 0.0,
         )
 
     @property

@@ -4,17 +4,20 @@ Valiant 1990, "A bridging model for parallel computation". For SGD it is the min
 b samples take the step of one worker with N·b samples, because the mean of their mean gradients is the same. So it
 converges as sequential SGD does, and runs at the pace of the slowest worker. On the ``collective`` exchange it is
 PyTorch's own DistributedDataParallel (Li et al. 2020); on the ``store`` it is the synchronous parameter server, which
-workers may join and leave. On the collective the gradients may be compressed (`plesio.policies.compression`), or sent
-by one of torch's own hooks (`plesio.policies.torch_hook`).
+workers may join and leave, and there a step may leave the slowest workers behind (`plesio.policies.backup`). On the
+collective the gradients may be compressed (`plesio.policies.compression`), or sent by one of torch's own hooks
+(`plesio.policies.torch_hook`).
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from plesio.core.errors import PolicySpecError
+from plesio.policies.backup import BackupMachine
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
-from plesio.policies.fields import require_one_of, require_sent_in_full, write_spec
+from plesio.policies.fields import require_one_of, require_sent_in_full, require_whole, write_spec
 from plesio.policies.policy import EXCHANGES, ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.torch_hook import TorchHook
@@ -31,25 +34,26 @@ class BSP(PeriodicSchedule):
         exchange: ``collective`` (default) or ``store``.
         compression: What is sent of a gradient; on the store all of it.
         hook: torch's own hook of DDP that sends it instead.
+        backup: b, workers that a step does not wait for; on the store only. Their gradients of the step are dropped.
 
     Raises:
-        PolicySpecError: An unknown exchange, a compression or hook on the store, or both of them.
+        PolicySpecError: An unknown exchange, a compression or hook on the store, both of them, or backup workers on the
+            collective.
 
-    >>> BSP(exchange="store").spec
-    'bsp,exchange=store'
+    >>> BSP(exchange="store").spec, BSP(exchange="store", backup=1).spec
+    ('bsp,exchange=store', 'bsp,backup=1')
     """
 
     name: ClassVar[str] = "bsp"
     update: ClassVar[UpdateKind] = "gradient"
-    bound: ClassVar[float] = 0
     period: ClassVar[int] = 1
     delay: ClassVar[int] = 0
     weighting: ClassVar[Weighting] = UNWEIGHTED
-    synchronous: ClassVar[bool] = True
 
     exchange: ExchangeKind = "collective"
     compression: Compression = NO_COMPRESSION
     hook: TorchHook | None = None
+    backup: int = 0
 
     def __post_init__(self) -> None:
         require_one_of("bsp", "exchange", self.exchange, known=EXCHANGES)
@@ -59,16 +63,30 @@ class BSP(PeriodicSchedule):
             raise PolicySpecError(
                 f"bsp: hook={self.hook.spec} is DDP's, which sends all gradients by it; leave compress and exchange out"
             )
+        require_whole("bsp", "backup", self.backup, minimum=0)
+        if self.backup and self.exchange != "store":
+            raise PolicySpecError("bsp: a collective waits for all workers; backup workers need exchange=store")
 
     @property
     def spec(self) -> str:
         """``bsp`` and what differs from the defaults."""
         options = {
-            "exchange": None if self.exchange == "collective" else self.exchange,
+            "exchange": None if self.exchange == "collective" or self.backup else self.exchange,
             "compress": None if self.compression == NO_COMPRESSION else self.compression.spec,
             "hook": None if self.hook is None else self.hook.spec,
+            "backup": str(self.backup) if self.backup else None,
         }
         return write_spec("bsp", options=options)
+
+    @property
+    def bound(self) -> float:
+        """0; with backup workers none, for those that are left behind fall behind."""
+        return math.inf if self.backup else 0
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether every exchange waits for all live workers."""
+        return not self.backup
 
     @property
     def can_be_stage(self) -> bool:
@@ -76,5 +94,5 @@ class BSP(PeriodicSchedule):
         return self.exchange == "collective"
 
     def start(self, *, clock: int = 0) -> Machine:
-        """A barrier at every step; workers begin at ``clock``."""
-        return BarrierMachine(period=1, clock=clock)
+        """A barrier at every step, or one that waits for all but the slowest; workers begin at ``clock``."""
+        return BackupMachine(backup=self.backup, clock=clock) if self.backup else BarrierMachine(period=1, clock=clock)

@@ -63,6 +63,8 @@ class RefuseReason(StrEnum):
     """The update holds NaN or infinity."""
     TOO_STALE = "too_stale"
     """The weighting discards updates of this staleness."""
+    LATE = "late"
+    """Its step is over: it was left to the backup workers. Others are given its samples."""
 
 
 class Joined(_Tagged, frozen=True, kw_only=True):

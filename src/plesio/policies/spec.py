@@ -4,8 +4,8 @@
 
 ``bsp`` · ``ssp:4`` · ``ssp:inf`` · ``ssp:4,period=2,weight=inverse+cap:8`` · ``asp,weight=exp:0.1`` ·
 ``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store`` · ``delayed:1`` · ``bsp,compress=topk:0.01`` ·
-``hier:bsp/local_sgd:8,compress=qsgd:8`` · ``fsdp`` · ``bsp,hook=powersgd:2``. Case and spaces around the parts
-do not matter.
+``hier:bsp/local_sgd:8,compress=qsgd:8`` · ``fsdp`` · ``bsp,hook=powersgd:2`` · ``bsp,backup=1`` ·
+``asp,rate=undivided``. Case and spaces around the parts do not matter.
 """
 
 import math
@@ -31,7 +31,7 @@ from plesio.policies.switch import Switch
 from plesio.policies.torch_hook import parse_torch_hook
 from plesio.policies.weighting import UNWEIGHTED, parse_weighting
 
-__all__ = ["POLICY_HELP", "describe", "parse_policy"]
+__all__ = ["ALIASES", "POLICY_HELP", "describe", "parse_policy"]
 
 
 def _whole(value: str) -> int:
@@ -48,6 +48,11 @@ def _bound(value: str) -> float:
     return math.inf if value == "inf" else _whole(value)
 
 
+def _bsp(**options: Any) -> Policy:
+    """Backup workers are on the store, which need not be written."""
+    return BSP(**({"exchange": "store"} if options.get("backup") else {}) | options)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
     """How one policy is written: its constructor, the field behind the colon, and the keys with their readers."""
@@ -59,15 +64,23 @@ class _Form:
     keys: Mapping[str, tuple[str, Callable[[str], Any]]]
 
 
+_OF_UPDATES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "period": ("period", _whole),
+    "update": ("update", str),
+    "weight": ("weighting", parse_weighting),
+    "rate": ("rate", str),
+}
+
 _FORMS = {
     "bsp": _Form(
-        make=BSP,
-        help="every step waits for all workers and averages their gradients",
+        make=_bsp,
+        help="every step waits for all workers (or for all but BACKUP) and averages their gradients",
         example="bsp",
         keys={
             "exchange": ("exchange", str),
             "compress": ("compression", parse_compression),
             "hook": ("hook", parse_torch_hook),
+            "backup": ("backup", _whole),
         },
     ),
     "fsdp": _Form(
@@ -88,13 +101,13 @@ _FORMS = {
         help="nobody gets more than BOUND steps ahead of the slowest (0: like bsp, inf: like asp)",
         example="ssp:4",
         argument=("bound", _bound),
-        keys={"period": ("period", _whole), "update": ("update", str), "weight": ("weighting", parse_weighting)},
+        keys=_OF_UPDATES,
     ),
     "asp": _Form(
         make=ASP,
         help="nobody waits for anybody; updates are applied as they arrive",
         example="asp,weight=inverse",
-        keys={"period": ("period", _whole), "update": ("update", str), "weight": ("weighting", parse_weighting)},
+        keys=_OF_UPDATES,
     ),
     "local_sgd": _Form(
         make=LocalSGD,
@@ -137,6 +150,9 @@ _FORMS = {
     ),
 }
 
+ALIASES: Mapping[str, str] = {"modified_async": "asp"}
+"""Names of strategies, and the settings that they are: of an asynchronous parameter server, the one without loss."""
+
 POLICY_HELP: Mapping[str, str] = {name: f"{form.help}, as in {form.example}" for name, form in _FORMS.items()}
 """One line on each policy, by name."""
 
@@ -151,6 +167,8 @@ def parse_policy(text: str) -> Policy:
         PolicySpecError: No such policy or key, or a value it cannot have.
     """
     head, *options = (part.strip() for part in text.strip().lower().split(","))
+    if head in ALIASES:
+        return parse_policy(",".join([ALIASES[head], *options]))
     name, colon, argument = (part.strip() for part in head.partition(":"))
     if name == Interruptible.name:
         return Interruptible(policy=parse_policy(text.partition(":")[2]))
@@ -258,6 +276,12 @@ def describe(policy: Policy) -> str:
             return (
                 f"Every step waits for all workers and applies the mean of their gradients (torch's {hook.spec} hook)."
             )
+        case BSP(backup=number) if number:
+            slowest = "slowest" if number == 1 else f"{number} slowest"
+            return (
+                f"Every step waits for all workers but the {slowest} and applies the mean of their gradients; what "
+                "comes later is dropped, and its samples are dealt out again."
+            )
         case BSP() | Delayed(delay=0):
             sent = _sent_as(policy.compression)
             return f"Every step waits for all workers and applies the mean of their gradients{sent}."
@@ -311,7 +335,8 @@ def _describe_asynchronous(policy: SSP | ASP, *, who: str = "worker") -> str:
     )
     send = f"each sends its {policy.update} every {_every(policy.period)} and it is applied as it arrives"
     weight = "" if policy.weighting == UNWEIGHTED else f", weighted by its staleness ({policy.weighting.spec})"
-    return f"{wait}; {send}{weight}."
+    rate = "" if policy.rate == "divided" else ", at the whole learning rate"
+    return f"{wait}; {send}{weight}{rate}."
 
 
 def _made_of_a_mean(policy: LocalSGD) -> str:

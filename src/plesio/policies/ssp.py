@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from plesio.core.errors import PolicySpecError
-from plesio.policies.asynchronous import AsynchronousMachine
+from plesio.policies.asynchronous import RATES, AsynchronousMachine, RateKind
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.fields import MAX_STEPS, require_one_of, require_whole, write_spec
 from plesio.policies.policy import UPDATES, ExchangeKind, Machine, UpdateKind
@@ -43,6 +43,7 @@ class SSP(PeriodicSchedule):
         period: p, steps between two exchanges of a worker, at most ``bound + 1``.
         update: ``gradient`` (the store's optimizer steps) or ``delta`` (the worker's does, and the store adds).
         weighting: Weight of an update by its staleness.
+        rate: ``divided`` (the workers share that of a synchronous step) or ``undivided`` (each update has all of it).
 
     Raises:
         PolicySpecError: A value that is out of range, or a period that would let every worker wait for the others.
@@ -60,6 +61,7 @@ class SSP(PeriodicSchedule):
     period: int = 1
     update: UpdateKind = "gradient"
     weighting: Weighting = UNWEIGHTED
+    rate: RateKind = "divided"
 
     def __post_init__(self) -> None:
         whole = isinstance(self.bound, int) and not isinstance(self.bound, bool)
@@ -74,6 +76,9 @@ class SSP(PeriodicSchedule):
                 f"updates; write a period of {self.bound + 1} or less, or a bound of {self.period - 1} or more"
             )
         require_one_of("ssp", "update", self.update, known=UPDATES)
+        require_one_of("ssp", "rate", self.rate, known=RATES)
+        if self.bound == 0 and self.rate == "undivided":
+            raise PolicySpecError("ssp: with a bound of 0 a round is a mean, whose rate is not divided; leave rate out")
 
     @property
     def synchronous(self) -> bool:
@@ -87,6 +92,7 @@ class SSP(PeriodicSchedule):
             "period": None if self.period == 1 else str(self.period),
             "update": None if self.update == "gradient" else self.update,
             "weight": None if self.weighting == UNWEIGHTED else self.weighting.spec,
+            "rate": None if self.rate == "divided" else self.rate,
         }
         return write_spec("ssp", argument=str(self.bound), options=options)
 
@@ -94,4 +100,6 @@ class SSP(PeriodicSchedule):
         """A barrier for a bound of 0, else updates as they arrive; workers begin at ``clock``."""
         if self.bound == 0:
             return BarrierMachine(period=self.period, clock=clock)
-        return AsynchronousMachine(bound=self.bound, update=self.update, weighting=self.weighting, clock=clock)
+        return AsynchronousMachine(
+            bound=self.bound, update=self.update, weighting=self.weighting, rate=self.rate, clock=clock
+        )

@@ -133,10 +133,19 @@ class Lease(Message, frozen=True, kw_only=True, tag=9):
 
 
 class UpdateRefused(Message, frozen=True, kw_only=True, tag=13):
-    """The update at this clock was dropped."""
+    """The update at this clock was dropped.
+
+    Attributes:
+        clock: The worker's clock after the update's last step.
+        reason: Why.
+        num_returned: Samples of the update that were given back, and are not trained on until others have.
+    """
+
+    omits: ClassVar[tuple[str, ...]] = ("num_returned",)
 
     clock: int
     reason: RefuseReason
+    num_returned: int = 0
 
 
 class MayLeave(Message, frozen=True, kw_only=True, tag=15):

@@ -97,7 +97,7 @@ class PolicySummary:
         bytes_by_link: Mean per run, by link class.
         wait_share: wait / (compute + wait + communicate).
         lost_workers: (seed, worker).
-        refused_updates: Updates refused, summed over runs and workers, by reason.
+        refused_updates: Updates refused, summed over runs, by reason and worker.
         fallbacks: (seed, what was given up and why).
         memory: Bytes of a worker's memory by what they were, mean over workers and seeds; `MEMORY_PARTS` in their
             order, and empty where nothing was measured.
@@ -120,7 +120,7 @@ class PolicySummary:
     staleness: Staleness
     max_lead: int
     lost_workers: tuple[tuple[int, int], ...]
-    refused_updates: dict[str, int]
+    refused_updates: dict[str, dict[int, int]]
     fallbacks: tuple[tuple[int, str], ...]
     metric_curves: tuple[Curve, ...]
     metric_mean: Curve

@@ -89,12 +89,17 @@ def troubles(summary: PolicySummary, *, metric: Metric) -> list[str]:
         lost = ", ".join(f"worker {worker} (seed {seed})" for seed, worker in summary.lost_workers)
         lines.append(f"Lost: {lost}.")
     if summary.refused_updates:
-        refused = ", ".join(
-            f"{number} {reason.replace('_', ' ')}" for reason, number in summary.refused_updates.items()
+        refused = "; ".join(
+            f"{sum(by_worker.values())} {reason.replace('_', ' ')} ({_by_worker(by_worker)})"
+            for reason, by_worker in summary.refused_updates.items()
         )
         lines.append(f"Updates refused: {refused}.")
     lines.extend(f"Seed {seed} fell back: {line.rstrip('.')}." for seed, line in summary.fallbacks)
     return lines
+
+
+def _by_worker(numbers: dict[int, int]) -> str:
+    return ", ".join(f"worker {worker}: {number}" for worker, number in numbers.items())
 
 
 def _baseline_sentence(summary: PolicySummary, *, comparison: Comparison) -> str:

@@ -87,7 +87,7 @@ def _summarise(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
         staleness=_pooled_staleness(finished),
         max_lead=max((run.max_lead for run in finished), default=0),
         lost_workers=tuple((run.seed, worker) for run in runs for worker in run.lost_workers),
-        refused_updates=_refused_by_reason(runs),
+        refused_updates=_refused_updates(runs),
         fallbacks=tuple((run.seed, line) for run in runs for line in run.fallbacks),
         metric_curves=metric_curves,
         metric_mean=mean_by_index([curve for curve in metric_curves if curve.x]),
@@ -194,9 +194,12 @@ def _pooled_staleness(runs: Iterable[RunResult]) -> Staleness:
     return Staleness.of({tau: number for tau, number in counts.items() if number > 0})
 
 
-def _refused_by_reason(runs: Iterable[RunResult]) -> dict[str, int]:
-    total: Counter[str] = Counter()
+def _refused_updates(runs: Iterable[RunResult]) -> dict[str, dict[int, int]]:
+    total: Counter[tuple[str, int]] = Counter()
     for run in runs:
-        for by_reason in run.refused_updates.values():
-            total.update(by_reason)
-    return dict(sorted(total.items()))
+        for worker, by_reason in run.refused_updates.items():
+            total.update({(reason, int(worker)): number for reason, number in by_reason.items()})
+    refused: dict[str, dict[int, int]] = {}
+    for (reason, rank), number in sorted(total.items()):
+        refused.setdefault(reason, {})[rank] = number
+    return refused

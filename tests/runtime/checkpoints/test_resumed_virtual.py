@@ -18,7 +18,15 @@ from runtime.checkpoint_programs import NUM_EPOCHS, NUM_SAMPLES, checkpoints, tr
 SPEEDS = (1.0, 0.6, 0.9, 1.1)
 ON_COLLECTIVE = ("bsp", "delayed:1", "local_sgd:4", "local_sgd:8,delay=4", "local_sgd:4,inner_rate=0.5,momentum=0.5")
 COMPRESSED = ("bsp,compress=powersgd:2", "bsp,compress=qsgd:8", "local_sgd:4,compress=topk:0.1")
-ON_STORE = ("asp", "ssp:4", "ssp:3,period=2", "asp,update=delta", "bsp,exchange=store", "local_sgd:4,exchange=store")
+ON_STORE = (
+    "asp",
+    "ssp:4",
+    "ssp:3,period=2",
+    "asp,update=delta",
+    "bsp,exchange=store",
+    "bsp,backup=1",
+    "local_sgd:4,exchange=store",
+)
 CHANGING = ("switch:bsp/asp@10", "switch:asp/bsp@10", "switch:bsp/hier:bsp/ssp:2@10/bsp@16", "adaptive")
 BY_RACKS = ("hier:bsp/local_sgd:4", "hier:bsp/ssp:2")
 

@@ -219,6 +219,23 @@ def test_lost_worker_no_longer_holds_up_a_synchronous_round():
     assert run.applied() == [((0, 1), (2, 1))]
 
 
+def test_samples_of_a_late_update_go_to_others_and_are_not_counted():
+    run = Run("bsp,backup=1", workers=3).start()
+    blocks = {worker: run.block(worker) for worker in range(3)}
+    for worker in (0, 1):
+        run.arrive(worker, 1, finished=((0, blocks[worker].id, 2),))
+    assert run.applied() == [((0, 1), (1, 1))]
+    run.arrive(2, 1, finished=((0, blocks[2].id, 2),))
+    assert DropOrder(worker=2, clock=1) in run.orders
+    assert run.told[2][-1] == UpdateRefused(clock=1, reason=RefuseReason.LATE, num_returned=2)
+    assert run.coordinator.ledger.applied_samples == run.result.samples == 4
+    again = run.block(0)
+    assert (again.start, again.stop) == (blocks[2].start, blocks[2].stop)
+    run.arrive(0, 2, base_version=1, finished=((0, again.id, 2),))
+    run.finish(1, run.block(1))
+    assert run.coordinator._stage.plans[0].done
+
+
 def test_the_policy_knows_one_worker_of_a_rack_and_who_it_speaks_for(tmp_path: Path):
     run = Run("hier:bsp/ssp:2", workers=5, folder=tmp_path).start_racks(0, 0, 0, 7, 7)
     assert [run.kinds(worker) for worker in range(5)] == [[Start]] * 5

@@ -150,12 +150,23 @@ class LeasedEpochs(RuleBasedStateMachine):
         self.advance(block_id, pick.randint(1, block.num_samples - done))
         assert not self.book.finish(worker + 1000, block_id, 1)
 
-    def advance(self, block_id: int, num: int) -> None:
+    @precondition(lambda self: self.held)
+    @rule(pick=st.randoms(use_true_random=False))
+    def give_back(self, pick: random.Random):
+        block_id = pick.choice(sorted(self.held))
         worker, block, done = self.held[block_id]
-        assert self.book.finish(worker, block_id, num)
-        self.finished.update(
-            (block.epoch, position) for position in range(block.start + done, block.start + done + num)
-        )
+        self.advance(block_id, pick.randint(1, block.num_samples - done), dropped=True)
+        assert not self.book.give_back(worker + 1000, block_id, 1)
+
+    def advance(self, block_id: int, num: int, *, dropped: bool = False) -> None:
+        worker, block, done = self.held[block_id]
+        if dropped:
+            assert self.book.give_back(worker, block_id, num)
+        else:
+            assert self.book.finish(worker, block_id, num)
+            self.finished.update(
+                (block.epoch, position) for position in range(block.start + done, block.start + done + num)
+            )
         self.held[block_id] = (worker, block, done + num)
         if done + num == block.num_samples:
             del self.held[block_id]

@@ -1,10 +1,11 @@
 """Updates on their way to the policy: one is heard of when every server has its part, if its worker still counts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from plesio.policies import Arrived
-from plesio.protocol.effects import DropOrder, Effect
+from plesio.policies import Arrived, RefuseReason
+from plesio.protocol.effects import DropOrder, Effect, Tell
 from plesio.protocol.to_server import Finished, PartArrived
+from plesio.protocol.to_worker import UpdateRefused
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.coordinator.members import Members
 from plesio.runtime.coordinator.sampling import Decide, Sampling
@@ -65,7 +66,7 @@ class Arrivals:
         Args:
             event: The update.
             num_samples: Samples of the worker's own in it.
-            finished: The leased ones among them: what never arrives is leased again.
+            finished: The leased ones among them: what never arrives, or comes too late for its step, is leased again.
             now_s: The time.
         """
         if not self._takes(event):
@@ -79,9 +80,18 @@ class Arrivals:
         # of a rack's samples its speaker knows its own share, and the leases of all
         own = sum(number for *_, number in finished) if self._members.by_racks else num_samples
         self._updates.note(event.worker, event.clock, num_samples=own)
-        if event.finite:
-            self._ledger.arrived(event.worker, num_steps=event.num_steps, num_samples=num_samples)
         effects = self._decide(event, now_s=now_s)
+        late = _is_late(effects)
+        if event.finite:
+            counted = 0 if late else num_samples
+            self._ledger.arrived(event.worker, num_steps=event.num_steps, num_samples=counted)
+        settle = self._sampling.give_back if late else self._sampling.finish
         for plan, block, number in finished:
-            effects += self._sampling.finish(event.worker, plan=plan, block=block, num_samples=number, now_s=now_s)
+            effects += settle(event.worker, plan=plan, block=block, num_samples=number, now_s=now_s)
         return effects
+
+
+def _is_late(effects: Iterable[Effect]) -> bool:
+    """Whether the policy has refused the update that arrived because its step is over."""
+    told = [effect.message for effect in effects if isinstance(effect, Tell)]
+    return any(isinstance(message, UpdateRefused) and message.reason is RefuseReason.LATE for message in told)

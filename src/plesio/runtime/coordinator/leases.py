@@ -20,7 +20,8 @@ has at least as many samples as there are workers, so no block or rest is smalle
 size go can samples be left that are too few for those that stay; these are left out, as on a collective.
 
 A lease ends in one of two ways: the worker *finishes* its samples, in order, or it is *released* (closed, lost) and
-what it had not finished is leased again before anything else. The invariant (`LeaseRecords.validate`):
+what it had not finished is leased again before anything else. So are samples of an update that was dropped, which their
+worker *gives back*, in order too. The invariant (`LeaseRecords.validate`):
 
     budget = finished + outstanding + dealt, not yet leased + returned + never dealt
 """
@@ -255,17 +256,37 @@ class LeaseRecords:
         Returns:
             Whether that counted: not if the block is no longer the worker's (a late message of a worker counted lost).
         """
+        if self._pass(worker, block_id, num_samples) is None:
+            return False
+        self._finished_samples += num_samples
+        return True
+
+    def give_back(self, worker: int, block_id: int, num_samples: int) -> bool:
+        """Lease the next ``num_samples`` samples of a worker's block again: what it made of them was dropped.
+
+        Returns:
+            Whether that counted, as `finish` does.
+        """
+        span = self._pass(worker, block_id, num_samples)
+        if span is None:
+            return False
+        if num_samples:
+            self._pool.returned.append(span)
+        return True
+
+    def _pass(self, worker: int, block_id: int, num_samples: int) -> Span | None:
+        """The worker has made a step on these samples; where they are, None if the block is not its own any more."""
         lease = self._leases.get(block_id)
         if lease is None or lease.worker != worker:
-            return False
-        assert 0 <= num_samples <= lease.block.num_samples - lease.num_finished, "more samples than the block has"
+            return None
+        block, start = lease.block, lease.block.start + lease.num_finished
+        assert 0 <= num_samples <= block.stop - start, "more samples than the block has"
         lease.num_finished += num_samples
         self._held[worker] -= num_samples
         self._dealer.finished(worker)
-        self._finished_samples += num_samples
-        if lease.num_finished == lease.block.num_samples:
+        if lease.num_finished == block.num_samples:
             del self._leases[block_id]
-        return True
+        return Span(block.epoch, start, start + num_samples)
 
     def release(self, worker: int) -> None:
         """Count a worker out: what it had leased and not finished is leased again first. Harmless when repeated."""

@@ -79,6 +79,12 @@ class Sampling:
             self._stage.plans[plan].finish(worker, block, num_samples)
         return self.answer(now_s=now_s)
 
+    def give_back(self, worker: int, *, plan: int, block: int, num_samples: int, now_s: float) -> list[Effect]:
+        """What a worker did on the next ``num_samples`` samples of a block was dropped: they go to whoever asks."""
+        if plan in self._stage.plans and self._members.is_live(worker):
+            self._stage.plans[plan].give_back(worker, block, num_samples)
+        return self.answer(now_s=now_s)
+
     def answer(self, *, now_s: float) -> list[Effect]:
         """Answer those who wait for a block, as far as they can be; the others rest."""
         effects: list[Effect] = []

@@ -61,12 +61,13 @@ class Updates:
     def refuse(self, action: Refuse, *, trace: TraceWriter, now_s: float) -> list[Effect]:
         """An update does not reach the parameters, and its worker is told why."""
         worker, clock, reason = action.worker, action.clock, action.reason
-        self._samples.pop((worker, clock), None)
+        num_samples = self._samples.pop((worker, clock), 0)
         trace.event("refuse", at_s=now_s, clock=clock, worker=worker, reason=reason.value)
         drop = DropOrder(worker=worker, clock=clock)
         if reason is RefuseReason.NOT_FINITE:  # that the worker found itself, and counted
             return [drop]
-        return [drop, Tell(worker=worker, message=UpdateRefused(clock=clock, reason=reason))]
+        num_returned = num_samples if reason is RefuseReason.LATE else 0
+        return [drop, Tell(worker=worker, message=UpdateRefused(clock=clock, reason=reason, num_returned=num_returned))]
 
     def apply(self, action: Apply, *, trace: TraceWriter, now_s: float, began_s: float) -> list[Order]:
         """The orders that make the next version, and a snapshot of it if one is due.

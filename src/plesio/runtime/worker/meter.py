@@ -71,8 +71,9 @@ class Meter:
         """Have ``to`` take what is new whenever there is much of it, where no heartbeat does."""
         self._hand_on = to
 
-    def refuse(self, reason: str) -> None:
-        """An update of this worker was refused."""
+    def refuse(self, reason: str, *, num_returned: int = 0) -> None:
+        """An update of this worker was refused; samples that are given back are not trained on."""
+        self.totals.samples -= num_returned
         self.totals.refused[reason] = self.totals.refused.get(reason, 0) + 1
 
     def go_on_from(self, report: Report) -> None:

@@ -99,9 +99,9 @@ class Timeline:
         """The worker evaluated; training time stood still."""
         self.trace.span("evaluate", start_s=start_s, end_s=end_s, clock=clock)
 
-    def refuse(self, clock: int, reason: str) -> None:
-        """An update of this worker's was refused."""
-        self.meter.refuse(reason)
+    def refuse(self, clock: int, reason: str, num_returned: int = 0) -> None:
+        """An update of this worker's was refused, and so many of its samples given back."""
+        self.meter.refuse(reason, num_returned=num_returned)
         self.event("refuse", at_s=self.now_s(), clock=clock, reason=reason)
 
     def loss_scale(self, clock: int, scale: float) -> None:

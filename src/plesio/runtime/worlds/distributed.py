@@ -63,7 +63,8 @@ class DistributedWorld:
         snapshot_every: Samples between two snapshots.
         elastic: Whether workers of a collective go on without one that is lost.
         log_bytes: What the policy's log may take on the disk.
-        on_refused: Called with clock and reason when the policy refused an update of this worker.
+        on_refused: Called with clock, reason and the samples given back when the policy refused an update of this
+            worker.
         checkpoints: Of a run that has them.
     """
 
@@ -80,7 +81,7 @@ class DistributedWorld:
         snapshot_every: int | None,
         elastic: bool,
         log_bytes: int,
-        on_refused: Callable[[int, str], None],
+        on_refused: Callable[[int, str, int], None],
         checkpoints: Checkpoints | None = None,
     ) -> None:
         self.rank = job.place.rank

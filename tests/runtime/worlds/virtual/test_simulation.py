@@ -23,7 +23,8 @@ from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 
 NUM_SAMPLES = 96
-POLICIES = ["bsp", "bsp,exchange=store", "ssp:2", "asp", "asp,weight=inverse", "local_sgd:4", "local_sgd:4,delay=2",
+POLICIES = ["bsp", "bsp,exchange=store", "bsp,backup=1", "ssp:2", "asp", "asp,weight=inverse", "local_sgd:4",
+            "local_sgd:4,delay=2",
             "local_sgd:4,exchange=store", "ssp:4,update=delta"]  # fmt: skip
 
 

@@ -59,7 +59,8 @@ class StoreClient:
         rank: This worker.
         clock: For time limits.
         failure: Says why waiting has become pointless (the job's server is gone, a worker is lost), or None.
-        on_refused: Called with clock and reason when the policy refused an update of this worker.
+        on_refused: Called with clock, reason and the samples given back when the policy refused an update of this
+            worker.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class StoreClient:
         rank: int,
         clock: Clock,
         failure: Callable[[], PlesioError | None],
-        on_refused: Callable[[int, str], None],
+        on_refused: Callable[[int, str, int], None],
     ) -> None:
         self.endpoints = list(endpoints)
         self._rank = rank
@@ -156,7 +157,7 @@ class StoreClient:
         if self._ignored[kind] > 0:
             self._ignored[kind] -= 1
         elif isinstance(message, UpdateRefused):
-            self._on_refused(message.clock, message.reason.value)
+            self._on_refused(message.clock, message.reason.value, message.num_returned)
         else:
             self._controls[kind].append(message)
 

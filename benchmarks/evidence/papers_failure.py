@@ -1,0 +1,275 @@
+"""Asynchronous training at the undivided rate, which costs accuracy, and what does not: docs/evidence.md.
+
+    python benchmarks/evidence/papers_failure.py run --set report
+    python benchmarks/evidence/papers_failure.py show --set report
+    python benchmarks/evidence/papers_failure.py run --set report --policies weightings --seeds 0,1,2
+
+The source (Ovi, "Performance characterization of distributed deep learning strategies") trains with SGD, a rate of 0.01
+and momentum 0.9 on four GPUs, and applies each gradient on arrival at that rate. Here the same optimizer trains the six
+models of `paper_models` with four workers in the virtual world, 250 steps a worker. A run is a file, and is done once.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from paper_models import NUM_WORKERS, SETS, STEP_S, Model, draw
+from plain import points_of
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from plesio.core.files import write_whole
+from plesio.core.results import RunResult
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
+from plesio.policies import parse_policy
+from plesio.protocol.figures import RunInfo
+from plesio.runtime.join import join
+from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
+from plesio.tasks.task import seeded
+
+RATE, MOMENTUM = 0.01, 0.9
+BATCH_SIZE, NUM_STEPS = 16, 250
+LATENCY_S = 1e-4
+SYNCHRONOUS = "bsp,exchange=store"
+PAPERS = "asp,rate=undivided"
+MODIFIED = "modified_async"
+POLICIES: Mapping[str, Sequence[str]] = {
+    "strategies": (SYNCHRONOUS, PAPERS, MODIFIED),
+    "weightings": (f"{PAPERS},weight=inverse", "asp,weight=inverse"),
+    "knobs": (
+        "asp",
+        "asp,weight=exp:0.05",
+        "asp,weight=cap:8",
+        "asp,period=2",
+        "asp,update=delta",
+        "ssp:4",
+        "ssp:2,rate=undivided",
+    ),
+}
+"""What is reported, what weighting by staleness alone does, and what was looked at before `MODIFIED` was chosen."""
+FOLDER = Path("runs/evidence/papers_failure")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What is kept of a run.
+
+    Attributes:
+        points: At the end: accuracy in percent, of the GRU the variance explained.
+        time_s: Virtual seconds.
+        staleness: Mean τ.
+        cpu_s: Real seconds of processor time that it took.
+    """
+
+    points: float
+    time_s: float
+    staleness: float
+    cpu_s: float
+
+
+class _Rows(Dataset[Any]):
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self._tensors[0])
+
+    def __getitems__(self, indices: list[int]) -> list[Tensor]:
+        return [tensor[torch.as_tensor(indices)] for tensor in self._tensors]
+
+
+def run_trial(model: Model, *, policy: str, seed: int, num_steps: int = NUM_STEPS) -> Trial:
+    """Train under a policy in the virtual world, for so many steps of every worker were they equally fast."""
+    problem = model.problem()
+    num_samples = NUM_WORKERS * BATCH_SIZE * num_steps
+    num_bytes = sum(4 * parameter.numel() for parameter in problem.build().parameters())
+
+    def work(job: VirtualJob) -> None:
+        rank = job.place.rank
+        with seeded(seed):
+            network = problem.build()
+        pacer = Pacer(
+            step_time=model.step_time, speed=model.speeds[rank], seed=seed, worker=rank, clock=job.clock, began_s=0.0
+        )
+        session = join(
+            network,
+            torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM),
+            policy=policy,
+            total_samples=num_samples,
+            options=JoinOptions(
+                num_servers=1, snapshot_every=num_samples, pacer=pacer, info=RunInfo(seed=seed), job=job
+            ),
+        )
+        with session:
+            loader = DataLoader(_Rows(problem.train), batch_size=BATCH_SIZE, collate_fn=lambda batch: batch)
+            for batch in session.shard(loader, samples=num_samples):
+                loss = problem.loss(network, batch)
+                loss.backward()  # type: ignore[no-untyped-call]
+                session.step(loss)
+            session.finish(lambda: points_of(problem, network))
+
+    began_s = time.process_time()
+    simulation = simulate(work, num_workers=NUM_WORKERS, cluster=_cluster(model, num_bytes=num_bytes), seed=seed)
+    for outcome in simulation.outcomes.values():
+        if outcome.error is not None:
+            raise outcome.error
+    [result] = simulation.runs
+    return _trial(result, cpu_s=time.process_time() - began_s)
+
+
+def _trial(result: RunResult, *, cpu_s: float) -> Trial:
+    assert result.final_metric is not None
+    mean = result.staleness.mean
+    return Trial(points=result.final_metric, time_s=result.wall_s, staleness=mean, cpu_s=round(cpu_s, 2))
+
+
+def _cluster(model: Model, *, num_bytes: int) -> Cluster:
+    """A host for each worker; the parameters are on the first, whose link all share."""
+    bytes_per_s = 2 * NUM_WORKERS * num_bytes / (model.exchange_share * STEP_S)
+    nic = Link(latency_s=LATENCY_S, bytes_per_s=bytes_per_s)
+    return Cluster(name="four hosts", hosts=NUM_WORKERS, workers_per_host=1, cores_per_host=2, racks=1, nic=nic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """Which runs.
+
+    Attributes:
+        set_name: A name in SETS.
+        models: Of the set.
+        policies: Specs.
+        seeds: Of the runs.
+        num_steps: Of a worker.
+    """
+
+    set_name: str
+    models: Sequence[Model]
+    policies: Sequence[str]
+    seeds: Sequence[int]
+    num_steps: int
+
+    def path(self, model: Model, policy: str, seed: int) -> Path:
+        """Of a run's file."""
+        slug = policy.translate(str.maketrans(",:=", "---"))
+        return FOLDER / self.set_name / f"{model.seed}-{slug}-{self.num_steps}-{seed}.json"
+
+    def kept(self, model: Model, policy: str) -> list[Trial]:
+        """The runs that are kept, by seed."""
+        paths = [self.path(model, policy, seed) for seed in self.seeds]
+        if missing := [path for path in paths if not path.exists()]:
+            raise SystemExit(f"{missing[0]} is missing: do the runs first, with the same options")
+        found = [json.loads(path.read_text()) for path in paths]
+        return [Trial(**{name: one[name] for name in Trial.__slots__}) for one in found]
+
+
+def _run(campaign: Campaign) -> None:
+    runs = [(model, spec, seed) for seed in campaign.seeds for model in campaign.models for spec in campaign.policies]
+    for number, (model, policy, seed) in enumerate(runs, start=1):
+        path = campaign.path(model, policy, seed)
+        if path.exists():
+            continue
+        trial = run_trial(model, policy=policy, seed=seed, num_steps=campaign.num_steps)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = {"model": asdict(model), "policy": policy, "seed": seed, **asdict(trial)}
+        write_whole(path, json.dumps(kept) + "\n")
+        print(
+            f"[{number}/{len(runs)}] {model.kind}, {model.spread}, {policy}, seed {seed}: {trial.points:.1f} points, "
+            f"{trial.time_s:.2f} s ({trial.cpu_s:.1f} s of CPU)",
+            flush=True,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A model under a policy, over the seeds that have been run.
+
+    Attributes:
+        model: Which.
+        points: Mean.
+        spread: Standard deviation of the points.
+        difference: Mean of the points less the synchronous server's of the same seed.
+        error: Its standard error.
+        time: Time over that of `PAPERS`, mean of the seeds' ratios.
+        staleness: Mean τ.
+    """
+
+    model: Model
+    points: float
+    spread: float
+    difference: float
+    error: float
+    time: float
+    staleness: float
+
+
+def _rows(campaign: Campaign, policy: str) -> list[Row]:
+    """The worst first."""
+    rows = []
+    for model in campaign.models:
+        mine, synchronous, papers = (campaign.kept(model, spec) for spec in (policy, SYNCHRONOUS, PAPERS))
+        points = [one.points for one in mine]
+        differences = [one.points - other.points for one, other in zip(mine, synchronous, strict=True)]
+        rows.append(
+            Row(
+                model=model,
+                points=statistics.mean(points),
+                spread=_deviation(points),
+                difference=statistics.mean(differences),
+                error=_deviation(differences) / len(mine) ** 0.5,
+                time=statistics.mean(one.time_s / other.time_s for one, other in zip(mine, papers, strict=True)),
+                staleness=statistics.mean(one.staleness for one in mine),
+            )
+        )
+    return sorted(rows, key=lambda row: row.difference)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def _show(campaign: Campaign) -> None:
+    for policy in campaign.policies:
+        print(f"\n`{policy}` (`{parse_policy(policy).spec}`)\n")
+        print("| model | workers | points | to the synchronous server | time / plain asynchronous | τ |")
+        print("|:--|:--|--:|--:|--:|--:|")
+        for row in _rows(campaign, policy):
+            model = row.model
+            print(
+                f"| {model.kind} | {model.spread}, cv {model.step_cv:g} | {row.points:.1f} ± {row.spread:.1f} "
+                f"| {row.difference:+.1f} ± {row.error:.1f} | {row.time:.2f} | {row.staleness:.1f} |"
+            )
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("action", choices=["run", "show"])
+    parser.add_argument("--set", choices=list(SETS), default="report", dest="set_name")
+    parser.add_argument("--kinds", default="", help="words, one of which a model's kind has; all if there are none")
+    parser.add_argument("--policies", choices=list(POLICIES), default="strategies")
+    parser.add_argument("--seeds", default="0,1,2,3,4", help="of the runs")
+    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="of a worker")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    words = arguments.kinds.split(",")
+    campaign = Campaign(
+        set_name=arguments.set_name,
+        models=[it for it in map(draw, SETS[arguments.set_name]) if any(word in it.kind for word in words)],
+        policies=POLICIES[arguments.policies],
+        seeds=[int(seed) for seed in arguments.seeds.split(",")],
+        num_steps=arguments.steps,
+    )
+    (_run if arguments.action == "run" else _show)(campaign)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,177 @@
+"""The machine of BSP with backup workers: a step waits for all but the slowest b, whose gradients are dropped.
+
+Chen et al. 2016, "Revisiting Distributed Synchronous SGD" (section 3.2). N live workers begin a step from one version
+of the parameters; the first N - b gradients that arrive are averaged, make the next version, and let their workers go
+on. Who is not there yet goes on computing: nobody can be called back out of a backward pass. When its gradient arrives
+it is *late*, for there is a newer version than the one it was computed from. It is refused, its samples go to others,
+and the worker begins again from the parameters as they are now.
+
+    version      v                          v + 1                      v + 2
+    worker 0     |---- step ----|           |---- step ----|
+    worker 1     |---- step ------|         |---- step -----|
+    worker 2     |---- step --------| mean  |---- step --------| mean
+    worker 3     |---- step -----------------------| late  |---- step, from v + 1 ...       (b = 1)
+
+Invariants:
+
+- What is applied was computed from the version before it: its staleness is 0, and the step is the synchronous one of
+  the workers that made it.
+- The open round waits while more than b live workers have not contributed to it; so it never waits for nobody, and
+  what a departed worker had contributed counts. It waits for one gradient at least, however large b is.
+- A worker contributes at most once to a round, and is not let go before the round completes.
+
+A worker's clock counts the steps it has made, the dropped ones too. So clocks of slow workers fall behind, and no bound
+holds for the lead: what is bounded is that at most b live workers have yet to see the version before the latest one.
+A newcomer is admitted at the slowest live worker's clock; one that left after contributing and is back before that
+round completes is admitted when it does, as in `plesio.policies.barrier`.
+"""
+
+from plesio.policies.events import (
+    Action,
+    Admit,
+    Apply,
+    Arrived,
+    Evaluated,
+    Event,
+    Grant,
+    Joined,
+    LeaveReason,
+    Left,
+    Pause,
+    Ready,
+    Refuse,
+    RefuseReason,
+    Resumed,
+    Reviewed,
+)
+
+__all__ = ["BackupMachine"]
+
+
+class BackupMachine:
+    """Completes a round when all live workers but ``backup`` have contributed to it.
+
+    Args:
+        backup: b, at least 1.
+        clock: Where the workers begin.
+    """
+
+    __slots__ = ("_backup", "_clocks", "_contributed", "_finite", "_floor", "_resting", "_returning", "_version")
+
+    def __init__(self, *, backup: int, clock: int = 0) -> None:
+        assert backup >= 1, "without backup workers a round is a barrier's"
+        self._backup = backup
+        self._version = 0
+        self._floor = clock
+        self._clocks: dict[int, int] = {}
+        """Of each live worker, the clock it was last heard at."""
+        self._contributed: set[int] = set()
+        """Workers, also departed ones, that have contributed to the open round."""
+        self._finite: list[tuple[int, int]] = []
+        """Of these contributions the finite ones, by worker and clock, in the order of arrival."""
+        self._returning: list[int] = []
+        """Workers to be admitted when the round that holds their earlier update completes."""
+        self._resting: set[int] = set()
+
+    def handle(self, event: Event) -> tuple[Action, ...]:
+        """Take one event; return what the world must do, in this order."""
+        match event:
+            case Joined(worker=worker):
+                return self._join(worker)
+            case Left():
+                return self._leave(event)
+            case Arrived():
+                return self._arrive(event)
+            case Reviewed() | Evaluated() | Ready() | Pause() | Resumed():
+                raise AssertionError(f"{event} is for policies that change")
+
+    def _join(self, worker: int) -> tuple[Action, ...]:
+        assert worker not in self._clocks, f"worker {worker} has joined already"
+        assert worker not in self._returning, f"worker {worker} has joined already"
+        self._resting.discard(worker)
+        if worker in self._contributed:
+            self._returning.append(worker)
+            return ()
+        return self._admit(worker)
+
+    def _admit(self, worker: int) -> tuple[Action, ...]:
+        self._clocks[worker] = self._floor
+        return (Admit(worker=worker, clock=self._floor), Grant(worker=worker, clock=self._floor + 1))
+
+    def _leave(self, event: Left) -> tuple[Action, ...]:
+        worker = event.worker
+        if worker in self._resting:
+            self._resting.remove(worker)
+            return ()
+        if event.reason is LeaveReason.RESTING:
+            self._resting.add(worker)
+        if worker in self._returning:
+            self._returning.remove(worker)
+            return ()
+        assert worker in self._clocks, f"worker {worker} has not joined"
+        del self._clocks[worker]
+        self._raise_floor()
+        return self._complete_round()
+
+    def _arrive(self, event: Arrived) -> tuple[Action, ...]:
+        worker, clock = event.worker, event.clock
+        assert worker in self._clocks, f"worker {worker} has not joined"
+        assert worker not in self._contributed, f"worker {worker} has contributed to the open round already"
+        due = self._clocks[worker] + 1
+        assert clock == due, f"worker {worker} arrived at clock {clock}, its exchange is at {due}"
+        assert event.base_version <= self._version, f"version {event.base_version} follows {self._version}"
+        self._clocks[worker] = clock
+        self._raise_floor()
+        late = event.base_version < self._version
+        actions: tuple[Action, ...] = ()
+        if late or not event.finite:
+            reason = RefuseReason.LATE if event.finite else RefuseReason.NOT_FINITE
+            actions = (Refuse(worker=worker, clock=clock, reason=reason),)
+        if late:
+            return (*actions, Grant(worker=worker, clock=clock + 1))
+        self._contributed.add(worker)
+        if event.finite:
+            self._finite.append((worker, clock))
+        return actions + self._complete_round()
+
+    def _raise_floor(self) -> None:
+        self._floor = min(self._clocks.values(), default=self._floor)
+
+    @property
+    def _num_due(self) -> int:
+        """Live workers that have not contributed to the open round."""
+        return len(self._clocks.keys() - self._contributed)
+
+    def _complete_round(self) -> tuple[Action, ...]:
+        """Complete the open round, if somebody has contributed and no more than the backup workers are due."""
+        if not self._contributed or self._num_due > self._backup:
+            return ()
+        actions: list[Action] = []
+        if self._finite:
+            self._version += 1
+            actions.append(
+                Apply(
+                    updates=tuple(self._finite),
+                    weight=1.0,
+                    version=self._version,
+                    staleness=(0,) * len(self._finite),
+                )
+            )
+        let_go = sorted(self._contributed & self._clocks.keys())
+        self._contributed.clear()
+        self._finite.clear()
+        actions += [Grant(worker=worker, clock=self._clocks[worker] + 1) for worker in let_go]
+        returning, self._returning = self._returning, []
+        for worker in returning:
+            actions += self._admit(worker)
+        return tuple(actions)
+
+    def validate(self) -> None:
+        """Raise AssertionError when an invariant of the module's head does not hold."""
+        assert not self._contributed or self._num_due > self._backup, "a round is open that waits for nobody"
+        assert {worker for worker, _ in self._finite} <= self._contributed, (self._finite, self._contributed)
+        assert len(dict(self._finite)) == len(self._finite), "a worker counts twice in one round"
+        assert self._floor == min(self._clocks.values(), default=self._floor), (self._floor, self._clocks)
+        assert not self._clocks.keys() & set(self._returning)
+        assert set(self._returning) <= self._contributed
+        assert not self._resting & (self._clocks.keys() | set(self._returning))
