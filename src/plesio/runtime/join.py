@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
@@ -123,6 +124,8 @@ def join(
         if chosen.review is None:  # else it has moments at which all stand by itself
             chosen = Interruptible(policy=chosen)
     replica = Replica(model, optimizer, scaler=scaler)
+    if around.on_join is not None:
+        around.on_join(model, optimizer)
     if place is not None:
         _check(chosen, optimizer, place=place, racks=racks)
     set_up_logging()
@@ -148,6 +151,7 @@ class _Around:
     policy: Policy | str
     folder: Path | None
     pacer: Pacer | None
+    on_join: Callable[[torch.nn.Module, torch.optim.Optimizer], None] | None = None
 
     @classmethod
     def of(cls, options: JoinOptions, *, policy: Policy | str, trace: Path | str | None) -> "_Around":
@@ -160,6 +164,7 @@ class _Around:
             policy=policy if found.policy is None else found.policy,
             folder=found.trace if folder is None else folder,
             pacer=found.pacer if options.pacer is None else options.pacer,
+            on_join=found.on_join,
         )
 
 

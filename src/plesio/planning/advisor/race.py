@@ -1,0 +1,278 @@
+"""Which candidate is run next, for how long, and when enough is known: a race within a budget of seconds.
+
+1. `bsp` is run first, as long as its share of the budget allows. It says how many samples the level takes that all are
+   timed to: the target, or where nobody names one (or the budget does not reach it) a level of bsp's own curve.
+2. *Best first*: of those not run yet, the candidate with the least predicted time is run with the same seed: its price
+   times the samples that its family is known to need (1 + c · slack, with c from what was run, and a small guess
+   before). It is given no more samples than it could make in the best time so far, so a loser costs little. Candidates
+   that could not win if they learned as fast per sample as bsp are not run at all.
+3. *Seeds*: the finalists, those near the best, are run with one seed after another, always with bsp; who falls behind
+   by more than its spread over the seeds is left out.
+4. *Check*: the winner is run as long as bsp was, and its final metric held against bsp's.
+
+Times of the same seed are compared with each other: workers then begin alike and see the same data.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+from plesio.core.errors import ConfigError
+from plesio.planning.advisor.candidates import ADAPTIVE, BASELINE
+from plesio.planning.advisor.runs import Budget, Entry, Goal, Raced, Rehearsal, Run
+
+__all__ = ["Race"]
+
+BASELINE_SHARE = 0.12
+"""Of the budget, for the first run."""
+EXPLORING_SHARE = 0.6
+SPENT_SHARE = 0.94
+LEVEL_SHARE = 0.85
+"""Of bsp's samples, after which its curve gives the level where there is no target."""
+MARGIN = 1.1
+"""Times the best time that a candidate is given to come to the level."""
+FINAL_MARGIN, MOST_FINALISTS, MOST_SEEDS = 1.15, 4, 6
+GUESSES = {"averaging": 0.008, "racks": 0.004, "delayed": 0.02, "store": 0.01, "racks on the store": 0.01}
+"""Samples more per step of slack, before any of the family was run."""
+LARGEST_SLACK = 32.0
+SMALLEST_GAIN = 0.02
+"""That a candidate must promise by its price, were every sample worth as much as bsp's."""
+
+
+class Race:
+    """Runs candidates against each other.
+
+    Args:
+        entries: Those that can be run and fit, `bsp` first.
+        rehearsal: Does the runs.
+        budget: Seconds of this machine.
+        target: The metric to reach, as a value on curves; None is a level of bsp's own.
+        must_reach: Whether a target that nobody comes to is an error.
+        tolerance: Most that the winner's final metric may fall short of bsp's, as `shortfall` has it.
+        shortfall: ``shortfall(bsp, other)`` of two values on curves, in the user's points.
+        on_run: Told of each run that begins: the policy and the seed.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        *,
+        rehearsal: Rehearsal,
+        budget: Budget,
+        target: float | None,
+        must_reach: bool,
+        tolerance: float,
+        shortfall: Callable[[float, float], float],
+        on_run: Callable[[str, int], None] = lambda policy, seed: None,
+    ) -> None:
+        assert entries[0].spec == BASELINE, "the others are held against it"
+        self._entries = list(entries)
+        self._baseline = entries[0]
+        self._rehearsal = rehearsal
+        self._budget = budget
+        self._target = target
+        self._must_reach = must_reach
+        self._tolerance = tolerance
+        self._shortfall = shortfall
+        self._on_run = on_run
+        self._sample_s = rehearsal.sample_s
+        self._lost: dict[str, float] = {}
+
+    def run(self) -> Raced:
+        """The whole race.
+
+        Raises:
+            ConfigError: Nobody comes to the target, or `bsp` cannot be run.
+        """
+        goal = self._first()
+        self._explore(goal)
+        goal = self._reached(goal)
+        for seed in range(1, MOST_SEEDS):
+            if not self._again(goal, seed):
+                break
+        self._check(goal)
+        return Raced(goal=goal, entries=tuple(self._entries), lost=self._lost, spent_s=self._budget.spent_s)
+
+    # --- 1. the baseline
+
+    def _first(self) -> Goal:
+        most = self._rehearsal.most_samples
+        affordable = BASELINE_SHARE * self._budget.measure_s / self._sample_s
+        until = most if most <= 2 * affordable else affordable
+        run = self._do(self._baseline, seed=0, until=until, within_s=math.inf)
+        if run.curve is None:
+            why = run.problem or "it was not done within the time to measure; give it more with --measure"
+            raise ConfigError(f"{BASELINE} cannot be run: {why}")
+        if self._target is not None:
+            samples = run.curve.samples_to(self._target)
+            if math.isfinite(samples):
+                return Goal(level=self._target, target=self._target, samples=samples, complete=run.whole)
+            if run.whole and self._must_reach:  # others may come to it
+                return Goal(level=self._target, target=self._target, samples=math.inf, complete=True)
+        return self._own_level(run)
+
+    def _own_level(self, run: Run) -> Goal:
+        assert run.curve is not None, "checked"
+        level = run.curve.value_at(LEVEL_SHARE * run.curve.samples[-1])
+        samples = run.curve.samples_to(level)
+        return Goal(level=level, target=None, samples=samples, complete=run.whole)
+
+    def _reached(self, goal: Goal) -> Goal:
+        """The goal, if anybody came to it."""
+        if any(math.isfinite(one) for entry in self._entries for one in entry.seconds(goal.level).values()):
+            return goal
+        best = max(run.curve.best for entry in self._entries for run in entry.runs.values() if run.curve is not None)
+        raise ConfigError(
+            f"no strategy comes to the target within a run; the best comes to {abs(best):.4g}: "
+            "write another --target, or have it train longer"
+        )
+
+    # --- 2. best first
+
+    def _explore(self, goal: Goal) -> None:
+        while (entry := self._next(goal)) is not None:
+            until = self._allowed(entry, goal)
+            if until * self._sample_s > self._budget.left_s(EXPLORING_SHARE):
+                break
+            self._do(entry, seed=0, until=until, within_s=2 * MARGIN * self._best_s(goal, seed=0))
+
+    def _next(self, goal: Goal) -> Entry | None:
+        """The most promising one that has not been run; None if no other could win."""
+        open_entries = [entry for entry in self._entries if not entry.runs]
+        adaptive = next((entry for entry in open_entries if entry.spec == ADAPTIVE), None)
+        if adaptive is not None:
+            return adaptive
+        best_s = self._best_s(goal, seed=0)
+        hopeful = [entry for entry in open_entries if self._could_win(entry) and self._expected_s(entry, goal) < best_s]
+        return min(hopeful, key=lambda entry: self._expected_s(entry, goal), default=None)
+
+    def _could_win(self, entry: Entry) -> bool:
+        """Whether it is faster than bsp, and than any that gives less slack in its family, by its price."""
+        step_s = entry.price.step_s
+        if step_s > (1 - SMALLEST_GAIN) * self._baseline.price.step_s:
+            return False
+        return not any(
+            other.candidate.family == entry.candidate.family
+            and other.candidate.slack < entry.candidate.slack
+            and other.price.step_s <= 1.01 * step_s
+            for other in self._entries
+        )
+
+    def _expected_s(self, entry: Entry, goal: Goal) -> float:
+        """Seconds to the level, by its price and by what its family needs more samples than bsp."""
+        slack = min(entry.candidate.slack, LARGEST_SLACK)
+        samples = 1 + self._cost_of_slack(entry, goal) * slack
+        return samples * self._seconds_per_sample(entry) * self._reference(goal)
+
+    def _reference(self, goal: Goal) -> float:
+        return goal.samples if math.isfinite(goal.samples) else self._rehearsal.most_samples
+
+    def _cost_of_slack(self, entry: Entry, goal: Goal) -> float:
+        """Samples more per step of slack: the mean of those of the family that were run, or a guess."""
+        family = entry.candidate.family
+        found = []
+        for other in self._entries:
+            if other.candidate.family != family or not other.runs or not other.candidate.slack:
+                continue
+            samples = other.samples(goal.level)
+            ratio = samples / self._reference(goal) if math.isfinite(samples) else 2.0
+            found.append((ratio - 1) / min(other.candidate.slack, LARGEST_SLACK))
+        return statistics.fmean(found) if found else GUESSES.get(family, 0.0)
+
+    def _seconds_per_sample(self, entry: Entry) -> float:
+        """By its price, corrected by how far bsp's was off; of one that was run, as it was."""
+        run = entry.runs.get(0)
+        if run is not None and run.samples and run.virtual_s:
+            return run.virtual_s / run.samples
+        base = self._baseline.runs[0]
+        return base.virtual_s / base.samples * entry.price.step_s / self._baseline.price.step_s
+
+    def _allowed(self, entry: Entry, goal: Goal) -> float:
+        """Samples that it can make in the best time so far, and some more."""
+        most = self._rehearsal.most_samples
+        best_s = self._best_s(goal, seed=0)
+        if math.isinf(best_s):
+            return most
+        least = 1.0 if entry.spec == ADAPTIVE else 0.6
+        possible = MARGIN * best_s / self._seconds_per_sample(entry)
+        return min(most, max(least * MARGIN * self._reference(goal), possible))
+
+    def _best_s(self, goal: Goal, *, seed: int) -> float:
+        return min((entry.seconds(goal.level).get(seed, math.inf) for entry in self._entries), default=math.inf)
+
+    # --- 3. seeds
+
+    def _again(self, goal: Goal, seed: int) -> bool:
+        """Run the finalists with another seed; False if there is no time for it, or nothing left to decide."""
+        finalists = list(self._finalists(goal, seed))
+        if len(finalists) < 2:
+            return False
+        needed = [1.1 * entry.samples(goal.level) for entry in finalists]
+        if sum(needed) * self._sample_s > self._budget.left_s(SPENT_SHARE):
+            finalists, needed = finalists[:2], needed[:2]
+            if sum(needed) * self._sample_s > self._budget.left_s(SPENT_SHARE):
+                return False
+        for entry, until in zip(finalists, needed, strict=True):
+            until = min(self._rehearsal.most_samples, 1.15 * until)
+            self._do(entry, seed=seed, until=until, within_s=math.inf)
+        return True
+
+    def _finalists(self, goal: Goal, seed: int) -> Iterator[Entry]:
+        """The best one, `bsp`, and those that may be as good, best first."""
+        ranked = sorted(
+            (entry for entry in self._entries if entry.runs and len(entry.runs) >= seed),
+            key=lambda entry: entry.mean_s(goal.level),
+        )
+        reached = [entry for entry in ranked if math.isfinite(entry.mean_s(goal.level))]
+        if not reached:
+            return
+        best = reached[0]
+        best_s = best.mean_s(goal.level)
+        chosen = [best]
+        for entry in reached[1:]:
+            spread = entry.spread(best, goal.level)
+            behind = entry.mean_s(goal.level) / best_s
+            if behind <= (FINAL_MARGIN if spread is None else 1 + max(0.03, 2 * spread)):
+                chosen.append(entry)
+        yield from chosen[:MOST_FINALISTS]
+        if self._baseline in reached and self._baseline not in chosen[:MOST_FINALISTS] and seed <= 2:
+            yield self._baseline
+
+    # --- 4. the accuracy that is reached in the end
+
+    def _check(self, goal: Goal) -> None:
+        base = self._baseline.runs[0]
+        if not base.whole or base.curve is None:
+            return
+        ranked = sorted(self._entries, key=lambda entry: entry.mean_s(goal.level))
+        for entry in ranked:
+            if entry is self._baseline or math.isinf(entry.mean_s(goal.level)):
+                return
+            run = entry.runs[0]
+            if not run.whole:
+                if self._rehearsal.most_samples * self._sample_s > self._budget.left_s():
+                    return
+                run = self._do(entry, seed=0, until=self._rehearsal.most_samples, within_s=math.inf)
+            if run.curve is None:
+                return
+            self._lost[entry.spec] = self._shortfall(base.curve.values[-1], run.curve.values[-1])
+            if self._lost[entry.spec] <= self._tolerance:
+                return
+
+    # --- doing it
+
+    def _do(self, entry: Entry, *, seed: int, until: float, within_s: float) -> Run:
+        self._on_run(entry.spec, seed)
+        rehearsed = self._rehearsal.run(
+            entry.spec,
+            seed=seed,
+            servers=entry.price.servers,
+            until_samples=until,
+            within_s=within_s,
+            budget_s=max(self._budget.left_s(), 0.25 * self._budget.measure_s),
+        )
+        run = entry.runs[seed] = Run.of(rehearsed, by_loss=self._rehearsal.by_loss)
+        if run.samples:
+            measured = run.real_s / run.samples
+            self._sample_s = measured if entry is self._baseline and seed == 0 else max(self._sample_s, 0.8 * measured)
+        return run
