@@ -9,6 +9,7 @@ from rich.text import Text
 from plesio.core.charts import Axis, LineChart, Series, Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.planning.advisor import Advice, Flip, Row, code_for, sentences_of
+from plesio.planning.advisor.candidates import SHARDED
 from plesio.report.charts import terminal_table
 from plesio.report.markup import prose
 from plesio.report.page_frame import page_of, section, section_of_charts, table
@@ -29,6 +30,12 @@ _NAMES = {
     "model size": "model size",
     "failures": "failure rate",
 }
+
+
+_LEGEND = (
+    "<p>What is priced has not been run, because by the cost models it could not win or there was no time for it: ≥ is "
+    "what it takes if a sample is worth as much as under bsp. Samples are those to the goal, over bsp's.</p>"
+)
 
 
 def render_advice(advice: Advice) -> RenderableType:
@@ -55,7 +62,7 @@ def render_advice_page(advice: Advice, *, recipe: str | None) -> str:
         [
             section(words, slug="in-words", title="In words"),
             section(code + toml, slug="code", title="To use it"),
-            section(table(ranking.headers, ranking.rows), slug="ranking", title=ranking.title),
+            section(table(ranking.headers, ranking.rows) + _LEGEND, slug="ranking", title=ranking.title),
             section_of_charts(charts, title="In pictures"),
         ],
         title=f"Plesio: advice for {question.name}",
@@ -74,8 +81,7 @@ def _ranking(advice: Advice, *, most: int | None) -> Table:
     headers = ["strategy", "time", "95 %", "of bsp's", "samples", "step", "memory", "seeds", "from"]
     if advice.question.price_per_hour is not None:
         headers.insert(3, "cost")
-    rows = [row for row in advice.rows if row.ranked or row.how in ("measured", "too late", "failed", "does not fit")]
-    rows = list(advice.rows) if most is None else rows[:most]
+    rows = advice.rows[:most]
     goal = f"{advice.question.metric_name} {advice.level:.4g}"
     return Table(title=f"Time to {goal}, best first", headers=headers, rows=[_cells(advice, row) for row in rows])
 
@@ -87,7 +93,7 @@ def _cells(advice: Advice, row: Row) -> list[str]:
     interval = "–" if math.isnan(row.low_s) else f"{format_seconds(row.low_s)} to {format_seconds(row.high_s)}"
     cells = [
         f"{row.spec} *" if row is advice.chosen else row.spec,
-        format_seconds(row.time_s) if known else "–",
+        ("≥ " if row.how == "priced" and row.spec != SHARDED else "") + format_seconds(row.time_s) if known else "–",
         interval,
         relative,
         f"{100 * row.samples:.0f} %" if math.isfinite(row.samples) else "–",

@@ -11,7 +11,7 @@ from scipy import stats
 from plesio.core.errors import ConfigError
 from plesio.core.json_values import to_json
 from plesio.core.units import format_bytes
-from plesio.planning.advisor.candidates import BASELINE, Candidate, candidates
+from plesio.planning.advisor.candidates import BASELINE, SHARDED, Candidate, candidates
 from plesio.planning.advisor.failures import FailureModel
 from plesio.planning.advisor.flips import Flip, flips_of
 from plesio.planning.advisor.memory import MemoryNeed, memory_need
@@ -132,7 +132,7 @@ class Advice:
     Attributes:
         question: What was asked.
         raced: How the race went.
-        rows: The ranking, best first; what has no time comes last.
+        rows: The ranking, best first: what was run, then what was priced alone, then what has no time.
         chosen: The one to use.
         flips: Where another would be the best.
     """
@@ -238,7 +238,7 @@ def advise(
         )
         for one in all_of_them
     ]
-    rows.sort(key=lambda row: (not row.ranked, row.how == "priced" and row.slack > 0, row.time_s, row.slack))
+    rows.sort(key=lambda row: (not row.ranked, row.how == "priced" and row.spec != SHARDED, row.time_s, row.slack))
     chosen = _choose(question, rows)
     flips = flips_of(at, rows, chosen=chosen.spec, failures=question.failures)
     return Advice(question=question, raced=raced, rows=tuple(rows), chosen=chosen, flips=flips)
@@ -262,7 +262,7 @@ def _row(
     how: How = "priced"
     time_s, low_s, high_s = relative * base_s, math.nan, math.nan
     samples = math.nan
-    if candidate.spec == "fsdp":
+    if candidate.spec == SHARDED:
         samples = 1.0  # the same steps, divided otherwise
     if entry is not None and entry.runs:
         how = "measured"
@@ -324,7 +324,7 @@ def _ends(centre_s: float, logs: list[float]) -> tuple[float, float]:
 def _choose(question: Question, rows: list[Row]) -> Row:
     """The fastest that fits and is accurate enough; bsp where little is to be won, and of those alike the strictest."""
     able = [row for row in rows if row.ranked and (row.lost is None or row.lost <= question.tolerance)]
-    trusted = [row for row in able if row.how == "measured" or row.spec == "fsdp"]
+    trusted = [row for row in able if row.how == "measured" or row.spec == SHARDED]
     base = next((row for row in trusted if row.spec == BASELINE), None)
     if not trusted:
         raise ConfigError("nothing that fits comes to the goal within the runs; give them more time with --measure")

@@ -87,7 +87,7 @@ def _candidate(spec: str) -> Candidate:
         case SSP():
             family, slack = "store", float(policy.bound)
         case LocalSGD():
-            family = "averaging"
+            family = "compressed averaging" if "compress" in spec else "averaging"
         case _ if spec == ADAPTIVE:
             family = "adaptive"
         case _ if policy.delay:

@@ -1,8 +1,9 @@
 """How far a run is, by samples and by seconds, and when it comes to a level.
 
 Chance between two evaluations should not decide which strategy is first, so the points are smoothed by samples: a local
-linear fit at each, with tricube weights (Cleveland 1979) over a twelfth of the run to each side; a straight line is
-reproduced exactly. The smoothed curve's way to a level is interpolated between two points.
+linear fit at each, with tricube weights (Cleveland 1979); a straight line is reproduced exactly. The smoothed curve's
+way to a level is interpolated between two points. Weights reach a twelfth of the run to each side at first, and then a
+sixth of the samples at which the level is reached: how long a run went on after that has then no say.
 """
 
 import math
@@ -18,43 +19,60 @@ __all__ = ["Curve", "curve_of"]
 
 HALF_WIDTH = 1 / 12
 """Of the samples of the whole run."""
-FEWEST = 5
+LEVEL_HALF_WIDTH = 1 / 6
+"""Of the samples to the level."""
+REFITS = 3
+FEWEST = 2
 """Points of a curve that can be smoothed."""
 MOST_LOSSES = 120
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Curve:
     """A run's progress; a larger value is always better.
 
     Attributes:
         samples: Trained on, over all workers, at each point; increasing.
         seconds: Of training.
-        values: The smoothed metric or the smoothed training loss, negative where less is better.
+        points: The metric or the training loss, negative where less is better.
 
-    >>> line = Curve.smoothed([10, 20, 30, 40, 50], [1.0, 2.0, 3.0, 4.0, 5.0], [0.1, 0.2, 0.3, 0.4, 0.5])
+    >>> line = Curve([10, 20, 30, 40, 50], [1.0, 2.0, 3.0, 4.0, 5.0], [0.1, 0.2, 0.3, 0.4, 0.5])
     >>> line.samples_to(0.25), line.seconds_to(0.25), line.samples_to(0.9)
     (25.0, 2.5, inf)
     """
 
-    samples: tuple[float, ...]
-    seconds: tuple[float, ...]
-    values: tuple[float, ...]
+    samples: Sequence[float]
+    seconds: Sequence[float]
+    points: Sequence[float]
 
-    @classmethod
-    def smoothed(cls, samples: Sequence[float], seconds: Sequence[float], values: Sequence[float]) -> "Curve":
-        """The curve through these points."""
-        fit = _fit(np.asarray(samples, dtype=float), np.asarray(values, dtype=float))
-        return cls(samples=tuple(samples), seconds=tuple(seconds), values=tuple(round(value, 12) for value in fit))
+    @property
+    def values(self) -> list[float]:
+        """The points, smoothed."""
+        return self._smoothed(HALF_WIDTH * self.samples[-1])
+
+    def _smoothed(self, half_width: float) -> list[float]:
+        fit = _fit(np.asarray(self.samples, dtype=float), np.asarray(self.points, dtype=float), half_width)
+        return [round(value, 12) for value in fit]
 
     def samples_to(self, level: float) -> float:
         """Samples at which the curve first is at ``level`` or above; inf if it never is."""
-        after = next((place for place, value in enumerate(self.values) if value >= level), None)
+        reached = self._crossing(self.values, level)
+        for _ in range(REFITS):
+            if math.isinf(reached):
+                break
+            refit = self._crossing(self._smoothed(LEVEL_HALF_WIDTH * reached), level)
+            if math.isinf(refit):
+                break
+            reached = refit
+        return reached
+
+    def _crossing(self, values: Sequence[float], level: float) -> float:
+        after = next((place for place, value in enumerate(values) if value >= level), None)
         if after is None:
             return math.inf
         if after == 0:
             return self.samples[0]
-        low, high = self.values[after - 1], self.values[after]
+        low, high = values[after - 1], values[after]
         share = (level - low) / (high - low)
         return self.samples[after - 1] + share * (self.samples[after] - self.samples[after - 1])
 
@@ -88,7 +106,7 @@ def curve_of(run: RunResult, *, by_loss: bool) -> Curve | None:
     points = [point for point in run.evaluations if math.isfinite(point.metric) and point.samples > 0]
     if len(points) < FEWEST:
         return None
-    return Curve.smoothed(
+    return Curve(
         [point.samples for point in points], [point.at_s for point in points], [sign * point.metric for point in points]
     )
 
@@ -107,13 +125,13 @@ def _of_losses(run: RunResult) -> Curve | None:
     values = [-sum(point.loss for point in group) / len(group) for group in groups]
     if len(keep) < FEWEST:
         return None
-    return Curve.smoothed(*([series[place] for place in keep] for series in (samples, seconds, values)))
+    return Curve(*([series[place] for place in keep] for series in (samples, seconds, values)))
 
 
-def _fit(places: NDArray[np.float64], values: NDArray[np.float64]) -> list[float]:
+def _fit(places: NDArray[np.float64], values: NDArray[np.float64], half_width: float) -> list[float]:
     if len(places) < 2:
         return [float(value) for value in values]
-    half_width = max(HALF_WIDTH * places[-1], 1.5 * np.diff(places).max())  # a neighbour on each side has weight
+    half_width = max(half_width, 1.5 * np.diff(places).max())  # a neighbour on each side has weight
     offsets = places[None, :] - places[:, None]
     weights = np.clip(1 - np.abs(offsets / half_width) ** 3, 0, None) ** 3
     totals = weights.sum(1)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from plesio.planning.advisor.candidates import BASELINE, SHARDED
+from plesio.planning.advisor.candidates import ADAPTIVE, BASELINE, SHARDED
 from plesio.planning.advisor.failures import FailureModel
 from plesio.planning.advisor.memory import memory_need
 from plesio.planning.advisor.price import Price, price
@@ -120,7 +120,8 @@ def flips_of(at: Situation, rows: Sequence[Ranked], *, chosen: str, failures: Fa
         chosen: The one that was chosen.
         failures: How workers fail; as often as never where nobody said.
     """
-    known = [row for row in rows if row.how not in ("too late", "failed")]
+    # the price of adaptive is a bound, so it is asked about only where it was chosen
+    known = [row for row in rows if row.how not in ("too late", "failed") and row.spec not in {ADAPTIVE} - {chosen}]
     base = next(row for row in rows if row.spec == BASELINE)
     asks = _Asks(at, known, base=base, chosen=chosen)
     cluster = at.cluster

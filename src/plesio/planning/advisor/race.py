@@ -2,12 +2,14 @@
 
 1. `bsp` is run first, as long as its share of the budget allows. It says how many samples the level takes that all are
    timed to: the target, or where nobody names one (or the budget does not reach it) a level of bsp's own curve.
-2. *Best first*: of those not run yet, the candidate with the least predicted time is run with the same seed: its price
-   times the samples that its family is known to need (1 + c · slack, with c from what was run, and a small guess
-   before). It is given no more samples than it could make in the best time so far, so a loser costs little. Candidates
-   that could not win if they learned as fast per sample as bsp are not run at all.
-3. *Seeds*: the finalists, those near the best, are run with one seed after another, always with bsp; who falls behind
-   by more than its spread over the seeds is left out.
+2. *Best first*: the candidate with the least predicted time is run with the same seed: its price times the samples that
+   its family is known to need (1 + c · slack, with c from what was run, and a small guess before). It is given `ROOM`
+   times bsp's samples; if it does not come to the level with these, and could still be first with more, it waits its
+   turn with what it needs at least, and is then given twice as many. So a loser costs little. Candidates that could not
+   win if they learned as fast per sample as bsp are not run at all.
+3. *Seeds*: the finalists, those near the best, are run with one seed after another, with bsp; who falls behind by more
+   than its spread over the seeds is left out. When all that are left are as good as each other, the rest of the budget
+   goes to candidates again.
 4. *Check*: the winner is run as long as bsp was, and its final metric held against bsp's.
 
 Times of the same seed are compared with each other: workers then begin alike and see the same data.
@@ -25,14 +27,26 @@ __all__ = ["Race"]
 
 BASELINE_SHARE = 0.12
 """Of the budget, for the first run."""
-EXPLORING_SHARE = 0.6
+EXPLORING = ((0.5, 1.2), (0.75, 1.4))
+"""Shares of the budget at which candidates give way to seeds, and times the best time up to which they are tried."""
 SPENT_SHARE = 0.94
 LEVEL_SHARE = 0.85
 """Of bsp's samples, after which its curve gives the level where there is no target."""
 MARGIN = 1.1
 """Times the best time that a candidate is given to come to the level."""
-FINAL_MARGIN, MOST_FINALISTS, MOST_SEEDS = 1.15, 4, 6
-GUESSES = {"averaging": 0.008, "racks": 0.004, "delayed": 0.02, "store": 0.01, "racks on the store": 0.01}
+FINAL_MARGIN, MOST_FINALISTS, MOST_SEEDS = 1.12, 4, 6
+ROOM = 1.25
+"""Times the samples that a run is expected to need; twice as many if that is not enough."""
+DECIDED = 0.02
+"""Times that differ by less, and surely so, need no more seeds."""
+GUESSES = {
+    "averaging": 0.008,
+    "compressed averaging": 0.01,
+    "racks": 0.004,
+    "delayed": 0.02,
+    "store": 0.01,
+    "racks on the store": 0.01,
+}
 """Samples more per step of slack, before any of the family was run."""
 LARGEST_SLACK = 32.0
 SMALLEST_GAIN = 0.02
@@ -85,11 +99,12 @@ class Race:
             ConfigError: Nobody comes to the target, or `bsp` cannot be run.
         """
         goal = self._first()
-        self._explore(goal)
-        goal = self._reached(goal)
-        for seed in range(1, MOST_SEEDS):
-            if not self._again(goal, seed):
-                break
+        for share, hope in EXPLORING:
+            self._explore(goal, share, hope=hope)
+            goal = self._reached(goal)
+            for seed in range(1, MOST_SEEDS):
+                if not self._again(goal, seed):
+                    break
         self._check(goal)
         return Raced(goal=goal, entries=tuple(self._entries), lost=self._lost, spent_s=self._budget.spent_s)
 
@@ -129,29 +144,42 @@ class Race:
 
     # --- 2. best first
 
-    def _explore(self, goal: Goal) -> None:
-        while (entry := self._next(goal)) is not None:
+    def _explore(self, goal: Goal, share: float, *, hope: float) -> None:
+        while (entry := self._next(goal, hope=hope)) is not None:
             until = self._allowed(entry, goal)
-            if until * self._sample_s > self._budget.left_s(EXPLORING_SHARE):
+            if until * self._sample_s > self._budget.left_s(share):
                 break
             self._do(entry, seed=0, until=until, within_s=2 * MARGIN * self._best_s(goal, seed=0))
 
-    def _next(self, goal: Goal) -> Entry | None:
-        """The most promising one that has not been run; None if no other could win."""
-        open_entries = [entry for entry in self._entries if not entry.runs]
-        adaptive = next((entry for entry in open_entries if entry.spec == ADAPTIVE), None)
+    def _next(self, goal: Goal, *, hope: float) -> Entry | None:
+        """The most promising one that has not come to the level; None if no other could win."""
+        open_entries = [entry for entry in self._entries if self._is_open(entry, goal)]
+        adaptive = next((entry for entry in open_entries if entry.spec == ADAPTIVE and not entry.runs), None)
         if adaptive is not None:
             return adaptive
         best_s = self._best_s(goal, seed=0)
-        hopeful = [entry for entry in open_entries if self._could_win(entry) and self._expected_s(entry, goal) < best_s]
-        return min(hopeful, key=lambda entry: self._expected_s(entry, goal), default=None)
+        faster = [
+            entry
+            for entry in open_entries
+            if entry.price.step_s <= (1 - SMALLEST_GAIN) * self._baseline.price.step_s
+            and self._expected_s(entry, goal) < hope * best_s
+        ]
+        # those that have no stricter rival first, and the others after them
+        return min(faster, key=lambda entry: (self._has_rival(entry), self._expected_s(entry, goal)), default=None)
 
-    def _could_win(self, entry: Entry) -> bool:
-        """Whether it is faster than bsp, and than any that gives less slack in its family, by its price."""
-        step_s = entry.price.step_s
-        if step_s > (1 - SMALLEST_GAIN) * self._baseline.price.step_s:
+    def _is_open(self, entry: Entry, goal: Goal) -> bool:
+        """Whether it has not been run, or not long enough."""
+        run = entry.runs.get(0)
+        if run is None:
+            return True
+        if run.curve is None or run.whole or entry is self._baseline:
             return False
-        return not any(
+        return math.isinf(run.curve.samples_to(goal.level))
+
+    def _has_rival(self, entry: Entry) -> bool:
+        """Whether its family has one that gives less slack and is as fast by its price."""
+        step_s = entry.price.step_s
+        return any(
             other.candidate.family == entry.candidate.family
             and other.candidate.slack < entry.candidate.slack
             and other.price.step_s <= 1.01 * step_s
@@ -161,8 +189,10 @@ class Race:
     def _expected_s(self, entry: Entry, goal: Goal) -> float:
         """Seconds to the level, by its price and by what its family needs more samples than bsp."""
         slack = min(entry.candidate.slack, LARGEST_SLACK)
-        samples = 1 + self._cost_of_slack(entry, goal) * slack
-        return samples * self._seconds_per_sample(entry) * self._reference(goal)
+        samples = self._reference(goal) * (1 + self._cost_of_slack(entry, goal) * slack)
+        if 0 in entry.runs:  # it needs more than it was given
+            samples = max(samples, ROOM * entry.runs[0].samples)
+        return samples * self._seconds_per_sample(entry)
 
     def _reference(self, goal: Goal) -> float:
         return goal.samples if math.isfinite(goal.samples) else self._rehearsal.most_samples
@@ -175,7 +205,9 @@ class Race:
             if other.candidate.family != family or not other.runs or not other.candidate.slack:
                 continue
             samples = other.samples(goal.level)
-            ratio = samples / self._reference(goal) if math.isfinite(samples) else 2.0
+            if math.isinf(samples):
+                samples = ROOM * max(other.runs[0].samples, self._reference(goal))
+            ratio = samples / self._reference(goal)
             found.append((ratio - 1) / min(other.candidate.slack, LARGEST_SLACK))
         return statistics.fmean(found) if found else GUESSES.get(family, 0.0)
 
@@ -188,14 +220,16 @@ class Race:
         return base.virtual_s / base.samples * entry.price.step_s / self._baseline.price.step_s
 
     def _allowed(self, entry: Entry, goal: Goal) -> float:
-        """Samples that it can make in the best time so far, and some more."""
+        """Some more samples than bsp needs, twice as many as before, and none that it could not make in time to win."""
         most = self._rehearsal.most_samples
         best_s = self._best_s(goal, seed=0)
         if math.isinf(best_s):
             return most
-        least = 1.0 if entry.spec == ADAPTIVE else 0.6
+        wanted = ROOM * self._reference(goal) if 0 not in entry.runs else 2 * entry.runs[0].samples
         possible = MARGIN * best_s / self._seconds_per_sample(entry)
-        return min(most, max(least * MARGIN * self._reference(goal), possible))
+        if entry.spec == ADAPTIVE:  # its price is a bound from below, and how it begins says little of how it goes on
+            possible = max(possible, wanted)
+        return min(most, wanted, max(possible, 0.6 * self._reference(goal)))
 
     def _best_s(self, goal: Goal, *, seed: int) -> float:
         return min((entry.seconds(goal.level).get(seed, math.inf) for entry in self._entries), default=math.inf)
@@ -204,23 +238,52 @@ class Race:
 
     def _again(self, goal: Goal, seed: int) -> bool:
         """Run the finalists with another seed; False if there is no time for it, or nothing left to decide."""
-        finalists = list(self._finalists(goal, seed))
-        if len(finalists) < 2:
+        finalists = [entry for entry in self._finalists(goal, seed) if seed not in entry.runs]
+        if not finalists or self._decided(goal, seed):
             return False
-        needed = [1.1 * entry.samples(goal.level) for entry in finalists]
+        needed = [ROOM * entry.samples(goal.level) for entry in finalists]
         if sum(needed) * self._sample_s > self._budget.left_s(SPENT_SHARE):
-            finalists, needed = finalists[:2], needed[:2]
-            if sum(needed) * self._sample_s > self._budget.left_s(SPENT_SHARE):
+            finalists = finalists[:2]
+            if sum(needed[:2]) * self._sample_s > self._budget.left_s(SPENT_SHARE):
                 return False
-        for entry, until in zip(finalists, needed, strict=True):
-            until = min(self._rehearsal.most_samples, 1.15 * until)
-            self._do(entry, seed=seed, until=until, within_s=math.inf)
+        finalists.sort(key=lambda entry: entry is not self._baseline)  # bsp first: it says whether a seed comes there
+        reached = False
+        for entry in finalists:
+            reached |= self._to_level(entry, goal, seed=seed)
+            if not reached and entry is self._baseline:
+                break
+        if not reached:  # a seed that does not come to the level says nothing of who comes there first
+            for entry in finalists:
+                entry.runs.pop(seed, None)
         return True
+
+    def _decided(self, goal: Goal, seed: int) -> bool:
+        """Whether more seeds would change nothing: nobody else is near, or those who are, are surely as good."""
+        best, *others = self._finalists(goal, seed)
+        others = [entry for entry in others if entry is not self._baseline or seed > 2]
+        if not others:
+            return seed > 1
+        best_s = best.mean_s(goal.level)
+        for entry in others:
+            spread = entry.spread(best, goal.level)
+            if spread is None or entry.mean_s(goal.level) / best_s - 1 + 2 * spread > DECIDED:
+                return False
+        return True
+
+    def _to_level(self, entry: Entry, goal: Goal, *, seed: int) -> bool:
+        """Run it until it has come to the level, or a run is over; says whether it has. Seeds need unequal numbers."""
+        most, until = self._rehearsal.most_samples, ROOM * entry.samples(goal.level)
+        while True:
+            run = self._do(entry, seed=seed, until=min(most, until), within_s=math.inf)
+            reached = run.curve is not None and math.isfinite(run.curve.seconds_to(goal.level))
+            if reached or run.whole or run.problem or until >= most or self._budget.left_s() == 0:
+                return reached
+            until *= 2
 
     def _finalists(self, goal: Goal, seed: int) -> Iterator[Entry]:
         """The best one, `bsp`, and those that may be as good, best first."""
         ranked = sorted(
-            (entry for entry in self._entries if entry.runs and len(entry.runs) >= seed),
+            (entry for entry in self._entries if entry.runs),
             key=lambda entry: entry.mean_s(goal.level),
         )
         reached = [entry for entry in ranked if math.isfinite(entry.mean_s(goal.level))]

@@ -44,7 +44,9 @@ def _verdict(advice: Advice) -> str:
         if rival is None:
             return f"Stay with bsp (DDP): {reached}, and nothing else comes to it sooner."
         won = 1 - rival.time_s / base.time_s
-        if won <= 0:
+        if abs(won) < 5e-4:
+            return f"Stay with bsp (DDP): {reached}; {rival.spec} is no faster."
+        if won < 0:
             return f"Stay with bsp (DDP): {reached}; the next best, {rival.spec}, takes {_more(-won)} more."
         return f"Stay with bsp (DDP): {reached}; you would win {100 * won:.1f} % with {rival.spec}."
     if math.isinf(base.time_s):
