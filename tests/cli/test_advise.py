@@ -15,6 +15,26 @@ latency = "50 us"
 bandwidth = "1 Gbit/s"
 """
 
+DEEP = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+from plesio.tasks import Task
+
+inputs = torch.randn(128, 64, generator=torch.Generator().manual_seed(0))
+data = TensorDataset(inputs, inputs)
+
+def build(seed):
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8)))  # 133 kB, and as many gradients; Adam has twice that
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3)
+
+def loss(model, batch):
+    return (model(batch[0]) - batch[1]).square().mean()
+
+make = Task(name="deep", build=build, train_set=lambda: data, loss=loss, metric=lambda model: -loss(model, data.tensors).item(),
+            metric_name="error", metric_goal="max", batch_size=4, num_epochs=2)
+"""
+
 
 def test_an_answer_its_numbers_its_page_and_its_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out, numbers = tmp_path / "out", tmp_path / "advice.json"
@@ -39,12 +59,13 @@ def test_an_answer_its_numbers_its_page_and_its_recipe(tmp_path: Path, capsys: p
 
 
 def test_where_ddp_does_not_fit_fsdp_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    cluster = tmp_path / "small.toml"
+    cluster, task = tmp_path / "small.toml", tmp_path / "deep.py"
     cluster.write_text(MEMORY.format(memory="300 kB"))
-    assert invoke(["advise", "digits", *QUICK, "--cluster", str(cluster), "--batch-size", "1", "--epochs", "0.2"]) == 0
-    printed = capsys.readouterr().out
+    task.write_text(DEEP)
+    assert invoke(["advise", f"{task}:make", *QUICK, "--cluster", str(cluster)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith("bsp (DDP) does not fit: it needs")
-    assert "fsdp does, with" in printed.splitlines()[0] + printed.splitlines()[1]
+    assert "fsdp does, with" in printed
     assert "fully_shard(model)" in printed
 
 

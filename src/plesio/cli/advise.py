@@ -154,7 +154,6 @@ def _advise(
     if out is not None:
         make_folder(out)
     with _progress(measure_s) as on_run:
-        on_run("measuring a step")
         rehearsal, probed = case.script() if is_script else case.task(options_table(option or ()))
         question = case.question(
             rehearsal, probed, tolerance=tolerance, mtbf_s=mtbf_s, price_per_hour=price, is_script=is_script
@@ -350,7 +349,7 @@ def _progress(measure_s: float) -> Iterator[Callable[[str], None]]:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[limit]}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("", total=measure_s, limit=f"of about {format_seconds(measure_s)}")
+        bar = progress.add_task("measuring a step", total=measure_s, limit=f"of about {format_seconds(measure_s)}")
         yield lambda what: progress.update(bar, description=what, completed=time.monotonic() - begun_s)
 
 

@@ -24,6 +24,8 @@ __all__ = ["Advice", "Question", "Row", "advise"]
 
 WORTH = 0.02
 """What a strategy must win over bsp to be named in its place."""
+ONE_SEED = 0.03
+"""By how much, in logarithms, a ratio of one seed each may be off."""
 ALIKE = 0.01
 """Times that differ by less are one, and the one with less slack is named."""
 
@@ -99,6 +101,7 @@ class Row:
         slowdown: By failures.
         problem: Why it could not be run.
         slack: As `Candidate.slack`.
+        doubt: Times its time that may be true as well: one standard error of the ratio to bsp.
         shares: Of the batch, that it dealt; empty is equal shares.
     """
 
@@ -117,6 +120,7 @@ class Row:
     slowdown: float
     problem: str | None
     slack: float
+    doubt: float
     shares: tuple[float, ...] = ()
 
     @property
@@ -292,6 +296,7 @@ def _row(
         slowdown=slowdown,
         problem=None if entry is None else entry.problem,
         slack=candidate.slack,
+        doubt=_doubt(entry, base, level),
         shares=() if entry is None else next((run.shares for run in entry.runs.values() if run.shares), ()),
     )
 
@@ -314,6 +319,13 @@ def _time(entry: Entry, base: Entry, level: float) -> tuple[float, float, float]
     return time_s, *_ends(time_s, ratios)
 
 
+def _doubt(entry: Entry | None, base: Entry, level: float) -> float:
+    if entry is None or entry is base:
+        return 1.0
+    spread = entry.spread(base, level)
+    return math.exp(ONE_SEED if spread is None else spread)
+
+
 def _ends(centre_s: float, logs: list[float]) -> tuple[float, float]:
     if len(logs) < 2:
         return math.nan, math.nan
@@ -329,7 +341,11 @@ def _choose(question: Question, rows: list[Row]) -> Row:
     if not trusted:
         raise ConfigError("nothing that fits comes to the goal within the runs; give them more time with --measure")
     best = min(trusted, key=lambda row: row.time_s)
-    if base is not None and best.time_s > (1 - WORTH) * base.time_s:
-        return base
+    if base is not None and best.spec != BASELINE:
+        # it must be better for sure: by one standard error, or by what one seed may be off
+        trusted = [base, *(row for row in trusted if row.doubt * row.time_s <= (1 - WORTH) * base.time_s)]
+        best = min(trusted, key=lambda row: row.time_s)
+    if best.spec == BASELINE:
+        return best
     alike = [row for row in trusted if row.time_s <= (1 + ALIKE) * best.time_s]
     return min(alike, key=lambda row: (row.slack, row.time_s))

@@ -29,6 +29,10 @@ _ALWAYS = (
     "local_sgd:16,delay=8",
     "local_sgd:4,compress=qsgd:8",
     "local_sgd:8,compress=qsgd:8",
+    "delayed:1,compress=bf16",
+    "local_sgd:4,inner_rate=0.25,momentum=0.5",
+    "local_sgd:8,inner_rate=0.25,momentum=0.5",
+    "local_sgd:8,delay=4,inner_rate=0.25,momentum=0.5",
 )
 _STORE = ("ssp:3", "ssp:15", "ssp:7,period=4", "asp")
 _RACKS = (
@@ -87,7 +91,8 @@ def _candidate(spec: str) -> Candidate:
         case SSP():
             family, slack = "store", float(policy.bound)
         case LocalSGD():
-            family = "compressed averaging" if "compress" in spec else "averaging"
+            kind = "compressed " if "compress" in spec else "two-rate " if policy.momentum else ""
+            family = f"{kind}averaging"
         case _ if spec == ADAPTIVE:
             family = "adaptive"
         case _ if policy.delay:

@@ -27,11 +27,14 @@ __all__ = ["Race"]
 
 BASELINE_SHARE = 0.12
 """Of the budget, for the first run."""
-EXPLORING = ((0.5, 1.2), (0.75, 1.4))
-"""Shares of the budget at which candidates give way to seeds, and times the best time up to which they are tried."""
+EXPLORING = ((0.5, 1.2, 0.02), (0.75, 1.4, 0.0))
+"""Shares of the budget at which candidates give way to seeds; times the best time up to which they are tried; and what
+they must promise to save of bsp's step, by their price, were every sample worth as much."""
 SPENT_SHARE = 0.94
 LEVEL_SHARE = 0.85
 """Of bsp's samples, after which its curve gives the level where there is no target."""
+NEXT_TO_NOTHING = 0.02
+"""Of a step of bsp."""
 MARGIN = 1.1
 """Times the best time that a candidate is given to come to the level."""
 FINAL_MARGIN, MOST_FINALISTS, MOST_SEEDS = 1.12, 4, 6
@@ -42,6 +45,7 @@ DECIDED = 0.02
 GUESSES = {
     "averaging": 0.008,
     "compressed averaging": 0.01,
+    "two-rate averaging": 0.002,
     "racks": 0.004,
     "delayed": 0.02,
     "store": 0.01,
@@ -49,8 +53,6 @@ GUESSES = {
 }
 """Samples more per step of slack, before any of the family was run."""
 LARGEST_SLACK = 32.0
-SMALLEST_GAIN = 0.02
-"""That a candidate must promise by its price, were every sample worth as much as bsp's."""
 
 
 class Race:
@@ -99,8 +101,10 @@ class Race:
             ConfigError: Nobody comes to the target, or `bsp` cannot be run.
         """
         goal = self._first()
-        for share, hope in EXPLORING:
-            self._explore(goal, share, hope=hope)
+        for share, hope, least in EXPLORING:
+            if share != EXPLORING[0][0] and not self._disputed(goal):
+                break
+            self._explore(goal, share, hope=hope, gain=least)
             goal = self._reached(goal)
             for seed in range(1, MOST_SEEDS):
                 if not self._again(goal, seed):
@@ -144,14 +148,19 @@ class Race:
 
     # --- 2. best first
 
-    def _explore(self, goal: Goal, share: float, *, hope: float) -> None:
-        while (entry := self._next(goal, hope=hope)) is not None:
+    def _disputed(self, goal: Goal) -> bool:
+        """Whether there is more to win: not where bsp's exchange and its waiting are next to nothing."""
+        base = self._baseline.price
+        return base.waits_s > NEXT_TO_NOTHING * base.step_s or math.isinf(goal.samples)
+
+    def _explore(self, goal: Goal, share: float, *, hope: float, gain: float) -> None:
+        while (entry := self._next(goal, hope=hope, gain=gain)) is not None:
             until = self._allowed(entry, goal)
             if until * self._sample_s > self._budget.left_s(share):
                 break
             self._do(entry, seed=0, until=until, within_s=2 * MARGIN * self._best_s(goal, seed=0))
 
-    def _next(self, goal: Goal, *, hope: float) -> Entry | None:
+    def _next(self, goal: Goal, *, hope: float, gain: float) -> Entry | None:
         """The most promising one that has not come to the level; None if no other could win."""
         open_entries = [entry for entry in self._entries if self._is_open(entry, goal)]
         adaptive = next((entry for entry in open_entries if entry.spec == ADAPTIVE and not entry.runs), None)
@@ -161,7 +170,7 @@ class Race:
         faster = [
             entry
             for entry in open_entries
-            if entry.price.step_s <= (1 - SMALLEST_GAIN) * self._baseline.price.step_s
+            if entry.price.step_s <= (1 - gain) * self._baseline.price.step_s
             and self._expected_s(entry, goal) < hope * best_s
         ]
         # those that have no stricter rival first, and the others after them
