@@ -138,7 +138,7 @@ class Case:
             rehearsed = self.rehearsal.run(
                 spec,
                 seed=seed,
-                servers=None,
+                servers=price(spec, self.question.at).servers,
                 until_samples=share * self.rehearsal.most_samples,
                 within_s=math.inf,
                 budget_s=math.inf,
@@ -187,8 +187,7 @@ def run(seeds: Iterator[int], *, folder: Path, clock: str, again: bool) -> None:
             **took,
             "measured": {spec: list(map(str, times)) for spec, times in known.items()},
         }
-        if len(known) < 2 or advice.chosen.spec not in known:
-            known = case.measured(level, known=known)
+        known = case.measured(level, known=known)
         kept["measured"] = {spec: list(map(str, times)) for spec, times in known.items()}
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(kept, indent=1) + "\n")

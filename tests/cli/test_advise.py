@@ -6,7 +6,7 @@ import pytest
 from plesio.cli.main import invoke
 
 TASK = ["quadratic", "--option", "dimension=8", "--option", "num_samples=256", "--batch-size", "8"]
-QUICK = ["--step-time", "1 ms", "--measure", "1s"]
+QUICK = ["--step-time", "1 ms", "--measure", "10s"]
 MEMORY = """
 hosts = 4
 memory = "{memory}"
@@ -31,8 +31,11 @@ def build(seed):
 def loss(model, batch):
     return (model(batch[0]) - batch[1]).square().mean()
 
-make = Task(name="deep", build=build, train_set=lambda: data, loss=loss, metric=lambda model: -loss(model, data.tensors).item(),
-            metric_name="error", metric_goal="max", batch_size=4, num_epochs=2)
+def metric(model):
+    return -loss(model, data.tensors).item()
+
+make = Task(name="deep", build=build, train_set=lambda: data, loss=loss, metric=metric, metric_name="error",
+            metric_goal="max", batch_size=4, num_epochs=2)
 """
 
 

@@ -211,6 +211,7 @@ class _Case:
         self._calibration = calibration
         self._measure_s = measure_s
         self._options: Table = {}
+        self._epochs: float | None = None
 
     def task(self, options: Table) -> "tuple[TaskRehearsal, Probed]":
         """A rehearsal of a task."""
@@ -228,7 +229,7 @@ class _Case:
         probed = probe_task(task)
         self._time(probed)
         table["workers"] = self._workers
-        table["run"]["epochs"] = self._given.get("epochs", float(task.num_epochs))
+        self._epochs = table["run"]["epochs"] = self._given.get("epochs", float(task.num_epochs))
         return (
             TaskRehearsal(table, probed=probed, measure_s=self._measure_s, calibration=self._calibration),
             probed,
@@ -316,25 +317,31 @@ class _Case:
         goal = advice.raced.goal
         tables: dict[str, Table] = {
             "task": {
-                "name": self._what,
+                "name": _absolute(self._what),
                 "batch_size": self._given.get("batch_size"),
                 "options": self._options or None,
             },
             "run": {
                 "policies": list(policies),
                 "seeds": [0, 1, 2],
-                "epochs": self._given.get("epochs"),
+                "epochs": self._epochs,
                 "target": advice.level if goal.target is not None else None,
                 "servers": advice.chosen.price.servers,
             },
             "workers": {
                 "count": self._workers["count"],
-                "cluster": self._given["cluster"],
+                "cluster": _absolute(self._given["cluster"]),
                 "step_time": self._workers.get("step_time"),
                 "unequal": self._workers["unequal"],
             },
         }
         return recipe_for(tables)
+
+
+def _absolute(name: str) -> str:
+    """A file's name as it can be written in another folder; all else as it is."""
+    path, colon, attribute = name.partition(":")
+    return f"{Path(path).resolve()}{colon}{attribute}" if path.endswith((".py", ".toml")) else name
 
 
 @contextmanager

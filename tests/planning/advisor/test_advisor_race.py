@@ -21,6 +21,7 @@ def ask(world: KnownWorld, **others: object) -> Advice:
 COSTS = {
     "averaging": 0.02,
     "compressed averaging": 0.03,
+    "two-rate averaging": 0.03,
     "delayed": 0.05,
     "store": 0.05,
     "racks": 0.02,

@@ -90,7 +90,7 @@ class Row:
         how: Where its time is from, or why it has none.
         time_s: Predicted seconds to the goal, failures included; inf if it was not reached.
         low_s: Lower end of its interval, and
-        high_s: upper end: 95 %, from the ratios to bsp seed by seed; NaN with fewer than two seeds.
+        high_s: upper end: 95 %, from the ratios to bsp seed by seed; of two seeds their range, of one NaN.
         num_seeds: It was run with.
         samples: Over those that bsp needs; NaN is not known.
         price: Of its step.
@@ -277,7 +277,7 @@ def _row(
     if not fits and how != "measured":
         how = "does not fit"
     if question.failures is not None and math.isfinite(time_s):
-        slowdown = question.failures.slowdown(candidate.spec, work_s=time_s)
+        slowdown = question.failures.slowdown(candidate.spec)
     hourly = question.price_per_hour
     total_s = time_s * slowdown
     return Row(
@@ -329,6 +329,9 @@ def _doubt(entry: Entry | None, base: Entry, level: float) -> float:
 def _ends(centre_s: float, logs: list[float]) -> tuple[float, float]:
     if len(logs) < 2:
         return math.nan, math.nan
+    if len(logs) == 2:  # Student's interval of two says next to nothing
+        middle = statistics.fmean(logs)
+        return centre_s * math.exp(min(logs) - middle), centre_s * math.exp(max(logs) - middle)
     half = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
     return centre_s * math.exp(-half), centre_s * math.exp(half)
 

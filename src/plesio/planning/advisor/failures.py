@@ -48,14 +48,14 @@ class FailureModel:
         if not self.mtbf_s > 0:
             raise ConfigError(f"a mean time between failures of {self.mtbf_s:g} s; write more than 0 s")
 
-    def slowdown(self, spec: str, *, work_s: float) -> float:
-        """How many times as long ``work_s`` of work takes with failures; inf if it never ends.
+    def slowdown(self, spec: str) -> float:
+        """How many times as long work takes with failures, if there is enough of it; inf if it never ends.
 
         >>> failures = FailureModel(mtbf_s=3600.0, num_workers=4)
-        >>> round(failures.slowdown("bsp", work_s=600.0), 4), round(failures.slowdown("fsdp", work_s=600.0), 3)
-        (1.0039, 1.021)
+        >>> round(failures.slowdown("bsp"), 4), round(failures.slowdown("fsdp"), 3)
+        (1.0039, 1.022)
         """
-        return self.gang(work_s=work_s) if spec == SHARDED else self.elastic(spec)
+        return self.gang() if spec == SHARDED else self.elastic(spec)
 
     def elastic(self, spec: str) -> float:
         """Of workers that go on without the lost one."""
@@ -64,15 +64,15 @@ class FailureModel:
         missing = self.num_workers / self.mtbf_s * (stall_s + self.restart_s / self.num_workers)
         return 1 / (1 - missing) if missing < 1 else float("inf")
 
-    def gang(self, *, work_s: float) -> float:
+    def gang(self) -> float:
         """Of a job that begins again from its last state."""
         try:
             found = expected_goodput(
-                work_s,
+                self.mtbf_s,  # longer than the interval between states, so that they are written
                 checkpoint_s=max(LEAST_STATE_S, self.state_bytes / STATE_BYTES_PER_S),
                 restart_s=self.restart_s,
                 mtbf_s=self.mtbf_s / self.num_workers,
             )
         except ConfigError:  # it would hardly ever end
             return float("inf")
-        return found.total_s / work_s
+        return 1 / found.share

@@ -202,9 +202,9 @@ def _over_failures(
         there = FailureModel(mtbf_s=mtbf_s, num_workers=num_workers, state_bytes=state_bytes)
         for row in rows:
             work_s = row.time_s / row.slowdown
-            times[row.spec].append(_finite(work_s * there.slowdown(row.spec, work_s=work_s)))
+            times[row.spec].append(_finite(work_s * there.slowdown(row.spec)))
         work_s = base.time_s / base.slowdown
-        times[GANG].append(_finite(work_s * there.gang(work_s=work_s)))
+        times[GANG].append(_finite(work_s * there.gang()))
     here = math.nan if failures is None else failures.mtbf_s
     return _flip("failures", "s", MTBFS_S, here, times, chosen=chosen, always=(GANG,))
 

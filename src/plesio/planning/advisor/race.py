@@ -31,6 +31,8 @@ EXPLORING = ((0.5, 1.2, 0.02), (0.75, 1.4, 0.0))
 """Shares of the budget at which candidates give way to seeds; times the best time up to which they are tried; and what
 they must promise to save of bsp's step, by their price, were every sample worth as much."""
 SPENT_SHARE = 0.94
+LEAST_SHARE = 0.25
+"""That a run is given at least, lest the last one end in vain."""
 LEVEL_SHARE = 0.85
 """Of bsp's samples, after which its curve gives the level where there is no target."""
 NEXT_TO_NOTHING = 0.02
@@ -341,7 +343,7 @@ class Race:
             servers=entry.price.servers,
             until_samples=until,
             within_s=within_s,
-            budget_s=max(self._budget.left_s(), 0.25 * self._budget.measure_s),
+            budget_s=max(self._budget.left_s(), LEAST_SHARE * self._budget.measure_s),
         )
         run = entry.runs[seed] = Run.of(rehearsed, by_loss=self._rehearsal.by_loss)
         if run.samples:

@@ -177,8 +177,7 @@ def _failures(advice: Advice) -> Iterator[str]:
     if failures is None:
         return
     chosen = advice.chosen
-    work_s = advice.baseline.time_s / advice.baseline.slowdown
-    gang = failures.gang(work_s=work_s)
+    gang = failures.gang()
     begins = "would never end" if math.isinf(gang) else f"would take {100 * (gang - 1):.1f} % more"
     yield (
         f"With a failure of some worker every {format_seconds(failures.mtbf_s / failures.num_workers)}, "
