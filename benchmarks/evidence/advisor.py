@@ -29,7 +29,8 @@ from advisor_task import OUT, make, scenario_of, tuned_of
 from scenario import Scenario
 from trial import cluster_of
 
-from plesio.bench.advise import TaskRehearsal, probe_task, situation_of
+from plesio.bench.advise import TaskRehearsal, situation_of
+from plesio.bench.advise_probe import probe_task
 from plesio.core.files import write_whole
 from plesio.planning.advisor import ModelSizes, Question, Situation, advise
 from plesio.planning.advisor.advice import Advice

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from plesio.bench.advise import ScriptRehearsal, TaskRehearsal, probe_script, probe_task, situation_of
+from plesio.bench.advise import ScriptRehearsal, TaskRehearsal, situation_of
+from plesio.bench.advise_probe import probe_script, probe_task
 from plesio.bench.model_sizes import SavedTensors, largest_block_bytes
 from plesio.bench.recipe import make_workers
 from plesio.core.errors import ConfigError
@@ -106,7 +107,7 @@ def test_a_policy_that_cannot_be_run_is_a_problem():
 def test_a_script_is_probed_and_run_by_its_loss(
     script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("plesio.bench.advise.PROBE_S", 0.0)
+    monkeypatch.setattr("plesio.bench.advise_probe.PROBE_S", 0.0)
     monkeypatch.setattr("plesio.runtime.worlds.virtual.simulation.LOOK_S", 0.0)
     probed = probe_script(script, ["3"], count=2)
     assert (probed.shapes, probed.optimizer_bytes, probed.batch_size) == (((1, 8),), 32, 8)

@@ -20,7 +20,8 @@ from plesio.core.files import write_whole
 from plesio.core.units import format_seconds, parse_seconds
 
 if TYPE_CHECKING:
-    from plesio.bench.advise import Probed, ScriptRehearsal, TaskRehearsal
+    from plesio.bench.advise import ScriptRehearsal, TaskRehearsal
+    from plesio.bench.advise_probe import Probed
     from plesio.core.inputs import Input
     from plesio.cost.calibration import Calibration as Calibrated
     from plesio.cost.cluster import Cluster
@@ -215,7 +216,8 @@ class _Case:
 
     def task(self, options: Table) -> "tuple[TaskRehearsal, Probed]":
         """A rehearsal of a task."""
-        from plesio.bench.advise import TaskRehearsal, probe_task
+        from plesio.bench.advise import TaskRehearsal
+        from plesio.bench.advise_probe import probe_task
         from plesio.bench.recipe import make_recipe
         from plesio.bench.trainer import recipe_task
 
@@ -237,7 +239,8 @@ class _Case:
 
     def script(self) -> "tuple[ScriptRehearsal, Probed]":
         """A rehearsal of a script."""
-        from plesio.bench.advise import ScriptRehearsal, probe_script
+        from plesio.bench.advise import ScriptRehearsal
+        from plesio.bench.advise_probe import probe_script
         from plesio.bench.recipe import make_workers
 
         script = Path(self._what)

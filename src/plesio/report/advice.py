@@ -123,7 +123,7 @@ def _progress_chart(advice: Advice) -> LineChart:
         assert curve is not None, "chosen above"
         values = [question.sign * value for value in curve.values]
         weight = "thick" if entry.spec == advice.chosen.spec else "normal"
-        series.append(Series(name=entry.spec, x=curve.seconds, y=values, weight=weight))  # type: ignore[arg-type]
+        series.append(Series(name=_short(entry.spec), x=curve.seconds, y=values, weight=weight))  # type: ignore[arg-type]
     return LineChart(
         slug="progress",
         title=f"{advice.chosen.spec} comes to {question.metric_name} {advice.level:.4g} first"
@@ -138,16 +138,26 @@ def _progress_chart(advice: Advice) -> LineChart:
     )
 
 
+def _short(spec: str) -> str:
+    """A policy's text as there is room for it in a legend.
+
+    >>> _short("local_sgd:8,delay=4,inner_rate=0.25,momentum=0.5")
+    'local_sgd:8,delay=4 in two rates'
+    """
+    return spec.replace(",inner_rate=0.25,momentum=0.5", " in two rates")
+
+
 def _flip_chart(flip: Flip) -> LineChart:
     title, scale = _AXES[flip.axis]
     log = flip.axis != "imbalance"
     x = [value * scale for value in flip.values]
-    series = [Series(name=line.spec, x=x, y=line.times_s) for line in flip.lines]
+    series = [Series(name=_short(line.spec), x=x, y=line.times_s) for line in flip.lines]
     turns = flip.turns
+    winners = dict.fromkeys(_short(name) for name in flip.winners if name)
     finding = (
-        f"{_NAMES[flip.axis].capitalize()}: {' → '.join(dict.fromkeys(name for name in flip.winners if name))}"
+        f"{_NAMES[flip.axis].capitalize()}: {' → '.join(winners)}"
         if turns
-        else f"{_NAMES[flip.axis].capitalize()}: {next(filter(None, flip.winners), 'nothing')} throughout"
+        else f"{_NAMES[flip.axis].capitalize()}: {next(iter(winners), 'nothing')} throughout"
     )
     marks = {} if math.isnan(flip.here) else {"here": flip.here * scale}
     return LineChart(

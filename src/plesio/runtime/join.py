@@ -12,6 +12,7 @@ from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError
 from plesio.core.logs import set_up_logging, speak_as
 from plesio.core.trace import TraceWriter
+from plesio.cost.host_costs import LEAST_SERVED_BYTES
 from plesio.policies import Interruptible, Policy, parse_policy
 from plesio.runtime.checkpoints.beginning import Checkpoints
 from plesio.runtime.checkpoints.resumed import Resumed
@@ -42,10 +43,6 @@ from plesio.runtime.worlds.without_server import can_do_without_server
 __all__ = ["join"]
 
 _log = logging.getLogger(__name__)
-
-LEAST_SERVED_BYTES = 16_384
-"""By one server: they take about as long on a link of 1 Gbit/s as a message to one server more (docs/log.md, 37)."""
-
 
 _PLAIN = JoinOptions()
 

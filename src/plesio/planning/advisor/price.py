@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.cost.host_costs import LEAST_SERVED_BYTES
 from plesio.cost.placement import all_reduce_on
 from plesio.planning.advisor.candidates import ADAPTIVE, BASELINE, SHARDED
 from plesio.planning.advisor.setting import Situation, paces
@@ -27,10 +28,8 @@ from plesio.policies.adaptive.system.setting import Setting
 from plesio.policies.adaptive.system.what_if import predict_step_s
 from plesio.policies.compression import Compression
 
-__all__ = ["LEAST_SERVED_BYTES", "Price", "price", "usual_servers"]
+__all__ = ["Price", "price", "usual_servers"]
 
-LEAST_SERVED_BYTES = 16_384
-"""By one server, as sessions have it."""
 _LARGEST_BOUND = 64
 _TRIED_BY_ADAPTIVE = (
     BASELINE,

@@ -69,7 +69,7 @@ def _time(row: Row) -> str:
 def _costs(chosen: Row, base: Row) -> str:
     if chosen.cost is None or base.cost is None:
         return ""
-    return f", {chosen.cost:.3g} instead of {base.cost:.3g} in money"
+    return f", at a cost of {chosen.cost:.3g} in place of {base.cost:.3g}"
 
 
 def _more(share: float) -> str:
@@ -168,6 +168,9 @@ def _workers(advice: Advice) -> Iterator[str]:
     if 1 < len(at.racks) < at.num_workers:
         parts = "; ".join(f"ranks {ranks[0]} to {ranks[-1]} in rack {number}" for number, ranks in enumerate(at.racks))
         yield f"Start the hosts in the order of the cluster file, so that a ring enters each rack once: {parts}."
+    if advice.chosen.shares:
+        dealt = ", ".join(f"{100 * share:.1f}" for share in advice.chosen.shares[:16])
+        yield f"In its run {advice.chosen.spec} dealt {dealt} % of the batch."
     if advice.chosen.price.servers is not None:
         yield f"The store is best on {counted(advice.chosen.price.servers, 'server')} here."
 
