@@ -3,12 +3,14 @@
     nice python benchmarks/evidence/advisor.py run --set dev --count 6
     nice python benchmarks/evidence/advisor.py show --set dev
     nice python benchmarks/evidence/advisor.py again --set dev      # advise anew, on what was measured before
+    nice python benchmarks/evidence/advisor.py complete --set dev   # measure what is chosen, and bsp, on all seeds
 
 A configuration is a task (families/), an optimizer with its rate, workers (perhaps unequal, stalling, in racks) and a
 network (`scenario.py`, made smaller by `advisor_task.py`). First the advisor answers, on seed 0 and up. Then every
 candidate that can be run is measured on SEEDS, which the advisor never uses: all on the first one, until CUT times the
 best time so far at least, and those within NEAR of the best on the others. The time to the target is off the smoothed
-curve, for the advisor and for the measurement alike. A choice is within 5 % if its mean time is, of the best mean time.
+curve, for the advisor and for the measurement alike. What is chosen, and bsp, are measured on all of them to the end. A
+choice is within 5 % if its mean time is, of the best mean time.
 
 Seconds of the budget are processor seconds (`--clock wall` for the others): other work on the machine then changes how
 long it takes and not what comes out.
@@ -110,6 +112,14 @@ class Case:
         )
         return cls(it, question, rehearsal)
 
+    def completed(self, level: float, *, known: dict[str, list[float]], chosen: str) -> dict[str, list[float]]:
+        """With bsp and the chosen one on all seeds, however long they take."""
+        for spec in dict.fromkeys(["bsp", chosen]):
+            times = known.get(spec, [])
+            if len(times) < len(SEEDS) or not all(map(math.isfinite, times)):
+                known[spec] = [self._seconds(spec, seed, level, within_s=math.inf) for seed in SEEDS]
+        return known
+
     def measured(self, level: float, *, known: dict[str, list[float]]) -> dict[str, list[float]]:
         """Seconds to the level by candidate, one a seed; those that are cut off or never come there have inf."""
         racks = self.question.at.racks
@@ -188,11 +198,25 @@ def run(seeds: Iterator[int], *, folder: Path, clock: str, again: bool) -> None:
             **took,
             "measured": {spec: list(map(str, times)) for spec, times in known.items()},
         }
-        known = case.measured(level, known=known)
+        known = case.completed(level, known=case.measured(level, known=known), chosen=advice.chosen.spec)
         kept["measured"] = {spec: list(map(str, times)) for spec, times in known.items()}
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(kept, indent=1) + "\n")
         print(_line(kept), flush=True)
+
+
+def complete(folder: Path) -> None:
+    """Measure the chosen one, and bsp, on all seeds, in the configurations that are there."""
+    for path in sorted(folder.glob("*.json")):
+        kept = json.loads(path.read_text())
+        known = {spec: [_number(one) for one in times] for spec, times in kept["measured"].items()}
+        times = known.get(kept["chosen"], [])
+        if len(times) == len(SEEDS) and all(map(math.isfinite, times)):
+            continue
+        case = Case.of(kept["seed"], now_s=time.process_time)
+        known = case.completed(kept["level"], known=known, chosen=kept["chosen"])
+        kept["measured"] = {spec: list(map(str, times)) for spec, times in known.items()}
+        write_whole(path, json.dumps(kept, indent=1) + "\n")
 
 
 def _number(text: str) -> float:
@@ -243,7 +267,7 @@ def show(folder: Path) -> None:
 def main() -> None:
     """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["run", "again", "show"])
+    parser.add_argument("command", choices=["run", "again", "complete", "show"])
     parser.add_argument("--set", choices=list(SETS), default="dev", dest="set_name")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="configurations before it are left out (0)")
     parser.add_argument("--count", type=int, default=6, metavar="N", help="configurations (6)")
@@ -251,7 +275,9 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     folder = OUT / arguments.set_name
-    if arguments.command != "show":
+    if arguments.command == "complete":
+        complete(folder)
+    elif arguments.command != "show":
         seeds = SETS[arguments.set_name][arguments.first : arguments.first + arguments.count]
         try:
             run(iter(seeds), folder=folder, clock=arguments.clock, again=arguments.command == "again")
