@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,7 +102,10 @@ def _inputs() -> "tuple[Input, ...]":
     from plesio.cli.recipe_options import key_option
 
     return (
-        key_option(WorkersSection, "cluster", metavar="NAME|FILE"),
+        replace(
+            key_option(WorkersSection, "cluster", metavar="NAME|FILE"),
+            help="Hosts, links and memory: a cluster's name, or its TOML file (docs/cost.md).",
+        ),
         key_option(WorkersSection, "count", option="workers", short="n", instead="as many as there is room for"),
         key_option(
             WorkersSection, "step_time", metavar="TIME|KIND:TIME,...", instead="as calibrated, or as it takes here"

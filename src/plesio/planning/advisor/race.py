@@ -175,8 +175,12 @@ class Race:
             if entry.price.step_s <= (1 - gain) * self._baseline.price.step_s
             and self._expected_s(entry, goal) < hope * best_s
         ]
-        # those that have no stricter rival first, and the others after them
-        return min(faster, key=lambda entry: (self._has_rival(entry), self._expected_s(entry, goal)), default=None)
+        # those that have no stricter rival first, but where slack was seen to help: then the others have their turn
+        return min(faster, key=lambda entry: (self._is_later(entry, goal), self._expected_s(entry, goal)), default=None)
+
+    def _is_later(self, entry: Entry, goal: Goal) -> bool:
+        """Whether a stricter one of its family should be run before it."""
+        return self._has_rival(entry) and self._cost_of_slack(entry, goal) >= 0
 
     def _is_open(self, entry: Entry, goal: Goal) -> bool:
         """Whether it has not been run, or not long enough."""
