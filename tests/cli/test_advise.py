@@ -69,7 +69,7 @@ def test_where_ddp_does_not_fit_fsdp_is_named(tmp_path: Path, capsys: pytest.Cap
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith("bsp (DDP) does not fit: it needs")
     assert "fsdp does, with" in printed
-    assert "fully_shard(model)" in printed
+    assert 'policy="fsdp"' in printed
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ def largest_block_bytes(model: nn.Module) -> int:
     """Parameters of the largest part that a sharded replica gathers at once: a layer, or an item of a list of them."""
     blocks: list[nn.Module] = []
     for child in model.children():
-        blocks += list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else [child]
+        blocks += (
+            list(child.children()) if isinstance(child, nn.ModuleList | nn.ModuleDict | nn.Sequential) else [child]
+        )
     sizes = [sum(one.numel() * one.element_size() for one in block.parameters()) for block in blocks or [model]]
     return max(sizes, default=0)

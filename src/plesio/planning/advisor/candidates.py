@@ -49,7 +49,7 @@ class Candidate:
     """A strategy with its settings.
 
     Attributes:
-        spec: The policy's text; of a sharded replica, its name.
+        spec: The policy's text.
         family: Settings of one family cost more progress the more slack they give.
         slack: Steps that a worker's part of the parameters may be behind.
         runs: Whether it can be run in the virtual world; if not, it is priced alone.

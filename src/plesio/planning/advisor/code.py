@@ -4,21 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from plesio.planning.advisor.candidates import SHARDED
-
 __all__ = ["code_for", "recipe_for"]
 
-_SHARDED = """\
-import torch
-from torch.distributed.fsdp import fully_shard
 
-for block in model.children():  # each is gathered by itself
-    fully_shard(block)
-fully_shard(model)
-optimizer = torch.optim.{optimizer}(model.parameters())  # after sharding; then the loop as it was"""
-
-
-def code_for(spec: str, *, servers: int | None, optimizer: str = "SGD") -> str:
+def code_for(spec: str, *, servers: int | None) -> str:
     """Python for a training loop.
 
     >>> print(code_for("ssp:3", servers=1))
@@ -32,12 +21,9 @@ def code_for(spec: str, *, servers: int | None, optimizer: str = "SGD") -> str:
             session.step(loss)
 
     Args:
-        spec: The policy's text, or ``fsdp``.
+        spec: The policy's text.
         servers: Servers of the store, where they are not as usual.
-        optimizer: Name of the optimizer's class.
     """
-    if spec == SHARDED:
-        return _SHARDED.format(optimizer=optimizer)
     options = "" if servers is None else f"options = plesio.JoinOptions(num_servers={servers})\n"
     given = "" if servers is None else ", options=options"
     return (
