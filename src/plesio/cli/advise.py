@@ -316,11 +316,10 @@ class _Case:
     def recipe(self, advice: "Advice", *, is_script: bool) -> str | None:
         """TOML that compares the choice with bsp again; a script has none."""
         from plesio.planning.advisor import recipe_for
-        from plesio.planning.advisor.candidates import SHARDED
 
         if is_script:
             return None
-        policies = dict.fromkeys(["bsp", *([] if advice.chosen.spec == SHARDED else [advice.chosen.spec])])
+        policies = dict.fromkeys(["bsp", advice.chosen.spec])
         goal = advice.raced.goal
         tables: dict[str, Table] = {
             "task": {

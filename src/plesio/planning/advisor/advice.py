@@ -26,6 +26,8 @@ WORTH = 0.02
 """What a strategy must win over bsp to be named in its place."""
 ONE_SEED = 0.03
 """By how much, in logarithms, a ratio of one seed each may be off."""
+MOST_DOUBT = 0.05
+"""The same of several seeds, at most: what wins more than that and `WORTH` in the mean is named, however seeds scatter."""
 ALIKE = 0.01
 """Times that differ by less are one, and the one with less slack is named."""
 
@@ -101,7 +103,7 @@ class Row:
         slowdown: By failures.
         problem: Why it could not be run.
         slack: As `Candidate.slack`.
-        doubt: Times its time that may be true as well: one standard error of the ratio to bsp.
+        doubt: Times its time that may be true as well: one standard error of the ratio to bsp, within limits.
         shares: Of the batch, that it dealt; empty is equal shares.
     """
 
@@ -323,7 +325,7 @@ def _doubt(entry: Entry | None, base: Entry, level: float) -> float:
     if entry is None or entry is base:
         return 1.0
     spread = entry.spread(base, level)
-    return math.exp(ONE_SEED if spread is None else spread)
+    return math.exp(ONE_SEED if spread is None else min(spread, MOST_DOUBT))
 
 
 def _ends(centre_s: float, logs: list[float]) -> tuple[float, float]:
