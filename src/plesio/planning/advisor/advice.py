@@ -27,7 +27,7 @@ WORTH = 0.02
 ONE_SEED = 0.03
 """By how much, in logarithms, a ratio of one seed each may be off."""
 MOST_DOUBT = 0.05
-"""The same of several seeds, at most: what wins more than that and `WORTH` in the mean is named, however seeds scatter."""
+"""The same of several seeds, at most: what wins more than that in the mean is named, however seeds scatter."""
 ALIKE = 0.01
 """Times that differ by less are one, and the one with less slack is named."""
 
