@@ -9,7 +9,7 @@ import pytest
 
 from plesio.bench.progress import RunLabel, Snapshot
 from plesio.bench.recipe import Recipe, make_recipe
-from plesio.bench.sweep import check_sweep, describe_network, run_sweep, with_bandwidth
+from plesio.bench.sweep import check_sweep, describe_network, run_sweep
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.results import RunResult, read_results
 from plesio.cost.cluster import Cluster, parse_cluster
@@ -147,10 +147,10 @@ def test_what_a_sweep_cannot_be_made_of(make: Callable[[], Recipe], message: str
 def test_uplinks_stay_as_oversubscribed_as_they_were():
     racks = parse_cluster("2-racks")
     assert racks.uplink is not None
-    narrow = with_bandwidth(racks, bytes_per_s=racks.nic.bytes_per_s / 10)
+    narrow = racks.with_bandwidth(racks.nic.bytes_per_s / 10)
     assert narrow.nic == replace(racks.nic, bytes_per_s=1.25e8)
     assert narrow.uplink == replace(racks.uplink, bytes_per_s=racks.uplink.bytes_per_s / 10)
     assert describe_network(narrow) == describe_network(racks)
     flat = parse_cluster("4x1gbe")
-    assert with_bandwidth(flat, bytes_per_s=1e6) == replace(flat, nic=replace(flat.nic, bytes_per_s=1e6))
+    assert flat.with_bandwidth(1e6) == replace(flat, nic=replace(flat.nic, bytes_per_s=1e6))
     assert describe_network(flat) == "cluster 4x1gbe"

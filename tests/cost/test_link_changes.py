@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plesio.bench.sweep import with_bandwidth
 from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster
 from plesio.cost.link_changes import LinkChange, seconds_through_changes
@@ -149,7 +148,7 @@ def test_the_parts_done_between_changes_make_a_whole(
 
 def test_a_sweep_over_bandwidths_scales_what_links_change_to():
     cluster = Cluster.from_toml(TWO_RACKS, name="two")
-    half = with_bandwidth(cluster, bytes_per_s=5e8)
+    half = cluster.with_bandwidth(5e8)
     for at_s in (0, 30, 60, 90):
         for before, after in zip(cluster.at(at_s).path(0, 3), half.at(at_s).path(0, 3), strict=True):
             assert after == replace(before, bytes_per_s=before.bytes_per_s / 2)

@@ -3,11 +3,13 @@
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
 
 from plesio.bench.recipe_workers import WorkersSection
 from plesio.bench.virtual_pool import machine_of, pacer_of_machine
@@ -31,6 +33,9 @@ def simulate_script(
     trace: Path | None,
     calibration: Calibration | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    on_join: Callable[[nn.Module, Optimizer], None] | None = None,
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    stop: Callable[[Progress], bool] | None = None,
 ) -> list[RunResult]:
     """Run a script as each of the virtual workers; its ``plesio.join`` finds the virtual job by itself.
 
@@ -46,10 +51,13 @@ def simulate_script(
         trace: Folder for traces and results.
         calibration: What was measured with batches like the script's; None is a typical machine.
         on_progress: Hears how it goes.
+        on_join: Told of the model and the optimizer of each session.
+        around: Makes a context that the first worker runs the script in.
+        stop: Asked a few times a second whether to interrupt it.
 
     Returns:
         The results of the script's sessions, in their order; the last has failed if its policy cannot do without a
-        worker that was lost, and is interrupted if Ctrl-C came.
+        worker that was lost, and is interrupted if Ctrl-C came or ``stop`` said so.
 
     Raises:
         ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join``.
@@ -71,7 +79,8 @@ def simulate_script(
         module = types.ModuleType("__main__")
         module.__file__ = str(script)
         try:
-            with within(Ambient(job=job, policy=policy, trace=trace, pacer=pacer)):
+            surroundings = Ambient(job=job, policy=policy, trace=trace, pacer=pacer, on_join=on_join)
+            with within(surroundings), around() if job.place.rank == 0 else nullcontext():
                 exec(code, module.__dict__)
         except SystemExit as leave:
             if leave.code not in (None, 0):
@@ -86,6 +95,7 @@ def simulate_script(
             faults=workers.faults_in_order(seed=seed),
             seed=seed,
             on_progress=on_progress,
+            stop=stop,
         )
     if simulation.runs and any(isinstance(it.error, KeyboardInterrupt) for it in simulation.outcomes.values()):
         return [run if run.status == "finished" else _interrupted(run) for run in simulation.runs]

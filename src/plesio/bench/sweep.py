@@ -23,7 +23,7 @@ from plesio.cost.calibration import Calibration
 from plesio.cost.cluster import Cluster
 from plesio.runtime.coordinator.ledger import World
 
-__all__ = ["check_sweep", "describe_network", "run_sweep", "with_bandwidth"]
+__all__ = ["check_sweep", "describe_network", "run_sweep"]
 
 
 def run_sweep(
@@ -60,7 +60,7 @@ def run_sweep(
     for number, bandwidth in enumerate(bandwidths):
         folder = out / _slug(bandwidth)
         folder.mkdir(parents=True, exist_ok=True)
-        there = with_bandwidth(cluster, bytes_per_s=parse_bandwidth(bandwidth))
+        there = cluster.with_bandwidth(parse_bandwidth(bandwidth))
         swept[bandwidth] = run_comparison(
             _with_cluster(recipe, there, part=folder.name, resume=resume),
             out=folder,
@@ -113,23 +113,6 @@ def check_sweep(recipe: Recipe, *, world: World = "virtual", calibration: Calibr
         VirtualPool(recipe, calibration=calibration)
     else:
         check_for_testbed(recipe)
-
-
-def with_bandwidth(cluster: Cluster, *, bytes_per_s: float) -> Cluster:
-    """The cluster with interfaces of this bandwidth; uplinks stay as oversubscribed as they were, latencies as long.
-
-    Links that change while a run goes on change to as much more or less.
-    """
-    uplink = cluster.uplink
-    if uplink is not None:
-        uplink = replace(uplink, bytes_per_s=uplink.bytes_per_s * bytes_per_s / cluster.nic.bytes_per_s)
-    changes = tuple(
-        change
-        if change.link == "local" or change.bytes_per_s is None
-        else replace(change, bytes_per_s=change.bytes_per_s * bytes_per_s / cluster.nic.bytes_per_s)
-        for change in cluster.changes
-    )
-    return replace(cluster, nic=replace(cluster.nic, bytes_per_s=bytes_per_s), uplink=uplink, changes=changes)
 
 
 def describe_network(cluster: Cluster) -> str:

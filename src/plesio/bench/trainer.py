@@ -32,11 +32,19 @@ __all__ = ["Assignment", "serve_runs", "train"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One run: its policy's spec, its seed, and the folder for its traces."""
+    """One run.
+
+    Attributes:
+        policy: Its policy's spec.
+        seed: Its seed.
+        folder: For its traces, and the name of its checkpoints; None for neither.
+        until_samples: Where it ends, in the midst of its schedule; None is the recipe's length.
+    """
 
     policy: str
     seed: int
-    folder: Path
+    folder: Path | None
+    until_samples: int | None = None
 
 
 def recipe_task(recipe: Recipe) -> Task:
@@ -112,7 +120,8 @@ def train(
         schedule = own.schedule(optimizer, num_steps)
         if schedule is not None:
             session.register(schedule=schedule)
-        for batch in session.shard(DataLoader(data, batch_size=own.batch_size), samples=budget):
+        samples = budget if assignment.until_samples is None else min(budget, assignment.until_samples)
+        for batch in session.shard(DataLoader(data, batch_size=own.batch_size), samples=samples):
             loss = own.loss(model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
             session.step(loss)
@@ -124,7 +133,7 @@ def train(
 
 def _checkpoints(recipe: Recipe, assignment: Assignment) -> dict[str, Any]:
     """What ``join`` is told of them: each run has a folder of its own, which is named as that of its traces."""
-    if recipe.checkpoint is None:
+    if recipe.checkpoint is None or assignment.folder is None:
         return {}
     told = recipe.checkpoint.model_dump()
     return {"checkpoint": told.pop("folder") / assignment.folder.name, **told}

@@ -82,8 +82,16 @@ class VirtualPool:
                 "or give it a --calibration"
             )
 
-    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> PoolRun:
+    def run(
+        self,
+        assignment: Assignment,
+        *,
+        on_figures: Callable[[RunFigures], None],
+        stop: Callable[[Progress], bool] | None = None,
+    ) -> PoolRun:
         """Do one run with all workers; ``on_figures`` is called a few times a second.
+
+        ``stop`` is asked as often; a run that it ends has no result.
 
         Raises:
             KeyboardInterrupt: Ctrl-C came; the run's figures up to then are in its folder.
@@ -114,7 +122,10 @@ class VirtualPool:
             faults=self._recipe.workers.faults_in_order(seed=assignment.seed),
             seed=assignment.seed,
             on_progress=look,
+            stop=stop,
         )
+        if simulation.stopped:
+            return PoolRun(None, {})
         problems: dict[int, str] = {}
         for rank, outcome in simulation.outcomes.items():
             if isinstance(outcome.error, KeyboardInterrupt):

@@ -10,6 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from plesio.cli import (
+    advise,
     bound,
     calibrate,
     checkpoint,
@@ -47,6 +48,7 @@ app = typer.Typer(
 app.command("compare", cls=DerivedCommand)(compare.compare)
 app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.run)
 app.command("simulate", cls=DerivedCommand)(simulate.simulate)
+app.command("advise", cls=DerivedCommand)(advise.advise)
 app.command("calibrate", cls=DerivedCommand)(calibrate.calibrate)
 app.command("probe", epilog=probe.EXAMPLES)(probe.probe)
 app.command("sweep", cls=DerivedCommand)(sweep.sweep)

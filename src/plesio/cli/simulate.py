@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from plesio.cost.calibration import Calibration as Calibrated
     from plesio.runtime.worlds.virtual import Progress
 
-__all__ = ["EXAMPLES", "simulate"]
+__all__ = ["EXAMPLES", "STEP_TIME", "options_table", "refuse_for_script", "simulate", "slow_table", "step_time_table"]
 
 EXAMPLES = """\b
 Examples:
@@ -167,8 +167,8 @@ def _simulate(
     step_time = given.get("step_time", STEP_TIME if measured is None else None)
     table: Table = {
         "count": count,
-        **({} if step_time is None else {"step_time": _step_time(step_time)}),
-        "unequal": [_slow(text, num_workers=count) for text in slow or ()],
+        **({} if step_time is None else {"step_time": step_time_table(step_time)}),
+        "unequal": [slow_table(text, num_workers=count) for text in slow or ()],
         "faults": [*map(_loss, lose or ()), *map(_join, join or ())],
         **({"cluster": given["cluster"]} if "cluster" in given else {}),
         **{key: _pairs(f"--{key}", given[key], example=EXAMPLE_TABLES[key]) for key in EXAMPLE_TABLES if key in given},
@@ -178,7 +178,7 @@ def _simulate(
     batch_size, target = given.get("batch_size"), given.get("target")
     checkpoint = checkpoint_table(given)
     if what.endswith(".py") and ":" not in what:
-        _refuse_for_script(
+        refuse_for_script(
             what,
             {
                 "--batch-size": batch_size,
@@ -194,7 +194,7 @@ def _simulate(
             raise ConfigError(f"{' '.join(args)}: only a script has arguments of its own; {what} is a task")
         epochs = given.get("epochs", 4.0)
         recipe: Table = {
-            "task": {"name": what, "batch_size": batch_size, "options": _options(option or ())},
+            "task": {"name": what, "batch_size": batch_size, "options": options_table(option or ())},
             "run": {"policies": [spec], "seeds": [seed], "epochs": epochs, "target": target},
             "workers": table,
             **({"checkpoint": checkpoint} if checkpoint else {}),
@@ -280,12 +280,12 @@ def _run_script(
     return runs
 
 
-def _step_time(text: str) -> Table:
+def step_time_table(text: str) -> Table:
     """A recipe's ``step_time``.
 
-    >>> _step_time("20 ms")
+    >>> step_time_table("20 ms")
     {'kind': 'constant', 'mean': '20 ms'}
-    >>> _step_time("pareto:15 ms,shape=2.5")
+    >>> step_time_table("pareto:15 ms,shape=2.5")
     {'kind': 'pareto', 'min': '15 ms', 'shape': 2.5}
     """
     kind, colon, rest = text.partition(":")
@@ -298,10 +298,10 @@ def _step_time(text: str) -> Table:
     return {"kind": kind} | _pairs("--step-time", rest, example="lognormal:20ms,cv=0.3")
 
 
-def _options(texts: Sequence[str]) -> Table:
+def options_table(texts: Sequence[str]) -> Table:
     """A recipe's ``[task.options]``: values are written as there, and a text may be without its quotes.
 
-    >>> _options(["learning_rate=0.1", "hidden=[32, 32]", "folder=~/data"])
+    >>> options_table(["learning_rate=0.1", "hidden=[32, 32]", "folder=~/data"])
     {'learning_rate': 0.1, 'hidden': [32, 32], 'folder': '~/data'}
     """
     options: Table = {}
@@ -318,7 +318,12 @@ def _options(texts: Sequence[str]) -> Table:
     return options
 
 
-def _refuse_for_script(script: str, given: Mapping[str, object]) -> None:
+def refuse_for_script(script: str, given: Mapping[str, object]) -> None:
+    """Make sure that none of these options, which are a task's, is given for a script.
+
+    Raises:
+        ConfigError: One is.
+    """
     for flag, value in given.items():
         if value is not None:
             raise ConfigError(f"{flag} is for a task; {script} is a script, whose own arguments follow --")
@@ -348,7 +353,12 @@ def _number_or_text(text: str) -> float | str:
         return text
 
 
-def _slow(text: str, *, num_workers: int) -> Table:
+def slow_table(text: str, *, num_workers: int) -> Table:
+    """An entry of a recipe's ``[[workers.unequal]]``, from a rank and its speed.
+
+    >>> slow_table("3:0.33", num_workers=4)
+    {'rank': 3, 'speed': 0.33}
+    """
     match = re.fullmatch(r"(\d+):(\d*\.?\d+)", text)
     if match is None or float(match[2]) == 0:
         raise ConfigError(f'--slow "{text}": write a rank and its speed, as in 3:0.33')

@@ -236,6 +236,28 @@ class Cluster:
         """
         return replace(self, changes=tuple(replace(one, at_s=max(0.0, one.at_s - at_s)) for one in self.changes))
 
+    def with_bandwidth(self, bytes_per_s: float) -> "Cluster":
+        """The cluster with interfaces of this bandwidth; latencies stay, and uplinks are as oversubscribed as before.
+
+        Links that change while a run goes on change to as much more or less. A single host's own link gets it.
+
+        >>> parse_cluster("2-racks").with_bandwidth(125e6).uplink
+        Link(latency_s=2e-05, bytes_per_s=250000000.0, shared=True)
+        """
+        if self.hosts == 1:
+            return replace(self, local=replace(self.local, bytes_per_s=bytes_per_s))
+        factor = bytes_per_s / self.nic.bytes_per_s
+        uplink = self.uplink
+        if uplink is not None:
+            uplink = replace(uplink, bytes_per_s=uplink.bytes_per_s * factor)
+        changes = tuple(
+            change
+            if change.link == "local" or change.bytes_per_s is None
+            else replace(change, bytes_per_s=change.bytes_per_s * factor)
+            for change in self.changes
+        )
+        return replace(self, nic=replace(self.nic, bytes_per_s=bytes_per_s), uplink=uplink, changes=changes)
+
     def for_workers(self, num_workers: int) -> "Cluster":
         """As many of its hosts as ``num_workers`` fill; a single host is given room for all."""
         if self.hosts == 1:

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
-__all__ = ["HostCosts"]
+__all__ = ["LEAST_SERVED_BYTES", "HostCosts"]
+
+LEAST_SERVED_BYTES = 16_384
+"""By one server: they take about as long on a link of 1 Gbit/s as a message to one server more (docs/log.md, 37)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError
 from plesio.core.logs import set_up_logging, speak_as
 from plesio.core.trace import TraceWriter
+from plesio.cost.host_costs import LEAST_SERVED_BYTES
 from plesio.policies import Interruptible, Policy, parse_policy
 from plesio.runtime.checkpoints.beginning import Checkpoints
 from plesio.runtime.checkpoints.resumed import Resumed
@@ -41,10 +43,6 @@ from plesio.runtime.worlds.without_server import can_do_without_server
 __all__ = ["join"]
 
 _log = logging.getLogger(__name__)
-
-LEAST_SERVED_BYTES = 16_384
-"""By one server: they take about as long on a link of 1 Gbit/s as a message to one server more (docs/log.md, 37)."""
-
 
 _PLAIN = JoinOptions()
 
@@ -123,6 +121,8 @@ def join(
         if chosen.review is None:  # else it has moments at which all stand by itself
             chosen = Interruptible(policy=chosen)
     replica = Replica(model, optimizer, scaler=scaler)
+    if around.on_join is not None:
+        around.on_join(model, optimizer)
     if place is not None:
         _check(chosen, optimizer, place=place, racks=racks)
     set_up_logging()
@@ -148,6 +148,7 @@ class _Around:
     policy: Policy | str
     folder: Path | None
     pacer: Pacer | None
+    on_join: Callable[[torch.nn.Module, torch.optim.Optimizer], None] | None = None
 
     @classmethod
     def of(cls, options: JoinOptions, *, policy: Policy | str, trace: Path | str | None) -> "_Around":
@@ -160,6 +161,7 @@ class _Around:
             policy=policy if found.policy is None else found.policy,
             folder=found.trace if folder is None else folder,
             pacer=found.pacer if options.pacer is None else options.pacer,
+            on_join=found.on_join,
         )
 
 

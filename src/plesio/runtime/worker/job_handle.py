@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from torch import nn
+from torch.optim import Optimizer
+
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError
 from plesio.runtime.transport.connection import ServerConnection
@@ -170,12 +173,14 @@ class Ambient:
         policy: Instead of the one that a session asks for.
         trace: Folder of sessions that name none.
         pacer: Of sessions that bring none.
+        on_join: Told of the model and the optimizer of each session.
     """
 
     job: JobHandle
     policy: str | None = None
     trace: Path | None = None
     pacer: Pacer | None = None
+    on_join: Callable[[nn.Module, Optimizer], None] | None = None
 
 
 _AMBIENT = threading.local()

@@ -247,3 +247,26 @@ def test_what_a_rehearsal_really_computes_shares_the_machines_cores():
     # four gradients of 10 ms take two cores 20 ms: hidden in a step of 30 ms, and longer than one of 15 ms
     assert paced_s(cluster=cluster, costs=costs, step_s=0.03) == pytest.approx(10 * 0.03)
     assert paced_s(cluster=cluster, costs=costs, step_s=0.015) == pytest.approx(10 * 0.02)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "ssp:2", "delayed:1", "local_sgd:4,delay=2"])
+def test_who_watches_may_stop_it_and_all_workers_end(policy: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("plesio.runtime.worlds.virtual.simulation.LOOK_S", 0.0)
+
+    def work(job: VirtualJob) -> None:
+        model = nn.Linear(2, 1)
+        data = TensorDataset(torch.ones(4096, 2))
+        with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.01), policy=policy) as session:
+            for (batch,) in session.shard(DataLoader(data, batch_size=4)):
+                loss = model(batch).square().mean()
+                loss.backward()
+                session.step(loss)
+
+    stopped = simulate(work, num_workers=3, cluster=Cluster.one_host(3), stop=lambda progress: progress.steps >= 30)
+    assert stopped.stopped
+    assert [type(outcome.error) for outcome in stopped.outcomes.values()].count(KeyboardInterrupt) > 0
+    assert 30 <= stopped.runs[0].steps < 900
+    assert stopped.runs[0].status != "finished"
+    assert not simulate(
+        lambda job: None, num_workers=2, cluster=Cluster.one_host(2), stop=lambda progress: False
+    ).stopped

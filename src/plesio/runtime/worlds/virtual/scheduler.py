@@ -171,12 +171,16 @@ class Scheduler:
                 try:
                     self._all_ended.wait()
                 except KeyboardInterrupt:
-                    for turn in list(self._live):
-                        turn.raises = KeyboardInterrupt()
+                    self.interrupt()
         finally:
             outside.restore()
         if self._failure is not None:
             raise self._failure
+
+    def interrupt(self) -> None:
+        """Do what Ctrl-C does."""
+        for turn in list(self._live):
+            turn.raises = KeyboardInterrupt()
 
     def now_s(self, turn: Turn) -> float:
         """The thread's own time."""

@@ -47,6 +47,7 @@ class Simulation(Generic[T]):
         num_events: Events of the kernel.
         num_switches: Turns that went from one thread to another.
         cross_rack_bytes: Bytes that went from rack to rack.
+        stopped: Whether it was stopped before its workers were done.
     """
 
     outcomes: dict[int, Outcome[T]]
@@ -55,6 +56,7 @@ class Simulation(Generic[T]):
     num_events: int
     num_switches: int
     cross_rack_bytes: int
+    stopped: bool = False
 
     def values(self) -> list[T | None]:
         """What the workers returned, by rank; raises what the first of them raised instead, a loss by others last."""
@@ -150,6 +152,7 @@ def simulate(
     faults: Iterable[Fault] = (),
     seed: int = 0,
     on_progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[Progress], bool] | None = None,
 ) -> Simulation[T]:
     """Run ``main`` on virtual workers; `plesio.join` in it finds its job by itself.
 
@@ -163,6 +166,7 @@ def simulate(
         faults: Who is lost or joins, in the order of time; may be without end. Who joins has the next free rank.
         seed: Of the workers' random streams.
         on_progress: Called a few times a second (of real time), by any thread, and once at the end.
+        stop: Asked as often; True interrupts the workers as Ctrl-C does, each at its next turn.
 
     Raises:
         ConfigError: The cluster has no room for so many workers.
@@ -175,8 +179,9 @@ def simulate(
     stage.await_faults(iter(faults))
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums are then added up in the same order on every machine
+    look = _Look(deployment, on_progress, stop)
     try:
-        deployment.scheduler.run(on_turn=None if on_progress is None else _Look(deployment, on_progress))
+        deployment.scheduler.run(on_turn=None if on_progress is None and stop is None else look)
     except StallError as stall:
         raise _first_error(stage.outcomes) or stall from stall
     finally:
@@ -190,21 +195,35 @@ def simulate(
         num_events=deployment.kernel.num_events,
         num_switches=deployment.scheduler.num_switches,
         cross_rack_bytes=deployment.fabric.cross_rack_bytes,
+        stopped=look.stopped,
     )
 
 
 class _Look:
     """Looks at a simulation, at its turns, but not at all of them."""
 
-    def __init__(self, deployment: Deployment, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        on_progress: Callable[[Progress], None] | None,
+        stop: Callable[[Progress], bool] | None,
+    ) -> None:
         self._deployment = deployment
         self._on_progress = on_progress
+        self._stop = stop
         self._next_s = 0.0
+        self.stopped = False
 
     def __call__(self) -> None:
-        if (now_s := time.monotonic()) >= self._next_s:
-            self._next_s = now_s + LOOK_S
-            self._on_progress(_progress(self._deployment))
+        if (now_s := time.monotonic()) < self._next_s:
+            return
+        self._next_s = now_s + LOOK_S
+        progress = _progress(self._deployment)
+        if self._on_progress is not None:
+            self._on_progress(progress)
+        if self._stop is not None and not self.stopped and self._stop(progress):
+            self.stopped = True
+            self._deployment.scheduler.interrupt()
 
 
 def _first_error(outcomes: dict[int, Outcome[T]]) -> BaseException | None:

@@ -1,0 +1,189 @@
+"""The short probe before advice: a task or a script makes some steps here, and what it keeps and takes is noted."""
+
+import contextlib
+import io
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader
+
+from plesio.bench.model_sizes import SavedTensors, largest_block_bytes, optimizer_bytes, trained_shapes
+from plesio.bench.recipe import make_workers
+from plesio.bench.simulate import simulate_script
+from plesio.core.errors import ConfigError, ExchangeError
+from plesio.runtime.parameters.optimizer_spec import optimizer_spec
+from plesio.runtime.worlds.virtual import Progress
+from plesio.tasks.check import check_task
+from plesio.tasks.task import Task
+
+__all__ = ["Probed", "probe_script", "probe_task", "quiet"]
+
+PROBE_S = 1.0
+"""Seconds in which a step's time is measured."""
+FEWEST_STEPS = 5
+SIMULATED_STEP_S = 1e-3
+"""What a worker's step takes this machine besides its gradient, as a first guess."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """What a short probe on this machine has found.
+
+    Attributes:
+        name: Of the task or script.
+        shapes: Of the parameters that are trained.
+        optimizer_bytes: What the optimizer keeps after a step.
+        activation_bytes: Most that a step keeps for its backward pass.
+        block_bytes: Parameters of the model's largest part.
+        has_store: Whether the store's servers can run the optimizer.
+        batch_size: Samples in a worker's step.
+        gradient_s: Seconds of a step here.
+        metric_s: Seconds of an evaluation; 0 is not known.
+        sample_s: Seconds of this machine for a sample of a run.
+    """
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    optimizer_bytes: int
+    activation_bytes: int
+    block_bytes: int
+    has_store: bool
+    batch_size: int
+    gradient_s: float
+    metric_s: float
+    sample_s: float
+
+
+def probe_task(task: Task) -> Probed:
+    """Build a task, make some steps of it here, and count what it keeps.
+
+    Raises:
+        TaskError: It cannot be trained.
+    """
+    check_task(task)
+    model, optimizer = task.build(0)
+    saved = SavedTensors()
+    saved.leave_out(model)
+    steps_s: list[float] = []
+    data = task.train_set()
+    until_s = time.monotonic() + PROBE_S
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        while len(steps_s) < FEWEST_STEPS or time.monotonic() < until_s:
+            for batch in DataLoader(data, batch_size=task.batch_size):
+                begun_s = time.perf_counter()
+                with saved.counting() if not steps_s else contextlib.nullcontext():
+                    task.loss(model, batch).backward()  # type: ignore[no-untyped-call]
+                steps_s.append(time.perf_counter() - begun_s)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                if len(steps_s) >= FEWEST_STEPS and time.monotonic() >= until_s:
+                    break
+        begun_s = time.perf_counter()
+        task.metric(model)
+        metric_s = time.perf_counter() - begun_s
+    finally:
+        torch.set_num_threads(num_threads)
+    gradient_s = statistics.median(steps_s[1:])
+    return Probed(
+        name=task.name,
+        shapes=trained_shapes(model),
+        optimizer_bytes=optimizer_bytes(optimizer),
+        activation_bytes=saved.peak_bytes,
+        block_bytes=largest_block_bytes(model),
+        has_store=_has_store(optimizer),
+        batch_size=task.batch_size,
+        gradient_s=gradient_s,
+        metric_s=metric_s,
+        sample_s=(gradient_s + SIMULATED_STEP_S) / task.batch_size,
+    )
+
+
+def probe_script(script: Path, arguments: Sequence[str], *, count: int) -> Probed:
+    """Run a script's first steps on virtual workers, and count what it keeps.
+
+    Args:
+        script: The Python file.
+        arguments: Its own.
+        count: Workers.
+
+    Raises:
+        ConfigError: It cannot be run, or never calls ``plesio.join``.
+    """
+    models: list[tuple[torch.nn.Module, torch.optim.Optimizer]] = []
+    saved = SavedTensors()
+
+    def on_join(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        models.append((model, optimizer))
+        saved.leave_out(model)
+
+    workers = make_workers(
+        {"count": count, "step_time": {"kind": "constant", "mean": "1 ms"}},
+        folder=Path.cwd(),
+        where="plesio advise",
+    )
+    seen: list[tuple[float, Progress]] = []
+
+    def is_enough() -> bool:
+        return bool(seen) and seen[-1][1].steps >= FEWEST_STEPS * count and seen[-1][0] - seen[0][0] >= PROBE_S
+
+    def stop(progress: Progress) -> bool:
+        if progress.steps:
+            seen.append((time.monotonic(), progress))
+        return is_enough()
+
+    with quiet():
+        begun_s = time.monotonic()
+        runs = simulate_script(
+            script,
+            arguments,
+            workers=workers,
+            policy="bsp",
+            seed=0,
+            trace=None,
+            on_join=on_join,
+            around=saved.counting,
+            stop=stop,
+        )
+        ended_s = time.monotonic()
+    if runs[0].status == "interrupted" and not is_enough():
+        raise KeyboardInterrupt
+    if runs[0].status == "failed":
+        raise ConfigError(f"{script} cannot be run under bsp: {runs[0].error}")
+    model, optimizer = models[0]
+    steps, samples = max(1, runs[0].steps), max(1, runs[0].samples)
+    first_s, first = seen[0] if seen else (begun_s, None)
+    timed = steps - (0 if first is None else first.steps)
+    step_s = (ended_s - first_s) / timed if timed > 0 else (ended_s - begun_s) / steps
+    return Probed(
+        name=script.name,
+        shapes=trained_shapes(model),
+        optimizer_bytes=optimizer_bytes(optimizer),
+        activation_bytes=saved.peak_bytes,
+        block_bytes=largest_block_bytes(model),
+        has_store=_has_store(optimizer),
+        batch_size=max(1, round(samples / steps)),
+        gradient_s=max(1e-4, step_s - SIMULATED_STEP_S),
+        metric_s=0.0,
+        sample_s=step_s * steps / samples,
+    )
+
+
+def _has_store(optimizer: torch.optim.Optimizer) -> bool:
+    try:
+        optimizer_spec(optimizer)
+    except ExchangeError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What a script prints, many times over, is not shown."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield

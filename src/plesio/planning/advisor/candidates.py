@@ -1,0 +1,102 @@
+"""The strategies and settings that are asked about.
+
+`bsp` is what DDP does, and what all others are held against. What else there is depends on the cluster: settings by
+racks where there are racks, a store where optimizers can be run on it.
+"""
+
+import math
+from dataclasses import dataclass
+
+from plesio.policies import ASP, SSP, Hierarchical, LocalSGD, parse_policy
+
+__all__ = ["ADAPTIVE", "BASELINE", "SHARDED", "Candidate", "candidates"]
+
+BASELINE, ADAPTIVE, SHARDED = "bsp", "adaptive", "fsdp"
+
+_ALWAYS = (
+    BASELINE,
+    ADAPTIVE,
+    "delayed:1",
+    "bsp,compress=bf16",
+    "bsp,compress=qsgd:8",
+    "bsp,compress=powersgd:4",
+    "local_sgd:2",
+    "local_sgd:4",
+    "local_sgd:8",
+    "local_sgd:16",
+    "local_sgd:4,delay=2",
+    "local_sgd:8,delay=4",
+    "local_sgd:16,delay=8",
+    "local_sgd:4,compress=qsgd:8",
+    "local_sgd:8,compress=qsgd:8",
+    "delayed:1,compress=bf16",
+    "local_sgd:4,inner_rate=0.25,momentum=0.5",
+    "local_sgd:8,inner_rate=0.25,momentum=0.5",
+    "local_sgd:8,delay=4,inner_rate=0.25,momentum=0.5",
+)
+_STORE = ("ssp:3", "ssp:15", "ssp:7,period=4", "asp")
+_RACKS = (
+    "hier:bsp/local_sgd:4",
+    "hier:bsp/local_sgd:8",
+    "hier:bsp/local_sgd:8,delay=4",
+    "hier:bsp/local_sgd:16,delay=8",
+    "hier:bsp/ssp:4",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A strategy with its settings.
+
+    Attributes:
+        spec: The policy's text.
+        family: Settings of one family cost more progress the more slack they give.
+        slack: Steps that a worker's part of the parameters may be behind.
+        runs: Whether it can be run in the virtual world; if not, it is priced alone.
+    """
+
+    spec: str
+    family: str
+    slack: float
+    runs: bool = True
+
+
+def candidates(*, has_racks: bool, has_store: bool) -> tuple[Candidate, ...]:
+    """All of them, `bsp` first.
+
+    >>> [one.spec for one in candidates(has_racks=False, has_store=False)][:3]
+    ['bsp', 'adaptive', 'delayed:1']
+
+    Args:
+        has_racks: Whether workers are in several racks, and several in a rack.
+        has_store: Whether the store's servers can run the optimizer.
+    """
+    specs = [*_ALWAYS, *(_STORE if has_store else ()), *(_RACKS if has_racks else ())]
+    if not has_store:
+        specs = [spec for spec in specs if "/ssp" not in spec]
+    return (*map(_candidate, specs), Candidate(spec=SHARDED, family="sharded", slack=0.0, runs=False))
+
+
+def _candidate(spec: str) -> Candidate:
+    policy = parse_policy(spec)
+    family, slack = "strict", float(policy.period - 1 + policy.delay)
+    match policy:
+        case Hierarchical():
+            outer = policy.outer
+            is_store = isinstance(outer, SSP | ASP)
+            family = "racks on the store" if is_store else "racks"
+            slack = outer.bound if is_store else float(outer.period - 1 + outer.delay)
+        case ASP():
+            family, slack = "store", math.inf
+        case SSP():
+            family, slack = "store", float(policy.bound)
+        case LocalSGD():
+            kind = "compressed " if "compress" in spec else "two-rate " if policy.momentum else ""
+            family = f"{kind}averaging"
+        case _ if spec == ADAPTIVE:
+            family = "adaptive"
+        case _ if policy.delay:
+            family = "delayed"
+        case _ if "compress" in spec:
+            family = "compressed"
+    return Candidate(spec=spec, family=family, slack=slack)

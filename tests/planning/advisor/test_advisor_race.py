@@ -1,0 +1,171 @@
+from dataclasses import replace
+
+import pytest
+
+from plesio.core.errors import ConfigError
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
+from plesio.planning.advisor import Advice, FailureModel, Situation, advise, sentences_of
+from plesio.planning.advisor.candidates import candidates
+from plesio.planning.advisor.price import price
+from support.advisor import Clock, KnownWorld, question, situation
+
+SLOW = Cluster(name="slow", hosts=4, workers_per_host=1, cores_per_host=1, nic=Link(latency_s=5e-5, bytes_per_s=12.5e6))
+FAST = Cluster(name="fast", hosts=4, workers_per_host=1, cores_per_host=1, nic=Link(latency_s=5e-6, bytes_per_s=12.5e9))
+
+
+def ask(world: KnownWorld, **others: object) -> Advice:
+    return advise(question(world.at, **others), world, now_s=world.clock)  # type: ignore[arg-type]
+
+
+COSTS = {
+    "averaging": 0.02,
+    "compressed averaging": 0.03,
+    "two-rate averaging": 0.03,
+    "delayed": 0.05,
+    "store": 0.05,
+    "racks": 0.02,
+    "racks on the store": 0.05,
+}
+"""Samples more per step of slack; of a compression alone they are those more."""
+
+
+def learns(**costs: float) -> dict[str, float]:
+    """Samples that each candidate needs, over bsp's, if these are the costs of some families, with _ for a blank."""
+    known = COSTS | {"compressed": 0.05, "adaptive": 0.5} | {key.replace("_", " "): one for key, one in costs.items()}
+    needs = {}
+    for one in candidates(has_racks=False, has_store=True):
+        slack = 1.0 if one.family in ("compressed", "adaptive") else min(one.slack, 32.0)
+        needs[one.spec] = 1 + known.get(one.family, 0.0) * slack
+    return needs
+
+
+def best_of(world: KnownWorld) -> float:
+    """The least seconds per sample of bsp's that there are."""
+    specs = [one.spec for one in candidates(has_racks=False, has_store=True) if one.runs]
+    return min(price(spec, world.at).step_s * world.needs.get(spec, 1.0) for spec in specs)
+
+
+def test_where_nothing_is_exchanged_for_long_the_answer_is_ddp_after_few_runs():
+    world = KnownWorld(situation(FAST), Clock())
+    advice = ask(world)
+    assert advice.chosen.spec == "bsp"
+    assert {policy for policy, _ in world.done} <= {"bsp", "adaptive"}
+    assert sentences_of(advice)[0].startswith("Stay with bsp (DDP): accuracy 0.9 in")
+
+
+@pytest.mark.parametrize("costs", [{}, {"averaging": 0.2}, {"delayed": 0.0, "averaging": 0.3}, {"compressed": 1.0}])
+@pytest.mark.parametrize("cluster", [SLOW, "4x1gbe"])
+def test_the_choice_is_near_the_best_of_all(cluster: Cluster | str, costs: dict[str, float]):
+    world = KnownWorld(situation(cluster), Clock(), needs=learns(**costs), seed_spread=0.1)
+    advice = ask(world)
+    chosen = advice.chosen
+    assert price(chosen.spec, world.at).step_s * world.needs[chosen.spec] <= 1.05 * best_of(world)
+    assert sentences_of(advice)[0].startswith(f"Use {chosen.spec}: accuracy 0.9 in")
+    assert chosen.num_seeds > 1
+    assert chosen.low_s <= chosen.time_s <= chosen.high_s
+    assert world.clock.now <= 60.0 * 1.1
+
+
+def test_bsp_is_named_where_all_others_need_more_samples_than_they_save():
+    needs = {spec: 1.0 if spec == "bsp" else 20.0 for spec in learns()}
+    advice = ask(KnownWorld(situation("4x1gbe"), Clock(), needs=needs))
+    assert advice.chosen.spec == "bsp"
+    assert any(row.how == "too late" for row in advice.rows)
+
+
+def test_a_gain_below_two_percent_is_none():
+    at = situation(FAST)
+    gain = price("adaptive", at).step_s / price("bsp", at).step_s
+    advice = ask(KnownWorld(at, Clock(), needs={"adaptive": 0.985 / gain}))
+    assert advice.chosen.spec == "bsp"
+    assert "you would win 1.5 % with adaptive" in sentences_of(advice)[0]
+
+
+def test_what_is_worse_in_the_end_is_left_out():
+    quick = "bsp,compress=powersgd:4"
+    needs = learns() | {quick: 0.9}
+    world = KnownWorld(situation("4x1gbe"), Clock(), needs=needs, best={quick: 0.98})
+    advice = ask(world, target=0.8)
+    assert advice.chosen.spec != quick
+    assert any(f"{quick} is left out, for its accuracy" in sentence for sentence in sentences_of(advice))
+    tolerant = KnownWorld(situation("4x1gbe"), Clock(), needs=needs, best={quick: 0.98})
+    assert ask(tolerant, target=0.8, tolerance=5.0).chosen.spec == quick
+
+
+def test_without_a_target_all_are_timed_to_a_level_of_bsp():
+    advice = ask(KnownWorld(situation(SLOW), Clock()), target=None)
+    assert advice.raced.goal.target is None
+    assert "to which bsp comes after 85 % of a run" in sentences_of(advice)[-1]
+
+
+def test_a_target_beyond_the_budget_is_said_to_be_beyond_it():
+    world = KnownWorld(situation(SLOW), Clock(), sample_s=5e-3)
+    advice = ask(world, target=0.999)
+    assert not advice.raced.goal.complete
+    assert "The target of 0.999 is beyond what was run." in sentences_of(advice)[-1]
+    assert world.clock.now < 90.0
+
+
+def test_a_target_that_nobody_comes_to_is_one_line():
+    with pytest.raises(ConfigError, match=r"no strategy comes to the target .* best comes to") as raised:
+        ask(KnownWorld(situation(FAST), Clock()), target=1.5)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_tasks_own_target_that_nobody_comes_to_is_no_error():
+    assert ask(KnownWorld(situation(FAST), Clock()), target=1.5, must_reach=False).raced.goal.target is None
+
+
+def test_a_policy_that_cannot_be_run_is_told_and_passed_over():
+    world = KnownWorld(situation(SLOW), Clock(), problems={"adaptive": "TaskError: no"})
+    row = next(row for row in ask(world).rows if row.spec == "adaptive")
+    assert (row.how, row.problem) == ("failed", "TaskError: no")
+
+
+def test_bsp_that_cannot_be_run_is_an_error():
+    with pytest.raises(ConfigError, match="bsp cannot be run: TaskError: no"):
+        ask(KnownWorld(situation(SLOW), Clock(), problems={"bsp": "TaskError: no"}))
+
+
+def with_memory(at: Situation, num_bytes: int) -> Situation:
+    return replace(at, cluster=replace(at.cluster, memory_bytes=num_bytes))
+
+
+def test_where_ddp_does_not_fit_fsdp_does():
+    at = with_memory(situation(SLOW), 4_000_000)  # 2 MB each of parameters, gradients and optimizer state
+    advice = ask(KnownWorld(at, Clock()))
+    assert advice.chosen.spec == "fsdp"
+    assert sentences_of(advice)[0] == (
+        "bsp (DDP) does not fit: it needs 6.1 MB a worker, which has 4 MB; fsdp does, with 2.6 MB."
+    )
+
+
+def test_where_nothing_fits_is_one_line():
+    with pytest.raises(ConfigError, match="nothing fits: a worker has 100 kB, and fsdp, which needs least"):
+        ask(KnownWorld(with_memory(situation(SLOW), 100_000), Clock()))
+
+
+def test_failures_and_a_price_are_counted():
+    at = situation(SLOW)
+    failures = FailureModel(mtbf_s=600.0, num_workers=4, state_bytes=4e6)
+    advice = ask(KnownWorld(at, Clock()), failures=failures, price_per_hour=3600.0)
+    chosen = advice.chosen
+    assert chosen.slowdown > 1
+    assert chosen.cost == pytest.approx(chosen.time_s * 4)
+    assert any("With a failure of some worker every 2 min 30 s" in sentence for sentence in sentences_of(advice))
+    assert advice.to_json()["ranking"][0]["cost"] is not None
+
+
+def test_a_wider_network_flips_the_ranking_to_bsp():
+    advice = ask(KnownWorld(situation("4x1gbe"), Clock(), needs=learns()))
+    flip = next(flip for flip in advice.flips if flip.axis == "bandwidth")
+    assert flip.winners[-1] == "bsp"
+    assert flip.turns
+    assert {line.spec for line in flip.lines} >= {"bsp", advice.chosen.spec}
+    assert any(sentence.startswith("By the bandwidth of the links: ") for sentence in sentences_of(advice))
+
+
+def test_slow_workers_are_told_with_shares():
+    sentences = sentences_of(ask(KnownWorld(situation(FAST, slow=3.0), Clock())))
+    assert any("in proportion would be 30.0, 30.0, 30.0, 10.0 %" in sentence for sentence in sentences)
