@@ -1,233 +1,45 @@
-"""Mixed and half precision under every policy: held against single-process PyTorch, and in both worlds.
-
-`train` is this file's one program; it runs on virtual workers, and by `LocalJob` on processes, which load this file.
-"""
+"""A scaled loss under every policy: held against single-process PyTorch, and in both worlds."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.amp import GradScaler
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import plesio
-from plesio.cli.main import invoke
 from plesio.core.errors import ConfigError, TaskError
 from plesio.core.trace import read_trace
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
-from plesio.cost.step_time import LogNormal
-from plesio.protocol.figures import RunInfo
-from plesio.runtime.parameters.layout import Layout
-from plesio.runtime.server.shard import Shard
-from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.pacing import Pacer
-from plesio.runtime.worlds.virtual import Simulation, simulate
+from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.testing import LocalJob
+from runtime.half_precision_programs import (
+    ALL,
+    BATCH_SIZE,
+    TOLERANCE,
+    TOO_LARGE,
+    Noisy,
+    Worker,
+    build,
+    flat_of,
+    loss_of,
+    loss_with,
+    on_processes,
+    plain_loop,
+    run,
+    simulated,
+    steps_of,
+    train,
+)
 from support.workers import cluster_of_racks, workers_of
 
 pytestmark = pytest.mark.timeout(120)
-
-NUM_SAMPLES, BATCH_SIZE, NUM_WORKERS, EPOCHS = 120, 4, 3, 2
-STEP_TIME = LogNormal(mean_s=0.02, cv=0.3)
-TOO_LARGE = 2.0**20
-"""A scale under which the first gradients overflow in float16."""
-TOLERANCE: dict[str, Any] = {"rel": 1e-4, "abs": 1e-5}
-"""Gradients in float16 are the same; float32 sums of them are made in another order. 20 steps."""
-
-
-class Noisy(Dataset[tuple[int, Tensor, Tensor]]):
-    """Targets that a small network can learn."""
-
-    def __init__(self) -> None:
-        generator = torch.Generator().manual_seed(1)
-        self.x = torch.randn(NUM_SAMPLES, 6, generator=generator)
-        self.y = self.x[:, :1] * 2 - self.x[:, 1:2] + 0.1 * torch.randn(NUM_SAMPLES, 1, generator=generator)
-
-    def __len__(self) -> int:
-        return NUM_SAMPLES
-
-    def __getitem__(self, index: int) -> tuple[int, Tensor, Tensor]:
-        return index, self.x[index], self.y[index]
-
-
-def build(dtype: str = "float32", *, optimizer: str = "momentum") -> tuple[nn.Module, torch.optim.Optimizer]:
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).to(getattr(torch, dtype))
-    made: dict[str, Any] = {
-        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.05),
-        "momentum": lambda: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5),
-        "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=0.02),
-    }
-    return model, made[optimizer]()
-
-
-def loss_of(model: nn.Module, x: Tensor, y: Tensor, *, autocast: str | None) -> Tensor:
-    dtype = next(model.parameters()).dtype
-    with nullcontext() if autocast is None else torch.autocast("cpu", dtype=getattr(torch, autocast)):
-        return (model(x.to(dtype)).float() - y).square().mean()
-
-
-def flat_of(model: nn.Module) -> list[float]:
-    return torch.cat([parameter.detach().float().reshape(-1) for parameter in model.parameters()]).tolist()
-
-
-def loss_with(parameters: list[float]) -> float:
-    """Of all samples."""
-    model, data = build()[0], Noisy()
-    nn.utils.vector_to_parameters(torch.tensor(parameters), model.parameters())
-    return float(loss_of(model, data.x, data.y, autocast=None).detach())
-
-
-@dataclass(kw_only=True)
-class Worker:
-    """What one worker saw, step by step, and ended with."""
-
-    batches: list[list[int]] = field(default_factory=list)
-    scales: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    final: list[float] = field(default_factory=list)
-    scaler: dict[str, Any] = field(default_factory=dict)
-    sha256: str | None = None
-    dtypes: list[str] = field(default_factory=list)
-    refused: dict[str, dict[str, int]] = field(default_factory=dict)
-    fallbacks: list[str] = field(default_factory=list)
-
-
-def train(
-    policy: str,
-    *,
-    scale: float | None = None,
-    growth_interval: int = 2000,
-    growth_factor: float = 2.0,
-    epochs: int = EPOCHS,
-    autocast: str | None = None,
-    dtype: str = "float32",
-    optimizer: str = "momentum",
-    clip: float | None = None,
-    clip_value: float | None = None,
-    overflows: Sequence[tuple[int, int]] = (),
-    pacer: Pacer | None = None,
-    job: Any = None,
-    trace: str | None = None,
-) -> Worker:
-    """An ordinary mixed-precision loop; ``overflows`` are (worker, step) whose gradient does."""
-    model, stepped = build(dtype, optimizer=optimizer)
-    scaler = GradScaler(
-        "cpu",
-        init_scale=scale or 1.0,
-        growth_factor=growth_factor,
-        growth_interval=growth_interval,
-        enabled=scale is not None,
-    )
-    saw = Worker()
-    options = plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7))
-    with plesio.join(model, stepped, policy=policy, scaler=scaler, options=options, trace=trace) as session:
-        loader = DataLoader(Noisy(), batch_size=BATCH_SIZE)
-        for number, (index, x, y) in enumerate(session.shard(loader, samples=epochs * NUM_SAMPLES), start=1):
-            saw.batches.append(index.tolist())
-            loss = loss_of(model, x, y, autocast=autocast)
-            scaled = scaler.scale(loss)
-            saw.scales.append(scaler.get_scale())
-            (scaled * math.inf if (session.rank, number) in overflows else scaled).backward()
-            if clip is not None:
-                scaler.unscale_(stepped)
-                nn.utils.clip_grad_norm_(model.parameters(), clip)
-            if clip_value is not None:
-                scaler.unscale_(stepped)
-                nn.utils.clip_grad_value_(model.parameters(), clip_value)
-            session.step(loss)
-            saw.losses.append(loss.item())
-    report = session.report()
-    saw.final, saw.scaler, saw.sha256 = flat_of(model), scaler.state_dict(), report.parameters_sha256
-    saw.dtypes = sorted({str(parameter.dtype) for parameter in model.parameters()})
-    saw.refused, saw.fallbacks = report.refused_updates, list(report.fallbacks)
-    return saw
-
-
-def run(
-    policy: str,
-    *,
-    cluster: Cluster | None = None,
-    num_workers: int = NUM_WORKERS,
-    faults: Sequence[Fault] = (),
-    **options: Any,
-) -> Simulation:
-    def work(job: VirtualJob) -> Worker:
-        pacer = Pacer(step_time=STEP_TIME, seed=0, worker=job.place.rank, clock=job.clock)
-        return train(policy, pacer=pacer, **options)
-
-    return simulate(
-        work, num_workers=num_workers, cluster=cluster or Cluster.one_host(num_workers), faults=list(faults)
-    )
-
-
-def train_on_processes(*, cases: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """`train` under each policy, for `LocalJob`, whose workers pickle what they return."""
-    torch.set_num_threads(1)
-    place = Place.from_environment()
-    assert place is not None
-    with plesio.Job(place) as job:
-        return [asdict(train(policy, job=job, **options)) for policy, options in cases]
-
-
-def on_processes(cases: list[tuple[str, dict[str, Any]]]) -> list[list[Worker]]:
-    """What two processes come to in each case."""
-    with LocalJob(2) as job:
-        endings = job.run(Path(__file__), "train_on_processes", timeout_s=110, cases=cases)
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    return [[Worker(**endings[rank].value[number]) for rank in range(2)] for number in range(len(cases))]
-
-
-def steps_of(workers: Sequence[Worker]) -> Iterator[list[list[int]]]:
-    """Of each step, every worker's batch."""
-    yield from (list(batches) for batches in zip(*(worker.batches for worker in workers), strict=True))
-
-
-def plain_loop(
-    steps: Iterator[list[list[int]]],
-    *,
-    scale: float,
-    growth_interval: int = 2000,
-    clip: float | None = None,
-    overflows: Sequence[tuple[int, int]] = (),
-    whole: bool = False,
-) -> tuple[list[float], list[float], dict[str, Any]]:
-    """Mixed precision in one process: parameters, scales by step, the scaler's state.
-
-    The gradient of a step is the mean of those of the workers' batches, or with ``whole`` that of all of them as one.
-    """
-    model, optimizer = build()
-    scaler = GradScaler("cpu", init_scale=scale, growth_interval=growth_interval)
-    data, scales = Noisy(), []
-    for number, batches in enumerate(steps, start=1):
-        parts = [list(chain(*batches))] if whole else batches
-        optimizer.zero_grad()
-        for rank, batch in enumerate(parts):
-            scaled = scaler.scale(loss_of(model, data.x[batch], data.y[batch], autocast="float16"))
-            (scaled * math.inf if (rank, number) in overflows else scaled).backward()
-        scales.append(scaler.get_scale())
-        for parameter in model.parameters():
-            assert parameter.grad is not None
-            parameter.grad /= len(parts)
-        scaler.unscale_(optimizer)
-        if clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
-        scaler.step(optimizer)
-        scaler.update()
-    return flat_of(model), scales, scaler.state_dict()
-
 
 COMMON = ["bsp", "bsp,compress=fp16", "bsp,compress=topk:1", "hier:bsp/local_sgd:1"]
 
@@ -261,33 +73,6 @@ def skipped(worker: Worker) -> int:
     """Steps after which the scale was smaller."""
     scales = [*worker.scales, worker.scaler["scale"]]
     return sum(after < before for before, after in pairwise(scales))
-
-
-ALL = [
-    ("bsp", 3),
-    ("bsp,compress=qsgd:8+feedback", 3),
-    ("bsp,compress=powersgd:2", 3),
-    ("bsp,exchange=store", 3),
-    ("delayed:1", 3),
-    ("delayed:2,compress=topk:0.3", 3),
-    ("local_sgd:3", 3),
-    ("local_sgd:3,delay=1,compress=qsgd:8", 3),
-    ("local_sgd:4,inner_rate=0.5,momentum=0.5", 3),
-    ("ssp:2", 3),
-    ("ssp:2,period=3", 3),
-    ("asp", 3),
-    ("asp,update=delta", 3),
-    ("hier:bsp/local_sgd:3", 4),
-    ("hier:bsp/ssp:2", 4),
-    ("switch:bsp/asp@4/local_sgd:2@9/bsp@14", 3),
-    ("switch:local_sgd:2/bsp@6", 3),
-    ("adaptive", 3),
-]
-
-
-def simulated(policy: str, num_workers: int, **options: Any) -> Simulation:
-    cluster = cluster_of_racks((2, 2)) if num_workers == 4 else cluster_of_racks((num_workers,))
-    return run(policy, cluster=cluster, num_workers=num_workers, **options)
 
 
 @pytest.mark.parametrize(("policy", "num_workers"), ALL)
@@ -510,47 +295,6 @@ def test_all_go_on_from_a_loss_with_the_smallest_scale():
     assert [worker.scaler["scale"] for worker in workers] == [512.0, 512.0]
 
 
-HALF = ["bfloat16", "float16"]
-
-
-@pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize(("policy", "num_workers"), ALL)
-def test_models_of_16_bits_are_trained(policy: str, num_workers: int, dtype: str):
-    workers = workers_of(simulated(policy, num_workers, dtype=dtype))
-    assert loss_with(workers[0].final) < 0.5 * loss_with(flat_of(build()[0]))
-    for worker in workers:
-        assert worker.dtypes == [f"torch.{dtype}"]
-        assert worker.refused == {}
-    assert workers[0].sha256 is not None
-
-
-@pytest.mark.parametrize(("policy", "num_workers"), ALL)
-def test_autocast_to_bfloat16_needs_no_scaler(policy: str, num_workers: int):
-    workers = workers_of(simulated(policy, num_workers, autocast="bfloat16"))
-    assert loss_with(workers[0].final) < 0.5 * loss_with(flat_of(build()[0]))
-    assert workers[0].refused == {}
-
-
-def test_an_export_of_16_bits_loads_in_plain_torch(tmp_path: Path):
-    model, optimizer = build("bfloat16", optimizer="adamw")
-    with plesio.join(model, optimizer, checkpoint=tmp_path / "run", every="3 steps") as session:
-        for _ in range(4):
-            loss_of(model, torch.ones(2, 6), torch.ones(2, 1), autocast=None).backward()
-            session.step()
-    assert invoke(["checkpoint", "export", str(tmp_path / "run"), "--out", str(tmp_path / "model.pt")]) == 0
-    loaded = torch.load(tmp_path / "model.pt", weights_only=True)
-    other, _ = build("bfloat16")
-    other.load_state_dict(loaded["model"])
-    assert {tensor.dtype for tensor in loaded["model"].values()} == {torch.bfloat16}
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("policy", ["asp", "ssp:2,period=2", "bsp,exchange=store", "switch:bsp/asp@4/bsp@12"])
-def test_servers_step_models_of_16_bits(policy: str, optimizer: str):
-    workers = workers_of(run(policy, dtype="bfloat16", optimizer=optimizer))
-    assert loss_with(workers[0].final) < 0.7 * loss_with(flat_of(build()[0]))
-
-
 REAL: list[tuple[str, dict[str, Any]]] = [
     ("bsp", {"scale": TOO_LARGE, "growth_interval": 5, "autocast": "float16", "overflows": [(1, 12)]}),
     ("bsp,compress=topk:1", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 12)]}),
@@ -569,11 +313,6 @@ ON_THEIR_OWN: list[tuple[str, dict[str, Any]]] = [
         "adaptive,gradient=off,system.largest_period=1,system.store=off",
         {"scale": 1.0, "growth_interval": 70, "growth_factor": 2.0**14, "overflows": [(1, 9)], "epochs": 14},
     ),
-]
-WIDTHS: list[tuple[str, dict[str, Any]]] = [
-    (policy, {"dtype": dtype})
-    for policy in ("bsp", "bsp,compress=powersgd:2", "delayed:1", "local_sgd:3", "ssp:2", "adaptive")
-    for dtype in HALF
 ]
 
 
@@ -603,24 +342,3 @@ def test_processes_go_on_after_overflows():
         assert loss_with(found[0].final) < 0.5 * loss_with(flat_of(build()[0])), policy
         assert set(found[0].refused["1"]) == {"overflow"}
         assert not any("not finite" in line or "scaled down" in line for line in found[0].fallbacks)
-
-
-@pytest.mark.slow
-def test_processes_train_models_of_16_bits():
-    for (policy, options), found in zip(WIDTHS, on_processes(WIDTHS), strict=True):
-        assert loss_with(found[0].final) < 0.5 * loss_with(flat_of(build()[0])), policy
-        assert found[0].refused == {}
-        assert found[0].dtypes == [f"torch.{options['dtype']}"]
-
-
-def test_servers_add_up_what_16_bits_cannot():
-    """Each update is a quarter of what bfloat16 resolves at 1."""
-    model = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
-    layout = Layout.of(Replica(model, torch.optim.SGD(model.parameters())).tensors(), num_servers=1)
-    [slices] = layout.servers
-    shard = Shard(slices, block=torch.ones(1, dtype=torch.bfloat16).view(torch.uint8), update="delta", optimizer=None)
-    share = torch.tensor([2.0**-9], dtype=torch.bfloat16)
-    for clock in range(1, 65):
-        shard.push(0, clock=clock, payload=share.view(torch.uint8), present=None, groups=None)
-        shard.apply([(0, clock)], weight=1.0, version=clock, num_live=1)
-    assert shard.pull(None).payload.view(torch.bfloat16).item() == 1.125

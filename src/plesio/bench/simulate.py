@@ -62,13 +62,7 @@ def simulate_script(
     Raises:
         ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join``.
     """
-    if not script.is_file():
-        raise ConfigError(f"there is no script {script}")
-    try:
-        code = compile(script.read_bytes(), str(script), "exec")
-    except SyntaxError as error:
-        raise ConfigError(f"{script}, line {error.lineno}: {error.msg}") from None
-
+    code = _compiled(script)
     batch_size = 1 if calibration is None else calibration.batch_size
     cluster, costs = machine_of(workers, calibration, batch_size=batch_size)
 
@@ -104,6 +98,15 @@ def simulate_script(
     if not simulation.runs:
         raise ConfigError(f"{script} never called plesio.join, so there is nothing to simulate")
     return list(simulation.runs)
+
+
+def _compiled(script: Path) -> types.CodeType:
+    if not script.is_file():
+        raise ConfigError(f"there is no script {script}")
+    try:
+        return compile(script.read_bytes(), str(script), "exec")
+    except SyntaxError as error:
+        raise ConfigError(f"{script}, line {error.lineno}: {error.msg}") from None
 
 
 def _interrupted(run: RunResult) -> RunResult:

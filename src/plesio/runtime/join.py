@@ -74,14 +74,12 @@ def join(
             policy, and schedulers go on working.
         policy: A policy such as ``plesio.SSP(bound=4)``, or its text, ``"ssp:4"``; found while training by default.
         trace: Folder for traces and ``results.json``; None for none.
-        total_samples: Samples of the whole training, over all workers and epochs, if that is known; tells the adaptive
-            policy how far it is.
+        total_samples: Samples of the whole training, over workers and epochs, if known; tells ``adaptive`` how far it is.
         on_transition: Called on every worker, with the optimizer, when a policy that changes has changed.
         racks: Which workers are near to each other, for policies that go by racks (``hier:``, ``adaptive``): ``"auto"``
             measures between four hosts or more, some seconds at the start; ``"host"`` takes every host for a rack; or
             the number of each rank's rack, ``(0, 0, 1, 1)``. In the virtual world the cluster has them.
-        scaler: What the program scales its losses by; the session unscales, leaves steps out that have overflowed, and
-            updates it, so leave out ``scaler.step`` and ``scaler.update``. None for no scale.
+        scaler: What the program scales its losses by; the session steps and updates it. None for no scale.
         checkpoint: Folder for checkpoints, which every host sees; None for none (``PLESIO_CHECKPOINT`` names one).
         every: Between two of them: ``"10 min"``, ``"500 steps"``, or seconds.
         keep: How many are kept, the latest.
@@ -93,8 +91,7 @@ def join(
 
     Raises:
         PolicySpecError: The policy's text cannot be read.
-        TaskError: The model has no trainable parameters, or the optimizer none of the model's; or there is a scaler,
-            and parameters are float16.
+        TaskError: There is nothing to train, the optimizer has other parameters, or a scaler is given for float16 ones.
         ExchangeError: The store's servers cannot run this optimizer.
         ConfigError: This worker joins late, and racks share the store; workers disagree on racks; or the checkpoint is
             of another run.
@@ -111,23 +108,15 @@ def join(
     1
     """
     around = _Around.of(options, policy=policy, trace=trace)
-    chosen = parse_policy(around.policy) if isinstance(around.policy, str) else around.policy
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
     place = around.job.place if around.job is not None else Place.from_environment()
-    if place is not None and chosen.shards:
-        _check_sharded(chosen, late=place.late, saves=setting is not None)
-    if setting is not None:
-        setting.prepare()
-        if chosen.review is None:  # else it has moments at which all stand by itself
-            chosen = Interruptible(policy=chosen)
+    chosen = _policy_of(around, setting, place=place)
     replica = Replica(model, optimizer, scaler=scaler)
     if around.on_join is not None:
         around.on_join(model, optimizer)
     if place is not None:
         _check(chosen, optimizer, place=place, racks=racks)
-    set_up_logging()
-    speak_as(f"worker {0 if place is None else place.rank}")
-    _log.info("joins under %s", chosen.title)
+    _introduce(place, chosen)
     run = _Run(replica, policy=chosen, folder=around.folder, pacer=around.pacer, options=options, setting=setting)
     if place is None:
         return run.alone()
@@ -138,6 +127,24 @@ def join(
         total_samples=total_samples,
         on_transition=on_transition,
     )
+
+
+def _introduce(place: Place | None, policy: Policy) -> None:
+    """What this process says from here on names its worker."""
+    set_up_logging()
+    speak_as(f"worker {0 if place is None else place.rank}")
+    _log.info("joins under %s", policy.title)
+
+
+def _policy_of(around: "_Around", setting: CheckpointSetting | None, *, place: Place | None) -> Policy:
+    """The policy, with moments at which all stand where checkpoints need them."""
+    chosen = parse_policy(around.policy) if isinstance(around.policy, str) else around.policy
+    if place is not None and chosen.shards:
+        _check_sharded(chosen, late=place.late, saves=setting is not None)
+    if setting is None:
+        return chosen
+    setting.prepare()
+    return chosen if chosen.review is not None else Interruptible(policy=chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
