@@ -28,7 +28,7 @@ from support.workers import workers_of
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("policy", "num_workers"), ALL)
 def test_models_of_16_bits_are_trained(policy: str, num_workers: int, dtype: str):
     workers = workers_of(simulated(policy, num_workers, dtype=dtype))

@@ -74,7 +74,7 @@ def join(
             policy, and schedulers go on working.
         policy: A policy such as ``plesio.SSP(bound=4)``, or its text, ``"ssp:4"``; found while training by default.
         trace: Folder for traces and ``results.json``; None for none.
-        total_samples: Samples of the whole training, over workers and epochs, if known; tells ``adaptive`` how far it is.
+        total_samples: Samples of the whole training, over workers and epochs, if known; ``adaptive`` goes by it.
         on_transition: Called on every worker, with the optimizer, when a policy that changes has changed.
         racks: Which workers are near to each other, for policies that go by racks (``hier:``, ``adaptive``): ``"auto"``
             measures between four hosts or more, some seconds at the start; ``"host"`` takes every host for a rack; or
@@ -91,7 +91,7 @@ def join(
 
     Raises:
         PolicySpecError: The policy's text cannot be read.
-        TaskError: There is nothing to train, the optimizer has other parameters, or a scaler is given for float16 ones.
+        TaskError: Nothing is to be trained, the optimizer has other parameters, or a scaler is for float16 ones.
         ExchangeError: The store's servers cannot run this optimizer.
         ConfigError: This worker joins late, and racks share the store; workers disagree on racks; or the checkpoint is
             of another run.
