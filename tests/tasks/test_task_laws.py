@@ -17,6 +17,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "digits": {},
     "quadratic": {"dimension": 8, "num_samples": 64},
     "stdlib_lm": {"context": 32, "corpus_bytes": 200_000, "width": 32, "depth": 1, "num_heads": 2},
+    "vision": {"model": "mlp"},
 }
 
 

@@ -1,11 +1,11 @@
 """What a comparison tells while it runs: the interface between `plesio.bench.compare` and whoever shows it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from plesio.core.results import RunResult
 
-__all__ = ["ProgressSink", "RunLabel", "Snapshot"]
+__all__ = ["PartOfAll", "ProgressSink", "RunLabel", "Snapshot"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +69,47 @@ class ProgressSink(Protocol):
     def run_failed(self, result: RunResult) -> None:
         """The started run ended early; ``result.status`` and ``result.error`` say how and why."""
         ...
+
+
+class PartOfAll:
+    """Tells of one comparison's runs as a part of all runs.
+
+    Args:
+        progress: Hears of them.
+        where: What is said behind a policy's name: ``at 1 Gbit/s``.
+        before: Runs of the comparisons before it.
+        total: Runs of all.
+    """
+
+    def __init__(self, progress: ProgressSink, *, where: str, before: int, total: int) -> None:
+        self._progress = progress
+        self._where = where
+        self._before = before
+        self._total = total
+
+    def run_kept(self, label: RunLabel) -> None:
+        """Tell it on."""
+        self._progress.run_kept(self._label(label))
+
+    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
+        """Tell it on."""
+        self._progress.run_started(self._label(label), num_samples=num_samples)
+
+    def run_advanced(self, snapshot: Snapshot) -> None:
+        """Tell it on."""
+        self._progress.run_advanced(snapshot)
+
+    def run_finished(self, result: RunResult) -> None:
+        """Tell it on."""
+        self._progress.run_finished(replace(result, policy=self._name(result.policy)))
+
+    def run_failed(self, result: RunResult) -> None:
+        """Tell it on."""
+        self._progress.run_failed(replace(result, policy=self._name(result.policy)))
+
+    def _label(self, label: RunLabel) -> RunLabel:
+        number = self._before + label.number
+        return replace(label, policy=self._name(label.policy), number=number, num_runs=self._total)
+
+    def _name(self, policy: str) -> str:
+        return f"{policy} {self._where}"

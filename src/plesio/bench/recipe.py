@@ -29,6 +29,7 @@ __all__ = [
     "make_recipe",
     "make_task_section",
     "make_workers",
+    "read_toml",
 ]
 
 
@@ -182,7 +183,7 @@ def load_recipe(
     Raises:
         ConfigError: The file is missing or is no TOML, or a key or value in it cannot be used. Two lines at most.
     """
-    data = _read_toml(path)
+    data = read_toml(path)
     flags: dict[tuple[str, ...], str] = {}
     for table, key, value in (
         ("run", "policies", None if policies is None else list(policies)),
@@ -247,7 +248,12 @@ def _validated(
         raise ConfigError(explain(error, where=where, flags=flags or {})) from None
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a recipe's file.
+
+    Raises:
+        ConfigError: It is missing, or is no TOML.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

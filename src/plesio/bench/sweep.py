@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from plesio.bench.compare import run_comparison
-from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
+from plesio.bench.progress import PartOfAll, ProgressSink
 from plesio.bench.recipe import Recipe
 from plesio.bench.testbed_pool import check_for_testbed
 from plesio.bench.trainer import recipe_task
@@ -65,8 +65,8 @@ def run_sweep(
             _with_cluster(recipe, there, part=folder.name, resume=resume),
             out=folder,
             resume=resume,
-            progress=_PartOfSweep(
-                progress, bandwidth=bandwidth, before=number * per_bandwidth, total=len(bandwidths) * per_bandwidth
+            progress=PartOfAll(
+                progress, where=f"at {bandwidth}", before=number * per_bandwidth, total=len(bandwidths) * per_bandwidth
             ),
             world=world,
             calibration=calibration,
@@ -135,35 +135,3 @@ def _slug(bandwidth: str) -> str:
     '2.5-Gbit-s'
     """
     return re.sub(r"[^A-Za-z0-9.]+", "-", bandwidth)
-
-
-class _PartOfSweep:
-    """Tells of one bandwidth's runs as a part of all runs."""
-
-    def __init__(self, progress: ProgressSink, *, bandwidth: str, before: int, total: int) -> None:
-        self._progress = progress
-        self._bandwidth = bandwidth
-        self._before = before
-        self._total = total
-
-    def run_kept(self, label: RunLabel) -> None:
-        self._progress.run_kept(self._label(label))
-
-    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
-        self._progress.run_started(self._label(label), num_samples=num_samples)
-
-    def run_advanced(self, snapshot: Snapshot) -> None:
-        self._progress.run_advanced(snapshot)
-
-    def run_finished(self, result: RunResult) -> None:
-        self._progress.run_finished(replace(result, policy=self._name(result.policy)))
-
-    def run_failed(self, result: RunResult) -> None:
-        self._progress.run_failed(replace(result, policy=self._name(result.policy)))
-
-    def _label(self, label: RunLabel) -> RunLabel:
-        number = self._before + label.number
-        return replace(label, policy=self._name(label.policy), number=number, num_runs=self._total)
-
-    def _name(self, policy: str) -> str:
-        return f"{policy} at {self._bandwidth}"

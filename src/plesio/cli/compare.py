@@ -24,6 +24,7 @@ __all__ = [
     "EXAMPLES",
     "OUTPUT_NAMES",
     "PLAIN_WIDTH",
+    "WorldChoice",
     "compare",
     "load",
     "prepare_folder",

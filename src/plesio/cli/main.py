@@ -13,6 +13,7 @@ from plesio.cli import (
     advise,
     bound,
     calibrate,
+    characterise,
     checkpoint,
     compare,
     estimate,
@@ -52,6 +53,7 @@ app.command("advise", cls=DerivedCommand)(advise.advise)
 app.command("calibrate", cls=DerivedCommand)(calibrate.calibrate)
 app.command("probe", epilog=probe.EXAMPLES)(probe.probe)
 app.command("sweep", cls=DerivedCommand)(sweep.sweep)
+app.command("characterise", epilog=characterise.EXAMPLES)(characterise.characterise)
 app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
 app.command("estimate", cls=DerivedCommand)(estimate.estimate)
 app.command("report", epilog=report.EXAMPLES)(report.report)

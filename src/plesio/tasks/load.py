@@ -27,6 +27,7 @@ TASKS: Mapping[str, str] = MappingProxyType(
         "images": "plesio.tasks.images:images",
         "quadratic": "plesio.tasks.quadratic:quadratic",
         "stdlib_lm": "plesio.tasks.stdlib_lm:stdlib_lm",
+        "vision": "plesio.tasks.vision:vision",
     }
 )
 """Where each task of the catalogue is made: name to ``module:attribute``."""

@@ -1,0 +1,115 @@
+"""`plesio characterise`: strategies, models, workers, links and more, one comparison for each combination."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plesio.cli.compare import PLAIN_WIDTH, WorldChoice, prepare_folder, split_seeds, warn_of_code
+from plesio.cli.options import Overwrite, RecipeFile, Resume, RunFolder
+from plesio.cli.testbed import prepare_for_hosts
+
+if TYPE_CHECKING:
+    from plesio.bench.characterise_recipe import Plan
+    from plesio.core.combination import Combination
+    from plesio.core.results import RunResult
+
+__all__ = ["EXAMPLES", "characterise"]
+
+EXAMPLES = """\b
+Examples:
+  plesio characterise recipes/characterise.toml --out runs/quick --quick
+  plesio characterise recipes/characterise.toml --out runs/characterise
+  plesio characterise recipes/characterise.toml --out runs/characterise --resume
+  plesio characterise recipes/characterise.toml --out runs/more --seeds 0,1,2,3,4
+  plesio characterise recipes/characterise.toml --out runs/virtual --world virtual
+\b
+Ctrl-C keeps the runs that are finished; --resume goes on."""
+
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Only what the recipe's [quick] leaves: minutes, not half an hour.")
+]
+World = Annotated[
+    WorldChoice | None,
+    typer.Option("--world", help="Instead of the worlds that the recipe's parts name.", show_default=False),
+]
+Seeds = Annotated[
+    str | None, typer.Option("--seeds", metavar="SEED,...", help="Instead of the recipe's.", show_default=False)
+]
+
+
+def characterise(
+    recipe: RecipeFile,
+    out: RunFolder,
+    quick: Quick = False,
+    world: World = None,
+    seeds: Seeds = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+) -> int:
+    """Measure strategies over models, workers, batches, links, imbalance and topologies.
+
+    The recipe says which of them are crossed. Does one comparison for each combination, in a folder of its own, and
+    writes report.html: the tables and figures of source 004 with ours beside theirs, speed-up and efficiency, time
+    against accuracy, and which differences the seeds show. docs/characterise.md explains recipe and page.
+    """
+    from plesio.bench.characterise import check_plan, run_plan
+    from plesio.bench.characterise_recipe import load_characterise_recipe, plan_of
+    from plesio.cli.progress_display import progress_display
+    from plesio.report.characterisation_page import OUTPUT_NAMES
+
+    loaded = load_characterise_recipe(recipe)
+    for model in loaded.models.values():
+        warn_of_code(recipe, task=str(model.get("name", "")))
+    plan = plan_of(
+        loaded,
+        recipe,
+        quick=quick,
+        world=None if world is None else world.value,
+        seeds=None if seeds is None else split_seeds(seeds),
+    )
+    if any(combination.world == "testbed" for combination in plan.recipes):
+        prepare_for_hosts()
+    check_plan(plan)  # whatever is wrong is said before anything is removed
+    prepare_folder(out, resume=resume, overwrite=overwrite, names=[*OUTPUT_NAMES, *_folders(out)])
+    try:
+        with progress_display() as progress:
+            done = run_plan(plan, out=out, resume=resume, progress=progress)
+    except KeyboardInterrupt:
+        again = _again(recipe, out, quick=quick, world=world, seeds=seeds)
+        print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
+        raise
+    _show(plan, done, out=out)
+    failed = sum(run.status != "finished" for runs in done.values() for run in runs)
+    if failed:
+        total = sum(len(runs) for runs in done.values())
+        print(f"plesio: {failed} of {total} runs did not finish; the report says why", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _folders(out: Path) -> list[str]:
+    """Comparisons that an earlier characterisation left in ``out``."""
+    return [path.parent.name for path in out.glob("*-worker*/setting.json")]
+
+
+def _again(recipe: Path, out: Path, *, quick: bool, world: WorldChoice | None, seeds: str | None) -> str:
+    """The command that goes on."""
+    words = ["plesio", "characterise", str(recipe), "--out", str(out)]
+    words += ["--quick"] if quick else []
+    words += [] if world is None else ["--world", world.value]
+    words += [] if seeds is None else ["--seeds", seeds]
+    return shlex.join([*words, "--resume"])
+
+
+def _show(plan: "Plan", done: "dict[Combination, list[RunResult]]", *, out: Path) -> None:
+    from rich.console import Console
+
+    from plesio.report.characterisation import summarise_characterisation
+    from plesio.report.characterisation_page import render_characterisation, write_characterisation
+
+    found = summarise_characterisation(plan.parts, done)
+    page = write_characterisation(found, out)
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_characterisation(found))
+    typer.echo(f"\n{page}")

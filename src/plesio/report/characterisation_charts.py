@@ -1,0 +1,277 @@
+"""Charts of a characterisation: the source's figures with ours, speed-up, factors, and time against accuracy."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Look, Panels, Series
+from plesio.core.combination import FACTORS, Part
+from plesio.core.units import format_bytes
+from plesio.report import source_004 as source
+from plesio.report.characterisation import Characterisation, mean_of
+from plesio.report.charts.colours import looks_of
+from plesio.report.model import Comparison, PolicySummary
+from plesio.report.pareto import pareto_front
+from plesio.report.sentences import listed, ratio_text, share_text
+from plesio.report.summarise import BASELINE
+
+__all__ = ["factor_charts", "pareto_chart", "source_charts", "speed_up_chart"]
+
+_COLOURS = {"compute": "#86a8c4", "communicate": "#3f6384", "wait": "#d1604d"}
+_PANEL_COLUMNS = 2
+_SERVERS = (source.SYNCHRONOUS, source.ASYNCHRONOUS)
+_SHARDED = (source.DDP, source.FSDP)
+
+Looks = Mapping[str, Look]
+
+
+def source_charts(found: Characterisation) -> dict[str, Chart]:
+    """Figures 10, 15, 20 and 21 of the source, by their numbers, where there is something to draw."""
+    made = {
+        "10": _activity_chart(found, _SHARDED, slug="figure-10", theirs="comparable under DDP and FSDP"),
+        "15": _memory_chart(found, _SHARDED, slug="figure-15", theirs="4 to 6 times less under FSDP"),
+        "20": _activity_chart(found, _SERVERS, slug="figure-20", theirs="higher synchronous than asynchronous"),
+        "21": _memory_chart(found, _SERVERS, slug="figure-21", theirs="slightly lower asynchronous"),
+    }
+    return {number: chart for number, chart in made.items() if chart is not None}
+
+
+def _settings_of(
+    found: Characterisation, strategies: Sequence[str]
+) -> Iterator[tuple[str, str, Comparison, PolicySummary]]:
+    """(row, strategy, comparison, summary) of these strategies with 2 workers or more, model by model."""
+    for model in found.models():
+        for workers in source.WORKERS[1:]:
+            comparison = found.measured(model=model, workers=workers)
+            for strategy in strategies:
+                summary = found.summary(strategy, model=model, workers=workers)
+                if comparison is not None and summary is not None:
+                    yield f"{model}, {workers} workers, {summary.policy}", strategy, comparison, summary
+
+
+def _activity_chart(found: Characterisation, strategies: Sequence[str], *, slug: str, theirs: str) -> BarChart | None:
+    rows: list[str] = []
+    parts: dict[str, list[float]] = {name: [] for name in _COLOURS}
+    by_strategy: dict[str, list[float]] = {}
+    for row, strategy, _, summary in _settings_of(found, strategies):
+        wait, communicate = summary.wait_share, summary.communicate_share
+        if wait is None or communicate is None:
+            continue
+        rows.append(row)
+        shares = {"compute": 1 - wait - communicate, "communicate": communicate, "wait": wait}
+        for name, share in shares.items():
+            parts[name].append(100 * share)
+        by_strategy.setdefault(strategy, []).append(shares["compute"])
+    if not rows:
+        return None
+    means = [f"{share_text(sum(shares) / len(shares))} under {name}" for name, shares in by_strategy.items()]
+    return BarChart(
+        slug=slug,
+        title=f"Workers compute {listed(means)}",
+        caption=f"Where workers' time goes, mean over workers and seeds. The source has GPU utilisation: {theirs}.",
+        wide=True,
+        axis=Axis(title="% of the workers' time"),
+        rows=rows,
+        parts=parts,
+        colours=_COLOURS,
+        ends=[share_text(share / 100) for share in parts["compute"]],
+    )
+
+
+def _memory_chart(found: Characterisation, strategies: Sequence[str], *, slug: str, theirs: str) -> BarChart | None:
+    rows: list[str] = []
+    peaks: list[float] = []
+    by_strategy: dict[str, list[float]] = {}
+    for row, strategy, comparison, summary in _settings_of(found, strategies):
+        peak = mean_of(comparison, summary.policy, lambda run: [float(one.peak_memory_bytes) for one in run.workers])
+        if peak:
+            rows.append(row)
+            peaks.append(peak / 1e6)
+            by_strategy.setdefault(strategy, []).append(peak)
+    if not rows:
+        return None
+    means = {name: sum(values) / len(values) for name, values in by_strategy.items()}
+    first, *others = means
+    ratios = [f"{name} {ratio_text(means[name] / means[first])} of {first}" for name in others]
+    return BarChart(
+        slug=slug,
+        title=f"Peak memory of a worker's process: {listed(ratios)}" if ratios else "Peak memory of a worker's process",
+        caption=f"With interpreter and libraries; mean over workers and seeds. The source has GPU memory: {theirs}.",
+        wide=True,
+        axis=Axis(title="MB"),
+        rows=rows,
+        parts={"peak": peaks},
+        ends=[format_bytes(1e6 * peak) for peak in peaks],
+    )
+
+
+def speed_up_chart(found: Characterisation) -> Panels | None:
+    """Speed-up over the number of workers, a panel a model and a line a policy."""
+    looks = _looks(found)
+    panels = []
+    for model in found.models():
+        alone = found.measured(model=model, workers=1)
+        many = {
+            number: comparison
+            for number in sorted({combination.workers for combination in found.settings})
+            if (comparison := found.measured(model=model, workers=number)) is not None
+        }
+        if alone is None or len(many) < 2:
+            continue
+        base = {one.policy: one.samples_per_s.mean for one in alone.policies if one.samples_per_s is not None}
+        series = [Series(name="ideal", x=list(many), y=list(many), style="dashed", look=Look("#9aa1a9"))]
+        for policy, rate in base.items():
+            points = [
+                (number, one.samples_per_s.mean / rate)
+                for number, comparison in many.items()
+                for one in comparison.policies
+                if one.policy == policy and one.samples_per_s is not None
+            ]
+            series.append(Series(name=policy, x=[x for x, _ in points], y=[y for _, y in points], look=looks[policy]))
+        axis = Axis(title="workers", ticks={number: str(number) for number in many})
+        panels.append(LineChart(title=model, x=axis, y=Axis(title="speed-up", from_zero=True), series=series))
+    if not panels:
+        return None
+    return Panels(
+        slug="speed-up",
+        title="Speed-up over one worker under the same policy",
+        caption="Ratio of mean samples per second; the dashed line is as many times as there are workers.",
+        charts=panels,
+        columns=_PANEL_COLUMNS,
+    )
+
+
+def pareto_chart(found: Characterisation) -> Panels | None:
+    """Time against the final metric with the most workers, a panel a model; the front is joined."""
+    looks = _looks(found)
+    panels = []
+    fronts: list[str] = []
+    for model in found.models():
+        number = max(one.workers for one in found.settings if one.model == model)
+        comparison = found.measured(model=model, workers=number)
+        panel = None if comparison is None else _pareto_panel(comparison, looks, title=f"{model}, {number} workers")
+        if panel is not None:
+            panels.append(panel[0])
+            fronts += panel[1]
+    if not panels:
+        return None
+    always = [policy for policy in dict.fromkeys(fronts) if fronts.count(policy) == len(panels)]
+    title = (
+        f"On the Pareto front of every model: {listed(always)}"
+        if always
+        else "No policy is on every model's Pareto front"
+    )
+    return Panels(
+        slug="pareto",
+        title=title,
+        caption="A mark a policy, means over seeds. The line joins those that no other beats in both time and metric; "
+        "means alone decide, so who is on it may be chance where marks are close.",
+        charts=panels,
+        columns=_PANEL_COLUMNS,
+    )
+
+
+def _pareto_panel(comparison: Comparison, looks: Looks, *, title: str) -> tuple[LineChart, list[str]] | None:
+    metric = comparison.metric
+    sign = 1 if metric.goal == "max" else -1
+    points = {
+        one.policy: (one.time_s.mean, metric.scale * one.final_metric.mean)
+        for one in comparison.policies
+        if one.time_s is not None and one.final_metric is not None
+    }
+    if len(points) < 2:
+        return None
+    front = pareto_front({policy: (time_s, sign * value) for policy, (time_s, value) in points.items()})
+    line = Series(
+        name="Pareto front",
+        x=[points[policy][0] for policy in front],
+        y=[points[policy][1] for policy in front],
+        style="dashed",
+        look=Look("#9aa1a9"),
+    )
+    marks = [
+        Series(name=policy, x=[time_s], y=[value], style="points", look=looks[policy], hollow=policy not in front)
+        for policy, (time_s, value) in points.items()
+    ]
+    chart = LineChart(
+        title=title, x=Axis(title="training time (s)"), y=Axis(title=metric.axis_title), series=[line, *marks]
+    )
+    return chart, front
+
+
+def factor_charts(found: Characterisation) -> list[Panels]:
+    """For each part and each factor that it varies besides model and workers: what that does to speed and metric."""
+    made = []
+    for part in found.parts:
+        for factor in FACTORS[2:]:
+            if factor in part.levels:
+                made.append(_factor_chart(found, part, factor))
+    return made
+
+
+def _factor_chart(found: Characterisation, part: Part, factor: str) -> Panels:
+    """Levels along the axis; what else the part crosses is held at its first level."""
+    others = {name: levels[0] for name, levels in part.levels.items() if name != factor}
+    chosen: dict[str, Comparison] = {
+        combination.level(factor): found.settings[combination]
+        for combination in part.combinations
+        if all(getattr(combination, name) == level for name, level in others.items())
+    }
+    looks = _looks(found)
+    metric = next(iter(chosen.values())).metric
+    ticks = {float(place): level for place, level in enumerate(chosen)}
+
+    def panel(title: str, unit: str, value_of: Callable[[PolicySummary], float | None]) -> LineChart:
+        series = []
+        for policy in part.policies:
+            values = [
+                next((value for one in comparison.policies if one.policy == policy for value in [value_of(one)]), None)
+                for comparison in chosen.values()
+            ]
+            y = [math.nan if value is None else value for value in values]
+            series.append(Series(name=policy, x=list(ticks), y=y, look=looks[policy]))
+        axis = Axis(title=factor, ticks=ticks, view=(-0.3, len(ticks) - 0.7))
+        return LineChart(title=title, x=axis, y=Axis(title=unit), series=series)
+
+    where = "".join(f", {name} {level}" for name, level in others.items())
+    first = part.combinations[0]
+    base = f"{first.model}, {first.workers} workers" if not others else f"base point{where}"
+    return Panels(
+        slug=f"part-{part.name}-{factor}".replace(" ", "-"),
+        title=_factor_finding(part, factor, chosen),
+        caption=f"Part {part.name} ({first.world} world, {base}); means over seeds.",
+        charts=[
+            panel("Throughput", "samples/s", lambda one: None if one.samples_per_s is None else one.samples_per_s.mean),
+            panel(
+                "Final metric",
+                metric.axis_title,
+                lambda one: None if one.final_metric is None else metric.scale * one.final_metric.mean,
+            ),
+        ],
+        columns=2,
+    )
+
+
+def _factor_finding(part: Part, factor: str, chosen: Mapping[str, Comparison]) -> str:
+    """Which policy's throughput depends most, and which one's least, on the factor."""
+    changes: dict[str, float] = {}
+    for policy in part.policies:
+        rates = [
+            one.samples_per_s.mean
+            for comparison in chosen.values()
+            for one in comparison.policies
+            if one.policy == policy and one.samples_per_s is not None
+        ]
+        if len(rates) > 1 and min(rates) > 0:
+            changes[policy] = max(rates) / min(rates)
+    if len(changes) < 2:
+        return f"What {factor} does"
+    most, least = max(changes, key=changes.__getitem__), min(changes, key=changes.__getitem__)
+    return (
+        f"Over {factor}, throughput varies by {ratio_text(changes[most])} under {most}, "
+        f"by {ratio_text(changes[least])} under {least}"
+    )
+
+
+def _looks(found: Characterisation) -> Looks:
+    policies = [one.policy for comparison in found.settings.values() for one in comparison.policies]
+    return looks_of(policies, quiet=BASELINE if BASELINE in policies else None)

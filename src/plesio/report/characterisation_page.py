@@ -1,0 +1,218 @@
+"""A characterisation in a terminal, as a page, and as files."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from plesio.core.charts import Chart, Table
+from plesio.core.files import write_whole
+from plesio.report import source_004 as source
+from plesio.report.characterisation import Characterisation, Claim
+from plesio.report.characterisation_charts import factor_charts, pareto_chart, source_charts, speed_up_chart
+from plesio.report.characterisation_tables import claims_table, design_table, scaling_table, source_tables
+from plesio.report.charts import draw_picture, terminal_table
+from plesio.report.inference import MIN_SEEDS, Judgement, least_visible
+from plesio.report.markup import prose
+from plesio.report.page_frame import page_of, section, section_of_charts, table
+from plesio.report.sentences import listed, ratio_text, seeds_text
+
+__all__ = ["OUTPUT_NAMES", "characterisation_sentences", "render_characterisation", "write_characterisation"]
+
+OUTPUT_NAMES = ("report.html", "characterise.json", "tables", "figures")
+"""What is written besides the comparisons."""
+_STOPPED = 6
+"""So many claims are told in words; the table has all."""
+
+
+def characterisation_sentences(found: Characterisation) -> list[str]:
+    """What was run, what it shows, and what it does not show."""
+    fewest, most = found.num_seeds
+    lines = [_power(fewest, most)]
+    tested = [claim for claim in found.claims if claim.speed is not None and claim.speed.p_value is not None]
+    if tested:
+        faster = [claim for claim in tested if claim.speed is not None and claim.speed.shown and claim.speed.value > 1]
+        slower = [claim for claim in tested if claim.speed is not None and claim.speed.shown and claim.speed.value < 1]
+        lines.append(
+            f"Speed: of {len(tested)} comparisons with the baseline {len(faster)} show a faster policy, {len(slower)} "
+            f"a slower one; {len(tested) - len(faster) - len(slower)} show no difference, which is not to say that "
+            "there is none."
+        )
+        lines += _extremes(faster, slower)
+    lines += _of_metric(found)
+    lines += _of_spread(found)
+    return lines
+
+
+def _power(fewest: int, most: int) -> str:
+    number = seeds_text(most) if fewest == most else f"{fewest} to {most} seeds"
+    if most < MIN_SEEDS:
+        return (
+            f"{number} a policy: too few for any claim, which takes {MIN_SEEDS} at least. Every difference below may "
+            "be chance."
+        )
+    small = "" if fewest >= MIN_SEEDS else f" Policies with fewer than {MIN_SEEDS} are not tested."
+    return (
+        f"{number} a policy, which is few: a difference is seen only where it is {least_visible(most):.1f} times the "
+        f"standard deviation of the seeds' differences, before it is adjusted for the number of tests.{small}"
+    )
+
+
+def _extremes(faster: Sequence[Claim], slower: Sequence[Claim]) -> Iterator[str]:
+    for claims, word, pick in ((faster, "Fastest", max), (slower, "Slowest", min)):
+        if claims:
+            one = pick(claims, key=lambda claim: claim.speed.value if claim.speed is not None else 1.0)
+            assert one.speed is not None, "chosen for it"
+            yield (
+                f"{word} against its baseline: {one.policy} with {ratio_text(one.speed.value)} the speed of "
+                f"{one.baseline} ({one.combination.text})."
+            )
+
+
+def _of_metric(found: Characterisation) -> Iterator[str]:
+    tested = [claim for claim in found.claims if claim.metric is not None and claim.metric.p_value is not None]
+    if not tested:
+        return
+    shown = [claim for claim in tested if claim.metric is not None and claim.metric.shown]
+    named = [
+        f"{claim.policy} {found.settings[claim.combination].metric.difference_text(claim.metric.value)} "
+        f"({claim.combination.text})"
+        for claim in shown[:_STOPPED]
+        if claim.metric is not None
+    ]
+    more = f", and {len(shown) - _STOPPED} more" if len(shown) > _STOPPED else ""
+    what = f": {listed(named)}{more}" if named else ""
+    yield f"Final metric: {len(shown)} of {len(tested)} comparisons show a difference{what}."
+
+
+def _of_spread(found: Characterisation) -> Iterator[str]:
+    tested = [claim for claim in found.claims if claim.spread is not None and claim.spread.p_value is not None]
+    if tested:
+        shown = sum(claim.spread is not None and claim.spread.shown for claim in tested)
+        yield (
+            f"Spread over seeds (Brown & Forsythe): {shown} of {len(tested)} comparisons show a difference; with "
+            "few seeds this test sees only very large ones."
+        )
+
+
+def render_characterisation(found: Characterisation) -> RenderableType:
+    """What was crossed, speed-up, the source's tables that can be compared, and the sentences."""
+    parts: list[RenderableType] = []
+    for one in (design_table(found), scaling_table(found)):
+        parts += [terminal_table(one), Text()]
+    parts += [Text(line) for line in (*characterisation_sentences(found), *found.unfinished())]
+    return Group(*parts)
+
+
+def render_characterisation_page(found: Characterisation) -> str:
+    """The page as one HTML document."""
+    troubles = "".join(f"<p>{prose(line)}</p>" for line in found.unfinished())
+    sentences = "".join(f"<p>{prose(line)}</p>" for line in characterisation_sentences(found))
+    tables, charts = source_tables(found), source_charts(found)
+    mine = [chart for chart in (speed_up_chart(found), pareto_chart(found)) if chart is not None]
+    factors = factor_charts(found)
+    num_runs = sum(len(comparison.runs) for comparison in found.settings.values())
+    facts = f"{num_runs} runs · {len(found.settings)} settings · {len(found.models())} models"
+    return page_of(
+        [
+            f'<div class="alerts" role="alert">{troubles}</div>' if troubles else "",
+            section(sentences, slug="in-words", title="In words"),
+            _table_section("design", design_table(found), note=_DESIGN),
+            section_of_charts(mine, title="Speed-up, and time against accuracy") if mine else "",
+            section_of_charts(factors, title="One factor at a time", slug="factors") if factors else "",
+            section(f"<p>{prose(_SOURCE)}</p>", slug="source", title="Beside source 004"),
+            *(
+                _table_section(f"table-{number}", one, title=f"Table {number}: {one.title}")
+                for number, one in tables.items()
+            ),
+            section_of_charts(charts.values(), title="Its figures", slug="source-figures") if charts else "",
+            _table_section("scaling", scaling_table(found)),
+            _table_section("claims", claims_table(found), note=_CLAIMS),
+        ],
+        title="Plesio: characterisation",
+        header=f"<h1>Strategies, models and clusters</h1>\n<p>{prose(facts)}</p>",
+    )
+
+
+_DESIGN = (
+    "A part crosses the factors that it lists with its policies and all seeds. All other factors are at the base "
+    "point, so what two factors do together is known only where one part crosses both."
+)
+_SOURCE = (
+    f"{source.PAPER}'s figures are of one run each, of other models of the same families on GPUs, and ours are of "
+    "small models on a processor: seconds cannot be compared, ratios and directions can. Names in brackets are the "
+    "source's."
+)
+_CLAIMS = (
+    "Against the baseline of the same setting, with 95 % intervals of that comparison alone. Seeds that coincide are "
+    "compared in pairs (t test), others by Welch's test, spreads by Brown & Forsythe's. After the p value of the test "
+    "comes the one adjusted by Holm's method for all comparisons of that column: below 0.05 it is a claim. g is "
+    "Hedges' effect size."
+)
+
+
+def _table_section(slug: str, one: Table, *, title: str = "", note: str = "") -> str:
+    words = f"<p>{prose(note)}</p>" if note else ""
+    return section(words + table(one.headers, one.rows), slug=slug, title=title or one.title)
+
+
+def write_characterisation(found: Characterisation, out: Path) -> Path:
+    """Write the page, tables as CSV, pictures and numbers into ``out``; returns the page's path.
+
+    Raises:
+        DataError: A file cannot be written.
+    """
+    for folder in ("tables", "figures"):
+        (out / folder).mkdir(exist_ok=True)
+    tables = {f"table-{number}": one for number, one in source_tables(found).items()}
+    tables |= {"design": design_table(found), "scaling": scaling_table(found), "claims": claims_table(found)}
+    for name, one in tables.items():
+        write_whole(out / "tables" / f"{name}.csv", _as_csv(one))
+    charts: list[Chart | None] = [*source_charts(found).values(), speed_up_chart(found), pareto_chart(found)]
+    for chart in (*charts, *factor_charts(found)):
+        if chart is not None:
+            write_whole(out / "figures" / f"{chart.slug}.png", draw_picture(chart))
+    write_whole(out / "characterise.json", json.dumps(_as_json(found), indent=1) + "\n")
+    page = out / "report.html"
+    write_whole(page, render_characterisation_page(found))
+    return page
+
+
+def _as_csv(one: Table) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([one.headers, *one.rows])
+    return text.getvalue()
+
+
+def _as_json(found: Characterisation) -> dict[str, Any]:
+    """The claims; all else is in the comparisons' own `results.json`."""
+    return {
+        "claims": [
+            {
+                "setting": asdict(claim.combination),
+                "policy": claim.policy,
+                "baseline": claim.baseline,
+                "speed": _judgement(claim.speed),
+                "metric": _judgement(claim.metric),
+                "spread": _judgement(claim.spread),
+            }
+            for claim in found.claims
+        ],
+        "settings": {one.slug: asdict(one) for one in found.settings},
+    }
+
+
+def _judgement(one: Judgement | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    values = asdict(one) | {"shown": one.shown}
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
+    }

@@ -1,0 +1,310 @@
+"""Tables of a characterisation: those of source 004 with ours beside theirs, scaling, claims, and what was run."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from plesio.core.charts import Table
+from plesio.core.units import format_bytes
+from plesio.report import source_004 as source
+from plesio.report.characterisation import STRATEGIES, Characterisation, Claim, mean_of
+from plesio.report.inference import Judgement, size_word
+from plesio.report.metric import Metric
+from plesio.report.model import Comparison, PolicySummary
+from plesio.report.sentences import p_text, ratio_text, share_text
+from plesio.report.statistics import Spread
+
+__all__ = ["claims_table", "design_table", "scaling_table", "source_tables"]
+
+_NONE = "–"
+_DESCRIBED = 4
+
+
+def source_tables(found: Characterisation) -> dict[str, Table]:
+    """Tables 3 to 8 of the source, by their numbers, ours beside theirs."""
+    ddp, ps = (source.DDP, source.FSDP), (source.SYNCHRONOUS, source.ASYNCHRONOUS)
+    modified = (source.SYNCHRONOUS, source.MODIFIED)
+    return {
+        "3": _by_workers(found, ddp, _time, _their_time, title="Training time (s) of DDP and FSDP", ratio=True),
+        "4": _by_workers(found, ps, _accuracy, _their_accuracy, title="Accuracy (%) of parameter servers"),
+        "5": _by_workers(found, ps, _time, _their_time, title="Training time (s) of parameter servers", ratio=True),
+        "6": _by_workers(
+            found, modified, _time, _their_time, title="Training time (s), synchronous and modified", ratio=True
+        ),
+        "7": _improvement(found),
+        "8": _decisions(found),
+    }
+
+
+def _by_workers(
+    found: Characterisation,
+    strategies: Sequence[str],
+    ours: Callable[[PolicySummary | None], str],
+    theirs: Callable[[str, str, int], str],
+    *,
+    title: str,
+    ratio: bool = False,
+) -> Table:
+    """A row for each strategy and model that the source or we have, columns by the number of workers."""
+    models = [*source.MODELS, *(model for model in found.models() if model not in source.MODELS)]
+    rows: list[list[str]] = []
+    for strategy in strategies:
+        for model in models:
+            summaries = [found.summary(strategy, model=model, workers=number) for number in source.WORKERS]
+            published = [theirs(strategy, model, place) for place in range(len(source.WORKERS))]
+            if any(summaries) or any(text != _NONE for text in published):
+                rows.append([strategy, _model_text(model), *(ours(one) for one in summaries), *published])
+    if ratio:
+        rows += _ratio_rows(found, strategies, models)
+    headers = (
+        "strategy",
+        "model",
+        *(f"ours, {number} worker{'s' * (number > 1)}" for number in source.WORKERS),
+        *(f"theirs, {number} GPU{'s' * (number > 1)}" for number in source.WORKERS),
+    )
+    return Table(title=title, headers=headers, rows=rows)
+
+
+def _ratio_rows(found: Characterisation, strategies: Sequence[str], models: Sequence[str]) -> Iterator[list[str]]:
+    """The second strategy's time over the first one's: what can be compared although machines cannot."""
+    first, second = strategies
+    for model in models:
+        ours: list[str] = []
+        for number in source.WORKERS:
+            times = [found.summary(one, model=model, workers=number) for one in (second, first)]
+            values = [None if one is None or one.time_s is None else one.time_s.mean for one in times]
+            ours.append(_ratio(*values))
+        published = [
+            _ratio(*(_at(source.TIME_S.get((one, model)), place) for one in (second, first)))
+            for place in range(len(source.WORKERS))
+        ]
+        if any(text != _NONE for text in (*ours, *published)):
+            yield [f"{second} / {first}", _model_text(model), *ours, *published]
+
+
+def _ratio(one: float | None, other: float | None) -> str:
+    return _NONE if one is None or other is None or not math.isfinite(one) or not other else ratio_text(one / other)
+
+
+def _model_text(model: str) -> str:
+    theirs = source.MODELS.get(model)
+    return model if theirs is None else f"{model} ({theirs})"
+
+
+def _at(values: Sequence[float] | None, place: int) -> float | None:
+    return None if values is None else values[place]
+
+
+def _time(summary: PolicySummary | None) -> str:
+    return _spread(None if summary is None else summary.time_s, digits=2)
+
+
+def _accuracy(summary: PolicySummary | None) -> str:
+    return _spread(_percent(summary), digits=1)
+
+
+def _percent(summary: PolicySummary | None) -> Spread | None:
+    return None if summary is None or summary.final_metric is None else summary.final_metric.scaled(100)
+
+
+def _spread(spread: Spread | None, *, digits: int) -> str:
+    if spread is None:
+        return _NONE
+    return f"{spread.mean:.{digits}f}" + ("" if spread.std is None else f" ± {spread.std:.{digits}f}")
+
+
+def _their_time(strategy: str, model: str, place: int) -> str:
+    value = _at(source.TIME_S.get((strategy, model)), place)
+    return _NONE if value is None else f"{value:.2f}" if math.isfinite(value) else f"> {source.TIME_LIMIT_S:.0f}"
+
+
+def _their_accuracy(strategy: str, model: str, place: int) -> str:
+    value = _at(source.ACCURACY_POINTS.get((strategy, model)), place)
+    return _NONE if value is None or math.isnan(value) else f"{value:.1f}"
+
+
+def _improvement(found: Characterisation) -> Table:
+    """Table 7: accuracy of plain and of modified asynchronous training with the most workers."""
+    number, place = source.WORKERS[-1], len(source.WORKERS) - 1
+    rows = []
+    for model in dict.fromkeys((*source.MODELS, *found.models())):
+        plain, modified = (
+            _percent(found.summary(one, model=model, workers=number)) for one in (source.ASYNCHRONOUS, source.MODIFIED)
+        )
+        gain = _NONE if plain is None or modified is None else f"{modified.mean - plain.mean:+.1f}"
+        theirs = [
+            _at(source.ACCURACY_POINTS.get((one, model)), place) for one in (source.ASYNCHRONOUS, source.MODIFIED)
+        ]
+        if plain is None and modified is None and None in theirs:
+            continue
+        published = [_NONE if value is None else f"{value:.1f}" for value in theirs]
+        difference = _NONE if theirs[0] is None or theirs[1] is None else f"{theirs[1] - theirs[0]:+.1f}"
+        ours = [_spread(plain, digits=1), _spread(modified, digits=1), gain]
+        rows.append([_model_text(model), *ours, *published, difference])
+    headers = ("model", "ours, plain", "ours, modified", "points", "theirs, plain", "theirs, modified", "points")
+    return Table(
+        title=f"Accuracy (%) of asynchronous training, plain and modified, {number}", headers=headers, rows=rows
+    )
+
+
+def _decisions(found: Characterisation) -> Table:
+    """Table 8: the source's words, and below them our means over models with the most workers that were run."""
+    rows = []
+    columns = (source.DDP, source.FSDP, source.SYNCHRONOUS, source.ASYNCHRONOUS)
+    for feature, (ddp, fsdp, server) in source.DECISIONS.items():
+        rows.append([f"{feature}: theirs", ddp, fsdp, server, server])
+        rows.append([f"{feature}: ours", *(_decision(found, feature, strategy) for strategy in columns)])
+    headers = ("feature", source.DDP, source.FSDP, "PS, synchronous", "PS, asynchronous")
+    return Table(title="DDP, FSDP and parameter servers", headers=headers, rows=rows)
+
+
+def _decision(found: Characterisation, feature: str, strategy: str) -> str:
+    number = max(source.WORKERS)
+    cells: list[float] = []
+    for model in found.models():
+        comparison = found.measured(model=model, workers=number)
+        ours, ddp = (found.summary(one, model=model, workers=number) for one in (strategy, source.DDP))
+        if comparison is None or ours is None or ddp is None:
+            continue
+        match feature:
+            case "Memory usage":
+                values = [_memory(comparison, one.policy) for one in (ours, ddp)]
+            case "Communication overhead":
+                values = [None if one.bytes_sent is None else one.bytes_sent.mean for one in (ours, ddp)]
+            case "Training time":
+                values = [None if one.time_s is None else one.time_s.mean for one in (ours, ddp)]
+            case "Scalability":
+                values = [_efficiency(found, strategy, model=model, workers=number), 1.0]
+            case _:
+                values = [ours.staleness.mean, 1.0]
+        if values[0] is not None and values[1]:
+            cells.append(values[0] / values[1])
+    if not cells:
+        return _NONE
+    mean = sum(cells) / len(cells)
+    if feature == "Scalability":
+        return f"efficiency {share_text(mean)} at {number}"
+    if feature == "Model consistency":
+        return f"updates {mean:.1f} versions stale"
+    what = {"Memory usage": "memory", "Communication overhead": "bytes", "Training time": "time"}[feature]
+    return f"{ratio_text(mean)} DDP's {what}"
+
+
+def _memory(comparison: Comparison, policy: str) -> float | None:
+    return mean_of(comparison, policy, lambda run: [float(one.peak_memory_bytes) for one in run.workers]) or None
+
+
+def _efficiency(found: Characterisation, strategy: str, *, model: str, workers: int) -> float | None:
+    """Speed-up over one worker, a worker."""
+    rates = [found.summary(strategy, model=model, workers=number) for number in (workers, 1)]
+    many, one = (None if rate is None or rate.samples_per_s is None else rate.samples_per_s.mean for rate in rates)
+    return None if many is None or not one else many / one / workers
+
+
+def scaling_table(found: Characterisation) -> Table:
+    """Speed-up and efficiency by model, policy and number of workers, against the same policy with one worker."""
+    rows = []
+    for combination, comparison in found.settings.items():
+        if comparison is not found.measured(model=combination.model, workers=combination.workers):
+            continue
+        alone = found.measured(model=combination.model, workers=1)
+        for summary in comparison.policies:
+            if summary.samples_per_s is None:
+                continue
+            one = None if alone is None else next((s for s in alone.policies if s.policy == summary.policy), None)
+            rate = summary.samples_per_s.mean
+            gain = None if one is None or one.samples_per_s is None else rate / one.samples_per_s.mean
+            memory = _memory(comparison, summary.policy)
+            rows.append(
+                (
+                    combination.model,
+                    summary.policy,
+                    str(combination.workers),
+                    _spread(summary.time_s, digits=2),
+                    f"{rate:,.0f}",
+                    _NONE if gain is None else ratio_text(gain),
+                    _NONE if gain is None else share_text(gain / combination.workers),
+                    _NONE if summary.final_metric is None else comparison.metric.spread_text(summary.final_metric),
+                    _NONE if summary.bytes_sent is None else format_bytes(summary.bytes_sent.mean),
+                    _NONE if memory is None else format_bytes(memory),
+                )
+            )
+    headers = (
+        "model",
+        "policy",
+        "workers",
+        "time (s)",
+        "samples/s",
+        "speed-up",
+        "efficiency",
+        "metric",
+        "bytes sent",
+        "peak memory",
+    )
+    return Table(title="Speed-up and efficiency", headers=headers, rows=rows)
+
+
+def claims_table(found: Characterisation) -> Table:
+    """A row for each policy against the baseline of its combination: estimates, intervals, tests, and words."""
+    rows = []
+    for claim in found.claims:
+        metric = found.settings[claim.combination].metric
+        rows.append(
+            (
+                claim.combination.text,
+                claim.policy,
+                _judged(claim.speed, ratio_text),
+                _tested(claim.speed),
+                _judged(claim.metric, metric.difference_text),
+                _tested(claim.metric),
+                _judged(claim.spread, ratio_text),
+                _tested(claim.spread),
+                _words(claim, metric),
+            )
+        )
+    headers = ("setting", "policy", "speed", "p, g", "metric", "p, g", "spread", "p", "what may be said")
+    return Table(title="Against the baseline", headers=headers, rows=rows)
+
+
+def _judged(one: Judgement | None, text: Callable[[float], str]) -> str:
+    if one is None:
+        return _NONE
+    interval = "" if one.low is None or one.high is None else f" ({text(one.low)} to {text(one.high)})"
+    return f"{text(one.value)}{interval}"
+
+
+def _tested(one: Judgement | None) -> str:
+    if one is None:
+        return _NONE
+    if one.p_value is None or one.p_adjusted is None:
+        return f"not tested: {one.num_seeds} seeds" if one.num_seeds > 1 else "not tested: 1 seed"
+    size = "" if one.g is None else f", g = {one.g:.1f} ({size_word(one.g)})"
+    return f"{p_text(one.p_value)}, of all {p_text(one.p_adjusted).removeprefix('p ')}{size}".replace("all = ", "all ")
+
+
+def _words(claim: Claim, metric: Metric) -> str:
+    parts = []
+    if claim.speed is not None and claim.speed.shown:
+        parts.append("faster" if claim.speed.value > 1 else "slower")
+    if claim.metric is not None and claim.metric.shown:
+        parts.append(f"{metric.name} {'better' if metric.improves(claim.metric.value) else 'worse'}")
+    if claim.spread is not None and claim.spread.shown:
+        parts.append("seeds farther apart" if claim.spread.value > 1 else "seeds closer together")
+    if parts:
+        return f"{', '.join(parts)} than {claim.baseline}"
+    tested = any(one is not None and one.p_value is not None for one in (claim.speed, claim.metric, claim.spread))
+    return f"no difference from {claim.baseline} shown" if tested else "too few seeds for a claim"
+
+
+def design_table(found: Characterisation) -> Table:
+    """What each part crossed."""
+    rows = []
+    for part in found.parts:
+        crossed = [f"{name}: {', '.join(str(level) for level in levels)}" for name, levels in part.levels.items()]
+        world = part.combinations[0].world
+        number = sum(len(found.settings[one].seeds) * len(part.policies) for one in part.combinations)
+        rows.append((part.name, world, " × ".join(crossed) or "base point", ", ".join(part.policies), str(number)))
+    headers = ("part", "world", "crossed", "policies", "runs")
+    return Table(title="What was crossed", headers=headers, rows=rows)
+
+
+assert set(STRATEGIES) >= {strategy for strategy, _ in source.TIME_S}, "a policy for each of the source's strategies"
