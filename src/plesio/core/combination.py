@@ -6,6 +6,7 @@ A combination names a level of every factor. None is what the model or the clust
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Literal
 
 __all__ = ["FACTORS", "Combination", "Part"]
@@ -24,7 +25,7 @@ class Combination:
         batch: Samples in a worker's step.
         link: Bandwidth of a host's network interface, with its unit.
         imbalance: Speed of the last worker; the others have 1.
-        topology: Name of the cluster.
+        topology: Name of the cluster, or of its file.
     """
 
     world: Literal["process", "virtual", "testbed"]
@@ -50,7 +51,7 @@ class Combination:
         if self.imbalance != 1.0:
             parts.append(f"last worker at {self.imbalance:g}")
         if self.topology is not None:
-            parts.append(self.topology)
+            parts.append(self.level("topology"))
         return ", ".join(parts)
 
     @property
@@ -71,6 +72,8 @@ class Combination:
         value: Any = getattr(self, factor)
         if factor == "imbalance":
             return "equal" if value == 1.0 else f"last at {value:g}"
+        if factor == "topology" and value is not None:
+            return PurePath(value).stem
         return "own" if value is None else str(value)
 
 

@@ -4,7 +4,6 @@ Claims are of one policy against the combination's baseline. Those about the sam
 combination they are of: their p values are adjusted together (`plesio.report.inference`).
 """
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from plesio.report.model import Comparison, PolicySummary
 from plesio.report.statistics import Spread
 from plesio.report.summarise import compare_runs
 
-__all__ = ["STRATEGIES", "Characterisation", "Claim", "mean_of", "summarise_characterisation"]
+__all__ = ["STRATEGIES", "Characterisation", "Claim", "state_bytes", "summarise_characterisation"]
 
 STRATEGIES: Mapping[str, Sequence[str]] = {
     source.DDP: ("bsp",),
@@ -144,9 +143,8 @@ def _by_family(claims: Sequence[Claim]) -> list[Claim]:
     ]
 
 
-def mean_of(comparison: Comparison, policy: str, value_of: Callable[[RunResult], Sequence[float]]) -> float | None:
-    """Mean of a figure over the finished runs of a policy, and over the workers of each; None if there is none."""
-    values = [
-        value for run in comparison.runs if run.policy == policy and run.status == "finished" for value in value_of(run)
-    ]
-    return statistics.fmean(values) if values else None
+def state_bytes(summary: PolicySummary) -> float | None:
+    """What a worker holds of the model: parameters, gradients and optimizer state; None where it was not measured."""
+    if not summary.memory:
+        return None
+    return sum(summary.memory[part] for part in ("parameters", "gradients", "optimizer"))

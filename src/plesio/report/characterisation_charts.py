@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Look, Panels, Series
 from plesio.core.combination import FACTORS, Part
-from plesio.core.units import format_bytes
+from plesio.core.units import byte_unit, format_bytes
 from plesio.report import source_004 as source
-from plesio.report.characterisation import Characterisation, mean_of
+from plesio.report.characterisation import Characterisation, state_bytes
 from plesio.report.charts.colours import looks_of
-from plesio.report.model import Comparison, PolicySummary
+from plesio.report.model import MEMORY_PARTS, Comparison, PolicySummary
 from plesio.report.pareto import pareto_front
+from plesio.report.resource_charts import MEMORY_COLOURS
 from plesio.report.sentences import listed, ratio_text, share_text
 from plesio.report.summarise import BASELINE
 
@@ -35,28 +36,28 @@ def source_charts(found: Characterisation) -> dict[str, Chart]:
     return {number: chart for number, chart in made.items() if chart is not None}
 
 
-def _settings_of(
-    found: Characterisation, strategies: Sequence[str]
-) -> Iterator[tuple[str, str, Comparison, PolicySummary]]:
-    """(row, strategy, comparison, summary) of these strategies with 2 workers or more, model by model."""
+def _settings_of(found: Characterisation, strategies: Sequence[str]) -> Iterator[tuple[str, str, PolicySummary]]:
+    """(row, strategy, summary) of these strategies with 2 workers or more, model by model."""
     for model in found.models():
         for workers in source.WORKERS[1:]:
-            comparison = found.measured(model=model, workers=workers)
             for strategy in strategies:
                 summary = found.summary(strategy, model=model, workers=workers)
-                if comparison is not None and summary is not None:
-                    yield f"{model}, {workers} workers, {summary.policy}", strategy, comparison, summary
+                if summary is not None:
+                    yield f"{model}, {workers} workers, {summary.policy}", strategy, summary
 
 
 def _activity_chart(found: Characterisation, strategies: Sequence[str], *, slug: str, theirs: str) -> BarChart | None:
     rows: list[str] = []
+    ends: list[str] = []
     parts: dict[str, list[float]] = {name: [] for name in _COLOURS}
     by_strategy: dict[str, list[float]] = {}
-    for row, strategy, _, summary in _settings_of(found, strategies):
+    for row, strategy, summary in _settings_of(found, strategies):
         wait, communicate = summary.wait_share, summary.communicate_share
         if wait is None or communicate is None:
             continue
         rows.append(row)
+        cores = "" if summary.cpu is None else f", {summary.cpu:.2f} cores"
+        ends.append(f"{share_text(1 - wait - communicate)}{cores}")
         shares = {"compute": 1 - wait - communicate, "communicate": communicate, "wait": wait}
         for name, share in shares.items():
             parts[name].append(100 * share)
@@ -67,40 +68,42 @@ def _activity_chart(found: Characterisation, strategies: Sequence[str], *, slug:
     return BarChart(
         slug=slug,
         title=f"Workers compute {listed(means)}",
-        caption=f"Where workers' time goes, mean over workers and seeds. The source has GPU utilisation: {theirs}.",
+        caption="Where workers' time goes, and the processor cores that a worker's process used, mean over workers and "
+        f"seeds; steps that are paced compute for less than they last. The source has GPU utilisation: {theirs}.",
         wide=True,
-        axis=Axis(title="% of the workers' time"),
+        axis=Axis(title="% of the workers' time", view=(0, 100)),
         rows=rows,
         parts=parts,
         colours=_COLOURS,
-        ends=[share_text(share / 100) for share in parts["compute"]],
+        ends=ends,
     )
 
 
 def _memory_chart(found: Characterisation, strategies: Sequence[str], *, slug: str, theirs: str) -> BarChart | None:
-    rows: list[str] = []
-    peaks: list[float] = []
-    by_strategy: dict[str, list[float]] = {}
-    for row, strategy, comparison, summary in _settings_of(found, strategies):
-        peak = mean_of(comparison, summary.policy, lambda run: [float(one.peak_memory_bytes) for one in run.workers])
-        if peak:
-            rows.append(row)
-            peaks.append(peak / 1e6)
-            by_strategy.setdefault(strategy, []).append(peak)
-    if not rows:
+    drawn = [(row, strategy, one) for row, strategy, one in _settings_of(found, strategies) if one.memory]
+    if not drawn:
         return None
+    parts = [part for part in MEMORY_PARTS if part != "before"]
+    unit, scale = byte_unit(max(sum(one.memory[part] for part in parts) for _, _, one in drawn))
+    by_strategy: dict[str, list[float]] = {}
+    for _, strategy, one in drawn:
+        by_strategy.setdefault(strategy, []).append(state_bytes(one) or 0.0)
     means = {name: sum(values) / len(values) for name, values in by_strategy.items()}
     first, *others = means
-    ratios = [f"{name} {ratio_text(means[name] / means[first])} of {first}" for name in others]
+    ratios = [f"{ratio_text(means[name] / means[first])} of {first}'s under {name}" for name in others if means[first]]
     return BarChart(
         slug=slug,
-        title=f"Peak memory of a worker's process: {listed(ratios)}" if ratios else "Peak memory of a worker's process",
-        caption=f"With interpreter and libraries; mean over workers and seeds. The source has GPU memory: {theirs}.",
+        title=f"Parameters, gradients and optimizer state of a worker: {listed(ratios)}"
+        if ratios
+        else "What a worker's memory holds",
+        caption="A worker's peak without what was there before training, mean over workers and seeds; what stands at a "
+        f"bar's end is parameters, gradients and optimizer state. The source has GPU memory: {theirs}.",
         wide=True,
-        axis=Axis(title="MB"),
-        rows=rows,
-        parts={"peak": peaks},
-        ends=[format_bytes(1e6 * peak) for peak in peaks],
+        axis=Axis(title=f"bytes of a worker ({unit})"),
+        rows=[row for row, _, _ in drawn],
+        parts={part: [max(0.0, one.memory[part]) / scale for _, _, one in drawn] for part in parts},
+        colours=MEMORY_COLOURS,
+        ends=[format_bytes(state_bytes(one) or 0.0) for _, _, one in drawn],
     )
 
 

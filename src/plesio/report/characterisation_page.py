@@ -4,8 +4,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from plesio.core.files import write_whole
 from plesio.report import source_004 as source
 from plesio.report.characterisation import Characterisation, Claim
 from plesio.report.characterisation_charts import factor_charts, pareto_chart, source_charts, speed_up_chart
+from plesio.report.characterisation_over_time import Used, over_time_charts, read_used
 from plesio.report.characterisation_tables import claims_table, design_table, scaling_table, source_tables
 from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.inference import MIN_SEEDS, Judgement, least_visible
@@ -111,11 +112,11 @@ def render_characterisation(found: Characterisation) -> RenderableType:
     return Group(*parts)
 
 
-def render_characterisation_page(found: Characterisation) -> str:
+def render_characterisation_page(found: Characterisation, *, used: Sequence[Used] = ()) -> str:
     """The page as one HTML document."""
     troubles = "".join(f"<p>{prose(line)}</p>" for line in found.unfinished())
     sentences = "".join(f"<p>{prose(line)}</p>" for line in characterisation_sentences(found))
-    tables, charts = source_tables(found), source_charts(found)
+    tables, charts = source_tables(found), source_charts(found) | over_time_charts(used)
     mine = [chart for chart in (speed_up_chart(found), pareto_chart(found)) if chart is not None]
     factors = factor_charts(found)
     num_runs = sum(len(comparison.runs) for comparison in found.settings.values())
@@ -132,7 +133,7 @@ def render_characterisation_page(found: Characterisation) -> str:
                 _table_section(f"table-{number}", one, title=f"Table {number}: {one.title}")
                 for number, one in tables.items()
             ),
-            section_of_charts(charts.values(), title="Its figures", slug="source-figures") if charts else "",
+            section_of_charts(_numbered(charts), title="Its figures", slug="source-figures") if charts else "",
             _table_section("scaling", scaling_table(found)),
             _table_section("claims", claims_table(found), note=_CLAIMS),
         ],
@@ -158,6 +159,12 @@ _CLAIMS = (
 )
 
 
+def _numbered(charts: Mapping[str, Chart]) -> Iterator[Chart]:
+    """The source's figures in their order, with their numbers before the findings."""
+    for number, chart in sorted(charts.items(), key=lambda item: int(item[0].split()[0])):
+        yield replace(chart, title=f"Figure{'s' if ' ' in number else ''} {number}: {chart.title}")
+
+
 def _table_section(slug: str, one: Table, *, title: str = "", note: str = "") -> str:
     words = f"<p>{prose(note)}</p>" if note else ""
     return section(words + table(one.headers, one.rows), slug=slug, title=title or one.title)
@@ -166,22 +173,32 @@ def _table_section(slug: str, one: Table, *, title: str = "", note: str = "") ->
 def write_characterisation(found: Characterisation, out: Path) -> Path:
     """Write the page, tables as CSV, pictures and numbers into ``out``; returns the page's path.
 
+    Args:
+        found: What was measured; the comparison of each combination is in ``out / combination.slug``.
+        out: Folder.
+
     Raises:
         DataError: A file cannot be written.
     """
+    used = read_used(found, {one: out / one.slug for one in found.settings})
     for folder in ("tables", "figures"):
         (out / folder).mkdir(exist_ok=True)
     tables = {f"table-{number}": one for number, one in source_tables(found).items()}
     tables |= {"design": design_table(found), "scaling": scaling_table(found), "claims": claims_table(found)}
     for name, one in tables.items():
         write_whole(out / "tables" / f"{name}.csv", _as_csv(one))
-    charts: list[Chart | None] = [*source_charts(found).values(), speed_up_chart(found), pareto_chart(found)]
+    charts: list[Chart | None] = [
+        *source_charts(found).values(),
+        *over_time_charts(used).values(),
+        speed_up_chart(found),
+        pareto_chart(found),
+    ]
     for chart in (*charts, *factor_charts(found)):
         if chart is not None:
             write_whole(out / "figures" / f"{chart.slug}.png", draw_picture(chart))
     write_whole(out / "characterise.json", json.dumps(_as_json(found), indent=1) + "\n")
     page = out / "report.html"
-    write_whole(page, render_characterisation_page(found))
+    write_whole(page, render_characterisation_page(found, used=used))
     return page
 
 

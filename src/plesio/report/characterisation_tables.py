@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from plesio.core.charts import Table
 from plesio.core.units import format_bytes
 from plesio.report import source_004 as source
-from plesio.report.characterisation import STRATEGIES, Characterisation, Claim, mean_of
+from plesio.report.characterisation import STRATEGIES, Characterisation, Claim, state_bytes
 from plesio.report.inference import Judgement, size_word
 from plesio.report.metric import Metric
-from plesio.report.model import Comparison, PolicySummary
+from plesio.report.model import PolicySummary
 from plesio.report.sentences import p_text, ratio_text, share_text
 from plesio.report.statistics import Spread
 
 __all__ = ["claims_table", "design_table", "scaling_table", "source_tables"]
 
 _NONE = "–"
-_DESCRIBED = 4
 
 
 def source_tables(found: Characterisation) -> dict[str, Table]:
@@ -150,8 +149,8 @@ def _decisions(found: Characterisation) -> Table:
     """Table 8: the source's words, and below them our means over models with the most workers that were run."""
     rows = []
     columns = (source.DDP, source.FSDP, source.SYNCHRONOUS, source.ASYNCHRONOUS)
-    for feature, (ddp, fsdp, server) in source.DECISIONS.items():
-        rows.append([f"{feature}: theirs", ddp, fsdp, server, server])
+    for feature, words in source.DECISIONS.items():
+        rows.append([f"{feature}: theirs", *words])
         rows.append([f"{feature}: ours", *(_decision(found, feature, strategy) for strategy in columns)])
     headers = ("feature", source.DDP, source.FSDP, "PS, synchronous", "PS, asynchronous")
     return Table(title="DDP, FSDP and parameter servers", headers=headers, rows=rows)
@@ -161,13 +160,12 @@ def _decision(found: Characterisation, feature: str, strategy: str) -> str:
     number = max(source.WORKERS)
     cells: list[float] = []
     for model in found.models():
-        comparison = found.measured(model=model, workers=number)
         ours, ddp = (found.summary(one, model=model, workers=number) for one in (strategy, source.DDP))
-        if comparison is None or ours is None or ddp is None:
+        if ours is None or ddp is None:
             continue
         match feature:
             case "Memory usage":
-                values = [_memory(comparison, one.policy) for one in (ours, ddp)]
+                values = [state_bytes(one) for one in (ours, ddp)]
             case "Communication overhead":
                 values = [None if one.bytes_sent is None else one.bytes_sent.mean for one in (ours, ddp)]
             case "Training time":
@@ -185,12 +183,8 @@ def _decision(found: Characterisation, feature: str, strategy: str) -> str:
         return f"efficiency {share_text(mean)} at {number}"
     if feature == "Model consistency":
         return f"updates {mean:.1f} versions stale"
-    what = {"Memory usage": "memory", "Communication overhead": "bytes", "Training time": "time"}[feature]
+    what = {"Memory usage": "state", "Communication overhead": "bytes", "Training time": "time"}[feature]
     return f"{ratio_text(mean)} DDP's {what}"
-
-
-def _memory(comparison: Comparison, policy: str) -> float | None:
-    return mean_of(comparison, policy, lambda run: [float(one.peak_memory_bytes) for one in run.workers]) or None
 
 
 def _efficiency(found: Characterisation, strategy: str, *, model: str, workers: int) -> float | None:
@@ -213,7 +207,7 @@ def scaling_table(found: Characterisation) -> Table:
             one = None if alone is None else next((s for s in alone.policies if s.policy == summary.policy), None)
             rate = summary.samples_per_s.mean
             gain = None if one is None or one.samples_per_s is None else rate / one.samples_per_s.mean
-            memory = _memory(comparison, summary.policy)
+            state = state_bytes(summary)
             rows.append(
                 (
                     combination.model,
@@ -225,7 +219,9 @@ def scaling_table(found: Characterisation) -> Table:
                     _NONE if gain is None else share_text(gain / combination.workers),
                     _NONE if summary.final_metric is None else comparison.metric.spread_text(summary.final_metric),
                     _NONE if summary.bytes_sent is None else format_bytes(summary.bytes_sent.mean),
-                    _NONE if memory is None else format_bytes(memory),
+                    _NONE if state is None else format_bytes(state),
+                    format_bytes(sum(summary.memory.values())) if summary.memory else _NONE,
+                    _NONE if summary.cpu is None else f"{summary.cpu:.2f}",
                 )
             )
     headers = (
@@ -238,7 +234,9 @@ def scaling_table(found: Characterisation) -> Table:
         "efficiency",
         "metric",
         "bytes sent",
+        "model state",
         "peak memory",
+        "cores",
     )
     return Table(title="Speed-up and efficiency", headers=headers, rows=rows)
 

@@ -9,9 +9,9 @@ from plesio.report.model import Comparison
 from plesio.report.timelines import MOST_WORKERS
 from plesio.report.utilisation import RunUtilisation
 
-__all__ = ["resource_charts"]
+__all__ = ["MEMORY_COLOURS", "resource_charts"]
 
-_MEMORY_COLOURS = {
+MEMORY_COLOURS = {
     "before": "#c3c8ce",
     "parameters": "#0072b2",
     "gradients": "#56b4e9",
@@ -101,7 +101,7 @@ def _memory_chart(
         axis=Axis(title=f"bytes of a worker ({unit})"),
         rows=[summary.policy for summary in drawn],
         parts={part: [max(0.0, summary.memory[part]) / scale for summary in drawn] for part in parts},
-        colours=_MEMORY_COLOURS,
+        colours=MEMORY_COLOURS,
         ends=[format_bytes(total) for total in totals],
     )
 

@@ -79,16 +79,16 @@ ACCURACY_POINTS: Mapping[tuple[str, str], tuple[float, ...]] = MappingProxyType(
 )
 """Tables 4 and 7: accuracy in percent on 1, 2 and 4 GPUs; the modified one was told on 4 alone."""
 
-DECISIONS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
+DECISIONS: Mapping[str, tuple[str, str, str, str]] = MappingProxyType(
     {
-        "Memory usage": ("high", "low", "lower asynchronous, higher synchronous"),
-        "Communication overhead": ("moderate", "high", "low asynchronous, higher synchronous"),
-        "Scalability": ("good for moderate counts", "high for large models", "asynchronous scales well"),
-        "Training time": ("fast", "slower", "fast asynchronous, slower synchronous"),
-        "Model consistency": ("high", "high", "low asynchronous, high synchronous"),
+        "Memory usage": ("high", "low", "higher", "lower"),
+        "Communication overhead": ("moderate", "high", "higher", "low"),
+        "Scalability": ("good for moderate counts", "high for large models", "bottlenecks", "good for many workers"),
+        "Training time": ("fast", "slower", "slower", "fast"),
+        "Model consistency": ("high", "high", "high", "low"),
     }
 )
-"""Table 8, the rows that can be measured: its words for DDP, FSDP and the parameter server.
+"""Table 8, the rows that can be measured: its words for DDP, FSDP, and the two parameter servers.
 
 The others (replication, parallelism, distribution, complexity) describe the strategies.
 """
