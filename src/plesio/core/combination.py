@@ -38,11 +38,15 @@ class Combination:
 
     @property
     def text(self) -> str:
-        """What is set, in words.
+        """What is set, in words; the world is named where it is not this machine's processes.
 
         >>> Combination(world="virtual", model="vgg", workers=4, link="1 Gbit/s", imbalance=0.5).text
-        'vgg, 4 workers, 1 Gbit/s, last worker at 0.5'
+        'vgg, 4 workers, 1 Gbit/s, last worker at 0.5 (virtual)'
         """
+        return self._levels_text + ("" if self.world == "process" else f" ({self.world})")
+
+    @property
+    def _levels_text(self) -> str:
         parts = [self.model, f"{self.workers} worker{'' if self.workers == 1 else 's'}"]
         if self.batch is not None:
             parts.append(f"batch {self.batch}")
@@ -61,7 +65,7 @@ class Combination:
         >>> Combination(world="virtual", model="vgg", workers=4, link="1 Gbit/s").slug
         'virtual-vgg-4-workers-1-Gbit-s'
         """
-        return re.sub(r"[^A-Za-z0-9.]+", "-", f"{self.world} {self.text}").strip("-")
+        return re.sub(r"[^A-Za-z0-9.]+", "-", f"{self.world} {self._levels_text}").strip("-")
 
     def level(self, factor: str) -> str:
         """The level of a factor, for people.

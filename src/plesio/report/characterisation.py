@@ -16,7 +16,17 @@ from plesio.report.model import Comparison, PolicySummary
 from plesio.report.statistics import Spread
 from plesio.report.summarise import compare_runs
 
-__all__ = ["STRATEGIES", "Characterisation", "Claim", "state_bytes", "summarise_characterisation"]
+__all__ = [
+    "STRATEGIES",
+    "Characterisation",
+    "Claim",
+    "compute_step_s",
+    "overloads",
+    "state_bytes",
+    "summarise_characterisation",
+]
+
+_OVERLOADED = 1.25
 
 STRATEGIES: Mapping[str, Sequence[str]] = {
     source.DDP: ("bsp",),
@@ -141,6 +151,33 @@ def _by_family(claims: Sequence[Claim]) -> list[Claim]:
         )
         for claim, speed, metric, spread in zip(claims, *families, strict=True)
     ]
+
+
+def compute_step_s(comparison: Comparison, policy: str) -> float | None:
+    """What a worker computed for a step, pacing included; None if no run finished."""
+    done = [run for run in comparison.runs if run.policy == policy and run.status == "finished"]
+    num_steps = sum(worker.steps for run in done for worker in run.workers)
+    return sum(worker.compute_s for run in done for worker in run.workers) / num_steps if num_steps else None
+
+
+def overloads(found: Characterisation) -> Iterator[tuple[Combination, str, float]]:
+    """Where workers computed a step for longer than one worker alone does, by more than a quarter: (where, who, ratio).
+
+    Steps are paced so that each worker behaves like a machine of its own; there this machine was too small or too busy.
+    """
+    for combination, comparison in found.settings.items():
+        alone = found.measured(model=combination.model, workers=1)
+        if (
+            alone is None
+            or alone is comparison
+            or combination.world == "virtual"
+            or comparison is not found.measured(model=combination.model, workers=combination.workers)
+        ):
+            continue
+        for summary in comparison.policies:
+            many, one = (compute_step_s(where, summary.policy) for where in (comparison, alone))
+            if many and one and many > _OVERLOADED * one:
+                yield combination, summary.policy, many / one
 
 
 def state_bytes(summary: PolicySummary) -> float | None:

@@ -15,7 +15,7 @@ from plesio.report.resource_charts import MEMORY_COLOURS
 from plesio.report.sentences import listed, ratio_text, share_text
 from plesio.report.summarise import BASELINE
 
-__all__ = ["factor_charts", "pareto_chart", "source_charts", "speed_up_chart"]
+__all__ = ["accuracy_chart", "factor_charts", "pareto_chart", "source_charts", "speed_up_chart"]
 
 _COLOURS = {"compute": "#86a8c4", "communicate": "#3f6384", "wait": "#d1604d"}
 _PANEL_COLUMNS = 2
@@ -56,8 +56,7 @@ def _activity_chart(found: Characterisation, strategies: Sequence[str], *, slug:
         if wait is None or communicate is None:
             continue
         rows.append(row)
-        cores = "" if summary.cpu is None else f", {summary.cpu:.2f} cores"
-        ends.append(f"{share_text(1 - wait - communicate)}{cores}")
+        ends.append(share_text(1 - wait - communicate) if summary.cpu is None else f"{summary.cpu:.2f} cores")
         shares = {"compute": 1 - wait - communicate, "communicate": communicate, "wait": wait}
         for name, share in shares.items():
             parts[name].append(100 * share)
@@ -67,7 +66,7 @@ def _activity_chart(found: Characterisation, strategies: Sequence[str], *, slug:
     means = [f"{share_text(sum(shares) / len(shares))} under {name}" for name, shares in by_strategy.items()]
     return BarChart(
         slug=slug,
-        title=f"Workers compute {listed(means)}",
+        title=f"Share of the time that workers compute: {listed(means)}",
         caption="Where workers' time goes, and the processor cores that a worker's process used, mean over workers and "
         f"seeds; steps that are paced compute for less than they last. The source has GPU utilisation: {theirs}.",
         wide=True,
@@ -143,15 +142,53 @@ def speed_up_chart(found: Characterisation) -> Panels | None:
     )
 
 
+def accuracy_chart(found: Characterisation) -> Panels | None:
+    """The metric over training time with the most workers, a panel a model and a line a policy."""
+    looks = _looks(found)
+    panels = []
+    for comparison, title in _with_most_workers(found):
+        metric = comparison.metric
+        series = [
+            Series(
+                name=one.policy,
+                x=one.metric_mean.x,
+                y=[metric.scale * value for value in one.metric_mean.y],
+                look=looks[one.policy],
+            )
+            for one in comparison.policies
+            if one.metric_mean.x
+        ]
+        if series:
+            axis = Axis(title="training time (s)", from_zero=True)
+            panels.append(LineChart(title=title, x=axis, y=Axis(title=metric.axis_title), series=series))
+    if not panels:
+        return None
+    return Panels(
+        slug="metric-time",
+        title=f"{panels[0].y.title} over time",
+        caption="Mean over seeds of the k-th evaluations, in both directions.",
+        charts=panels,
+        columns=_PANEL_COLUMNS,
+    )
+
+
+def _with_most_workers(found: Characterisation) -> Iterator[tuple[Comparison, str]]:
+    """Each model's comparison with the most workers, nothing else varied, and what to call it."""
+    for model in found.models():
+        for number in sorted({one.workers for one in found.settings}, reverse=True):
+            comparison = found.measured(model=model, workers=number)
+            if comparison is not None:
+                yield comparison, f"{model}, {number} workers"
+                break
+
+
 def pareto_chart(found: Characterisation) -> Panels | None:
     """Time against the final metric with the most workers, a panel a model; the front is joined."""
     looks = _looks(found)
     panels = []
     fronts: list[str] = []
-    for model in found.models():
-        number = max(one.workers for one in found.settings if one.model == model)
-        comparison = found.measured(model=model, workers=number)
-        panel = None if comparison is None else _pareto_panel(comparison, looks, title=f"{model}, {number} workers")
+    for comparison, title in _with_most_workers(found):
+        panel = _pareto_panel(comparison, looks, title=title)
         if panel is not None:
             panels.append(panel[0])
             fronts += panel[1]

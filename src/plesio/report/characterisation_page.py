@@ -15,10 +15,16 @@ from rich.text import Text
 from plesio.core.charts import Chart, Table
 from plesio.core.files import write_whole
 from plesio.report import source_004 as source
-from plesio.report.characterisation import Characterisation, Claim
-from plesio.report.characterisation_charts import factor_charts, pareto_chart, source_charts, speed_up_chart
+from plesio.report.characterisation import Characterisation, Claim, overloads
+from plesio.report.characterisation_charts import (
+    accuracy_chart,
+    factor_charts,
+    pareto_chart,
+    source_charts,
+    speed_up_chart,
+)
 from plesio.report.characterisation_over_time import Used, over_time_charts, read_used
-from plesio.report.characterisation_tables import claims_table, design_table, scaling_table, source_tables
+from plesio.report.characterisation_tables import claims_tables, design_table, scaling_table, source_tables
 from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.inference import MIN_SEEDS, Judgement, least_visible
 from plesio.report.markup import prose
@@ -49,6 +55,7 @@ def characterisation_sentences(found: Characterisation) -> list[str]:
         lines += _extremes(faster, slower)
     lines += _of_metric(found)
     lines += _of_spread(found)
+    lines += _of_machine(found)
     return lines
 
 
@@ -103,6 +110,16 @@ def _of_spread(found: Characterisation) -> Iterator[str]:
         )
 
 
+def _of_machine(found: Characterisation) -> Iterator[str]:
+    worst = max(overloads(found), key=lambda one: one[2], default=None)
+    if worst is not None:
+        combination, policy, ratio = worst
+        yield (
+            f"This machine was too small or too busy for some settings: under {policy} ({combination.text}) a worker "
+            f"computed a step {ratio_text(ratio)} as long as one worker alone does. Speed-ups are too low there."
+        )
+
+
 def render_characterisation(found: Characterisation) -> RenderableType:
     """What was crossed, speed-up, the source's tables that can be compared, and the sentences."""
     parts: list[RenderableType] = []
@@ -117,7 +134,7 @@ def render_characterisation_page(found: Characterisation, *, used: Sequence[Used
     troubles = "".join(f"<p>{prose(line)}</p>" for line in found.unfinished())
     sentences = "".join(f"<p>{prose(line)}</p>" for line in characterisation_sentences(found))
     tables, charts = source_tables(found), source_charts(found) | over_time_charts(used)
-    mine = [chart for chart in (speed_up_chart(found), pareto_chart(found)) if chart is not None]
+    mine = [chart for chart in _own_charts(found) if chart is not None]
     factors = factor_charts(found)
     num_runs = sum(len(comparison.runs) for comparison in found.settings.values())
     facts = f"{num_runs} runs · {len(found.settings)} settings · {len(found.models())} models"
@@ -135,7 +152,8 @@ def render_characterisation_page(found: Characterisation, *, used: Sequence[Used
             ),
             section_of_charts(_numbered(charts), title="Its figures", slug="source-figures") if charts else "",
             _table_section("scaling", scaling_table(found)),
-            _table_section("claims", claims_table(found), note=_CLAIMS),
+            section(f"<p>{prose(_CLAIMS)}</p>", slug="claims", title="What the seeds show"),
+            *(_table_section(f"claims-{name}", one) for name, one in claims_tables(found).items()),
         ],
         title="Plesio: characterisation",
         header=f"<h1>Strategies, models and clusters</h1>\n<p>{prose(facts)}</p>",
@@ -153,10 +171,14 @@ _SOURCE = (
 )
 _CLAIMS = (
     "Against the baseline of the same setting, with 95 % intervals of that comparison alone. Seeds that coincide are "
-    "compared in pairs (t test), others by Welch's test, spreads by Brown & Forsythe's. After the p value of the test "
-    "comes the one adjusted by Holm's method for all comparisons of that column: below 0.05 it is a claim. g is "
-    "Hedges' effect size."
+    "compared in pairs (t test), others by Welch's test, spreads by Brown & Forsythe's. A difference is claimed where "
+    "p is below 0.05 after Holm's adjustment for all comparisons of a table. The effect size is Hedges' g: the "
+    "difference in standard deviations of the seeds."
 )
+
+
+def _own_charts(found: Characterisation) -> list[Chart | None]:
+    return [speed_up_chart(found), accuracy_chart(found), pareto_chart(found)]
 
 
 def _numbered(charts: Mapping[str, Chart]) -> Iterator[Chart]:
@@ -184,14 +206,14 @@ def write_characterisation(found: Characterisation, out: Path) -> Path:
     for folder in ("tables", "figures"):
         (out / folder).mkdir(exist_ok=True)
     tables = {f"table-{number}": one for number, one in source_tables(found).items()}
-    tables |= {"design": design_table(found), "scaling": scaling_table(found), "claims": claims_table(found)}
+    tables |= {"design": design_table(found), "scaling": scaling_table(found)}
+    tables |= {f"claims-{name}": one for name, one in claims_tables(found).items()}
     for name, one in tables.items():
         write_whole(out / "tables" / f"{name}.csv", _as_csv(one))
     charts: list[Chart | None] = [
         *source_charts(found).values(),
         *over_time_charts(used).values(),
-        speed_up_chart(found),
-        pareto_chart(found),
+        *_own_charts(found),
     ]
     for chart in (*charts, *factor_charts(found)):
         if chart is not None:

@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from plesio.core.charts import Table
 from plesio.core.units import format_bytes
 from plesio.report import source_004 as source
-from plesio.report.characterisation import STRATEGIES, Characterisation, Claim, state_bytes
-from plesio.report.inference import Judgement, size_word
-from plesio.report.metric import Metric
+from plesio.report.characterisation import STRATEGIES, Characterisation, Claim, compute_step_s, state_bytes
+from plesio.report.inference import MIN_SEEDS, Judgement, size_word
 from plesio.report.model import PolicySummary
-from plesio.report.sentences import p_text, ratio_text, share_text
+from plesio.report.sentences import p_text, ratio_text, seeds_text, share_text
 from plesio.report.statistics import Spread
 
-__all__ = ["claims_table", "design_table", "scaling_table", "source_tables"]
+__all__ = ["claims_tables", "design_table", "scaling_table", "source_tables"]
 
 _NONE = "–"
 
@@ -207,20 +207,20 @@ def scaling_table(found: Characterisation) -> Table:
             one = None if alone is None else next((s for s in alone.policies if s.policy == summary.policy), None)
             rate = summary.samples_per_s.mean
             gain = None if one is None or one.samples_per_s is None else rate / one.samples_per_s.mean
-            state = state_bytes(summary)
+            state, compute = state_bytes(summary), compute_step_s(comparison, summary.policy)
             rows.append(
                 (
                     combination.model,
                     summary.policy,
                     str(combination.workers),
                     _spread(summary.time_s, digits=2),
+                    _NONE if compute is None else f"{1e3 * compute:.1f}",
                     f"{rate:,.0f}",
                     _NONE if gain is None else ratio_text(gain),
                     _NONE if gain is None else share_text(gain / combination.workers),
                     _NONE if summary.final_metric is None else comparison.metric.spread_text(summary.final_metric),
                     _NONE if summary.bytes_sent is None else format_bytes(summary.bytes_sent.mean),
                     _NONE if state is None else format_bytes(state),
-                    format_bytes(sum(summary.memory.values())) if summary.memory else _NONE,
                     _NONE if summary.cpu is None else f"{summary.cpu:.2f}",
                 )
             )
@@ -229,68 +229,65 @@ def scaling_table(found: Characterisation) -> Table:
         "policy",
         "workers",
         "time (s)",
+        "computing a step (ms)",
         "samples/s",
         "speed-up",
         "efficiency",
         "metric",
         "bytes sent",
         "model state",
-        "peak memory",
         "cores",
     )
     return Table(title="Speed-up and efficiency", headers=headers, rows=rows)
 
 
-def claims_table(found: Characterisation) -> Table:
-    """A row for each policy against the baseline of its combination: estimates, intervals, tests, and words."""
-    rows = []
-    for claim in found.claims:
-        metric = found.settings[claim.combination].metric
-        rows.append(
-            (
-                claim.combination.text,
-                claim.policy,
-                _judged(claim.speed, ratio_text),
-                _tested(claim.speed),
-                _judged(claim.metric, metric.difference_text),
-                _tested(claim.metric),
-                _judged(claim.spread, ratio_text),
-                _tested(claim.spread),
-                _words(claim, metric),
-            )
-        )
-    headers = ("setting", "policy", "speed", "p, g", "metric", "p, g", "spread", "p", "what may be said")
-    return Table(title="Against the baseline", headers=headers, rows=rows)
+def claims_tables(found: Characterisation) -> dict[str, Table]:
+    """For speed, metric and spread: each policy against the baseline of its setting, and what may be said of it."""
+
+    def rows(name: Literal["speed", "metric", "spread"], better: str, worse: str) -> Iterator[list[str]]:
+        for claim in found.claims:
+            one: Judgement | None = getattr(claim, name)
+            metric = found.settings[claim.combination].metric
+            if one is not None:
+                text = metric.difference_text if name == "metric" else ratio_text
+                gains = metric.improves(one.value) if name == "metric" else one.value > 1
+                said = f"{better if gains else worse} than {claim.baseline}" if one.shown else _not_shown(one, claim)
+                yield [claim.combination.text, claim.policy, text(one.value), _interval(one, text), *_tests(one), said]
+
+    headers = ("setting", "policy", "against baseline", "95 % interval", "p", "p by Holm", "effect size", "said")
+    return {
+        "speed": Table(
+            title="Speed against the baseline", headers=headers, rows=list(rows("speed", "faster", "slower"))
+        ),
+        "metric": Table(
+            title="Final metric against the baseline", headers=headers, rows=list(rows("metric", "better", "worse"))
+        ),
+        "spread": Table(
+            title="Spread of the metric over seeds against the baseline",
+            headers=headers,
+            rows=list(rows("spread", "wider", "narrower")),
+        ),
+    }
 
 
-def _judged(one: Judgement | None, text: Callable[[float], str]) -> str:
-    if one is None:
-        return _NONE
-    interval = "" if one.low is None or one.high is None else f" ({text(one.low)} to {text(one.high)})"
-    return f"{text(one.value)}{interval}"
+def _interval(one: Judgement, text: Callable[[float], str]) -> str:
+    return _NONE if one.low is None or one.high is None else f"{text(one.low)} to {text(one.high)}"
 
 
-def _tested(one: Judgement | None) -> str:
-    if one is None:
-        return _NONE
+def _tests(one: Judgement) -> tuple[str, str, str]:
+    """p, p by Holm's method, and the effect size in words."""
     if one.p_value is None or one.p_adjusted is None:
-        return f"not tested: {one.num_seeds} seeds" if one.num_seeds > 1 else "not tested: 1 seed"
-    size = "" if one.g is None else f", g = {one.g:.1f} ({size_word(one.g)})"
-    return f"{p_text(one.p_value)}, of all {p_text(one.p_adjusted).removeprefix('p ')}{size}".replace("all = ", "all ")
+        return _NONE, _NONE, _NONE
+    size = _NONE if one.g is None else f"{one.g:+.1f}, {size_word(one.g)}"
+    return p_text(one.p_value).removeprefix("p = "), p_text(one.p_adjusted).removeprefix("p = "), size
 
 
-def _words(claim: Claim, metric: Metric) -> str:
-    parts = []
-    if claim.speed is not None and claim.speed.shown:
-        parts.append("faster" if claim.speed.value > 1 else "slower")
-    if claim.metric is not None and claim.metric.shown:
-        parts.append(f"{metric.name} {'better' if metric.improves(claim.metric.value) else 'worse'}")
-    if claim.spread is not None and claim.spread.shown:
-        parts.append("seeds farther apart" if claim.spread.value > 1 else "seeds closer together")
-    if parts:
-        return f"{', '.join(parts)} than {claim.baseline}"
-    tested = any(one is not None and one.p_value is not None for one in (claim.speed, claim.metric, claim.spread))
-    return f"no difference from {claim.baseline} shown" if tested else "too few seeds for a claim"
+def _not_shown(one: Judgement, claim: Claim) -> str:
+    if one.num_seeds < MIN_SEEDS:
+        return f"not tested: {seeds_text(one.num_seeds)}"
+    if one.p_value is None:
+        return "not tested: no spread"
+    return f"no difference from {claim.baseline} shown"
 
 
 def design_table(found: Characterisation) -> Table:
