@@ -15,7 +15,6 @@ from pydantic import Field, ValidationError, field_validator
 from plesio.bench.recipe import Recipe, make_recipe, read_toml
 from plesio.bench.recipe_errors import explain
 from plesio.bench.recipe_section import Section, as_finding
-from plesio.bench.sweep import with_bandwidth
 from plesio.core.combination import FACTORS, Combination, Part
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.units import parse_bandwidth
@@ -270,4 +269,4 @@ def _cluster(combination: Combination, base: object, *, folder: Path, where: str
         raise ConfigError(f"{where}: {error}") from None
     if combination.link is None:
         return cluster
-    return with_bandwidth(cluster, bytes_per_s=parse_bandwidth(combination.link))
+    return cluster.with_bandwidth(parse_bandwidth(combination.link))

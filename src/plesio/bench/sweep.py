@@ -6,7 +6,6 @@ by its text with a unit ("1 Gbit/s") everywhere; `plesio.core.units.parse_bandwi
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 

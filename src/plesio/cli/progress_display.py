@@ -19,6 +19,8 @@ __all__ = ["LiveDisplay", "PlainDisplay", "progress_display"]
 
 PLAIN_EVERY_S = 10.0
 """Seconds between two lines about one run where there is no terminal."""
+LEFT_AFTER_RUNS = 3
+"""Runs after which the time that is left is told."""
 
 
 @contextmanager
@@ -116,6 +118,8 @@ class PlainDisplay:
         self._label: RunLabel | None = None
         self._num_samples: int | None = None
         self._next_line_s = 0.0
+        self._began_s: float | None = None
+        self._num_before = 0
 
     def run_kept(self, label: RunLabel) -> None:
         """Say so."""
@@ -127,7 +131,8 @@ class PlainDisplay:
         self._label = label
         self._num_samples = num_samples
         self._next_line_s = self._clock.now_s() + PLAIN_EVERY_S
-        self._say("started" if num_samples is None else f"started, {num_samples:,} samples")
+        samples = "" if num_samples is None else f", {num_samples:,} samples"
+        self._say(f"started{samples}{self._left(label)}")
 
     def run_advanced(self, snapshot: Snapshot) -> None:
         """Give the figures, if the last line is long ago."""
@@ -144,6 +149,16 @@ class PlainDisplay:
     def run_failed(self, result: RunResult) -> None:
         """Say why."""
         self._say(_ending(result))
+
+    def _left(self, label: RunLabel) -> str:
+        """How long all runs that are left take, if they take as long as those that were done here."""
+        if self._began_s is None:
+            self._began_s, self._num_before = self._clock.now_s(), label.number - 1
+        num_done = label.number - 1 - self._num_before
+        if num_done < LEFT_AFTER_RUNS:
+            return ""
+        left_s = (self._clock.now_s() - self._began_s) / num_done * (label.num_runs - label.number + 1)
+        return f" · about {format_seconds(round(left_s))} left"
 
     def _say(self, sentence: str) -> None:
         assert self._label is not None, "a run is named before anything is said of it"

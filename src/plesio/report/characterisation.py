@@ -161,9 +161,10 @@ def compute_step_s(comparison: Comparison, policy: str) -> float | None:
 
 
 def overloads(found: Characterisation) -> Iterator[tuple[Combination, str, float]]:
-    """Where workers computed a step for longer than one worker alone does, by more than a quarter: (where, who, ratio).
+    """Where the baseline's workers computed a step for longer than one alone does, by more than a quarter.
 
-    Steps are paced so that each worker behaves like a machine of its own; there this machine was too small or too busy.
+    Each is (where, policy, ratio). Steps are paced so that each worker behaves like a machine of its own; there this
+    machine was too small or too busy.
     """
     for combination, comparison in found.settings.items():
         alone = found.measured(model=combination.model, workers=1)
@@ -174,10 +175,9 @@ def overloads(found: Characterisation) -> Iterator[tuple[Combination, str, float
             or comparison is not found.measured(model=combination.model, workers=combination.workers)
         ):
             continue
-        for summary in comparison.policies:
-            many, one = (compute_step_s(where, summary.policy) for where in (comparison, alone))
-            if many and one and many > _OVERLOADED * one:
-                yield combination, summary.policy, many / one
+        many, one = (compute_step_s(where, comparison.baseline) for where in (comparison, alone))
+        if many and one and many > _OVERLOADED * one:
+            yield combination, comparison.baseline, many / one
 
 
 def state_bytes(summary: PolicySummary) -> float | None:
