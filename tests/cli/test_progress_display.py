@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from plesio.bench.progress import RunLabel, Snapshot
-from plesio.cli.progress_display import PLAIN_EVERY_S, LiveDisplay, PlainDisplay
+from plesio.cli.progress_display import LEFT_AFTER_RUNS, PLAIN_EVERY_S, LiveDisplay, PlainDisplay
 from plesio.core.results import RunResult
 from plesio.testing import FakeClock
 
@@ -44,6 +44,23 @@ def test_plain_lines_are_few():
         "[2/3] ssp:4 · seed 0: 20% · step 2 · 1,234 samples/s",
         "[2/3] ssp:4 · seed 0: 40% · step 4 · 1,234 samples/s",
         "[2/3] ssp:4 · seed 0: failed: worker 1 was lost",
+    ]
+
+
+def test_plain_lines_tell_the_time_that_is_left_from_the_runs_that_were_done_here():
+    stream, clock = io.StringIO(), FakeClock()
+    display = PlainDisplay(stream, clock=clock)
+    labels = [RunLabel(policy="bsp", seed=seed, number=seed + 1, num_runs=10) for seed in range(10)]
+    display.run_kept(labels[0])
+    for label in labels[1:6]:
+        display.run_started(label, num_samples=1000)
+        clock.sleep_s(20.0)
+        display.run_finished(a_result(label))
+    started = [line.partition("started, ")[2] for line in stream.getvalue().splitlines() if "started" in line]
+    assert started[:LEFT_AFTER_RUNS] == ["1,000 samples"] * LEFT_AFTER_RUNS
+    assert started[LEFT_AFTER_RUNS:] == [
+        "1,000 samples · about 2 min 0 s left",
+        "1,000 samples · about 1 min 40 s left",
     ]
 
 
