@@ -23,7 +23,7 @@ step_time = { kind = "constant", mean = "1 ms" }
 
 [models]
 small = { name = "quadratic", options = { dimension = 8, num_samples = 256 } }
-large = { name = "quadratic", options = { dimension = 32, num_samples = 256 }, step_time = { kind = "constant", mean = "3 ms" } }
+large = { name = "quadratic", options = { dimension = 32, num_samples = 256 }, step_time = LARGE }
 
 [[parts]]
 name = "scaling"
@@ -49,7 +49,7 @@ seeds = [3]
 policies = ["bsp", "asp"]
 model = ["small"]
 link = ["1 Gbit/s"]
-"""
+""".replace("LARGE", '{ kind = "constant", mean = "3 ms" }')
 
 
 class Heard:
@@ -113,7 +113,7 @@ def test_every_combination_has_a_folder_and_a_resumed_plan_keeps_what_is_there(t
     check_plan(plan)
     heard = Heard()
     done = run_plan(plan, out=out, resume=False, progress=heard)
-    assert heard.lines[0] == ("started", "bsp · small, 1 worker (virtual)", 1, plan.num_runs)
+    assert heard.lines[0] == ("started", "bsp · small, 1 worker, virtual", 1, plan.num_runs)
     assert heard.lines[-1][2:] == (plan.num_runs, plan.num_runs)
     for combination, runs in done.items():
         assert read_results(out / combination.slug / "results.json") == runs

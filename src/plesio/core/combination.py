@@ -41,9 +41,9 @@ class Combination:
         """What is set, in words; the world is named where it is not this machine's processes.
 
         >>> Combination(world="virtual", model="vgg", workers=4, link="1 Gbit/s", imbalance=0.5).text
-        'vgg, 4 workers, 1 Gbit/s, last worker at 0.5 (virtual)'
+        'vgg, 4 workers, 1 Gbit/s, last worker at 0.5, virtual'
         """
-        return self._levels_text + ("" if self.world == "process" else f" ({self.world})")
+        return self._levels_text + ("" if self.world == "process" else f", {self.world}")
 
     @property
     def _levels_text(self) -> str:

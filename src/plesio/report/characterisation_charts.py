@@ -21,6 +21,8 @@ _COLOURS = {"compute": "#86a8c4", "communicate": "#3f6384", "wait": "#d1604d"}
 _PANEL_COLUMNS = 2
 _SERVERS = (source.SYNCHRONOUS, source.ASYNCHRONOUS)
 _SHARDED = (source.DDP, source.FSDP)
+_SHORT = {source.DDP: "DDP", source.FSDP: "FSDP", source.SYNCHRONOUS: "sync", source.ASYNCHRONOUS: "async"}
+"""In the names of rows, which are short so that they stand on one line."""
 
 Looks = Mapping[str, Look]
 
@@ -43,7 +45,7 @@ def _settings_of(found: Characterisation, strategies: Sequence[str]) -> Iterator
             for strategy in strategies:
                 summary = found.summary(strategy, model=model, workers=workers)
                 if summary is not None:
-                    yield f"{model}, {workers} workers, {summary.policy}", strategy, summary
+                    yield f"{model} ×{workers} {_SHORT[strategy]}", strategy, summary
 
 
 def _activity_chart(found: Characterisation, strategies: Sequence[str], *, slug: str, theirs: str) -> BarChart | None:

@@ -17,6 +17,8 @@ __all__ = ["Used", "over_time_charts", "read_used"]
 
 _MODEL = "convnext"
 """The source's figures are of this one."""
+_ROOM = 1.2
+"""Upper end of an axis over the largest value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +99,13 @@ def over_time_charts(used: Sequence[Used]) -> dict[str, Chart]:
 def _panels(
     used: Sequence[Used], *, slug: str, title: str, caption: str, axis: str, field: str, scale: float
 ) -> Panels:
+    values = [value for one in used for worker in one.samples.samples for value in one.samples.values(worker, field)]
+    most = _ROOM * scale * max((value for value in values if value == value), default=1.0)
     charts = [
         LineChart(
             title=one.title,
             x=Axis(title="seconds", from_zero=True),
-            y=Axis(title=axis, from_zero=True),
+            y=Axis(title=axis, view=(0, most)),
             series=[
                 Series(
                     name=f"worker {worker}",
