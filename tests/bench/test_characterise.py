@@ -83,9 +83,10 @@ def test_parts_are_crossed_and_a_combination_of_several_parts_is_one_comparison(
     assert [len(part.combinations) for part in plan.parts] == [4, 4, 1]
     base = Combination(world="virtual", model="small", workers=2)
     assert plan.parts[2].combinations == [base]
-    assert plan.recipes[base].run.policies == ("bsp", "asp", "local_sgd:4")
-    assert len(plan.recipes) == 8
-    assert plan.num_runs == 2 * (3 + 3 * 2 + 4 * 2)
+    assert plan.recipes[base].run.policies == ("bsp", "asp", "ssp:2", "local_sgd:4"), "1 Gbit/s is the cluster's own"
+    assert len(plan.recipes) == 7
+    assert plan.num_runs == 2 * (4 + 3 * 2 + 3 * 2)
+    assert plan.parts[1].along("link")["1 Gbit/s"] == base
     assert plan.parts[0].levels == {"model": ("small", "large"), "workers": (1, 2)}
     large = plan.recipes[Combination(world="virtual", model="large", workers=1)]
     assert large.task.options["dimension"] == 32
@@ -95,7 +96,7 @@ def test_parts_are_crossed_and_a_combination_of_several_parts_is_one_comparison(
     assert slow.workers.cluster is not None
     assert slow.workers.cluster.nic.bytes_per_s == 10e6 / 8
     assert [(one.rank, one.speed) for one in slow.workers.unequal] == [(1, 0.5)]
-    assert len({combination.slug for combination in plan.recipes}) == 8
+    assert len({combination.slug for combination in plan.recipes}) == 7
 
 
 def test_quick_keeps_what_its_table_lists(tmp_path: Path):

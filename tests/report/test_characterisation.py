@@ -101,7 +101,7 @@ def test_ours_stand_beside_theirs():
     assert list(tables) == ["3", "4", "5", "6", "7", "8"]
     rows = {tuple(row[:2]): row[2:] for row in tables["3"].rows}
     assert rows["DDP", "vgg (VGG16)"] == ["8.00 ± 0.08", "4.00 ± 0.04", "2.00 ± 0.02", "487.55", "230.74", "113.81"]
-    assert rows["FSDP / DDP", "vgg (VGG16)"] == ["3.00x", "3.00x", "3.00x", "2.17x", "2.12x", "2.46x"]
+    assert rows["ratio", "vgg (VGG16)"] == ["3.00x", "3.00x", "3.00x", "2.17x", "2.12x", "2.46x"]
     assert rows["DDP", "efficientnet (EfficientNet_v2)"][:3] == ["–", "–", "–"]
     accuracy = {tuple(row[:2]): row[2:] for row in tables["4"].rows}
     assert accuracy["Asynchronous", "vgg (VGG16)"] == ["40.0 ± 0.3", "40.0 ± 0.3", "40.0 ± 0.3", "83.2", "78.2", "42.4"]
@@ -116,8 +116,7 @@ def test_ours_stand_beside_theirs():
 
 def test_speed_up_and_efficiency_are_against_one_worker_under_the_same_policy():
     rows = {tuple(row[:3]): row for row in scaling_table(a_characterisation()).rows}
-    assert "4.00x" in rows["vgg", "fsdp", "4"]
-    assert "100 %" in rows["vgg", "fsdp", "4"]
+    assert "4.00x (100 %)" in rows["vgg", "fsdp", "4"]
     assert len(rows) == 2 * 3 * len(POLICIES), "what is varied besides model and workers is not among them"
 
 
@@ -135,9 +134,9 @@ def test_a_claim_needs_a_small_p_after_all_of_its_family_is_counted():
     assert same is not None
     assert not same.shown
     rows = {tuple(row[:2]): row for row in claims_tables(found)["speed"].rows}
-    assert rows["vgg, 4 workers", "fsdp"][-1] == "slower than bsp"
+    assert rows["vgg, 4 workers", "fsdp"][-1] == "slower"
     rows = {tuple(row[:2]): row for row in claims_tables(found)["metric"].rows}
-    assert rows["vgg, 4 workers", "fsdp"][-1] == "no difference from bsp shown"
+    assert rows["vgg, 4 workers", "fsdp"][-1] == "not shown"
     sentences = " ".join(characterisation_sentences(found))
     assert "3 seeds a policy, which is few" in sentences
     assert "show no difference, which is not to say that there is none" in sentences
@@ -156,7 +155,7 @@ def test_strategies_that_were_not_run_leave_a_dash():
     rows = {tuple(row[:2]): row for row in source_tables(found)["3"].rows}
     assert rows["FSDP", "vgg (VGG16)"][2:5] == ["–", "–", "–"]
     assert rows["DDP", "mlp"][5:] == ["–", "–", "–"]
-    assert set(source_charts(found)) == {"10", "15"}
+    assert not source_charts(found), "there is nothing to compare with"
 
 
 def test_a_machine_that_is_too_small_is_named():
@@ -206,7 +205,7 @@ def test_page_tables_and_pictures_are_written(tmp_path: Path):
         *(f"table-{number}" for number in range(3, 9)),
     ]
     with (tmp_path / "tables" / "table-3.csv").open(newline="") as file:
-        assert next(csv.reader(file))[:3] == ["strategy", "model", "ours, 1 worker"]
+        assert next(csv.reader(file))[:3] == ["strategy", "model", "ours, 1"]
     assert {"figure-10", "figure-15", "figure-20", "figure-21", "pareto"} <= {
         path.stem for path in (tmp_path / "figures").iterdir()
     }

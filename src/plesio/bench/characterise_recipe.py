@@ -178,7 +178,7 @@ def plan_of(
         run["seeds"] = list(seeds)
     if world is not None:
         sections = tuple(section.model_copy(update={"world": world}) for section in sections)
-    parts = tuple(_part(section, recipe, where=str(path)) for section in sections)
+    parts = tuple(_part(section, recipe, path=path) for section in sections)
     policies: dict[Combination, dict[str, None]] = {}
     for part in parts:
         for combination in part.combinations:
@@ -210,7 +210,8 @@ def _quick(recipe: CharacteriseRecipe, quick: QuickSection) -> tuple[dict[str, A
     return run, tuple(left)
 
 
-def _part(section: PartSection, recipe: CharacteriseRecipe, *, where: str) -> Part:
+def _part(section: PartSection, recipe: CharacteriseRecipe, *, path: Path) -> Part:
+    where = str(path)
     network = [name for name in _NETWORK if getattr(section, name)]
     if network and section.world == "process":
         raise ConfigError(
@@ -227,10 +228,25 @@ def _part(section: PartSection, recipe: CharacteriseRecipe, *, where: str) -> Pa
     )
     levels = {name: tuple(dict.fromkeys(getattr(section, name))) for name in FACTORS if getattr(section, name)}
     combinations = [
-        replace(base, **dict(zip(levels, chosen, strict=True))) for chosen in itertools.product(*levels.values())
+        _without_what_is_base(replace(base, **dict(zip(levels, chosen, strict=True))), recipe, path=path)
+        for chosen in itertools.product(*levels.values())
     ]
     crossed = {name: values for name, values in levels.items() if len(values) > 1}
     return Part(name=section.name, policies=section.policies, levels=crossed, combinations=combinations)
+
+
+def _without_what_is_base(combination: Combination, recipe: CharacteriseRecipe, *, path: Path) -> Combination:
+    """The combination with levels that are the base point's left out: the same comparison is not made twice."""
+    if combination.batch == recipe.models[combination.model].get("batch_size"):
+        combination = replace(combination, batch=None)
+    base = recipe.workers.get("cluster")
+    if combination.topology == base:
+        combination = replace(combination, topology=None)
+    if combination.link is not None:
+        cluster = _cluster(replace(combination, link=None), base, folder=path.parent, where=str(path))
+        if parse_bandwidth(combination.link) == cluster.nic.bytes_per_s:
+            combination = replace(combination, link=None)
+    return combination
 
 
 def _base_count(workers: Mapping[str, Any], *, where: str) -> int:

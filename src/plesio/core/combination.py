@@ -3,16 +3,28 @@
 A combination names a level of every factor. None is what the model or the cluster has by itself.
 """
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
-__all__ = ["FACTORS", "Combination", "Part"]
+__all__ = ["FACTORS", "Combination", "Part", "level_text"]
 
 FACTORS = ("model", "workers", "batch", "link", "imbalance", "topology")
 """What can be varied besides the policy, as attributes of `Combination`."""
+
+
+def level_text(factor: str, level: Any) -> str:
+    """The level of a factor, for people.
+
+    >>> level_text("imbalance", 0.5), level_text("topology", "clusters/2x2x1gbe.toml")
+    ('last at 0.5', '2x2x1gbe')
+    """
+    if factor == "imbalance":
+        return "equal" if level == 1.0 else f"last at {level:g}"
+    return PurePath(level).stem if factor == "topology" else str(level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +67,7 @@ class Combination:
         if self.imbalance != 1.0:
             parts.append(f"last worker at {self.imbalance:g}")
         if self.topology is not None:
-            parts.append(self.level("topology"))
+            parts.append(level_text("topology", self.topology))
         return ", ".join(parts)
 
     @property
@@ -67,19 +79,6 @@ class Combination:
         """
         return re.sub(r"[^A-Za-z0-9.]+", "-", f"{self.world} {self._levels_text}").strip("-")
 
-    def level(self, factor: str) -> str:
-        """The level of a factor, for people.
-
-        >>> Combination(world="virtual", model="vgg", workers=4).level("imbalance")
-        'equal'
-        """
-        value: Any = getattr(self, factor)
-        if factor == "imbalance":
-            return "equal" if value == 1.0 else f"last at {value:g}"
-        if factor == "topology" and value is not None:
-            return PurePath(value).stem
-        return "own" if value is None else str(value)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -89,10 +88,26 @@ class Part:
         name: What the recipe calls it.
         policies: Run in each of them.
         levels: What was crossed: factors with two levels at least, each with its levels in order.
-        combinations: All of them.
+        combinations: All of them, in the order of the levels' product, the last factor varying fastest.
     """
 
     name: str
     policies: Sequence[str]
     levels: Mapping[str, Sequence[Any]]
     combinations: Sequence[Combination]
+
+    def along(self, factor: str) -> dict[str, Combination]:
+        """Combinations by the factor's level, with the first level of all others.
+
+        >>> few, many = (Combination(world="virtual", model="vgg", workers=workers) for workers in (1, 4))
+        >>> part = Part(name="scaling", policies=["bsp"], levels={"workers": (1, 4)}, combinations=[few, many])
+        >>> part.along("workers")["4"] is many
+        True
+        """
+        first = {name: levels[0] for name, levels in self.levels.items() if name != factor}
+        found: dict[str, Combination] = {}
+        for levels, combination in zip(itertools.product(*self.levels.values()), self.combinations, strict=True):
+            chosen = dict(zip(self.levels, levels, strict=True))
+            if all(chosen[name] == level for name, level in first.items()):
+                found[level_text(factor, chosen[factor])] = combination
+        return found

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Look, Panels, Series
-from plesio.core.combination import FACTORS, Part
+from plesio.core.combination import FACTORS, Part, level_text
 from plesio.core.units import byte_unit, format_bytes
 from plesio.report import source_004 as source
 from plesio.report.characterisation import Characterisation, state_bytes
@@ -39,12 +39,12 @@ def source_charts(found: Characterisation) -> dict[str, Chart]:
 
 
 def _settings_of(found: Characterisation, strategies: Sequence[str]) -> Iterator[tuple[str, str, PolicySummary]]:
-    """(row, strategy, summary) of these strategies with 2 workers or more, model by model."""
+    """(row, strategy, summary) with 2 workers or more, model by model, where all of these strategies were run."""
     for model in found.models():
         for workers in source.WORKERS[1:]:
-            for strategy in strategies:
-                summary = found.summary(strategy, model=model, workers=workers)
-                if summary is not None:
+            summaries = [found.summary(strategy, model=model, workers=workers) for strategy in strategies]
+            for strategy, summary in zip(strategies, summaries, strict=True):
+                if summary is not None and None not in summaries:
                     yield f"{model} ×{workers} {_SHORT[strategy]}", strategy, summary
 
 
@@ -91,10 +91,10 @@ def _memory_chart(found: Characterisation, strategies: Sequence[str], *, slug: s
         by_strategy.setdefault(strategy, []).append(state_bytes(one) or 0.0)
     means = {name: sum(values) / len(values) for name, values in by_strategy.items()}
     first, *others = means
-    ratios = [f"{ratio_text(means[name] / means[first])} of {first}'s under {name}" for name in others if means[first]]
+    ratios = [f"{name} holds {ratio_text(means[name] / means[first])} of {first}" for name in others if means[first]]
     return BarChart(
         slug=slug,
-        title=f"Parameters, gradients and optimizer state of a worker: {listed(ratios)}"
+        title=f"Of parameters, gradients and optimizer state a worker under {listed(ratios)}"
         if ratios
         else "What a worker's memory holds",
         caption="A worker's peak without what was there before training, mean over workers and seeds; what stands at a "
@@ -167,7 +167,7 @@ def accuracy_chart(found: Characterisation) -> Panels | None:
         return None
     return Panels(
         slug="metric-time",
-        title=f"{panels[0].y.title} over time",
+        title=f"{panels[0].y.title.capitalize()} over time",
         caption="Mean over seeds of the k-th evaluations, in both directions.",
         charts=panels,
         columns=_PANEL_COLUMNS,
@@ -252,12 +252,7 @@ def factor_charts(found: Characterisation) -> list[Panels]:
 
 def _factor_chart(found: Characterisation, part: Part, factor: str) -> Panels:
     """Levels along the axis; what else the part crosses is held at its first level."""
-    others = {name: levels[0] for name, levels in part.levels.items() if name != factor}
-    chosen: dict[str, Comparison] = {
-        combination.level(factor): found.settings[combination]
-        for combination in part.combinations
-        if all(getattr(combination, name) == level for name, level in others.items())
-    }
+    chosen = {level: found.settings[combination] for level, combination in part.along(factor).items()}
     looks = _looks(found)
     metric = next(iter(chosen.values())).metric
     ticks = {float(place): level for place, level in enumerate(chosen)}
@@ -274,9 +269,9 @@ def _factor_chart(found: Characterisation, part: Part, factor: str) -> Panels:
         axis = Axis(title=factor, ticks=ticks, view=(-0.3, len(ticks) - 0.7))
         return LineChart(title=title, x=axis, y=Axis(title=unit), series=series)
 
-    where = "".join(f", {name} {level}" for name, level in others.items())
     first = part.combinations[0]
-    base = f"{first.model}, {first.workers} workers" if not others else f"base point{where}"
+    others = [f"{name} {level_text(name, levels[0])}" for name, levels in part.levels.items() if name != factor]
+    base = ", ".join(others) or f"{first.model}, {first.workers} workers"
     return Panels(
         slug=f"part-{part.name}-{factor}".replace(" ", "-"),
         title=_factor_finding(part, factor, chosen),

@@ -29,7 +29,8 @@ from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.inference import MIN_SEEDS, Judgement, least_visible
 from plesio.report.markup import prose
 from plesio.report.page_frame import page_of, section, section_of_charts, table
-from plesio.report.sentences import listed, ratio_text, seeds_text
+from plesio.report.sentences import listed, p_text, ratio_text, seeds_text
+from plesio.report.summarise import BASELINE
 
 __all__ = ["OUTPUT_NAMES", "characterisation_sentences", "render_characterisation", "write_characterisation"]
 
@@ -96,8 +97,22 @@ def _of_metric(found: Characterisation) -> Iterator[str]:
         if claim.metric is not None
     ]
     more = f", and {len(shown) - _STOPPED} more" if len(shown) > _STOPPED else ""
-    what = f": {listed(named)}{more}" if named else ""
-    yield f"Final metric: {len(shown)} of {len(tested)} comparisons show a difference{what}."
+    what = f": {listed(named)}{more}." if named else f". {_largest(found, tested)}"
+    yield f"Final metric: {len(shown)} of {len(tested)} comparisons show a difference{what}"
+
+
+def _largest(found: Characterisation, tested: Sequence[Claim]) -> str:
+    """The largest difference of means, which is not shown."""
+    claim = max(tested, key=lambda one: abs(one.metric.value) if one.metric is not None else 0.0)
+    one = claim.metric
+    assert one is not None, "it was tested"
+    assert one.p_value is not None, "it was tested"
+    assert one.p_adjusted is not None, "it was tested"
+    difference = found.settings[claim.combination].metric.difference_text(one.value)
+    return (
+        f"The largest of the means, {claim.policy} {difference} ({claim.combination.text}), has {p_text(one.p_value)} "
+        f"alone and {p_text(one.p_adjusted)} among so many: more seeds or fewer comparisons would tell."
+    )
 
 
 def _of_spread(found: Characterisation) -> Iterator[str]:
@@ -170,10 +185,10 @@ _SOURCE = (
     "source's."
 )
 _CLAIMS = (
-    "Against the baseline of the same setting, with 95 % intervals of that comparison alone. Seeds that coincide are "
-    "compared in pairs (t test), others by Welch's test, spreads by Brown & Forsythe's. A difference is claimed where "
-    "p is below 0.05 after Holm's adjustment for all comparisons of a table. The effect size is Hedges' g: the "
-    "difference in standard deviations of the seeds."
+    f"Each policy against the baseline of its setting, {BASELINE} where it was run, with 95 % intervals of that "
+    "comparison alone. Seeds that coincide are compared in pairs (t test), others by Welch's test, spreads by Brown & "
+    "Forsythe's. A difference is claimed where p is below 0.05 after Holm's adjustment for all comparisons of a table. "
+    "The effect size is Hedges' g: the difference in standard deviations of the seeds."
 )
 
 

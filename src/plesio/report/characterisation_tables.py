@@ -7,7 +7,7 @@ from typing import Literal
 from plesio.core.charts import Table
 from plesio.core.units import format_bytes
 from plesio.report import source_004 as source
-from plesio.report.characterisation import STRATEGIES, Characterisation, Claim, compute_step_s, state_bytes
+from plesio.report.characterisation import STRATEGIES, Characterisation, compute_step_s, state_bytes
 from plesio.report.inference import MIN_SEEDS, Judgement, size_word
 from plesio.report.model import PolicySummary
 from plesio.report.sentences import p_text, ratio_text, seeds_text, share_text
@@ -23,11 +23,32 @@ def source_tables(found: Characterisation) -> dict[str, Table]:
     ddp, ps = (source.DDP, source.FSDP), (source.SYNCHRONOUS, source.ASYNCHRONOUS)
     modified = (source.SYNCHRONOUS, source.MODIFIED)
     return {
-        "3": _by_workers(found, ddp, _time, _their_time, title="Training time (s) of DDP and FSDP", ratio=True),
-        "4": _by_workers(found, ps, _accuracy, _their_accuracy, title="Accuracy (%) of parameter servers"),
-        "5": _by_workers(found, ps, _time, _their_time, title="Training time (s) of parameter servers", ratio=True),
+        "3": _by_workers(
+            found,
+            ddp,
+            _time,
+            _their_time,
+            title="Training time (s) of DDP and FSDP, 1 to 4 workers or GPUs",
+            ratio=True,
+        ),
+        "4": _by_workers(
+            found, ps, _accuracy, _their_accuracy, title="Accuracy (%) of parameter servers, 1 to 4 workers or GPUs"
+        ),
+        "5": _by_workers(
+            found,
+            ps,
+            _time,
+            _their_time,
+            title="Training time (s) of parameter servers, 1 to 4 workers or GPUs",
+            ratio=True,
+        ),
         "6": _by_workers(
-            found, modified, _time, _their_time, title="Training time (s), synchronous and modified", ratio=True
+            found,
+            modified,
+            _time,
+            _their_time,
+            title="Training time (s), synchronous and modified, 1 to 4 workers or GPUs",
+            ratio=True,
         ),
         "7": _improvement(found),
         "8": _decisions(found),
@@ -57,8 +78,8 @@ def _by_workers(
     headers = (
         "strategy",
         "model",
-        *(f"ours, {number} worker{'s' * (number > 1)}" for number in source.WORKERS),
-        *(f"theirs, {number} GPU{'s' * (number > 1)}" for number in source.WORKERS),
+        *(f"ours, {number}" for number in source.WORKERS),
+        *(f"theirs, {number}" for number in source.WORKERS),
     )
     return Table(title=title, headers=headers, rows=rows)
 
@@ -77,7 +98,7 @@ def _ratio_rows(found: Characterisation, strategies: Sequence[str], models: Sequ
             for place in range(len(source.WORKERS))
         ]
         if any(text != _NONE for text in (*ours, *published)):
-            yield [f"{second} / {first}", _model_text(model), *ours, *published]
+            yield ["ratio", _model_text(model), *ours, *published]
 
 
 def _ratio(one: float | None, other: float | None) -> str:
@@ -141,7 +162,9 @@ def _improvement(found: Characterisation) -> Table:
         rows.append([_model_text(model), *ours, *published, difference])
     headers = ("model", "ours, plain", "ours, modified", "points", "theirs, plain", "theirs, modified", "points")
     return Table(
-        title=f"Accuracy (%) of asynchronous training, plain and modified, {number}", headers=headers, rows=rows
+        title=f"Accuracy (%) of asynchronous training, plain and modified, {number} workers or GPUs",
+        headers=headers,
+        rows=rows,
     )
 
 
@@ -216,8 +239,7 @@ def scaling_table(found: Characterisation) -> Table:
                     _spread(summary.time_s, digits=2),
                     _NONE if compute is None else f"{1e3 * compute:.1f}",
                     f"{rate:,.0f}",
-                    _NONE if gain is None else ratio_text(gain),
-                    _NONE if gain is None else share_text(gain / combination.workers),
+                    _NONE if gain is None else f"{ratio_text(gain)} ({share_text(gain / combination.workers)})",
                     _NONE if summary.final_metric is None else comparison.metric.spread_text(summary.final_metric),
                     _NONE if summary.bytes_sent is None else format_bytes(summary.bytes_sent.mean),
                     _NONE if state is None else format_bytes(state),
@@ -229,13 +251,12 @@ def scaling_table(found: Characterisation) -> Table:
         "policy",
         "workers",
         "time (s)",
-        "computing a step (ms)",
+        "step (ms)",
         "samples/s",
-        "speed-up",
-        "efficiency",
+        "speed-up (efficiency)",
         "metric",
-        "bytes sent",
-        "model state",
+        "bytes",
+        "state",
         "cores",
     )
     return Table(title="Speed-up and efficiency", headers=headers, rows=rows)
@@ -251,10 +272,10 @@ def claims_tables(found: Characterisation) -> dict[str, Table]:
             if one is not None:
                 text = metric.difference_text if name == "metric" else ratio_text
                 gains = metric.improves(one.value) if name == "metric" else one.value > 1
-                said = f"{better if gains else worse} than {claim.baseline}" if one.shown else _not_shown(one, claim)
-                yield [claim.combination.text, claim.policy, text(one.value), _interval(one, text), *_tests(one), said]
+                said = (better if gains else worse) if one.shown else _not_shown(one)
+                yield [claim.combination.text, claim.policy, _estimate(one, text), *_tests(one), said]
 
-    headers = ("setting", "policy", "against baseline", "95 % interval", "p", "p by Holm", "effect size", "said")
+    headers = ("setting", "policy", "estimate (95 % interval)", "p", "by Holm", "g", "said")
     return {
         "speed": Table(
             title="Speed against the baseline", headers=headers, rows=list(rows("speed", "faster", "slower"))
@@ -270,8 +291,9 @@ def claims_tables(found: Characterisation) -> dict[str, Table]:
     }
 
 
-def _interval(one: Judgement, text: Callable[[float], str]) -> str:
-    return _NONE if one.low is None or one.high is None else f"{text(one.low)} to {text(one.high)}"
+def _estimate(one: Judgement, text: Callable[[float], str]) -> str:
+    interval = "" if one.low is None or one.high is None else f" ({text(one.low)} to {text(one.high)})"
+    return f"{text(one.value)}{interval}"
 
 
 def _tests(one: Judgement) -> tuple[str, str, str]:
@@ -282,12 +304,10 @@ def _tests(one: Judgement) -> tuple[str, str, str]:
     return p_text(one.p_value).removeprefix("p = "), p_text(one.p_adjusted).removeprefix("p = "), size
 
 
-def _not_shown(one: Judgement, claim: Claim) -> str:
+def _not_shown(one: Judgement) -> str:
     if one.num_seeds < MIN_SEEDS:
         return f"not tested: {seeds_text(one.num_seeds)}"
-    if one.p_value is None:
-        return "not tested: no spread"
-    return f"no difference from {claim.baseline} shown"
+    return "not tested: no spread" if one.p_value is None else "not shown"
 
 
 def design_table(found: Characterisation) -> Table:
