@@ -78,7 +78,7 @@ def _vgg(width: int) -> nn.Module:
 def _resnet(width: int) -> nn.Module:
     blocks: list[nn.Module] = []
     channels = width
-    for outputs, stride in ((width, 1), (width, 1), (2 * width, 2), (2 * width, 1), (4 * width, 2), (4 * width, 1)):
+    for outputs, stride in ((width, 1), (2 * width, 2), (2 * width, 1), (4 * width, 2)):
         body = nn.Sequential(_conv(channels, outputs, stride=stride), nn.ReLU(), _conv(outputs, outputs))
         same = stride == 1 and channels == outputs
         project = None if same else _conv(channels, outputs, kernel_size=1, stride=stride)
@@ -105,8 +105,8 @@ def _densenet(width: int) -> nn.Module:
     blocks: list[nn.Module] = []
     channels = 2 * width
     for _ in range(2):
-        layers = [_DenseLayer(channels + number * width, width) for number in range(4)]
-        channels += 4 * width
+        layers = [_DenseLayer(channels + number * width, width) for number in range(3)]
+        channels += 3 * width
         blocks += [*layers, nn.Sequential(_conv(channels, channels // 2, kernel_size=1), nn.ReLU(), nn.AvgPool2d(2))]
         channels //= 2
     return nn.Sequential(_conv(1, 2 * width), *blocks, _Head(channels))
@@ -134,7 +134,7 @@ class _SqueezeExcite(nn.Module):
 def _efficientnet(width: int) -> nn.Module:
     blocks: list[nn.Module] = []
     channels = width
-    for outputs, stride in ((width, 1), (width, 1), (2 * width, 2), (2 * width, 1), (4 * width, 2), (4 * width, 1)):
+    for outputs, stride in ((width, 1), (2 * width, 2), (2 * width, 1), (4 * width, 2)):
         inner = 4 * channels
         body = nn.Sequential(
             _conv(channels, inner, kernel_size=1),
@@ -197,11 +197,11 @@ class _Transformer(nn.Module):
 
 MODELS: Mapping[str, tuple[Callable[[int], nn.Module], int]] = MappingProxyType(
     {
-        "convnext": (_convnext, 32),
+        "convnext": (_convnext, 16),
         "densenet": (_densenet, 12),
-        "efficientnet": (_efficientnet, 8),
+        "efficientnet": (_efficientnet, 12),
         "mlp": (_mlp, 256),
-        "resnet": (_resnet, 12),
+        "resnet": (_resnet, 16),
         "transformer": (_Transformer, 64),
         "vgg": (_vgg, 24),
     }
