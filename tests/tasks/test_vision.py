@@ -20,7 +20,7 @@ def test_each_model_learns(name: str):
     assert not list(model.buffers())
     batch = take_batch(task.train_set(), range(16))
     losses = []
-    for _ in range(20):
+    for _ in range(40):
         loss = task.loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
