@@ -37,7 +37,7 @@ class Used:
 def read_used(found: Characterisation, folders: Mapping[Combination, Path]) -> list[Used]:
     """What was used under DDP and FSDP with 2 and 4 workers, of the source's model where it was run.
 
-    A trace that cannot be read is left out.
+    A trace that cannot be read is left out, and a run that was over before two samples were taken.
     """
     models = found.models()
     model = _MODEL if _MODEL in models else models[0]
@@ -50,7 +50,7 @@ def read_used(found: Characterisation, folders: Mapping[Combination, Path]) -> l
                 continue
             folder = next(folders[one] for one, of_it in found.settings.items() if of_it is comparison)
             samples = _first_of(folder, summary.policy)
-            if samples is not None:
+            if samples is not None and all(len(taken) > 1 for taken in samples.samples.values()):
                 used.append(Used(title=f"{model}, {strategy}, {workers} workers", samples=samples))
     return used
 
