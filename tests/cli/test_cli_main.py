@@ -15,6 +15,7 @@ GROUPS = sorted(group.typer_instance.info.name for group in app.registered_group
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]):
     assert COMMANDS == [
+        "advise",
         "calibrate",
         "characterise",
         "compare",

@@ -49,11 +49,12 @@ def characterise(
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> int:
-    """Measure strategies over models, workers, batches, links, imbalance and topologies.
+    """Measure strategies over models, workers and networks.
 
-    The recipe says which of them are crossed. Does one comparison for each combination, in a folder of its own, and
-    writes report.html: the tables and figures of source 004 with ours beside theirs, speed-up and efficiency, time
-    against accuracy, and which differences the seeds show. docs/characterise.md explains recipe and page.
+    The recipe says which models, workers, batches, links, imbalances and topologies are crossed. Does one comparison
+    for each combination, in a folder of its own, and writes report.html: the tables and figures of source 004 with ours
+    beside theirs, speed-up and efficiency, time against accuracy, and which differences the seeds show.
+    docs/characterise.md explains recipe and page.
     """
     from plesio.bench.characterise import check_plan, run_plan
     from plesio.bench.characterise_recipe import load_characterise_recipe, plan_of

@@ -70,7 +70,7 @@ World = Annotated[
         help="process: real workers. testbed: the same, on hosts of the cluster made here. virtual: in virtual time.",
     ),
 ]
-SUMMARY = """Train under several policies and seeds; show what each costs.
+SUMMARY = """Train under several policies and seeds; show what they cost.
 
 The recipe says what is trained, by how many workers, under which policies. Prints a table with a sentence for each
 policy, and writes results.json, the traces and report.html.
@@ -78,7 +78,7 @@ policy, and writes results.json, the traces and report.html.
 
 
 def compare() -> Any:
-    """Train under several policies and seeds; show what each costs."""
+    """Train under several policies and seeds; show what they cost."""
     from plesio.bench.recipe import RunSection
     from plesio.bench.recipe_checkpoint import CheckpointSection
     from plesio.bench.recipe_workers import WorkersSection
