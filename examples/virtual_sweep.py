@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from torch.utils.data import DataLoader
 
 import plesio
-from plesio.bench.sweep import with_bandwidth
 from plesio.core.results import RunResult
 from plesio.core.units import parse_bandwidth
 from plesio.cost.cluster import Cluster, parse_cluster
@@ -51,7 +50,7 @@ def main(policies: Sequence[str] = POLICIES, bandwidths: Sequence[str] = BANDWID
     for policy in policies:
         row = ""
         for bandwidth in bandwidths:
-            cluster = with_bandwidth(parse_cluster("4x1gbe"), bytes_per_s=parse_bandwidth(bandwidth))
+            cluster = parse_cluster("4x1gbe").with_bandwidth(parse_bandwidth(bandwidth))
             run = train(policy, cluster=cluster)
             row += f"{f'{run.wall_s:.2f}, {run.final_metric:.3f}':>18}"
         print(f"{policy:<20}{row}")
