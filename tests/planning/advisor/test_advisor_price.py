@@ -27,6 +27,12 @@ def test_a_slow_worker_is_waited_for_but_not_on_the_store():
     assert price("adaptive", at).step_s == pytest.approx(4 / rate, rel=0.05)
 
 
+def test_a_backup_worker_saves_the_wait_and_costs_a_workers_samples():
+    at = situation("4x1gbe", slow=3.0, parameters=1000)
+    assert price("bsp,backup=1", at).step_s == pytest.approx(0.02 * 4 / 3, rel=0.1)
+    assert price("bsp,backup=1", at).servers is not None
+
+
 def test_racks_are_priced_where_there_are_some():
     at = situation("2-racks", num_workers=16)
     for one in candidates(has_racks=True, has_store=True):

@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -72,6 +73,31 @@ def test_bsp_is_named_where_all_others_need_more_samples_than_they_save():
     advice = ask(KnownWorld(situation("4x1gbe"), Clock(), needs=needs))
     assert advice.chosen.spec == "bsp"
     assert any(row.how == "too late" for row in advice.rows)
+
+
+@pytest.mark.parametrize("need", [1.3, 2.0, 20.0])
+def test_nothing_is_run_again_and_again_for_as_long(need: float):
+    world = KnownWorld(situation(SLOW), Clock(), needs={spec: 1.0 if spec == "bsp" else need for spec in learns()})
+    ask(world)
+    assert max(Counter(world.done).values()) <= 4
+
+
+def test_one_of_each_kind_of_slack_is_run_before_two_of_one_kind():
+    world = KnownWorld(situation(SLOW), Clock(), needs=learns())
+    ask(world)
+    places = {policy: world.done.index((policy, seed)) for policy, seed in reversed(world.done)}
+    scouts = {one.spec for one in candidates(has_racks=False, has_store=True) if one.is_scout} & places.keys()
+    assert {"adaptive", "local_sgd:16"} <= scouts
+    assert len(scouts) >= 3
+    assert max(places[spec] for spec in scouts) <= len(scouts)
+
+
+def test_what_is_named_in_place_of_bsp_was_run_on_several_seeds_though_seeds_scatter():
+    world = KnownWorld(situation(SLOW), Clock(), needs=learns(), seed_spread=0.3)
+    advice = ask(world)
+    assert advice.chosen.spec != "bsp"
+    assert advice.chosen.num_seeds >= 3
+    assert advice.baseline.num_seeds >= advice.chosen.num_seeds
 
 
 def test_a_gain_below_two_percent_is_none():
@@ -164,6 +190,14 @@ def test_a_wider_network_flips_the_ranking_to_bsp():
     assert flip.turns
     assert {line.spec for line in flip.lines} >= {"bsp", advice.chosen.spec}
     assert any(sentence.startswith("By the bandwidth of the links: ") for sentence in sentences_of(advice))
+
+
+def test_a_backup_worker_is_a_candidate_where_one_is_slow():
+    def specs(slow: float) -> set[str]:
+        return {row.spec for row in ask(KnownWorld(situation(SLOW, slow=slow), Clock())).rows}
+
+    assert "bsp,backup=1" in specs(3.0)
+    assert "bsp,backup=1" not in specs(1.0)
 
 
 def test_slow_workers_are_told_with_shares():

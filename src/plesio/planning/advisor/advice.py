@@ -17,17 +17,17 @@ from plesio.planning.advisor.flips import Flip, flips_of
 from plesio.planning.advisor.memory import MemoryNeed, memory_need
 from plesio.planning.advisor.price import Price, price
 from plesio.planning.advisor.race import Race
-from plesio.planning.advisor.runs import Budget, Entry, Raced, Rehearsal
+from plesio.planning.advisor.runs import Budget, Entry, Raced, Rehearsal, scatter_of
 from plesio.planning.advisor.setting import Situation
 
 __all__ = ["Advice", "Question", "Row", "advise"]
 
 WORTH = 0.02
 """What a strategy must win over bsp to be named in its place."""
-ONE_SEED = 0.03
-"""By how much, in logarithms, a ratio of one seed each may be off."""
+LEAST_DOUBT = 0.02
+"""By how much, in logarithms, a time may be off however many seeds it is from: longer runs are not quite the same."""
 MOST_DOUBT = 0.05
-"""The same of several seeds, at most: what wins more than that in the mean is named, however seeds scatter."""
+"""The same, at most, against bsp: what wins more than that in the mean is named, however seeds scatter."""
 ALIKE = 0.01
 """Times that differ by less are one, and the one with less slack is named."""
 
@@ -202,8 +202,7 @@ def advise(
         ConfigError: Nobody comes to the target, nothing fits, or bsp cannot be run.
     """
     at = question.at
-    racks = at.racks
-    all_of_them = candidates(has_racks=1 < len(racks) < at.num_workers, has_store=question.has_store)
+    all_of_them = candidates(has_racks=at.has_racks, has_store=question.has_store, is_unequal=at.is_unequal)
     prices = {one.spec: price(one.spec, at) for one in all_of_them}
     needs = {one.spec: memory_need(one.spec, at, servers=prices[one.spec].servers) for one in all_of_them}
     fits = {spec: at.memory_bytes is None or need.total <= at.memory_bytes for spec, need in needs.items()}
@@ -298,7 +297,7 @@ def _row(
         slowdown=slowdown,
         problem=None if entry is None else entry.problem,
         slack=candidate.slack,
-        doubt=_doubt(entry, base, level),
+        doubt=_doubt(entry, raced),
         shares=() if entry is None else next((run.shares for run in entry.runs.values() if run.shares), ()),
     )
 
@@ -321,11 +320,13 @@ def _time(entry: Entry, base: Entry, level: float) -> tuple[float, float, float]
     return time_s, *_ends(time_s, ratios)
 
 
-def _doubt(entry: Entry | None, base: Entry, level: float) -> float:
-    if entry is None or entry is base:
+def _doubt(entry: Entry | None, raced: Raced) -> float:
+    """One standard error of the ratio to bsp, by the scatter that all candidates show together."""
+    base, level = raced.entries[0], raced.goal.level
+    num_ratios = 0 if entry is None else len(entry.log_ratios(base, level))
+    if entry is None or entry is base or not num_ratios:
         return 1.0
-    spread = entry.spread(base, level)
-    return math.exp(ONE_SEED if spread is None else min(spread, MOST_DOUBT))
+    return math.exp(max(LEAST_DOUBT, scatter_of(raced.entries, level) / math.sqrt(num_ratios)))
 
 
 def _ends(centre_s: float, logs: list[float]) -> tuple[float, float]:
@@ -345,12 +346,18 @@ def _choose(question: Question, rows: list[Row]) -> Row:
     base = next((row for row in trusted if row.spec == BASELINE), None)
     if not trusted:
         raise ConfigError("nothing that fits comes to the goal within the runs; give them more time with --measure")
-    best = min(trusted, key=lambda row: row.time_s)
+    best = min(trusted, key=_no_more_than)
     if base is not None and best.spec != BASELINE:
-        # it must be better for sure: by one standard error, or by what one seed may be off
-        trusted = [base, *(row for row in trusted if row.doubt * row.time_s <= (1 - WORTH) * base.time_s)]
-        best = min(trusted, key=lambda row: row.time_s)
+        # it must be better for sure: by one standard error, within limits
+        enough_s = (1 - WORTH) * base.time_s
+        trusted = [base, *(row for row in trusted if min(row.doubt, 1 + MOST_DOUBT) * row.time_s <= enough_s)]
+        best = min(trusted, key=_no_more_than)
     if best.spec == BASELINE:
         return best
-    alike = [row for row in trusted if row.time_s <= (1 + ALIKE) * best.time_s]
+    alike = [row for row in trusted if _no_more_than(row) <= (1 + ALIKE) * _no_more_than(best)]
     return min(alike, key=lambda row: (row.slack, row.time_s))
+
+
+def _no_more_than(row: Row) -> float:
+    """Its time with its doubt: of two that seem alike, the one that was run on more seeds is the better choice."""
+    return row.doubt * row.time_s

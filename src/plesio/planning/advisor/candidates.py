@@ -7,7 +7,7 @@ racks where there are racks, a store where optimizers can be run on it.
 import math
 from dataclasses import dataclass
 
-from plesio.policies import ASP, SSP, Hierarchical, LocalSGD, parse_policy
+from plesio.policies import ASP, BSP, SSP, Hierarchical, LocalSGD, parse_policy
 
 __all__ = ["ADAPTIVE", "BASELINE", "SHARDED", "Candidate", "candidates"]
 
@@ -35,6 +35,23 @@ _ALWAYS = (
     "local_sgd:8,delay=4,inner_rate=0.25,momentum=0.5",
 )
 _STORE = ("ssp:3", "ssp:15", "ssp:7,period=4", "asp")
+_UNEQUAL = ("bsp,backup=1",)
+"""On the store: where some workers are slower than others, or stall."""
+_SCOUTS = frozenset(
+    {
+        ADAPTIVE,
+        "delayed:1",
+        "bsp,compress=qsgd:8",
+        "local_sgd:2",
+        "local_sgd:4,delay=2",
+        "local_sgd:4,compress=qsgd:8",
+        "local_sgd:16",
+        "ssp:3",
+        "asp",
+        "hier:bsp/local_sgd:8",
+    }
+)
+"""One of each kind of slack, little and much of it: run before anything else is."""
 _RACKS = (
     "hier:bsp/local_sgd:4",
     "hier:bsp/local_sgd:8",
@@ -52,16 +69,18 @@ class Candidate:
         spec: The policy's text.
         family: Settings of one family cost more progress the more slack they give.
         slack: Steps that a worker's part of the parameters may be behind.
+        is_scout: Whether it is one of those that are run first, to see what their kind of slack costs.
         runs: Whether it can be run in the virtual world; if not, it is priced alone.
     """
 
     spec: str
     family: str
     slack: float
+    is_scout: bool = False
     runs: bool = True
 
 
-def candidates(*, has_racks: bool, has_store: bool) -> tuple[Candidate, ...]:
+def candidates(*, has_racks: bool, has_store: bool, is_unequal: bool = False) -> tuple[Candidate, ...]:
     """All of them, `bsp` first.
 
     >>> [one.spec for one in candidates(has_racks=False, has_store=False)][:3]
@@ -70,8 +89,10 @@ def candidates(*, has_racks: bool, has_store: bool) -> tuple[Candidate, ...]:
     Args:
         has_racks: Whether workers are in several racks, and several in a rack.
         has_store: Whether the store's servers can run the optimizer.
+        is_unequal: Whether some workers are slower than others, or stall.
     """
-    specs = [*_ALWAYS, *(_STORE if has_store else ()), *(_RACKS if has_racks else ())]
+    store = (*_STORE, *(_UNEQUAL if is_unequal else ())) if has_store else ()
+    specs = [*_ALWAYS, *store, *(_RACKS if has_racks else ())]
     if not has_store:
         specs = [spec for spec in specs if "/ssp" not in spec]
     return (*map(_candidate, specs), Candidate(spec=SHARDED, family="sharded", slack=0.0, runs=False))
@@ -86,6 +107,8 @@ def _candidate(spec: str) -> Candidate:
             is_store = isinstance(outer, SSP | ASP)
             family = "racks on the store" if is_store else "racks"
             slack = outer.bound if is_store else float(outer.period - 1 + outer.delay)
+        case BSP() if policy.backup:
+            family, slack = "backup", 0.0
         case ASP():
             family, slack = "store", math.inf
         case SSP():
@@ -99,4 +122,4 @@ def _candidate(spec: str) -> Candidate:
             family = "delayed"
         case _ if "compress" in spec:
             family = "compressed"
-    return Candidate(spec=spec, family=family, slack=slack)
+    return Candidate(spec=spec, family=family, slack=slack, is_scout=spec in _SCOUTS)

@@ -8,7 +8,7 @@ sixth of the samples at which the level is reached: how long a run went on after
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,8 @@ class Curve:
     samples: Sequence[float]
     seconds: Sequence[float]
     points: Sequence[float]
+    _reached: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Samples by level, of those that were asked for: a race asks again and again."""
 
     @property
     def values(self) -> list[float]:
@@ -56,6 +58,11 @@ class Curve:
 
     def samples_to(self, level: float) -> float:
         """Samples at which the curve first is at ``level`` or above; inf if it never is."""
+        if level not in self._reached:
+            self._reached[level] = self._samples_to(level)
+        return self._reached[level]
+
+    def _samples_to(self, level: float) -> float:
         reached = self._crossing(self.values, level)
         for _ in range(REFITS):
             if math.isinf(reached):

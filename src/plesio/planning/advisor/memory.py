@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from plesio.planning.advisor.candidates import ADAPTIVE, SHARDED
 from plesio.planning.advisor.price import usual_servers
 from plesio.planning.advisor.setting import Situation
-from plesio.policies import ASP, SSP, Hierarchical, LocalSGD, Policy, parse_policy
+from plesio.policies import ASP, BSP, SSP, Hierarchical, LocalSGD, Policy, parse_policy
 
 __all__ = ["MemoryNeed", "memory_need"]
 
@@ -60,7 +60,7 @@ def memory_need(spec: str, at: Situation, *, servers: int | None = None) -> Memo
         return max((memory_need(one, at) for one in ("local_sgd:8,delay=4", "bsp")), key=lambda one: one.total)
     policy = parse_policy(spec)
     outer: Policy = policy.outer if isinstance(policy, Hierarchical) else policy
-    if isinstance(outer, SSP | ASP):
+    if isinstance(outer, SSP | ASP) or (isinstance(outer, BSP) and outer.backup):
         count = usual_servers(at) if servers is None else servers
         served = (at.num_bytes + at.scale * at.sizes.optimizer_bytes) / count
         return _need(at, optimizer_share=0.0, exchange=served + at.num_bytes)

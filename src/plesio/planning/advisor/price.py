@@ -23,7 +23,7 @@ from plesio.cost.host_costs import LEAST_SERVED_BYTES
 from plesio.cost.placement import all_reduce_on
 from plesio.planning.advisor.candidates import ADAPTIVE, BASELINE, SHARDED
 from plesio.planning.advisor.setting import Situation, paces
-from plesio.policies import ASP, SSP, Hierarchical, Policy, parse_policy
+from plesio.policies import ASP, BSP, SSP, Hierarchical, Policy, parse_policy
 from plesio.policies.adaptive.system.setting import Setting
 from plesio.policies.adaptive.system.what_if import predict_step_s
 from plesio.policies.compression import Compression
@@ -79,6 +79,8 @@ def price(spec: str, at: Situation) -> Price:
     match policy:
         case Hierarchical():
             return _by_racks(policy, at)
+        case BSP() if policy.backup:
+            return _with_backup(policy, at)
         case SSP() | ASP():
             return _on_store(policy, at)
     transfer_s = _exchange_s(policy.compression, at, range(at.num_workers))
@@ -127,6 +129,15 @@ def _exchange_s(compression: Compression, at: Situation, ranks: Sequence[int]) -
 def _ring_s(num_bytes: float, at: Situation, ranks: Sequence[int]) -> float:
     measured_s = at.costs.all_reduce(round(num_bytes))
     return measured_s if measured_s is not None else all_reduce_on(at.cluster, list(ranks), num_bytes)
+
+
+def _with_backup(policy: BSP, at: Situation) -> Price:
+    """Steps on the store that wait for all but the slowest; what these computed is dropped, so others do it again."""
+    transfer_s, servers = _store_s(at, servers=usual_servers(at), workers=at.num_workers), usual_servers(at)
+    counted = max(1, at.num_workers - policy.backup)
+    waited_s = float(np.sort(at.compute_s, axis=0)[counted - 1].mean())
+    step_s = (waited_s + transfer_s) * at.num_workers / counted
+    return Price(step_s=step_s, compute_s=float(at.compute_s.mean()), exchange_s=transfer_s, servers=servers)
 
 
 def _on_store(policy: Policy, at: Situation) -> Price:

@@ -1,15 +1,16 @@
-"""Which candidate is run next, for how long, and when enough is known: a race within a budget of seconds.
+"""Which candidate is run next and for how long: a race within a budget of seconds.
 
 1. `bsp` is run first, as long as its share of the budget allows. It says how many samples the level takes that all are
    timed to: the target, or where nobody names one (or the budget does not reach it) a level of bsp's own curve.
-2. *Best first*: the candidate with the least predicted time is run with the same seed: its price times the samples that
-   its family is known to need (1 + c · slack, with c from what was run, and a small guess before). It is given `ROOM`
-   times bsp's samples; if it does not come to the level with these, and could still be first with more, it waits its
-   turn with what it needs at least, and is then given twice as many. So a loser costs little. Candidates that could not
-   win if they learned as fast per sample as bsp are not run at all.
-3. *Seeds*: the finalists, those near the best, are run with one seed after another, with bsp; who falls behind by more
-   than its spread over the seeds is left out. When all that are left are as good as each other, the rest of the budget
-   goes to candidates again.
+2. *Scouts*: one candidate of each kind of slack is run with the same seed, however well its price promises. Then the
+   one with the least predicted time, again and again: its price times the samples that its family is known to need
+   (1 + c · slack, with c from what was run). A run has `ROOM` times bsp's samples, and fewer where the budget is short.
+   If it does not come to the level, its samples to it are extrapolated: it needs so many times bsp's as it needed for
+   the value that it came to. It is run again, longer, if with these it could still be first.
+3. *Rounds*, as in successive halving (Jamieson & Talwalkar 2016): those that may be the best are run with one more
+   seed each, with bsp. A round takes `ROUND_SHARE` of the budget that is left, so it has as many of them as that
+   allows, the best ones. Who falls behind the best by more than the scatter of seeds explains is left out. When nobody
+   else is left, or all are surely as good, the rest of the budget goes to candidates again.
 4. *Check*: the winner is run as long as bsp was, and its final metric held against bsp's.
 
 Times of the same seed are compared with each other: workers then begin alike and see the same data.
@@ -17,19 +18,19 @@ Times of the same seed are compared with each other: workers then begin alike an
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from plesio.core.errors import ConfigError
 from plesio.planning.advisor.candidates import ADAPTIVE, BASELINE
-from plesio.planning.advisor.runs import Budget, Entry, Goal, Raced, Rehearsal, Run
+from plesio.planning.advisor.runs import Budget, Entry, Goal, Raced, Rehearsal, Run, scatter_of
 
 __all__ = ["Race"]
 
 BASELINE_SHARE = 0.12
 """Of the budget, for the first run."""
-EXPLORING = ((0.5, 1.2, 0.02), (0.75, 1.4, 0.0))
-"""Shares of the budget at which candidates give way to seeds; times the best time up to which they are tried; and what
-they must promise to save of bsp's step, by their price, were every sample worth as much."""
+EXPLORING = ((0.45, 0.02), (0.75, 0.0))
+"""Shares of the budget at which candidates give way to rounds, and what those that are no scouts must promise to save
+of bsp's step, by their price, were every sample worth as much."""
 SPENT_SHARE = 0.94
 LEAST_SHARE = 0.25
 """That a run is given at least, lest the last one end in vain."""
@@ -37,11 +38,17 @@ LEVEL_SHARE = 0.85
 """Of bsp's samples, after which its curve gives the level where there is no target."""
 NEXT_TO_NOTHING = 0.02
 """Of a step of bsp."""
-MARGIN = 1.1
-"""Times the best time that a candidate is given to come to the level."""
-FINAL_MARGIN, MOST_FINALISTS, MOST_SEEDS = 1.12, 4, 6
+ROUND_SHARE, MOST_SEEDS = 0.4, 10
+"""Of the budget that is left, for a round; and rounds at most, the first one included."""
+FEWEST_CONTENDERS, FEWEST_SEEDS = 3, 3
+ERRORS = 1.5
+"""Standard errors that a candidate may be behind the best, and may be the best all the same."""
 ROOM = 1.25
 """Times the samples that a run is expected to need; twice as many if that is not enough."""
+FULL_RUNS, LEAST_LENGTH = 30, 0.5
+"""With fewer runs of bsp's samples in the budget, those of one seed are shorter, down to a share of bsp's samples."""
+FEWEST_MORE = 1.05
+"""Times the samples of a run that did not come to the level: the least for which it is run again."""
 DECIDED = 0.02
 """Times that differ by less, and surely so, need no more seeds."""
 GUESSES = {
@@ -103,10 +110,10 @@ class Race:
             ConfigError: Nobody comes to the target, or `bsp` cannot be run.
         """
         goal = self._first()
-        for share, hope, least in EXPLORING:
+        for share, gain in EXPLORING:
             if share != EXPLORING[0][0] and not self._disputed(goal):
                 break
-            self._explore(goal, share, hope=hope, gain=least)
+            self._explore(goal, share, gain=gain)
             goal = self._reached(goal)
             for seed in range(1, MOST_SEEDS):
                 if not self._again(goal, seed):
@@ -155,76 +162,73 @@ class Race:
         base = self._baseline.price
         return base.waits_s > NEXT_TO_NOTHING * base.step_s or math.isinf(goal.samples)
 
-    def _explore(self, goal: Goal, share: float, *, hope: float, gain: float) -> None:
-        while (entry := self._next(goal, hope=hope, gain=gain)) is not None:
+    def _explore(self, goal: Goal, share: float, *, gain: float) -> None:
+        while (entry := self._next(goal, gain=gain)) is not None:
             until = self._allowed(entry, goal)
             if until * self._sample_s > self._budget.left_s(share):
                 break
-            self._do(entry, seed=0, until=until, within_s=2 * MARGIN * self._best_s(goal, seed=0))
+            self._do(entry, seed=0, until=until, within_s=2 * self._limit_s(goal))
 
-    def _next(self, goal: Goal, *, hope: float, gain: float) -> Entry | None:
-        """The most promising one that has not come to the level; None if no other could win."""
-        open_entries = [entry for entry in self._entries if self._is_open(entry, goal)]
-        adaptive = next((entry for entry in open_entries if entry.spec == ADAPTIVE and not entry.runs), None)
-        if adaptive is not None:
-            return adaptive
-        best_s = self._best_s(goal, seed=0)
-        faster = [
-            entry
-            for entry in open_entries
-            if entry.price.step_s <= (1 - gain) * self._baseline.price.step_s
-            and self._expected_s(entry, goal) < hope * best_s
-        ]
-        # those that have no stricter rival first, but where slack was seen to help: then the others have their turn
-        return min(faster, key=lambda entry: (self._is_later(entry, goal), self._expected_s(entry, goal)), default=None)
-
-    def _is_later(self, entry: Entry, goal: Goal) -> bool:
-        """Whether a stricter one of its family should be run before it."""
-        return self._has_rival(entry) and self._cost_of_slack(entry, goal) >= 0
+    def _next(self, goal: Goal, *, gain: float) -> Entry | None:
+        """A scout, or the most promising one that has not come to the level; None if no other could win."""
+        if not self._disputed(goal):
+            return next((entry for entry in self._entries if entry.spec == ADAPTIVE and not entry.runs), None)
+        base_s, limit_s = self._baseline.price.step_s, self._limit_s(goal)
+        hopeful = []
+        for entry in self._entries:
+            scouting = entry.candidate.is_scout and not entry.runs
+            expected_s = self._expected_s(entry, goal)
+            # what a scout's kind costs in samples is to be seen, so nothing is assumed of it
+            least_s = self._reference(goal) * self._seconds_per_sample(entry) if scouting else expected_s
+            worth = scouting or entry.price.step_s <= (1 - gain) * base_s
+            if worth and least_s < limit_s and self._is_open(entry, goal):
+                hopeful.append((not scouting, expected_s, entry))
+        return min(hopeful, key=lambda one: one[:2])[2] if hopeful else None
 
     def _is_open(self, entry: Entry, goal: Goal) -> bool:
-        """Whether it has not been run, or not long enough."""
+        """Whether it has not been run, or could be run longer and come to the level."""
         run = entry.runs.get(0)
         if run is None:
             return True
-        if run.curve is None or run.whole or entry is self._baseline:
+        if run.problem or run.whole or entry is self._baseline or math.isfinite(entry.samples(goal.level)):
             return False
-        return math.isinf(run.curve.samples_to(goal.level))
-
-    def _has_rival(self, entry: Entry) -> bool:
-        """Whether its family has one that gives less slack and is as fast by its price."""
-        step_s = entry.price.step_s
-        return any(
-            other.candidate.family == entry.candidate.family
-            and other.candidate.slack < entry.candidate.slack
-            and other.price.step_s <= 1.01 * step_s
-            for other in self._entries
-        )
+        return self._allowed(entry, goal) >= FEWEST_MORE * run.samples
 
     def _expected_s(self, entry: Entry, goal: Goal) -> float:
-        """Seconds to the level, by its price and by what its family needs more samples than bsp."""
+        """Seconds to the level, by its price and by what it or its family needs more samples than bsp."""
+        if 0 in entry.runs:
+            return self._expected_samples(entry, goal) * self._seconds_per_sample(entry)
         slack = min(entry.candidate.slack, LARGEST_SLACK)
         samples = self._reference(goal) * (1 + self._cost_of_slack(entry, goal) * slack)
-        if 0 in entry.runs:  # it needs more than it was given
-            samples = max(samples, ROOM * entry.runs[0].samples)
         return samples * self._seconds_per_sample(entry)
+
+    def _expected_samples(self, entry: Entry, goal: Goal) -> float:
+        """Samples to the level of one that was run: extrapolated by bsp's curve if it did not come to it."""
+        samples, run, base = entry.samples(goal.level), entry.runs[0], self._baseline.runs[0]
+        if math.isfinite(samples):
+            return samples
+        if run.curve is None or base.curve is None:
+            return max(2 * run.samples, self._reference(goal))
+        as_far = base.curve.samples_to(run.curve.best)
+        behind = run.curve.samples[-1] / as_far if math.isfinite(as_far) else 1.0
+        return max(behind * self._reference(goal), FEWEST_MORE * run.samples)
 
     def _reference(self, goal: Goal) -> float:
         return goal.samples if math.isfinite(goal.samples) else self._rehearsal.most_samples
 
     def _cost_of_slack(self, entry: Entry, goal: Goal) -> float:
-        """Samples more per step of slack: the mean of those of the family that were run, or a guess."""
+        """Samples more per step of slack: the mean of those of the family that were run, or of its like, or a guess."""
         family = entry.candidate.family
-        found = []
+        found: dict[str, list[float]] = {}
         for other in self._entries:
-            if other.candidate.family != family or not other.runs or not other.candidate.slack:
+            if other is self._baseline or not other.runs or not other.candidate.slack:
                 continue
-            samples = other.samples(goal.level)
-            if math.isinf(samples):
-                samples = ROOM * max(other.runs[0].samples, self._reference(goal))
-            ratio = samples / self._reference(goal)
-            found.append((ratio - 1) / min(other.candidate.slack, LARGEST_SLACK))
-        return statistics.fmean(found) if found else GUESSES.get(family, 0.0)
+            ratio = self._expected_samples(other, goal) / self._reference(goal)
+            cost = (ratio - 1) / min(other.candidate.slack, LARGEST_SLACK)
+            for name in {other.candidate.family, other.candidate.family.split()[-1]}:
+                found.setdefault(name, []).append(cost)
+        costs = found.get(family) or found.get(family.split()[-1])
+        return statistics.fmean(costs) if costs else GUESSES.get(family, 0.0)
 
     def _seconds_per_sample(self, entry: Entry) -> float:
         """By its price, corrected by how far bsp's was off; of one that was run, as it was."""
@@ -235,55 +239,99 @@ class Race:
         return base.virtual_s / base.samples * entry.price.step_s / self._baseline.price.step_s
 
     def _allowed(self, entry: Entry, goal: Goal) -> float:
-        """Some more samples than bsp needs, twice as many as before, and none that it could not make in time to win."""
-        most = self._rehearsal.most_samples
-        best_s = self._best_s(goal, seed=0)
-        if math.isinf(best_s):
+        """Some more samples than it is expected to need, and none that it could not make in time to win."""
+        most, reference = self._rehearsal.most_samples, self._reference(goal)
+        limit_s = self._limit_s(goal)
+        if math.isinf(limit_s):
             return most
-        wanted = ROOM * self._reference(goal) if 0 not in entry.runs else 2 * entry.runs[0].samples
-        possible = MARGIN * best_s / self._seconds_per_sample(entry)
+        if 0 in entry.runs:
+            wanted = ROOM * self._expected_samples(entry, goal)
+        else:
+            affordable = self._budget.measure_s / (reference * self._sample_s)
+            wanted = ROOM * min(1.0, max(LEAST_LENGTH, affordable / FULL_RUNS)) * reference
+        possible = limit_s / self._seconds_per_sample(entry)
         if entry.spec == ADAPTIVE:  # its price is a bound from below, and how it begins says little of how it goes on
             possible = max(possible, wanted)
-        return min(most, wanted, max(possible, 0.6 * self._reference(goal)))
+        return min(most, wanted, max(possible, 0.6 * reference))
 
-    def _best_s(self, goal: Goal, *, seed: int) -> float:
-        return min((entry.seconds(goal.level).get(seed, math.inf) for entry in self._entries), default=math.inf)
+    def _limit_s(self, goal: Goal) -> float:
+        """Seconds on the first seed from which on a candidate cannot be the best, by chance neither."""
+        return self._best_s(goal) * math.exp(ERRORS * math.sqrt(2) * scatter_of(self._entries, goal.level))
 
-    # --- 3. seeds
+    def _best_s(self, goal: Goal) -> float:
+        """Seconds to the level on the first seed, to be expected of the best, however lucky it was there."""
+        base_s = self._baseline.seconds(goal.level)[0]
+        timed = [entry for entry in self._entries if entry.runs and self._is_timed(entry, goal)]
+        if not timed or math.isinf(base_s):
+            return min((entry.mean_s(goal.level) for entry in timed), default=math.inf)
+        return base_s * math.exp(min(self._log_ratio(entry, goal) for entry in timed))
+
+    # --- 3. rounds
 
     def _again(self, goal: Goal, seed: int) -> bool:
-        """Run the finalists with another seed; False if there is no time for it, or nothing left to decide."""
-        finalists = [entry for entry in self._finalists(goal, seed) if seed not in entry.runs]
-        if not finalists or self._decided(goal, seed):
+        """Run the contenders with another seed; False if there is no time for it, or nothing left to decide."""
+        contenders = self._contenders(goal)
+        if self._decided(goal, contenders):
             return False
-        needed = [ROOM * entry.samples(goal.level) for entry in finalists]
-        if sum(needed) * self._sample_s > self._budget.left_s(SPENT_SHARE):
-            finalists = finalists[:2]
-            if sum(needed[:2]) * self._sample_s > self._budget.left_s(SPENT_SHARE):
-                return False
-        finalists.sort(key=lambda entry: entry is not self._baseline)  # bsp first: it says whether a seed comes there
-        reached = False
-        for entry in finalists:
+        wanting = [entry for entry in contenders if seed not in entry.runs and entry is not self._baseline]
+        if not wanting:
+            return True
+        if seed not in self._baseline.runs:
+            wanting.insert(0, self._baseline)  # first: it says whether a seed comes there
+        needed = [ROOM * entry.samples(goal.level) * self._sample_s for entry in wanting if self._is_timed(entry, goal)]
+        left_s = self._budget.left_s(SPENT_SHARE)
+        if sum(needed[:2]) > left_s:
+            return False
+        reached = math.isfinite(self._baseline.seconds(goal.level).get(seed, math.inf))
+        spent_s = 0.0
+        for number, entry in enumerate(wanting):
+            expected_s = ROOM * entry.samples(goal.level) * self._sample_s if self._is_timed(entry, goal) else 0.0
+            if number >= FEWEST_CONTENDERS and spent_s + expected_s > ROUND_SHARE * left_s:
+                break
+            spent_s += expected_s
             reached |= self._to_level(entry, goal, seed=seed)
             if not reached and entry is self._baseline:
                 break
         if not reached:  # a seed that does not come to the level says nothing of who comes there first
-            for entry in finalists:
+            for entry in wanting:
                 entry.runs.pop(seed, None)
         return True
 
-    def _decided(self, goal: Goal, seed: int) -> bool:
+    def _is_timed(self, entry: Entry, goal: Goal) -> bool:
+        return math.isfinite(entry.mean_s(goal.level))
+
+    def _contenders(self, goal: Goal) -> list[Entry]:
+        """Those that may be the best, the best one first."""
+        timed = [entry for entry in self._entries if entry.runs and self._is_timed(entry, goal)]
+        if not timed:
+            return []
+        scatter = scatter_of(self._entries, goal.level)
+        ahead = {entry.spec: self._log_ratio(entry, goal) for entry in timed}
+        ranked = sorted(timed, key=lambda entry: ahead[entry.spec])
+        best = ranked[0]
+
+        def may_be_best(entry: Entry) -> bool:
+            error = scatter * math.sqrt(2 / min(len(entry.runs), len(best.runs)))
+            return ahead[entry.spec] - ahead[best.spec] <= ERRORS * error
+
+        return [entry for entry in ranked if may_be_best(entry)]
+
+    def _log_ratio(self, entry: Entry, goal: Goal) -> float:
+        """Of its time to bsp's, seed by seed."""
+        ratios = entry.log_ratios(self._baseline, goal.level)
+        return statistics.fmean(ratios) if ratios else math.log(entry.mean_s(goal.level))
+
+    def _decided(self, goal: Goal, contenders: Sequence[Entry]) -> bool:
         """Whether more seeds would change nothing: nobody else is near, or those who are, are surely as good."""
-        best, *others = self._finalists(goal, seed)
-        others = [entry for entry in others if entry is not self._baseline or seed > 2]
-        if not others:
-            return seed > 1
-        best_s = best.mean_s(goal.level)
-        for entry in others:
-            spread = entry.spread(best, goal.level)
-            if spread is None or entry.mean_s(goal.level) / best_s - 1 + 2 * spread > DECIDED:
-                return False
-        return True
+        if not contenders:
+            return True
+        best, *others = contenders
+        least = min(len(entry.runs) for entry in contenders)
+        if least < FEWEST_SEEDS:
+            return False
+        scatter = scatter_of(self._entries, goal.level)
+        off = [abs(self._log_ratio(entry, goal) - self._log_ratio(best, goal)) for entry in others]
+        return max(off, default=0.0) + 2 * scatter / math.sqrt(least) < DECIDED or not others
 
     def _to_level(self, entry: Entry, goal: Goal, *, seed: int) -> bool:
         """Run it until it has come to the level, or a run is over; says whether it has. Seeds need unequal numbers."""
@@ -291,30 +339,12 @@ class Race:
         while True:
             run = self._do(entry, seed=seed, until=min(most, until), within_s=math.inf)
             reached = run.curve is not None and math.isfinite(run.curve.seconds_to(goal.level))
-            if reached or run.whole or run.problem or until >= most or self._budget.left_s() == 0:
+            if not reached and self._budget.left_s() == 0:  # cut off, which is not its fault
+                del entry.runs[seed]
+                return False
+            if reached or run.whole or run.problem or until >= most:
                 return reached
             until *= 2
-
-    def _finalists(self, goal: Goal, seed: int) -> Iterator[Entry]:
-        """The best one, `bsp`, and those that may be as good, best first."""
-        ranked = sorted(
-            (entry for entry in self._entries if entry.runs),
-            key=lambda entry: entry.mean_s(goal.level),
-        )
-        reached = [entry for entry in ranked if math.isfinite(entry.mean_s(goal.level))]
-        if not reached:
-            return
-        best = reached[0]
-        best_s = best.mean_s(goal.level)
-        chosen = [best]
-        for entry in reached[1:]:
-            spread = entry.spread(best, goal.level)
-            behind = entry.mean_s(goal.level) / best_s
-            if behind <= (FINAL_MARGIN if spread is None else 1 + max(0.03, 2 * spread)):
-                chosen.append(entry)
-        yield from chosen[:MOST_FINALISTS]
-        if self._baseline in reached and self._baseline not in chosen[:MOST_FINALISTS] and seed <= 2:
-            yield self._baseline
 
     # --- 4. the accuracy that is reached in the end
 

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,7 +11,10 @@ from plesio.planning.advisor.candidates import Candidate
 from plesio.planning.advisor.curve import Curve, curve_of
 from plesio.planning.advisor.price import Price
 
-__all__ = ["Budget", "Entry", "Goal", "Raced", "Rehearsal", "Rehearsed", "Run"]
+__all__ = ["Budget", "Entry", "Goal", "Raced", "Rehearsal", "Rehearsed", "Run", "scatter_of"]
+
+USUAL_SCATTER, PRIOR_SEEDS = 0.1, 2
+"""Of the log ratio of two candidates' times with one seed, as a guess; and the seeds that the guess counts as."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,15 +210,27 @@ class Entry:
             if 0 < own[seed] < math.inf and 0 < theirs[seed] < math.inf
         ]
 
-    def spread(self, other: "Entry", level: float) -> float | None:
-        """Standard error of the mean log ratio to another; None of fewer than two seeds."""
-        ratios = self.log_ratios(other, level)
-        return statistics.stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else None
-
     @property
     def problem(self) -> str | None:
         """Why its runs could not be finished."""
         return next((run.problem for run in self.runs.values() if run.problem), None)
+
+
+def scatter_of(entries: Sequence[Entry], level: float) -> float:
+    """By how much a log ratio to `bsp` differs from seed to seed: one figure for all, as each candidate has few.
+
+    Args:
+        entries: `bsp` first.
+        level: On the curves.
+    """
+    base, *others = entries
+    squares, freedom = PRIOR_SEEDS * USUAL_SCATTER**2, PRIOR_SEEDS
+    for entry in others:
+        ratios = entry.log_ratios(base, level)
+        if len(ratios) > 1:
+            squares += (len(ratios) - 1) * statistics.variance(ratios)
+            freedom += len(ratios) - 1
+    return math.sqrt(squares / freedom)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from plesio.cost.host_costs import HostCosts
 __all__ = ["FLOAT_BYTES", "ModelSizes", "Situation"]
 
 FLOAT_BYTES = 4
+UNEQUAL = 1.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,16 @@ class Situation:
         return tuple(
             tuple(rank for rank, number in enumerate(numbers) if number == rack) for rack in dict.fromkeys(numbers)
         )
+
+    @property
+    def is_unequal(self) -> bool:
+        """Whether a step that waits for all takes much longer than one of a worker: some are slow, or stall."""
+        return float(self.compute_s.max(axis=0).mean()) > UNEQUAL * float(np.median(self.compute_s))
+
+    @property
+    def has_racks(self) -> bool:
+        """Several racks, and several workers in some."""
+        return 1 < len(self.racks) < self.num_workers
 
     @property
     def num_hosts(self) -> int:
