@@ -44,7 +44,7 @@ def render_validation(predictions: Sequence[Prediction]) -> RenderableType:
 def render_validation_page(predictions: Sequence[Prediction]) -> str:
     """The page as one HTML document."""
     introduction = (
-        "The virtual world's prediction of runs in the process world, which it knows by a calibration of the machine "
+        "The virtual world's prediction of runs of real workers, which it knows by a calibration of the machine "
         "only. The baseline is a trivial model: steps take their time, exchanging takes none, and every policy ends "
         "where bsp was measured to end."
     )
