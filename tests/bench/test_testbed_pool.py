@@ -136,7 +136,7 @@ def test_the_side_with_most_of_the_workers_goes_on_when_a_server_and_its_backup_
 
 @needs_namespaces
 def test_a_worker_that_is_cut_off_for_a_moment_goes_on(tmp_path: Path):
-    cut = {"at": "0.5 s", "kind": "cut", "worker": 1, "lasting": "1 s"}
+    cut = {"at": "0.5 s", "kind": "cut", "worker": 1, "lasting": "0.4 s"}
     plan = recipe(hosts(), samples=2560, step_time={"kind": "constant", "mean": "20 ms"}, faults=[cut])
     pool = TestbedPool(plan)
     try:
