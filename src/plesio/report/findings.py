@@ -1,6 +1,7 @@
 """The finding each figure shows, as its title: computed from the same numbers that are drawn."""
 
 import math
+from collections.abc import Callable, Mapping
 
 from plesio.core.units import format_bytes, format_seconds
 from plesio.report.model import Comparison, PolicySummary
@@ -124,9 +125,7 @@ def wait_finding(comparison: Comparison) -> str:
     shares = {summary.policy: summary.wait_share for summary in comparison.policies if summary.wait_share is not None}
     if not shares:
         return "Where each worker's time went"
-    most, least = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
-    finding = f"Workers waited {share_text(shares[most])} of their time under {most}"
-    return finding if most == least else f"{finding}, {share_text(shares[least])} under {least}"
+    return _at_extremes("Workers waited {} of their time", shares, share_text)
 
 
 def memory_finding(comparison: Comparison) -> str:
@@ -134,9 +133,7 @@ def memory_finding(comparison: Comparison) -> str:
     peaks = {summary.policy: sum(summary.memory.values()) for summary in comparison.policies if summary.memory}
     if not peaks:
         return "Memory of a worker"
-    most, least = max(peaks, key=peaks.__getitem__), min(peaks, key=peaks.__getitem__)
-    finding = f"A worker had {format_bytes(peaks[most])} at its peak under {most}"
-    return finding if most == least else f"{finding}, {format_bytes(peaks[least])} under {least}"
+    return _at_extremes("A worker had {} at its peak", peaks, format_bytes)
 
 
 def memory_of_run_finding(comparison: Comparison) -> str:
@@ -159,9 +156,14 @@ def cpu_finding(comparison: Comparison) -> str:
     used = {summary.policy: summary.cpu for summary in comparison.policies if summary.cpu is not None}
     if not used:
         return "Processor time over time"
-    most, least = max(used, key=used.__getitem__), min(used, key=used.__getitem__)
-    finding = f"A worker used {share_text(used[most])} of a core under {most}"
-    return finding if most == least else f"{finding}, {share_text(used[least])} under {least}"
+    return _at_extremes("A worker used {} of a core", used, share_text)
+
+
+def _at_extremes(sentence: str, values: Mapping[str, float], text: Callable[[float], str]) -> str:
+    """What holds under the policy with the most, and of the one with the least if that is another."""
+    most, least = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
+    finding = f"{sentence.format(text(values[most]))} under {most}"
+    return finding if most == least else f"{finding}, {text(values[least])} under {least}"
 
 
 def staleness_finding(comparison: Comparison) -> str:
