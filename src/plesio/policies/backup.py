@@ -26,29 +26,13 @@ A newcomer is admitted at the slowest live worker's clock; one that left after c
 round completes is admitted when it does, as in `plesio.policies.barrier`.
 """
 
-from plesio.policies.events import (
-    Action,
-    Admit,
-    Apply,
-    Arrived,
-    Evaluated,
-    Event,
-    Grant,
-    Joined,
-    LeaveReason,
-    Left,
-    Pause,
-    Ready,
-    Refuse,
-    RefuseReason,
-    Resumed,
-    Reviewed,
-)
+from plesio.policies.events import Action, Admit, Apply, Arrived, Grant, Refuse, RefuseReason
+from plesio.policies.round_machine import RoundMachine
 
 __all__ = ["BackupMachine"]
 
 
-class BackupMachine:
+class BackupMachine(RoundMachine):
     """Completes a round when all live workers but ``backup`` have contributed to it.
 
     Args:
@@ -56,10 +40,11 @@ class BackupMachine:
         clock: Where the workers begin.
     """
 
-    __slots__ = ("_backup", "_clocks", "_contributed", "_finite", "_floor", "_resting", "_returning", "_version")
+    __slots__ = ("_backup", "_clocks", "_contributed", "_finite", "_floor", "_version")
 
     def __init__(self, *, backup: int, clock: int = 0) -> None:
         assert backup >= 1, "without backup workers a round is a barrier's"
+        super().__init__()
         self._backup = backup
         self._version = 0
         self._floor = clock
@@ -69,46 +54,18 @@ class BackupMachine:
         """Workers, also departed ones, that have contributed to the open round."""
         self._finite: list[tuple[int, int]] = []
         """Of these contributions the finite ones, by worker and clock, in the order of arrival."""
-        self._returning: list[int] = []
-        """Workers to be admitted when the round that holds their earlier update completes."""
-        self._resting: set[int] = set()
 
-    def handle(self, event: Event) -> tuple[Action, ...]:
-        """Take one event; return what the world must do, in this order."""
-        match event:
-            case Joined(worker=worker):
-                return self._join(worker)
-            case Left():
-                return self._leave(event)
-            case Arrived():
-                return self._arrive(event)
-            case Reviewed() | Evaluated() | Ready() | Pause() | Resumed():
-                raise AssertionError(f"{event} is for policies that change")
+    def _is_live(self, worker: int) -> bool:
+        return worker in self._clocks
 
-    def _join(self, worker: int) -> tuple[Action, ...]:
-        assert worker not in self._clocks, f"worker {worker} has joined already"
-        assert worker not in self._returning, f"worker {worker} has joined already"
-        self._resting.discard(worker)
-        if worker in self._contributed:
-            self._returning.append(worker)
-            return ()
-        return self._admit(worker)
+    def _has_contributed(self, worker: int) -> bool:
+        return worker in self._contributed
 
     def _admit(self, worker: int) -> tuple[Action, ...]:
         self._clocks[worker] = self._floor
         return (Admit(worker=worker, clock=self._floor), Grant(worker=worker, clock=self._floor + 1))
 
-    def _leave(self, event: Left) -> tuple[Action, ...]:
-        worker = event.worker
-        if worker in self._resting:
-            self._resting.remove(worker)
-            return ()
-        if event.reason is LeaveReason.RESTING:
-            self._resting.add(worker)
-        if worker in self._returning:
-            self._returning.remove(worker)
-            return ()
-        assert worker in self._clocks, f"worker {worker} has not joined"
+    def _depart(self, worker: int) -> tuple[Action, ...]:
         del self._clocks[worker]
         self._raise_floor()
         return self._complete_round()

@@ -25,29 +25,13 @@ An update with NaN or infinity is refused on arrival and the round goes on with 
 given and no version is made.
 """
 
-from plesio.policies.events import (
-    Action,
-    Admit,
-    Apply,
-    Arrived,
-    Evaluated,
-    Event,
-    Grant,
-    Joined,
-    LeaveReason,
-    Left,
-    Pause,
-    Ready,
-    Refuse,
-    RefuseReason,
-    Resumed,
-    Reviewed,
-)
+from plesio.policies.events import Action, Admit, Apply, Arrived, Grant, Refuse, RefuseReason
+from plesio.policies.round_machine import RoundMachine
 
 __all__ = ["BarrierMachine"]
 
 
-class BarrierMachine:
+class BarrierMachine(RoundMachine):
     """Completes a round when every live worker has contributed to it.
 
     Args:
@@ -63,8 +47,6 @@ class BarrierMachine:
         "_finite",
         "_live",
         "_period",
-        "_resting",
-        "_returning",
         "_version",
     )
 
@@ -72,6 +54,7 @@ class BarrierMachine:
         assert period >= 1, f"period {period}"
         assert 0 <= delay <= period, f"delay {delay} of period {period}"
         assert clock % period == 0, f"clock {clock} ends no round of {period}"
+        super().__init__()
         self._period = period
         self._delay = delay
         self._completed = clock
@@ -81,46 +64,18 @@ class BarrierMachine:
         """Clock of the last contribution, of each worker that has one in a round not yet completed."""
         self._finite: dict[int, list[int]] = {}
         """Workers with a finite update, by exchange clock, in the order of arrival."""
-        self._returning: list[int] = []
-        """Workers to be admitted when the round that holds their earlier update completes."""
-        self._resting: set[int] = set()
 
-    def handle(self, event: Event) -> tuple[Action, ...]:
-        """Take one event; return what the world must do, in this order."""
-        match event:
-            case Joined(worker=worker):
-                return self._join(worker)
-            case Left():
-                return self._leave(event)
-            case Arrived():
-                return self._arrive(event)
-            case Reviewed() | Evaluated() | Ready() | Pause() | Resumed():
-                raise AssertionError(f"{event} is for policies that change")
+    def _is_live(self, worker: int) -> bool:
+        return worker in self._live
 
-    def _join(self, worker: int) -> tuple[Action, ...]:
-        assert worker not in self._live, f"worker {worker} has joined already"
-        assert worker not in self._returning, f"worker {worker} has joined already"
-        self._resting.discard(worker)
-        if worker in self._contributed:
-            self._returning.append(worker)
-            return ()
-        return self._admit(worker)
+    def _has_contributed(self, worker: int) -> bool:
+        return worker in self._contributed
 
     def _admit(self, worker: int) -> tuple[Action, ...]:
         self._live.add(worker)
         return (Admit(worker=worker, clock=self._completed), Grant(worker=worker, clock=self._credit))
 
-    def _leave(self, event: Left) -> tuple[Action, ...]:
-        worker = event.worker
-        if worker in self._resting:
-            self._resting.remove(worker)
-            return ()
-        if event.reason is LeaveReason.RESTING:
-            self._resting.add(worker)
-        if worker in self._returning:
-            self._returning.remove(worker)
-            return ()
-        assert worker in self._live, f"worker {worker} has not joined"
+    def _depart(self, worker: int) -> tuple[Action, ...]:
         self._live.remove(worker)
         return self._complete_rounds()
 

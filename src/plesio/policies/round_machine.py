@@ -1,0 +1,86 @@
+"""Who takes part in rounds: what the machines whose workers contribute to rounds have in common.
+
+A worker that left after contributing and is back before that round completes would count twice in one mean, if it were
+let in at once. So it is admitted when the round completes; everybody else at once.
+"""
+
+from plesio.policies.events import (
+    Action,
+    Arrived,
+    Evaluated,
+    Event,
+    Joined,
+    LeaveReason,
+    Left,
+    Pause,
+    Ready,
+    Resumed,
+    Reviewed,
+)
+
+__all__ = ["RoundMachine"]
+
+
+class RoundMachine:
+    """Lets workers in and out; what a round is, a subclass says."""
+
+    __slots__ = ("_resting", "_returning")
+
+    def __init__(self) -> None:
+        self._returning: list[int] = []
+        """Workers to be admitted when the round that holds their earlier update completes."""
+        self._resting: set[int] = set()
+
+    def _is_live(self, worker: int) -> bool:
+        """Whether it takes part now."""
+        raise NotImplementedError
+
+    def _has_contributed(self, worker: int) -> bool:
+        """Whether a round that is not complete holds its update."""
+        raise NotImplementedError
+
+    def _admit(self, worker: int) -> tuple[Action, ...]:
+        """It takes part from now on."""
+        raise NotImplementedError
+
+    def _depart(self, worker: int) -> tuple[Action, ...]:
+        """It takes part no more; what follows from that."""
+        raise NotImplementedError
+
+    def _arrive(self, event: Arrived) -> tuple[Action, ...]:
+        """An update is complete at the exchange."""
+        raise NotImplementedError
+
+    def handle(self, event: Event) -> tuple[Action, ...]:
+        """Take one event; return what the world must do, in this order."""
+        match event:
+            case Joined(worker=worker):
+                return self._join(worker)
+            case Left():
+                return self._leave(event)
+            case Arrived():
+                return self._arrive(event)
+            case Reviewed() | Evaluated() | Ready() | Pause() | Resumed():
+                raise AssertionError(f"{event} is for policies that change")
+
+    def _join(self, worker: int) -> tuple[Action, ...]:
+        assert not self._is_live(worker), f"worker {worker} has joined already"
+        assert worker not in self._returning, f"worker {worker} has joined already"
+        self._resting.discard(worker)
+        if self._has_contributed(worker):
+            self._returning.append(worker)
+            return ()
+        return self._admit(worker)
+
+    def _leave(self, event: Left) -> tuple[Action, ...]:
+        worker = event.worker
+        if worker in self._resting:
+            self._resting.remove(worker)
+            return ()
+        if event.reason is LeaveReason.RESTING:
+            self._resting.add(worker)
+        if worker in self._returning:
+            self._returning.remove(worker)
+            return ()
+        assert self._is_live(worker), f"worker {worker} has not joined"
+        return self._depart(worker)
