@@ -26,6 +26,7 @@ from plesio.policies import (
 
 if TYPE_CHECKING:
     from plesio.protocol.figures import RunInfo
+    from plesio.runtime.grid.join_grid import grid
     from plesio.runtime.job import Job
     from plesio.runtime.join import join
     from plesio.runtime.join_options import JoinOptions
@@ -52,6 +53,7 @@ __all__ = [
     "Task",
     "TorchHook",
     "Transition",
+    "grid",
     "join",
     "parse_policy",
 ]
@@ -63,6 +65,7 @@ _LAZY = {
     "Session": "plesio.runtime.worker.session",
     "Task": "plesio.tasks.task",
     "Transition": "plesio.runtime.worker.exchange.transition",
+    "grid": "plesio.runtime.grid.join_grid",
     "join": "plesio.runtime.join",
 }
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 import torch.distributed as dist
 import zmq
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
@@ -25,6 +26,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
 from plesio.protocol.peers import heartbeat_identity, worker_identity
+from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.meeting import REGROUP_TIMEOUT, backend_of, gloo_interface, meet, meeting_store, process_group
 from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
 from plesio.runtime.start_server import server_addresses, start_server
@@ -44,6 +46,7 @@ from plesio.runtime.transport.tcp_traffic import TcpTraffic
 from plesio.runtime.worker.environment import BEGUN_KEY, FINISHED_WITHOUT_KEY, Place
 from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
+from plesio.runtime.worker.exchange.links import TorchLinks
 from plesio.runtime.worker.heartbeat import Heartbeat
 from plesio.runtime.worker.rack_choice import RackChoice, Wish, choose
 
@@ -68,6 +71,8 @@ class Job:
         TransportError: The key-value store cannot be reached, or its port is in use.
         ConfigError: The processes have no secret in common.
     """
+
+    world: World = "process"
 
     def __init__(self, place: Place, *, meet_s: float = MEET_S) -> None:
         self.place = place
@@ -264,6 +269,10 @@ class Job:
             assert dist.group.WORLD is not None
             self._group = TorchGroup(dist.group.WORLD, rack=self.rack, connecting=self._connecting)
         return self._group
+
+    def links(self, device: torch.device) -> TorchLinks:
+        """Messages to any of these ranks."""
+        return TorchLinks(self.group(device.type), device=device)
 
     def meeting(self) -> str:
         """Where others could meet this worker to form a new group: a key-value store that it hosts."""

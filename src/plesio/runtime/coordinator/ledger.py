@@ -183,6 +183,10 @@ class Ledger:
         self._staleness.update(action.staleness)
         self.version = action.version
 
+    def stale(self, counts: Mapping[int, int]) -> None:
+        """So many updates were applied with each staleness."""
+        self._staleness.update(counts)
+
     def steered(self, action: Steer, *, at_s: float) -> None:
         """Take in how the workers go on where that is told; what is done about an alarm is told plainly."""
         decision = {

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError
+from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.transport.connection import ServerConnection
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.links import Links
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.rack_choice import RackChoice, Wish
@@ -81,6 +84,7 @@ class JobHandle(Protocol):
     """Where this worker is: equal for workers whose ways to each other are short."""
     clock: Clock
     meet_s: float
+    world: World
 
     def servers(self, count: int, *, folder: Path | None, replicas: int = 1) -> Sequence[ServerConnection]:
         """Connections to the first ``count`` servers, which may write results to ``folder``; ``replicas`` of each."""
@@ -92,6 +96,10 @@ class JobHandle(Protocol):
 
     def group(self, device_type: str) -> Group:
         """The group of all ranks that the job began with; all of them call it."""
+        ...
+
+    def links(self, device: torch.device) -> Links:
+        """Messages to any of these ranks, of bytes on a device; call `group` before."""
         ...
 
     def meeting(self) -> str:

@@ -15,6 +15,7 @@ from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worlds.virtual.connections import ControlLine, Memory, ServerConnections, VirtualServer, WorkQueue
 from plesio.runtime.worlds.virtual.fabric import Fabric
 from plesio.runtime.worlds.virtual.group import Meeting
+from plesio.runtime.worlds.virtual.links import PostOffice
 from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
 from plesio.sim.kernel import Kernel
 from plesio.sim.sharing import ProcessorSharing
@@ -61,6 +62,7 @@ class Deployment:
     kernel: Kernel = field(default_factory=Kernel)
     scheduler: Scheduler = field(init=False)
     fabric: Fabric = field(init=False)
+    office: PostOffice = field(init=False)
     memory: Memory = field(default_factory=Memory)
     meters: dict[Turn, Meter] = field(default_factory=dict)
     """Of each worker, its records of the run under way."""
@@ -73,6 +75,7 @@ class Deployment:
         self.cluster.check_workers(self.num_workers)
         self.scheduler = Scheduler(self.kernel)
         self.fabric = Fabric(self.kernel, self.cluster)
+        self.office = PostOffice(self.scheduler, self.fabric, self.host_of)
 
     def meeting(self, ranks: Sequence[int], *, beside: Sequence[Sequence[int]] = (), generation: int = 0) -> Meeting:
         """Where these ranks meet for collectives, while the groups ``beside`` do the same among themselves."""

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError, WorkerLostError
 from plesio.protocol.figures import Report
@@ -12,6 +14,7 @@ from plesio.protocol.message import decode, encode
 from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.protocol.to_server import Heartbeat, Holding
 from plesio.protocol.to_worker import Alive, Expelled, Hold, Lost, Regrouping
+from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.transport import Bulk, Control
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.group import CutOffError
@@ -20,6 +23,7 @@ from plesio.runtime.worker.rack_choice import RackChoice, Wish
 from plesio.runtime.worlds.virtual.connections import ControlLine, WorkerLine
 from plesio.runtime.worlds.virtual.deployment import Deployment
 from plesio.runtime.worlds.virtual.group import VirtualGroup
+from plesio.runtime.worlds.virtual.links import VirtualLinks
 from plesio.runtime.worlds.virtual.scheduler import Turn
 
 __all__ = ["VirtualJob"]
@@ -145,6 +149,7 @@ class VirtualJob:
     """
 
     meet_s = float("inf")
+    world: World = "virtual"
 
     def __init__(self, deployment: Deployment, place: Place, turn: Turn) -> None:
         self.place = place
@@ -157,7 +162,7 @@ class VirtualJob:
         self._pulse: _Pulse | None = None
         self._group: VirtualGroup | None = None
         self._generation = 0
-        self._collective_bytes = 0
+        self._collective_bytes = self._message_bytes = 0
 
     def servers(self, count: int, *, folder: Path | None, replicas: int = 1) -> Sequence[WorkerLine]:
         """Connections to the first ``count`` servers; none is ever lost, so there are no replicas."""
@@ -206,6 +211,14 @@ class VirtualJob:
     def _count(self, ranks: Sequence[int], operation: str, num_bytes: int) -> None:
         self._collective_bytes += self._deployment.count_collective(ranks, self.place.rank, operation, num_bytes)
 
+    def links(self, device: torch.device) -> VirtualLinks:
+        """Messages to any of these ranks."""
+
+        def count(num_bytes: int) -> None:
+            self._message_bytes += num_bytes
+
+        return VirtualLinks(self.place.rank, office=self._deployment.office, turn=self._turn, count_bytes=count)
+
     def meeting(self) -> str:
         """Nobody has to look for another here."""
         return "virtual"
@@ -234,7 +247,7 @@ class VirtualJob:
 
     def bytes_sent(self) -> Counter[str]:
         """Bytes this worker has sent in this job, by class of link."""
-        sent: Counter[str] = Counter(collective=self._collective_bytes)
+        sent: Counter[str] = Counter(collective=self._collective_bytes + self._message_bytes)
         for line in self._lines:
             sent.update(ipc=line.traffic.ipc.sent, tcp=line.traffic.tcp.sent)
         return sent
@@ -263,6 +276,7 @@ class VirtualJob:
 
     def close(self) -> None:
         """Leave the job."""
+        self._deployment.office.leave(self.place.rank)
         for line in self._lines:
             line.close()
         if self._pulse is not None:
@@ -270,6 +284,7 @@ class VirtualJob:
 
     def die(self) -> None:
         """The worker is gone from one moment to the next."""
+        self._deployment.office.leave(self.place.rank)
         if self._pulse is not None:
             self._pulse.beat()
             self._pulse.line.cut()

@@ -1,0 +1,29 @@
+"""The S x K grid: what it is, and the order in which a stage does its work. Pure: no clock, tensor or socket."""
+
+from plesio.policies.grid.schedule import (
+    Action,
+    Backward,
+    BeginMixing,
+    EndMixing,
+    Forward,
+    StageMachine,
+    StageState,
+    Update,
+)
+from plesio.policies.grid.setting import SCHEDULES, GridSetting, ScheduleName, Weights, is_grid
+
+__all__ = [
+    "SCHEDULES",
+    "Action",
+    "Backward",
+    "BeginMixing",
+    "EndMixing",
+    "Forward",
+    "GridSetting",
+    "ScheduleName",
+    "StageMachine",
+    "StageState",
+    "Update",
+    "Weights",
+    "is_grid",
+]

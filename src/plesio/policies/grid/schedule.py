@@ -1,0 +1,203 @@
+"""The schedule of one stage: which micro-batch next, in which direction, at which weights; when to update and to mix.
+
+A pure machine: micro-batches in, actions out; no clock, tensor or socket. A stage does its actions in their order, each
+as soon as its input is there, so no clock has to be shared: what a stage computes is a function of the order alone, and
+the same in every world.
+
+**Order.** Stage k of K goes forward with micro-batch n and then backward with micro-batch ``n - d_k``, its *delay*. An
+update follows each backward pass (or every ``micro_batches`` of them). Forward pass n is therefore done with
+``max(0, n - d_k)`` updates, and by the time its gradient is applied there have been n: the gradient is
+``min(n, d_k)`` updates stale. With ``d_k = 2 (K - 1 - k)`` an activation has a tick to get to the next stage, and a
+gradient one to get back (Pham and Ahn 2025; the delayed gradients of Zhuang et al. 2022).
+
+**Invariants**, held by `validate` and by tests for all schedules: every micro-batch goes forward once, then backward
+once, in the same order; at most ``d_k + 1`` are under way; no version is used that does not exist; an update applies
+every gradient that has come since the last one. No schedule can deadlock: forward pass n of stage k needs only what
+stage k - 1 does before its own backward pass ``n - d_{k-1}``, and backward pass n needs only what stage k + 1 does at
+its step ``n + d_{k+1}``, no later than stage k's ``n + d_k``.
+"""
+
+from dataclasses import dataclass
+
+from plesio.policies.grid.setting import GridSetting
+
+__all__ = ["Action", "Backward", "BeginMixing", "EndMixing", "Forward", "StageMachine", "StageState", "Update"]
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Go forward with a micro-batch, with the weights of ``version``."""
+
+    micro_batch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """Go backward with a micro-batch that went forward with the weights of ``version``, ``staleness`` updates ago."""
+
+    micro_batch: int
+    version: int
+    staleness: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Step the optimizer with the mean gradient of the last ``num_micro_batches``; ``version`` is the result's."""
+
+    version: int
+    num_micro_batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeginMixing:
+    """Send the weights of ``version`` to the neighbours."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndMixing:
+    """Add what the mixing that began at ``version`` comes to; wait for the neighbours' weights if need be."""
+
+    version: int
+
+
+Action = Forward | Backward | Update | BeginMixing | EndMixing
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """All that a machine knows, for a checkpoint."""
+
+    given: int = 0
+    returned: int = 0
+    version: int = 0
+    gathered: int = 0
+    under_way: tuple[tuple[int, int], ...] = ()
+    mixing: tuple[int, ...] = ()
+
+
+class StageMachine:
+    """One stage's schedule.
+
+    Args:
+        setting: The grid.
+        stage: k, from 0.
+        state: Where an earlier machine was.
+
+    >>> machine = StageMachine(GridSetting(stages=2), stage=0)
+    >>> for _ in range(3):
+    ...     print(*(f"{type(action).__name__}" for action in machine.give()))
+    Forward
+    Forward
+    Forward Backward Update
+    """
+
+    def __init__(self, setting: GridSetting, *, stage: int, state: StageState | None = None) -> None:
+        state = StageState() if state is None else state
+        self._setting = setting
+        self._delay = setting.delays[stage]
+        self._given, self._returned = state.given, state.returned
+        self._version, self._gathered = state.version, state.gathered
+        self._under_way = dict(state.under_way)
+        """Of each micro-batch that has gone forward only, the weights it went with."""
+        self._mixing = list(state.mixing)
+
+    @property
+    def version(self) -> int:
+        """Updates so far."""
+        return self._version
+
+    @property
+    def given(self) -> int:
+        """Micro-batches so far."""
+        return self._given
+
+    @property
+    def returned(self) -> int:
+        """Micro-batches that have gone backward."""
+        return self._returned
+
+    def state(self) -> StageState:
+        """All that the machine knows."""
+        return StageState(
+            given=self._given,
+            returned=self._returned,
+            version=self._version,
+            gathered=self._gathered,
+            under_way=tuple(self._under_way.items()),
+            mixing=tuple(self._mixing),
+        )
+
+    def give(self) -> list[Action]:
+        """The next micro-batch is there: what to do until the one after it."""
+        number = self._given
+        self._given += 1
+        version = self._version_for(number)
+        self._under_way[number] = version
+        actions: list[Action] = [Forward(number, version)]
+        if number - self._delay >= self._window(number):
+            actions += self._backward()
+        if self._setting.flushes and self._given % self._setting.micro_batches == 0:
+            actions += self._drain()
+        return actions
+
+    def end(self) -> list[Action]:
+        """There are no more: go back with all that are under way."""
+        actions = self._drain()
+        if self._gathered:
+            actions += self._update()
+        for version in self._mixing:
+            actions.append(EndMixing(version))
+        self._mixing.clear()
+        return actions
+
+    def _window(self, number: int) -> int:
+        """The first micro-batch that ``number`` may be under way with."""
+        return number - number % self._setting.micro_batches if self._setting.flushes else 0
+
+    def _version_for(self, number: int) -> int:
+        if self._setting.schedule == "2bw":
+            return max(0, number // self._setting.micro_batches - 1)
+        return self._version
+
+    def _drain(self) -> list[Action]:
+        actions: list[Action] = []
+        while self._returned < self._given:
+            actions += self._backward()
+        return actions
+
+    def _backward(self) -> list[Action]:
+        number = self._returned
+        self._returned += 1
+        self._gathered += 1
+        version = self._under_way.pop(number)
+        actions: list[Action] = [Backward(number, version, self._version - version)]
+        if self._gathered == self._setting.micro_batches:
+            actions += self._update()
+        return actions
+
+    def _update(self) -> list[Action]:
+        self._version += 1
+        actions: list[Action] = [Update(self._version, self._gathered)]
+        self._gathered = 0
+        if self._setting.groups > 1:
+            actions += self._mix()
+        return actions
+
+    def _mix(self) -> list[Action]:
+        actions: list[Action] = []
+        if self._version % self._setting.every == 0:
+            self._mixing.append(self._version)
+            actions.append(BeginMixing(self._version))
+        while self._mixing and self._mixing[0] + self._setting.bound <= self._version:
+            actions.append(EndMixing(self._mixing.pop(0)))
+        return actions
+
+    def validate(self) -> None:
+        """Raise an AssertionError if an invariant of the module does not hold."""
+        assert list(self._under_way) == list(range(self._returned, self._given)), "in order, each once"
+        assert len(self._under_way) <= self._delay + 1, "more under way than the delay allows"
+        assert all(0 <= version <= self._version for version in self._under_way.values()), "no such version"
+        assert self._gathered < max(2, self._setting.micro_batches + 1), "a gradient that was not applied"

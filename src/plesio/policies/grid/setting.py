@@ -1,0 +1,216 @@
+"""What a grid is: S groups of K stages each, how far gradients may lag, and how groups come to agree.
+
+As text: ``grid:SxK[,KEY=VALUE]...``, such as ``grid:2x4,delay=2,mixing=ring,every=4``.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from plesio.core.errors import ConfigError, nearest
+from plesio.core.mixing import GRAPHS, Mixing
+from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
+from plesio.policies.fields import write_spec
+
+__all__ = ["SCHEDULES", "GridSetting", "ScheduleName", "Weights", "is_grid"]
+
+ScheduleName = Literal["decoupled", "gpipe", "1f1b", "2bw"]
+SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+Weights = Literal["stash", "recompute"]
+_WEIGHTS: tuple[Weights, ...] = get_args(Weights)
+_PREFIX = "grid:"
+_ALONE = Mixing.on("all", 1)
+
+
+def is_grid(spec: str) -> bool:
+    """Whether a policy's text is that of a grid.
+
+    >>> is_grid("grid:2x2,delay=1"), is_grid("ssp:4")
+    (True, False)
+    """
+    return spec.strip().lower().startswith(_PREFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridSetting:
+    """An S x K grid.
+
+    Attributes:
+        groups: S, replicas of the network.
+        stages: K, parts that it is cut into.
+        schedule: ``decoupled`` (nobody waits for a pass of the whole network), or one with which it is compared:
+            ``gpipe`` and ``1f1b`` (synchronous: an update after every ``micro_batches``) and ``2bw`` (one update late,
+            Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training").
+        delay: Of ``decoupled``: micro-batches that a stage is ahead for each stage behind it, so that stage k's
+            gradients are ``delay (K - 1 - k)`` updates stale (k from 0). 2 is a message's tick there and one back
+            (Pham and Ahn 2025), 1 leaves messages no time (PipeDream, Narayanan et al. 2019), 0 is plain model
+            parallelism, and more hides slower links.
+        micro_batches: Whose gradients' mean makes one update; always 1 if decoupled.
+        weights: What a late gradient is taken at. ``stash``: at the weights of the stage's own forward pass, so that it
+            is the gradient of what was computed. ``recompute``: at the present weights, from the stored input, with the
+            output's gradient as it comes; one more forward pass, and no copies of weights.
+        shrink: Factor on a gradient at each stage that it is sent back through (Zhuang et al. 2022).
+        compensation: lambda of ``g + lambda g g (w - w_then)``, the Taylor term of Zheng et al. 2017 (DC-ASGD) for what
+            the weights have moved since the forward pass; 0 for none.
+        mixing: How the groups' replicas of a stage mix their weights.
+        every: Updates between two mixings.
+        bound: Updates that a group may lag behind others: the result of a mixing is added so many updates later.
+        compress: What is sent for a mixing (CHOCO, Koloskova et al. 2019).
+
+    Raises:
+        ConfigError: Values that do not go together.
+
+    >>> GridSetting.parse("grid:2x4,mixing=ring,every=4").delays
+    (6, 4, 2, 0)
+    """
+
+    groups: int = 1
+    stages: int = 1
+    schedule: ScheduleName = "decoupled"
+    delay: int = 2
+    micro_batches: int = 1
+    weights: Weights = "stash"
+    shrink: float = 1.0
+    compensation: float = 0.0
+    mixing: Mixing = _ALONE
+    every: int = 1
+    bound: int = 0
+    compress: Compression = NO_COMPRESSION
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(f'there is no schedule "{self.schedule}"; {nearest(str(self.schedule), SCHEDULES)}')
+        if self.weights not in _WEIGHTS:
+            raise ConfigError(f'weights = "{self.weights}"; {nearest(str(self.weights), _WEIGHTS)}')
+        if self.mixing.size != self.groups:
+            if self.mixing.name == "matrix":
+                raise ConfigError(
+                    f"the mixing matrix is for {self.mixing.size} groups, the grid has {self.groups}; make them alike"
+                )
+            object.__setattr__(self, "mixing", Mixing.on(self.mixing.name, self.groups))
+        if self.schedule == "decoupled" and self.micro_batches != 1:
+            raise ConfigError("a decoupled grid updates after every micro-batch; leave micro_batches out")
+        if self.schedule == "2bw" and self.micro_batches < self.stages:
+            raise ConfigError(
+                f"2bw with {self.micro_batches} micro-batches: write {self.stages} or more, as many as there are stages"
+            )
+        if self.schedule == "2bw" and self.weights == "recompute":
+            raise ConfigError("2bw goes back with the weights it went forward with; leave weights=recompute out")
+        if self.compensation and self.weights == "recompute":
+            raise ConfigError(
+                "compensation is for gradients at stashed weights; recomputed ones are at the present weights"
+            )
+        self._check_mixing()
+
+    def _check_numbers(self) -> None:
+        least = {"groups": 1, "stages": 1, "delay": 0, "micro_batches": 1, "every": 1, "bound": 0}
+        for name, minimum in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+                raise ConfigError(f"grid: {name} is {value!r}; write a whole number of {minimum} or more")
+        if not 0 < self.shrink <= 1:
+            raise ConfigError(f"grid: shrink is {self.shrink:g}; write more than 0 and at most 1")
+        if not 0 <= self.compensation < float("inf"):
+            raise ConfigError(f"grid: compensation is {self.compensation:g}; write 0 or more")
+
+    def _check_mixing(self) -> None:
+        late = self.bound // self.every
+        if self.groups > 1 and late > self.mixing.most_mixings_late():
+            fewest = self.bound // (self.mixing.most_mixings_late() + 1) + 1
+            raise ConfigError(
+                f"bound = {self.bound} with every = {self.every}: a mixing would be added {late} mixings late, and "
+                f"replicas drift apart on this graph; write every = {fewest} or more"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "GridSetting":
+        """The setting that ``text`` describes.
+
+        Raises:
+            ConfigError: It describes none.
+        """
+        match = re.fullmatch(r"(?:grid:)?\s*(\d+)\s*x\s*(\d+)\s*(?:,(.*))?", text.strip().lower())
+        if match is None:
+            raise ConfigError(f'"{text}" is no grid; write groups x stages and options, as in grid:2x4,mixing=ring')
+        values: dict[str, Any] = {"groups": int(match[1]), "stages": int(match[2])}
+        for part in (match[3] or "").split(","):
+            if not part.strip():
+                continue
+            key, equals, value = (piece.strip() for piece in part.partition("="))
+            if key not in _READERS:
+                raise ConfigError(f'"{text}": a grid has no option "{key}"; {nearest(key, tuple(_READERS))}')
+            if not equals or key in values:
+                raise ConfigError(f'"{text}": write {key}=VALUE, once')
+            try:
+                values[key] = _READERS[key](value)
+            except ValueError:
+                raise ConfigError(f'"{text}": {key}={value} cannot be read; write a number') from None
+        if "mixing" in values:
+            mixing = values["mixing"]
+            values["mixing"] = mixing if isinstance(mixing, Mixing) else Mixing.on(mixing, values["groups"])
+        return cls(**values)
+
+    @property
+    def spec(self) -> str:
+        """The text that gives this setting again."""
+        plain = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in ("groups", "stages", "mixing", "compress")
+            and getattr(self, field.name) != field.default
+        }
+        written = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in plain.items()}
+        if self.mixing.name != "all":
+            written["mixing"] = self.mixing.name if self.mixing.name in GRAPHS else _rows(self.mixing)
+        if self.compress.spec != "none":
+            written["compress"] = self.compress.spec
+        return write_spec("grid", argument=f"{self.groups}x{self.stages}", options=written)
+
+    @property
+    def num_workers(self) -> int:
+        """S K."""
+        return self.groups * self.stages
+
+    @property
+    def delays(self) -> tuple[int, ...]:
+        """Of each stage, the micro-batches that it has gone forward with and not backward, beside the present one."""
+        per_stage = {"decoupled": self.delay, "gpipe": self.micro_batches, "1f1b": 1, "2bw": 1}[self.schedule]
+        if self.schedule == "gpipe":
+            return (self.micro_batches - 1,) * self.stages
+        return tuple(per_stage * (self.stages - 1 - stage) for stage in range(self.stages))
+
+    @property
+    def flushes(self) -> bool:
+        """Whether all micro-batches under way go back before an update."""
+        return self.schedule in ("gpipe", "1f1b")
+
+    def with_shape(self, *, groups: int, stages: int) -> "GridSetting":
+        """The same for another number of workers."""
+        return replace(self, groups=groups, stages=stages)
+
+
+def _mixing(text: str) -> Mixing | str:
+    """A graph's name, or the rows of a matrix: ``0.5 0.5/0.5 0.5``."""
+    if not re.match(r"[\d.]", text):
+        return text
+    return Mixing.given([[float(weight) for weight in row.split()] for row in text.split("/")])
+
+
+def _rows(mixing: Mixing) -> str:
+    return "/".join(" ".join(f"{weight:.12g}" for weight in row) for row in mixing.matrix)
+
+
+_READERS: Mapping[str, Any] = {
+    "schedule": str,
+    "delay": int,
+    "micro_batches": int,
+    "weights": str,
+    "shrink": float,
+    "compensation": float,
+    "mixing": _mixing,
+    "every": int,
+    "bound": int,
+    "compress": parse_compression,
+}

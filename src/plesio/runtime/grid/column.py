@@ -1,0 +1,84 @@
+"""A worker's place in its grid: whom it gets activations and gradients from, and whom it sends them to."""
+
+from dataclasses import dataclass, field
+
+from plesio.core.errors import WorkerLostError
+from plesio.policies.grid import GridSetting
+from plesio.runtime.grid.messages import Incoming, Outgoing
+from plesio.runtime.worker.exchange.group import CutOffError
+from plesio.runtime.worker.exchange.links import Links
+
+__all__ = ["Column", "GridPlace"]
+
+_FORWARD_TAG, _BACKWARD_TAG = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class GridPlace:
+    """Where a worker stands: rank ``s K + k`` is stage k of group s.
+
+    >>> GridPlace.of(5, GridSetting(groups=2, stages=4))
+    GridPlace(group=1, stage=1)
+    """
+
+    group: int
+    stage: int
+
+    @classmethod
+    def of(cls, rank: int, setting: GridSetting) -> "GridPlace":
+        """The place of a rank."""
+        return cls(*divmod(rank, setting.stages))
+
+
+@dataclass(slots=True)
+class Column:
+    """The stages of one group, as one of them sees its neighbours; None where there is none.
+
+    Attributes:
+        before: Activations from the stage before.
+        behind: Gradients from the stage behind.
+        onward: Activations to the stage behind.
+        back: Gradients to the stage before.
+    """
+
+    before: Incoming | None = None
+    behind: Incoming | None = None
+    onward: Outgoing | None = None
+    back: Outgoing | None = None
+    _left: bool = field(default=False)
+
+    @classmethod
+    def of(cls, links: Links, place: GridPlace, setting: GridSetting) -> "Column":
+        """The neighbours of a place."""
+        rank = place.group * setting.stages + place.stage
+        column = cls()
+        if place.stage > 0:
+            column.before = Incoming(links, rank - 1, _FORWARD_TAG)
+            column.back = Outgoing(links, rank - 1, _BACKWARD_TAG)
+        if place.stage < setting.stages - 1:
+            column.behind = Incoming(links, rank + 1, _BACKWARD_TAG)
+            column.onward = Outgoing(links, rank + 1, _FORWARD_TAG)
+        return column
+
+    def leave(self, reason: str) -> None:
+        """Tell both neighbours that this worker cannot go on, and why; once."""
+        if self._left:
+            return
+        self._left = True
+        for outgoing in (self.onward, self.back):
+            if outgoing is not None:
+                try:
+                    outgoing.fail(reason)
+                except CutOffError:
+                    continue  # the one that is gone is why
+
+
+def lost(error: CutOffError, place: GridPlace, setting: GridSetting) -> WorkerLostError:
+    """What it means for a worker that one of its column is gone."""
+    others = setting.groups - 1
+    rest = f"the other {others} go on" if others else "with one group there is nobody to go on"
+    first = place.group * setting.stages
+    return WorkerLostError(
+        f"{error}: group {place.group} of the grid ends; {rest}",
+        ranks=tuple(range(first, first + setting.stages)),
+    )

@@ -1,0 +1,181 @@
+"""Where a network is cut into stages: so that the slowest takes the least time, or the largest the least memory.
+
+A list of layers is cut into K runs of neighbours that minimise the largest sum of costs; with n layers dynamic
+programming finds the best of all in O(n^2 K).
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from plesio.core.errors import ConfigError, TaskError
+
+__all__ = ["Balance", "Cut", "balanced", "layer_bytes", "layer_seconds", "layers_of", "parts"]
+
+Balance = Literal["time", "memory"]
+_REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a network is cut.
+
+    Attributes:
+        ends: After how many layers each stage but the last one ends.
+        costs: Of each stage, in ``unit``; empty where the user has cut.
+        unit: ``s`` (forward and backward pass of a micro-batch) or ``bytes`` (of parameters).
+    """
+
+    ends: tuple[int, ...]
+    costs: tuple[float, ...] = ()
+    unit: Literal["s", "bytes"] = "s"
+
+    def words(self, num_layers: int) -> str:
+        """One line about it.
+
+        >>> Cut((2, 3), (0.004, 0.002, 0.003)).words(5)
+        '3 stages of 5 layers: 0-1 (4.0 ms), 2 (2.0 ms), 3-4 (3.0 ms)'
+        """
+        stages = []
+        for number, (begin, end) in enumerate(pairwise((0, *self.ends, num_layers))):
+            name = str(begin) if end == begin + 1 else f"{begin}-{end - 1}"
+            cost = ""
+            if self.costs:
+                cost = (
+                    f" ({1e3 * self.costs[number]:.1f} ms)" if self.unit == "s" else f" ({self.costs[number]:,.0f} B)"
+                )
+            stages.append(name + cost)
+        return f"{len(stages)} stages of {num_layers} layers: {', '.join(stages)}"
+
+
+def layers_of(stages: nn.Sequential | Sequence[nn.Module]) -> tuple[nn.Sequential, Cut | None]:
+    """The network as one chain of layers, and its cut if it comes in stages.
+
+    Raises:
+        TaskError: It is no chain of modules, or stages have parameters or buffers in common.
+    """
+    if isinstance(stages, nn.Sequential):
+        return stages, None
+    if not isinstance(stages, list | tuple) or not all(isinstance(stage, nn.Module) for stage in stages):
+        raise TaskError(f"stages are a torch.nn.Sequential, or a list of modules; this is a {type(stages).__name__}")
+    if not stages:
+        raise TaskError("there are no stages; give a torch.nn.Sequential, or a list of modules")
+    return nn.Sequential(*stages), Cut(tuple(range(1, len(stages))))
+
+
+def parts(layers: nn.Sequential, cut: Cut) -> list[nn.Sequential]:
+    """The stages.
+
+    Raises:
+        ConfigError: The cut does not fit.
+        TaskError: Two stages have weights in common.
+    """
+    ends = (0, *cut.ends, len(layers))
+    if any(end <= begin for begin, end in pairwise(ends)):
+        raise ConfigError(
+            f"cuts={list(cut.ends)}: write ascending places between 1 and {len(layers) - 1}, one fewer than stages"
+        )
+    names = [name for name, _ in layers.named_children()]
+    stages = []
+    owner: dict[int, tuple[int, str]] = {}
+    for number, (begin, end) in enumerate(pairwise(ends)):
+        stage = nn.Sequential()
+        for name in names[begin:end]:
+            stage.add_module(name, layers.get_submodule(name))
+        for name, tensor in (*stage.named_parameters(), *stage.named_buffers()):
+            other, theirs = owner.setdefault(id(tensor), (number, name))
+            if other != number:
+                raise TaskError(
+                    f"stages {other} and {number} share weights ({theirs} is {name}): each would train its own copy; "
+                    "cut elsewhere, or untie them"
+                )
+        stages.append(stage)
+    return stages
+
+
+def balanced(costs: Sequence[float], num_stages: int) -> tuple[int, ...]:
+    """After how many layers each stage but the last ends, so that the largest sum of costs is least.
+
+    >>> balanced([1, 1, 1, 3, 3], 3)
+    (3, 4)
+
+    Raises:
+        ConfigError: There are fewer layers than stages.
+    """
+    count = len(costs)
+    if count < num_stages:
+        raise ConfigError(f"{num_stages} stages of {count} layers: a stage has a layer at least; write fewer stages")
+    sums = [0.0]
+    for cost in costs:
+        sums.append(sums[-1] + cost)
+    best = [sums[:]]  # best[k][n]: the largest cost of the first n layers in k + 1 stages
+    chosen: list[list[int]] = [[0] * (count + 1)]
+    for stage in range(1, num_stages):
+        row, places = [float("inf")] * (count + 1), [0] * (count + 1)
+        for end in range(stage + 1, count + 1):
+            for begin in range(stage, end):
+                worst = max(best[stage - 1][begin], sums[end] - sums[begin])
+                if worst < row[end]:
+                    row[end], places[end] = worst, begin
+        best.append(row)
+        chosen.append(places)
+    ends: list[int] = []
+    end = count
+    for stage in range(num_stages - 1, 0, -1):
+        end = chosen[stage][end]
+        ends.insert(0, end)
+    return tuple(ends)
+
+
+def layer_bytes(layers: nn.Sequential) -> list[float]:
+    """Bytes of each layer's parameters."""
+    return [float(sum(p.numel() * p.element_size() for p in layer.parameters())) for layer in layers]
+
+
+def layer_seconds(layers: nn.Sequential, example: Any) -> list[float]:
+    """Seconds of each layer's forward and backward pass of ``example``; medians. What it computes has no effect.
+
+    Raises:
+        TaskError: A layer cannot take what the one before hands on.
+    """
+    buffers = [buffer.clone() for buffer in layers.buffers()]
+    random_state = torch.get_rng_state()
+    try:
+        rounds = [_timed(layers, example) for _ in range(1 + _REPEATS)]
+    finally:
+        torch.set_rng_state(random_state)
+        for buffer, before in zip(layers.buffers(), buffers, strict=True):
+            buffer.copy_(before)
+    return [statistics.median(times) for times in zip(*rounds[1:], strict=True)]
+
+
+def _timed(layers: nn.Sequential, example: Any) -> list[float]:
+    given = list(example) if isinstance(example, tuple | list) else [example]
+    times = []
+    for number, layer in enumerate(layers):
+        given = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in given]
+        begun_s = time.perf_counter()
+        try:
+            output = layer(given[0] if len(given) == 1 else tuple(given))
+        except (RuntimeError, TypeError, IndexError) as error:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in given)
+            reason = str(error).splitlines()[0]
+            raise TaskError(
+                f"the stages do not chain: layer {number} ({type(layer).__name__}) cannot take {shapes} ({reason})"
+            ) from error
+        outputs: list[Tensor] = list(output) if isinstance(output, tuple | list) else [output]
+        wanted = [tensor for tensor in given if tensor.requires_grad]
+        wanted += [p for p in layer.parameters() if p.requires_grad]
+        differentiable = [tensor for tensor in outputs if tensor.requires_grad]
+        if wanted and differentiable:
+            ones = [torch.ones_like(tensor) for tensor in differentiable]
+            torch.autograd.grad(differentiable, wanted, ones, allow_unused=True)
+        times.append(time.perf_counter() - begun_s)
+        given = outputs
+    return times

@@ -1,0 +1,334 @@
+"""`plesio.grid`: the one call that turns a training loop into a worker of an S x K grid."""
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from plesio.core.clock import Clock, MonotonicClock
+from plesio.core.errors import ConfigError, TaskError
+from plesio.core.logs import set_up_logging, speak_as
+from plesio.core.trace import TraceWriter
+from plesio.policies.grid import GridSetting, StageMachine, is_grid
+from plesio.runtime.grid.column import Column, GridPlace
+from plesio.runtime.grid.cutting import Balance, Cut, balanced, layer_bytes, layer_seconds, layers_of, parts
+from plesio.runtime.grid.grid import Grid, Work
+from plesio.runtime.grid.mixer import Mixer
+from plesio.runtime.grid.records import Books, Collector, Network
+from plesio.runtime.grid.stage import Loss, Stage
+from plesio.runtime.grid.stage_pacing import StagePacer
+from plesio.runtime.job import Job
+from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.links import Links
+from plesio.runtime.worker.exchange.takeover import tell_text
+from plesio.runtime.worker.job_handle import JobHandle, ambient
+from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["GRID_VARIABLE", "grid"]
+
+GRID_VARIABLE = "PLESIO_GRID"
+"""A grid's text, where a program does not say it: ``plesio run --grid`` sets it."""
+_PLAIN = JoinOptions()
+_log = logging.getLogger(__name__)
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+SchedulerFactory = Callable[[Optimizer], LRScheduler]
+
+
+def grid(
+    stages: nn.Sequential | Sequence[nn.Module],
+    optimizer_factory: OptimizerFactory,
+    loss: Loss,
+    *,
+    setting: GridSetting | str | None = None,
+    groups: int | None = None,
+    cuts: Sequence[int] | None = None,
+    balance: Balance = "time",
+    scheduler_factory: SchedulerFactory | None = None,
+    clip: float | None = None,
+    trace: Path | str | None = None,
+    options: JoinOptions = _PLAIN,
+) -> Grid:
+    """Take part in training a network that is cut into K stages, in S groups: S x K workers.
+
+    Under torchrun's variables (``plesio run --grid 2x2``, torchrun ...) this process is one of the workers, rank
+    ``s K + k`` being stage k of group s; without them it trains the whole network by itself. All begin with rank 0's
+    parameters and buffers.
+
+    Args:
+        stages: The network as a `torch.nn.Sequential`, which is cut, or as a list of modules, one a stage. What one
+            layer hands on, a tensor or a tuple of tensors, is what the next is called with.
+        optimizer_factory: Makes a stage's optimizer of its parameters.
+        loss: ``loss(output, y)``, the mean over a micro-batch.
+        setting: The grid, or its text (``"2x4,mixing=ring"``); None is what ``plesio run --grid`` says, else one group.
+        groups: S, where ``setting`` is not given; K is then the number of workers over S.
+        cuts: After how many layers each stage but the last ends, ``[2, 5]``; None cuts by itself.
+        balance: What is balanced over the stages: measured ``time``, or ``memory`` of parameters.
+        scheduler_factory: Makes a stage's learning-rate schedule of its optimizer; stepped after every update.
+        clip: Largest norm of a stage's gradient; None for any.
+        trace: Folder for traces and ``results.json``; None for none.
+        options: What few need: snapshots, a pacer, names for the results, a job to run in.
+
+    Returns:
+        The grid; close it, or use it as a context manager.
+
+    Raises:
+        ConfigError: The setting cannot be read, or is for another number of workers.
+        TaskError: The stages are no modules, or share weights.
+        TransportError: The other workers cannot be reached.
+
+    >>> import torch
+    >>> layers = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    >>> mean_square = torch.nn.functional.mse_loss
+    >>> with grid(layers, lambda weights: torch.optim.SGD(weights, lr=0.1), mean_square) as session:
+    ...     _ = session.step(torch.ones(4, 2), torch.zeros(4, 1))
+    >>> session.report().steps
+    1
+    """
+    found = ambient() if options.job is None else None
+    job = options.job if found is None else found.job
+    if found is not None:
+        options = replace(options, pacer=found.pacer if options.pacer is None else options.pacer)
+        trace = found.trace if trace is None else trace
+        if found.policy is not None and is_grid(found.policy):
+            setting = found.policy
+    place = job.place if job is not None else Place.from_environment()
+    layers, cut = layers_of(stages)
+    cut = cut if cuts is None else Cut(tuple(cuts))
+    chosen = _setting(setting, groups=groups, num_workers=1 if place is None else place.num_workers, cut=cut)
+    set_up_logging()
+    speak_as(f"worker {0 if place is None else place.rank}")
+    undo = contextlib.ExitStack()
+    try:
+        if job is None and place is not None:
+            job = undo.enter_context(Job(place))
+        wishes = _Wishes(
+            optimizer_factory=optimizer_factory,
+            scheduler_factory=scheduler_factory,
+            loss=loss,
+            clip=clip,
+            cut=cut if place is not None else None,
+            balance=balance,
+            options=options,
+        )
+        composer = _Composer(layers, wishes, chosen, job)
+        return composer.session(None if trace is None else Path(trace), release=undo.close)
+    except BaseException:
+        undo.close()
+        raise
+
+
+def _setting(given: GridSetting | str | None, *, groups: int | None, num_workers: int, cut: Cut | None) -> GridSetting:
+    """The grid, for as many workers as there are."""
+    if given is not None and groups is not None:
+        raise ConfigError("write setting or groups, not both: a setting has the groups in it")
+    told = os.environ.get(GRID_VARIABLE) if given is None and groups is None else given
+    if num_workers == 1:  # alone: the whole network in one stage, at whatever this grid would be
+        chosen = GridSetting.parse(told) if isinstance(told, str) else told or GridSetting()
+        flushes = chosen.flushes
+        return GridSetting(
+            schedule=chosen.schedule if flushes else "decoupled",
+            micro_batches=chosen.micro_batches if flushes else 1,
+        )
+    if told is None:
+        groups = 1 if groups is None else groups
+        if groups < 1 or num_workers % groups:
+            raise ConfigError(f"groups={groups}: {num_workers} workers cannot be divided so; write a divisor")
+        chosen = GridSetting(groups=groups, stages=num_workers // groups)
+    else:
+        chosen = GridSetting.parse(told) if isinstance(told, str) else told
+    if chosen.num_workers != num_workers:
+        raise ConfigError(
+            f"a {chosen.groups}x{chosen.stages} grid has {chosen.num_workers} workers, and here are {num_workers}; "
+            f"start {chosen.num_workers}, or write another grid"
+        )
+    if cut is not None and len(cut.ends) + 1 != chosen.stages:
+        raise ConfigError(f"{len(cut.ends) + 1} stages are given, and the grid has {chosen.stages}; make them alike")
+    return chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wishes:
+    """What a call of `grid` says about the training."""
+
+    optimizer_factory: OptimizerFactory
+    scheduler_factory: SchedulerFactory | None
+    loss: Loss
+    clip: float | None
+    cut: Cut | None
+    balance: Balance
+    options: JoinOptions
+
+
+@dataclass(frozen=True, slots=True)
+class _Composer:
+    """Puts a worker together."""
+
+    layers: nn.Sequential
+    wishes: _Wishes
+    setting: GridSetting
+    job: JobHandle | None
+
+    @property
+    def _rank(self) -> int:
+        return 0 if self.job is None else self.job.place.rank
+
+    @property
+    def _clock(self) -> Clock:
+        return MonotonicClock() if self.job is None else self.job.clock
+
+    def session(self, folder: Path | None, *, release: Callable[[], None]) -> Grid:
+        """The session, whose network is cut at its first step."""
+        job, setting, options = self.job, self.setting, self.wishes.options
+        group, links = None, None
+        if job is not None:
+            device = next((p.device for p in self.layers.parameters()), torch.device("cpu"))
+            group, links = job.group(device.type), job.links(device)
+        collector = Collector(links, self._rank, setting)
+        place = GridPlace.of(self._rank, setting)
+        racks = () if group is None else _racks(group)
+        timeline = self._timeline(folder)
+        books = Books(
+            setting=setting,
+            info=options.info,
+            world="process" if job is None else job.world,
+            folder=folder if collector.collects else None,
+            racks=racks,
+        )
+
+        def make(x: Any) -> Work:
+            return self._work(x, group=group, links=links, collector=collector, timeline=timeline)
+
+        return Grid(
+            self.layers,
+            setting=setting,
+            place=place,
+            make=make,
+            collector=collector,
+            books=books,
+            timeline=timeline,
+            release=release,
+            snapshot_every=options.snapshot_every,
+        )
+
+    def _timeline(self, folder: Path | None) -> Timeline:
+        sent = dict if self.job is None else self.job.bytes_sent_since(self.job.bytes_sent())
+        told_bytes = None if self.job is None else self.job.memory_bytes()
+        meter = Meter(bytes_sent=sent, memory_bytes=told_bytes or 0, gauges=None)
+        path = None if folder is None else folder / f"trace-{self._rank}.jsonl"
+        header = {"worker": self._rank, "policy": self.setting.spec}
+        trace = TraceWriter(path, header=header, on_failure=_log.warning, clock=self._clock)
+        return Timeline(meter, trace, clock=self._clock)
+
+    def _work(
+        self, x: Any, *, group: Group | None, links: Links | None, collector: Collector, timeline: Timeline
+    ) -> Work:
+        """Cut the network and put together what this worker works with; all workers do so at their first step."""
+        setting, wishes = self.setting, self.wishes
+        if group is not None:
+            _take_over_from_first(self.layers, group)
+        cut = self._agreed_cut(x, group=group)
+        stages = parts(self.layers, cut)
+        place = GridPlace.of(self._rank, setting)
+        if self._rank == 0 and setting.stages > 1:
+            print(f"plesio: {cut.words(len(self.layers))}", file=sys.stderr, flush=True)
+        layers = stages[place.stage]
+        weights = [p for p in layers.parameters() if p.requires_grad]
+        if not weights:
+            raise TaskError(f"stage {place.stage} has nothing to train; cut elsewhere, or write fewer stages")
+        optimizer = wishes.optimizer_factory(weights)
+        stage = Stage(
+            layers,
+            optimizer,
+            setting=setting,
+            number=place.stage,
+            loss=wishes.loss,
+            clip=wishes.clip,
+            scheduler=None if wishes.scheduler_factory is None else wishes.scheduler_factory(optimizer),
+        )
+        column, mixer = Column(), None
+        if links is not None:
+            column = Column.of(links, place, setting)
+        if links is not None and setting.groups > 1:
+            mixer = Mixer(
+                weights,
+                setting=setting,
+                links=links,
+                group=place.group,
+                stage=place.stage,
+                seed=wishes.options.info.seed,
+                on_lost=lambda lost: _hear_of_lost(lost, collector=collector, timeline=timeline),
+            )
+        pacer = wishes.options.pacer
+        return Work(
+            stage=stage,
+            machine=StageMachine(setting, stage=place.stage),
+            column=column,
+            mixer=mixer,
+            network=Network(self.layers, stages),
+            pacer=None if pacer is None else StagePacer(pacer, 1 / setting.stages, self._clock),
+        )
+
+    def _agreed_cut(self, x: Any, *, group: Group | None) -> Cut:
+        """The user's cut, or what rank 0 finds."""
+        if self.wishes.cut is not None:
+            return self.wishes.cut
+        if self.setting.stages == 1:
+            return Cut(())
+        text = ""
+        if self._rank == 0:
+            text = self._found_cut(x)
+        assert group is not None, "a grid of several stages has several workers"
+        said = json.loads(tell_text(text, group=group, source=0))
+        if "error" in said:
+            raise TaskError(said["error"])
+        return Cut(tuple(said["ends"]), tuple(said["costs"]), said["unit"])
+
+    def _found_cut(self, x: Any) -> str:
+        try:
+            by_time = self.wishes.balance == "time"
+            costs = layer_seconds(self.layers, x) if by_time else layer_bytes(self.layers)
+            ends = balanced(costs, self.setting.stages)
+        except (ConfigError, TaskError) as error:
+            return json.dumps({"error": str(error)})
+        edges = (0, *ends, len(costs))
+        sums = [sum(costs[begin:end]) for begin, end in itertools.pairwise(edges)]
+        return json.dumps({"ends": ends, "costs": sums, "unit": "s" if by_time else "bytes"})
+
+
+def _racks(group: Group) -> tuple[int, ...]:
+    own = torch.tensor([group.rack])
+    return tuple(int(rack) for rack in group.all_gather(own).wait())
+
+
+def _hear_of_lost(number: int, *, collector: Collector, timeline: Timeline) -> None:
+    """A group is lost: its share is not waited for any more."""
+    collector.lost.add(number)
+    line = (
+        f"group {number} of the grid was lost: the others went on without it, and what it had not trained on was left"
+    )
+    timeline.meter.totals.fallbacks.append(line)
+    _log.warning("%s", line)
+
+
+@torch.no_grad()
+def _take_over_from_first(layers: nn.Module, group: Group) -> None:
+    """Begin with rank 0's parameters and buffers."""
+    for tensor in (*layers.parameters(), *layers.buffers()):
+        value: Tensor = tensor.detach().contiguous()
+        group.broadcast(value)
+        tensor.copy_(value)

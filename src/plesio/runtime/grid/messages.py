@@ -1,0 +1,161 @@
+"""What stages send each other: tensors of any shapes in messages of one size, so that room is there before they come.
+
+A message is a header, which says what tensors it has, and their bytes. Its size is settled once, by the first one in a
+direction, which must not be smaller than those that follow. A worker that cannot go on says so in place of tensors, and
+who hears it passes it on: so all know the reason, whoever they wait for.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from plesio.core.errors import ConfigError, PlesioError, TaskError
+from plesio.runtime.worker.exchange.links import Inbox, Links
+
+__all__ = ["Incoming", "Outgoing", "PeerFailedError", "pack", "unpack"]
+
+_HEADER_BYTES = 1024
+_SIZE_BYTES = 8
+_ALIGNMENT = 64
+
+
+class PeerFailedError(PlesioError):
+    """Another worker of the grid cannot go on, for the reason that it gave."""
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _header(tensors: Sequence[Tensor], **more: object) -> bytes:
+    rows = [[str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for tensor in tensors]
+    header = json.dumps({"tensors": rows, **more}).encode()
+    if len(header) > _HEADER_BYTES:
+        raise TaskError(f"a stage hands on {len(tensors)} tensors, more than a message can name; put them into fewer")
+    return header.ljust(_HEADER_BYTES)
+
+
+def num_message_bytes(tensors: Sequence[Tensor]) -> int:
+    """Bytes of a message that has room for these."""
+    return _HEADER_BYTES + sum(_aligned(tensor.numel() * tensor.element_size()) for tensor in tensors)
+
+
+def pack(tensors: Sequence[Tensor], *, num_bytes: int, **more: object) -> Tensor:
+    """A message of ``num_bytes``; ``more`` is what else its header says."""
+    device = tensors[0].device if tensors else torch.device("cpu")
+    message = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+    header = torch.frombuffer(bytearray(_header(tensors, **more)), dtype=torch.uint8)
+    message[:_HEADER_BYTES].copy_(header)
+    place = _HEADER_BYTES
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        message[place : place + size].view(tensor.dtype).copy_(tensor.detach().reshape(-1))
+        place += _aligned(size)
+    return message
+
+
+def unpack(message: Tensor) -> tuple[list[Tensor], dict[str, object]]:
+    """The tensors of a message, as views of it, and what else its header says."""
+    header = json.loads(bytes(message[:_HEADER_BYTES].cpu().numpy()))
+    tensors, place = [], _HEADER_BYTES
+    for name, shape in header.pop("tensors"):
+        dtype = getattr(torch, name)
+        size = math.prod(shape) * dtype.itemsize
+        tensors.append(message[place : place + size].view(dtype).view(shape))
+        place += _aligned(size)
+    return tensors, header
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """Messages to one worker under one tag.
+
+    Attributes:
+        links: Carry them.
+        to: The worker.
+        tag: Theirs.
+    """
+
+    links: Links
+    to: int
+    tag: int
+    num_bytes: int | None = None
+
+    def send(self, tensors: Sequence[Tensor], **more: object) -> None:
+        """Send tensors."""
+        needed = num_message_bytes(tensors)
+        if self.num_bytes is None:
+            self.num_bytes = needed
+            size = torch.tensor([needed]).view(torch.uint8)
+            self.links.send(size, to=self.to, tag=self.tag)
+        if needed > self.num_bytes:
+            raise ConfigError(
+                f"a micro-batch takes {needed:,} bytes between stages, the first one {self.num_bytes:,}: "
+                "no batch may be larger than the first; use drop_last=True, or batches of one size"
+            )
+        self.links.send(pack(tensors, num_bytes=self.num_bytes, **more), to=self.to, tag=self.tag)
+
+    def fail(self, reason: str) -> None:
+        """Say that there will be no more, and why."""
+        self.send([], failed=reason[: _HEADER_BYTES // 2])
+
+
+@dataclass(slots=True)
+class Incoming:
+    """Messages from one worker under one tag; room for the next one is made as soon as its size is known.
+
+    Attributes:
+        links: Carry them.
+        source: The worker.
+        tag: Theirs.
+        pending: Messages that have been taken off the links, to be read first.
+    """
+
+    links: Links
+    source: int
+    tag: int
+    num_bytes: int | None = None
+    pending: list[Tensor] = field(default_factory=list)
+    _expected: Inbox | None = None
+
+    def expect(self) -> None:
+        """Make room for a message that will come."""
+        if self._expected is None and self.num_bytes is not None:
+            self._expected = self.links.expect(self.num_bytes, source=self.source, tag=self.tag)
+
+    def take(self, *, more: bool) -> tuple[list[Tensor], dict[str, object]]:
+        """The next message, when it is there.
+
+        Args:
+            more: Whether one more will follow, so that room can be made for it at once.
+
+        Raises:
+            PeerFailedError: The sender cannot go on.
+            CutOffError: It is gone.
+        """
+        message = self.pending.pop(0) if self.pending else self._wait()
+        if more and not self.pending:
+            self.expect()
+        tensors, header = unpack(message)
+        if "failed" in header:
+            raise PeerFailedError(str(header["failed"]))
+        return tensors, header
+
+    def hold(self, count: int) -> None:
+        """Take so many messages off the links, to be read later."""
+        while len(self.pending) < count:
+            self.pending.append(self._wait())
+
+    def _wait(self) -> Tensor:
+        if self.num_bytes is None:
+            size = self.links.expect(_SIZE_BYTES, source=self.source, tag=self.tag).wait()
+            self.num_bytes = int(size.view(torch.int64).item())
+        self.expect()
+        assert self._expected is not None
+        message = self._expected.wait()
+        self._expected = None
+        return message

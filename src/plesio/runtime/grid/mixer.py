@@ -1,0 +1,209 @@
+"""How a stage's replicas in the groups come to agree: each sends its weights to its neighbours and adds what differs.
+
+With the mixing matrix P, replica s adds ``sum_r P_sr (x_r - x_s)``, all as they were when the mixing began
+(`plesio.core.mixing`). P is symmetric, so what one of a pair adds the other takes off: the mean over the groups
+stays as it is, whenever the two get to it. Neighbours of a group that is lost keep its share for themselves.
+
+**Compressed** (CHOCO-Gossip, Koloskova et al. 2019, algorithm 1): everybody keeps, of itself and of each neighbour, the
+estimate x^ that what was sent comes to. Replica s sends ``q_s = C(x_s - x^_s)``; all who hear it add it to x^_s; then s
+adds ``gamma sum_r P_sr (x^_r - x^_s)``. What is not sent this time is sent later, so replicas agree with any
+compression; gamma is the compression's contraction.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plesio.core.errors import ConfigError, WorkerLostError
+from plesio.policies.compression import Compression, NoCompression, PowerSgd
+from plesio.policies.grid import GridSetting
+from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
+from plesio.runtime.worker.compression import make_codec
+from plesio.runtime.worker.exchange.group import CutOffError
+from plesio.runtime.worker.exchange.links import Links
+
+__all__ = ["Mixer", "add_flat", "flat_of"]
+
+MIXING_TAG = 3
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A mixing under way: what this replica has sent."""
+
+    own: Tensor
+    sent: Tensor
+
+
+class _Choco:
+    """Estimates of what replicas have.
+
+    Args:
+        compression: Of what is sent.
+        own: This replica's weights, with which all begin.
+        group: This replica's.
+        neighbours: Whose estimates are kept beside its own.
+        seed: Of random numbers.
+    """
+
+    def __init__(
+        self, compression: Compression, own: Tensor, *, group: int, neighbours: Sequence[int], seed: int
+    ) -> None:
+        self._codec = make_codec(compression, num_elements=own.numel(), seed=seed, rank=group)
+        self._group = group
+        self.estimates = {place: own.clone() for place in (group, *neighbours)}
+        self.gamma = min(1.0, max(1e-3, compression.contraction(own.numel())))
+
+    def encode(self, own: Tensor, *, version: int) -> Tensor:
+        return self._codec.encode(own - self.estimates[self._group], clock=version)
+
+    def hear(self, group: int, payload: Tensor, *, version: int) -> Tensor:
+        self._codec.add(payload, to=self.estimates[group], clock=version)
+        return self.estimates[group]
+
+
+class Mixer:
+    """One replica's part in the mixing of its stage.
+
+    Args:
+        parameters: Of the stage.
+        setting: The grid.
+        links: To the other workers.
+        group: s.
+        stage: k.
+        seed: Of compression's random numbers.
+        on_lost: Called once with the number of each group that is heard to be lost.
+
+    Raises:
+        ConfigError: The compression cannot be used between neighbours.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        *,
+        setting: GridSetting,
+        links: Links,
+        group: int,
+        stage: int,
+        seed: int,
+        on_lost: Callable[[int], None],
+    ) -> None:
+        self._parameters = [parameter for parameter in parameters if parameter.is_floating_point()]
+        self._setting = setting
+        self._group = group
+        self._on_lost = on_lost
+        self._shares: dict[int, float] = setting.mixing.neighbours(group)
+        ranks = {other: other * setting.stages + stage for other in self._shares}
+        self.outgoing = {other: Outgoing(links, rank, MIXING_TAG) for other, rank in ranks.items()}
+        self.incoming = {other: Incoming(links, rank, MIXING_TAG) for other, rank in ranks.items()}
+        self.lost: set[int] = set()
+        self.begun: dict[int, _Begun] = {}
+        self.disagreement = 0.0
+        """``sum_r P_sr |x_r - x_s|^2`` at the latest mixing."""
+        self._choco = self._estimates(seed) if not isinstance(setting.compress, NoCompression) else None
+
+    def _estimates(self, seed: int) -> _Choco:
+        if isinstance(self._setting.compress, PowerSgd):
+            raise ConfigError(
+                "powersgd is for gradients; compress what groups mix with qsgd, topk, randk, fp16 or bf16"
+            )
+        own = flat_of(self._parameters).float()
+        return _Choco(self._setting.compress, own, group=self._group, neighbours=tuple(self._shares), seed=seed)
+
+    @torch.no_grad()
+    def begin(self, version: int) -> None:
+        """Send the present weights to the neighbours."""
+        own = flat_of(self._parameters)
+        sent = own if self._choco is None else self._choco.encode(own.float(), version=version)
+        self.begun[version] = _Begun(own, sent)
+        for other, outgoing in self.outgoing.items():
+            if other in self.lost:
+                continue
+            try:
+                outgoing.send([sent], lost=sorted(self.lost))
+            except CutOffError:
+                self._lose(other)
+
+    @torch.no_grad()
+    def end(self, version: int, *, more: bool) -> None:
+        """Add what the mixing that began at ``version`` comes to; waits for the neighbours' weights.
+
+        Args:
+            version: Which.
+            more: Whether there will be another one.
+
+        Raises:
+            WorkerLostError: So many groups are lost that the others are cut in two.
+        """
+        begun = self.begun.pop(version)
+        own = begun.own if self._choco is None else self._choco.hear(self._group, begun.sent, version=version)
+        correction, self.disagreement = torch.zeros_like(own), 0.0
+        for other, share in self._shares.items():
+            received = self._receive(other, more=more)
+            if received is None:
+                continue
+            theirs = received if self._choco is None else self._choco.hear(other, received, version=version)
+            difference = theirs - own
+            self.disagreement += share * float(difference.square().sum())
+            correction.add_(difference, alpha=share if self._choco is None else share * self._choco.gamma)
+        add_flat(self._parameters, correction)
+
+    def _receive(self, other: int, *, more: bool) -> Tensor | None:
+        if other in self.lost:
+            return None
+        try:
+            [received], header = self.incoming[other].take(more=more)
+        except (CutOffError, PeerFailedError):
+            self._lose(other)
+            return None
+        heard = header["lost"]
+        assert isinstance(heard, list)
+        for group in heard:
+            self._lose(group)
+        return received
+
+    def _lose(self, group: int) -> None:
+        if group in self.lost or group == self._group:
+            return
+        self.lost.add(group)
+        self._on_lost(group)
+        cut_off = self._setting.mixing.unreached(lost=sorted(self.lost))
+        if cut_off:
+            raise WorkerLostError(
+                f"groups {', '.join(map(str, sorted(self.lost)))} of the grid are lost, and group {cut_off[0]} has no "
+                f"way to the others on this graph ({self._setting.mixing.name}); mixing=all keeps every way",
+                ranks=tuple(
+                    group * self._setting.stages + stage
+                    for group in sorted(self.lost)
+                    for stage in range(self._setting.stages)
+                ),
+            )
+
+    def leave(self, reason: str) -> None:
+        """Tell the neighbours that this group cannot go on."""
+        for other, outgoing in self.outgoing.items():
+            if other not in self.lost:
+                try:
+                    outgoing.fail(reason)
+                except CutOffError:
+                    continue  # it is gone, too
+
+
+def flat_of(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors of numbers as one vector, of the widest of their types."""
+    if not tensors:
+        return torch.zeros(0)
+    dtype = tensors[0].dtype
+    for tensor in tensors[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return torch.cat([tensor.detach().reshape(-1).to(dtype) for tensor in tensors])
+
+
+@torch.no_grad()
+def add_flat(tensors: Sequence[Tensor], flat: Tensor) -> None:
+    """Add a vector to the tensors that `flat_of` would make it of."""
+    for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
+        tensor.detach().add_(part.view_as(tensor).to(tensor.dtype))

@@ -1,0 +1,271 @@
+"""What becomes of a grid's run: the stages' weights put together and evaluated, and all workers' figures.
+
+One worker collects: the first stage of the first group that is there. The others send it their states and figures when
+they are done, and wait for the result. The network is the mean over the groups.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from plesio.core.records import Record, from_values, to_values
+from plesio.core.results import Evaluation, RunResult, write_results
+from plesio.policies.grid import GridSetting
+from plesio.protocol.figures import Report, RunInfo, Status
+from plesio.runtime.coordinator.ledger import Ledger, World
+from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
+from plesio.runtime.worker.exchange.group import CutOffError
+from plesio.runtime.worker.exchange.links import Links
+from plesio.runtime.worker.machine import environment
+
+__all__ = ["Collector", "Figures", "Network", "Shot"]
+
+_STATE_TAG, _RESULT_TAG = 4, 5
+
+State = dict[str, Tensor]
+
+
+class Figures(Record, frozen=True, kw_only=True):
+    """What one worker tells the collector.
+
+    Attributes:
+        rank: Whose.
+        report: Its totals and losses.
+        staleness: How many updates had which.
+        shots: Samples of all workers and seconds of training at each snapshot.
+    """
+
+    rank: int
+    report: Report
+    staleness: list[tuple[int, int]]
+    shots: list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A stage's state after ``samples`` samples of all groups, ``at_s`` seconds of training after the first step."""
+
+    samples: int
+    at_s: float
+    tensors: list[Tensor]
+
+
+class Network:
+    """The whole network, of which every worker has the layers and the collector the use.
+
+    Args:
+        layers: All of them.
+        stages: Their parts.
+    """
+
+    def __init__(self, layers: nn.Sequential, stages: Sequence[nn.Module]) -> None:
+        self.layers = layers
+        self._names = [list(_named(stage)) for stage in stages]
+
+    @contextmanager
+    def loaded(self, state: Mapping[str, Tensor]) -> Iterator[None]:
+        """With ``state`` in the layers, in evaluation mode and without gradients; afterwards all is as before."""
+        own = _named(self.layers)
+        before = {name: tensor.detach().clone() for name, tensor in own.items()}
+        modes = [(module, module.training) for module in self.layers.modules()]
+        self._write(own, state)
+        self.layers.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self._write(own, before)
+            for module, training in modes:
+                module.training = training
+
+    def keep(self, state: Mapping[str, Tensor]) -> None:
+        """Have ``state`` in the layers for good."""
+        self._write(_named(self.layers), state)
+
+    @torch.no_grad()
+    def _write(self, own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+
+    def whole(self, states: Mapping[int, Sequence[Tensor]], setting: GridSetting) -> tuple[State, float]:
+        """One state of those of all workers, by rank: the mean over the groups; and their distance from it.
+
+        Returns:
+            The state, and the mean over the groups of the squared distance of their parameters and floating-point
+            buffers from the mean's.
+        """
+        groups = sorted({rank // setting.stages for rank in states})
+        state: State = {}
+        distance = 0.0
+        for stage, names in enumerate(self._names):
+            for place, name in enumerate(names):
+                copies = [states[group * setting.stages + stage][place] for group in groups]
+                if len(copies) == 1 or not copies[0].is_floating_point():
+                    state[name] = copies[0].clone()
+                    continue
+                stacked = torch.stack(copies)
+                state[name] = stacked.mean(0)
+                distance += float((stacked - state[name]).square().sum()) / len(groups)
+        return state, distance
+
+    def sha256(self, state: Mapping[str, Tensor]) -> str:
+        """Over the bytes of what is trained, in name order."""
+        digest = hashlib.sha256()
+        for name, parameter in sorted(self.layers.named_parameters()):
+            if parameter.requires_grad:
+                digest.update(name.encode())
+                digest.update(state[name].contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def _named(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def state_of(stage: nn.Module) -> list[Tensor]:
+    """A copy of a stage's parameters and buffers."""
+    return [tensor.detach().clone() for tensor in _named(stage).values()]
+
+
+@dataclass(slots=True)
+class Collector:
+    """One worker's side of putting things together.
+
+    Attributes:
+        links: To the others; None for a worker by itself.
+        rank: This worker's.
+        setting: The grid.
+        lost: Groups that are gone, as far as is known.
+    """
+
+    links: Links | None
+    rank: int
+    setting: GridSetting
+    lost: set[int] = field(default_factory=set)
+
+    @property
+    def collects(self) -> bool:
+        """Whether this worker is the one."""
+        first = next(group for group in range(self.setting.groups) if group not in self.lost)
+        return self.rank == first * self.setting.stages
+
+    def gather(self, tensors: Sequence[Tensor]) -> dict[int, list[Tensor]] | None:
+        """All workers' tensors by rank, on the collector; None elsewhere. Lost groups' are missing."""
+        while not self.collects:
+            first = next(group for group in range(self.setting.groups) if group not in self.lost)
+            try:
+                assert self.links is not None, "there are others"
+                Outgoing(self.links, first * self.setting.stages, _STATE_TAG).send(tensors)
+                self.links.flush()
+            except CutOffError:
+                self.lost.add(first)
+                continue
+            return None
+        gathered = {self.rank: list(tensors)}
+        for rank in range(self.setting.num_workers):
+            if rank != self.rank and rank // self.setting.stages not in self.lost:
+                self._take(rank, gathered)
+        return {rank: theirs for rank, theirs in gathered.items() if rank // self.setting.stages not in self.lost}
+
+    def _take(self, rank: int, gathered: dict[int, list[Tensor]]) -> None:
+        assert self.links is not None, "there are others"
+        try:
+            gathered[rank], _ = Incoming(self.links, rank, _STATE_TAG).take(more=False)
+        except (CutOffError, PeerFailedError):
+            self.lost.add(rank // self.setting.stages)
+
+    def leave(self, reason: str) -> None:
+        """Tell the collector that this worker's figures will not come."""
+        first = next((group for group in range(self.setting.groups) if group not in self.lost), 0)
+        if self.links is None or first * self.setting.stages == self.rank:
+            return
+        try:
+            Outgoing(self.links, first * self.setting.stages, _STATE_TAG).fail(reason)
+        except CutOffError:
+            return  # there is nobody to tell
+
+    def tell(self, text: str | None) -> str:
+        """The collector's text, on all that are there."""
+        if self.links is None:
+            assert text is not None
+            return text
+        if text is not None:
+            message = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+            for rank in range(self.setting.num_workers):
+                if rank != self.rank and rank // self.setting.stages not in self.lost:
+                    try:
+                        Outgoing(self.links, rank, _RESULT_TAG).send([message])
+                    except CutOffError:
+                        self.lost.add(rank // self.setting.stages)
+            self.links.flush()
+            return text
+        first = next(group for group in range(self.setting.groups) if group not in self.lost)
+        [told], _ = Incoming(self.links, first * self.setting.stages, _RESULT_TAG).take(more=False)
+        return bytes(told.cpu().numpy()).decode()
+
+
+def as_tensor(figures: Figures) -> Tensor:
+    """Figures in a message."""
+    return torch.frombuffer(bytearray(json.dumps(to_values(figures)).encode()), dtype=torch.uint8)
+
+
+def as_figures(tensor: Tensor) -> Figures:
+    """Figures out of a message."""
+    figures: Figures = from_values(json.loads(bytes(tensor.cpu().numpy())), Figures)
+    return figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """Makes the run's result.
+
+    Attributes:
+        setting: The grid.
+        info: Names for the result.
+        world: Where it runs.
+        folder: Where the result goes; None for nowhere.
+        racks: Number of each worker's rack.
+    """
+
+    setting: GridSetting
+    info: RunInfo
+    world: World
+    folder: Path | None
+    racks: tuple[int, ...]
+
+    def result(
+        self,
+        told: Sequence[Figures],
+        *,
+        evaluations: Sequence[Evaluation],
+        sha256: str | None,
+        status: Status = "finished",
+        error: str | None = None,
+    ) -> RunResult:
+        """The result of what workers have told; written where results go."""
+        ledger = Ledger(
+            policy=self.setting.spec, info=self.info, num_workers=self.setting.num_workers, world=self.world
+        )
+        ledger.rack_of = self.racks
+        ledger.environment = environment()
+        ledger.evaluations = list(evaluations)
+        ledger.parameters_sha256 = sha256
+        there = {figures.rank for figures in told}
+        ledger.lost = [rank for rank in range(self.setting.num_workers) if rank not in there]
+        staleness: Counter[int] = Counter()
+        for figures in told:
+            ledger.report(figures.rank, figures.report)
+            staleness.update(dict(figures.staleness))
+        ledger.stale(staleness)
+        result = ledger.result(status=status, error=error)
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_results(self.folder / "results.json", [result])
+        return result

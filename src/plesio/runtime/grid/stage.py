@@ -1,0 +1,282 @@
+"""One stage at work: its layers, its optimizer, and what it keeps of micro-batches between their two passes.
+
+Which gradient a late backward pass takes is the setting's ``weights``:
+
+- ``stash``: a micro-batch goes forward with a copy of the weights, and its backward pass differentiates that forward
+  pass. The result is the gradient of the loss that was computed, at the stage's weights of then (the stages behind it
+  have been at theirs). Copies of the weights are shared by micro-batches of one version; activations are kept.
+- ``recompute``: only the input is kept. The backward pass goes forward again, with the present weights and the random
+  numbers of then, and takes the gradient of what comes out, weighted by the output's gradient as it was sent back. It
+  is neither the gradient of then nor of now: the stage's own part is of now, the stages behind it of then (the features
+  replay of Huo et al. 2018). Buffers such as BatchNorm's statistics are moved by the first pass alone.
+
+A stage whose delay is 0 goes backward at once, with the weights themselves; both are then the same, and exact.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from plesio.core.errors import TaskError
+from plesio.policies.grid import Backward, Forward, GridSetting, Update
+
+__all__ = ["Loss", "Stage"]
+
+_MEAN_WITHIN = 0.02
+"""Relative difference of a loss from the mean of its halves that rounding and ignored targets may make."""
+
+Loss = Callable[[Any, Any], Tensor]
+"""``loss(output, target)``: the mean over a micro-batch, a scalar."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is kept of a micro-batch that has gone forward."""
+
+    version: int
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    """With their graph; empty where the backward pass goes forward again."""
+    random_state: "RandomState | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class RandomState:
+    """Where torch's random numbers are."""
+
+    cpu: Tensor
+    cuda: Tensor | None
+
+    @classmethod
+    def of(cls, device: torch.device) -> "RandomState":
+        """Where they are now, for computing on a device."""
+        return cls(torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None)
+
+    def restore(self, device: torch.device) -> None:
+        """Go on from there."""
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda, device)
+
+
+class Stage:
+    """The layers of one worker.
+
+    Args:
+        layers: Called with what the stage before hands on; hands on a tensor or a tuple of tensors.
+        optimizer: Of their parameters.
+        setting: The grid.
+        number: k, from 0.
+        loss: Of the last stage's output.
+        clip: Largest norm of the stage's gradient; None for any.
+        scheduler: Stepped after every update.
+    """
+
+    def __init__(
+        self,
+        layers: nn.Module,
+        optimizer: Optimizer,
+        *,
+        setting: GridSetting,
+        number: int,
+        loss: Loss,
+        clip: float | None = None,
+        scheduler: LRScheduler | None = None,
+    ) -> None:
+        self.layers = layers
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.is_last = number == setting.stages - 1
+        self._setting = setting
+        self._loss = loss
+        self._clip = clip
+        self._unchecked = setting.groups * setting.micro_batches > 1
+        """Whether the loss must be a mean, and nobody has looked yet."""
+        self._at_once = setting.delays[number] == 0
+        """Whether every micro-batch goes back before the weights move."""
+        self._shrinks = setting.shrink if number > 0 else 1.0
+        self._device = next(iter(layers.parameters()), torch.empty(0)).device
+        self._live: dict[str, Tensor] = {name: p for name, p in layers.named_parameters() if p.requires_grad}
+        self.kept: dict[int, _Kept] = {}
+        self.snapshots: dict[int, dict[str, Tensor]] = {}
+        """Copies of the weights, by version."""
+
+    @property
+    def _stashes(self) -> bool:
+        if self._setting.schedule == "2bw":
+            return True
+        return self._setting.weights == "stash" and not self._at_once and not self._setting.flushes
+
+    def forward(self, action: Forward, inputs: Sequence[Tensor], target: Any) -> tuple[list[Tensor], float | None]:
+        """Go forward with a micro-batch.
+
+        Returns:
+            What the next stage is given; of the last stage the loss instead.
+
+        Raises:
+            TaskError: The layers cannot take what they are given, hand on no tensors, or the loss is no scalar.
+        """
+        inputs = [tensor.detach().requires_grad_(_differentiable(tensor)) for tensor in inputs]
+        again = self._setting.weights == "recompute" and not self._at_once
+        random_state = RandomState.of(self._device) if again else None
+        with torch.set_grad_enabled(not again):
+            output = self._call(self._weights(action.version) if self._stashes else {}, inputs)
+        if self.is_last:
+            loss = self._loss_of(output, target)
+            self.kept[action.micro_batch] = _Kept(action.version, inputs, [loss])
+            return [], float(loss.detach())
+        outputs = _tensors(output)
+        self.kept[action.micro_batch] = _Kept(action.version, inputs, [] if again else outputs, random_state)
+        return [tensor.detach() for tensor in outputs], None
+
+    def _call(self, weights: dict[str, Tensor], inputs: Sequence[Tensor]) -> Any:
+        try:
+            return functional_call(self.layers, weights, (_given(inputs),)) if weights else self.layers(_given(inputs))
+        except (RuntimeError, TypeError, IndexError) as error:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
+            reason = str(error).splitlines()[0]
+            raise TaskError(f"the stages do not chain: {_name(self.layers)} cannot take {shapes} ({reason})") from error
+
+    def _loss_of(self, output: Any, target: Any) -> Tensor:
+        loss = self._loss(output, target)
+        if loss.numel() != 1:
+            raise TaskError(
+                "the loss of a grid is a scalar, the mean over a micro-batch; it is called as loss(output, y)"
+            )
+        if self._unchecked:
+            self._unchecked = False
+            self._check_mean(float(loss.detach()), output, target)
+        return loss.reshape(())
+
+    @torch.no_grad()
+    def _check_mean(self, whole: float, output: Any, target: Any) -> None:
+        """Where a step's samples are spread over groups and micro-batches, the loss must be the mean of theirs."""
+        if not isinstance(output, Tensor) or not isinstance(target, Tensor) or len(output) != len(target):
+            return
+        half = len(output) // 2
+        if half == 0:
+            return
+        even = float(self._loss(output[: 2 * half], target[: 2 * half]))
+        of_halves = [float(self._loss(output[part], target[part])) for part in (slice(half), slice(half, 2 * half))]
+        if abs(sum(of_halves) / 2 - even) > _MEAN_WITHIN * max(abs(even), abs(whole), 1e-6):
+            raise TaskError(
+                f"the loss is not the mean over a micro-batch's samples: {even:.4g} for {2 * half} of them, "
+                f"{of_halves[0]:.4g} and {of_halves[1]:.4g} for its halves; a loss that couples or adds up "
+                "samples needs groups=1 and micro_batches=1"
+            )
+
+    def _weights(self, version: int) -> dict[str, Tensor]:
+        if version not in self.snapshots:
+            self.snapshots[version] = _copied(self._live)
+        return self.snapshots[version]
+
+    def backward(self, action: Backward, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Go backward with a micro-batch; adds to the gradients of the weights.
+
+        Args:
+            action: Which, and how stale.
+            gradients: Of what the stage handed on; none for the last stage.
+
+        Returns:
+            The gradients of the floating-point tensors that it was given, for the stage before.
+        """
+        kept = self.kept.pop(action.micro_batch)
+        weights = self.snapshots[action.version] if self._stashes else self._live
+        outputs = kept.outputs or self._again(kept)
+        wanted = [tensor for tensor in kept.inputs if tensor.requires_grad]
+        of: list[tuple[Tensor, Tensor | None]] = [(output, None) for output in outputs]
+        if not self.is_last:  # a gradient comes of each floating-point output, whether or not it has a use here
+            of = list(zip(filter(_differentiable, outputs), gradients, strict=True))
+        of = [(output, gradient) for output, gradient in of if output.requires_grad]
+        found: Sequence[Tensor | None] = torch.autograd.grad(
+            [output for output, _ in of],
+            [*wanted, *weights.values()],
+            None if self.is_last else [gradient for _, gradient in of],
+            allow_unused=True,
+        )
+        sent = [
+            torch.zeros_like(tensor) if gradient is None else gradient
+            for tensor, gradient in zip(wanted, found, strict=False)
+        ]
+        self._add(weights, found[len(wanted) :])
+        self._forget()
+        if self._shrinks != 1.0:
+            sent = [gradient * self._shrinks for gradient in sent]
+        return sent
+
+    def _again(self, kept: _Kept) -> list[Tensor]:
+        """Go forward once more with the present weights, and leave no other trace of it."""
+        assert kept.random_state is not None
+        buffers = {name: buffer.clone() for name, buffer in self.layers.named_buffers()}
+        present = RandomState.of(self._device)
+        kept.random_state.restore(self._device)
+        try:
+            return _tensors(functional_call(self.layers, {**self._live, **buffers}, (_given(kept.inputs),)))
+        finally:
+            present.restore(self._device)
+
+    @torch.no_grad()
+    def _add(self, weights: dict[str, Tensor], gradients: Sequence[Tensor | None]) -> None:
+        for (name, then), gradient in zip(weights.items(), gradients, strict=True):
+            if gradient is None:
+                continue
+            live = self._live[name]
+            if self._setting.compensation and then is not live:
+                gradient = gradient + self._setting.compensation * gradient * gradient * (live - then)
+            live.grad = gradient if live.grad is None else live.grad + gradient
+
+    def _forget(self) -> None:
+        """Let go of the weights that nothing under way went forward with, nor goes forward with until the update."""
+        if self._setting.schedule != "2bw":
+            oldest = min((kept.version for kept in self.kept.values()), default=max(self.snapshots, default=0) + 1)
+            for version in [version for version in self.snapshots if version < oldest]:
+                del self.snapshots[version]
+
+    @torch.no_grad()
+    def update(self, action: Update) -> None:
+        """Step the optimizer with the mean of the gradients that were added."""
+        if self._setting.schedule == "2bw":
+            self._weights(action.version - 1)  # what goes forward until the next update goes with these
+            for version in [version for version in self.snapshots if version < action.version - 2]:
+                del self.snapshots[version]
+        gradients = [p.grad for p in self._live.values() if p.grad is not None]
+        if action.num_micro_batches > 1:
+            torch._foreach_div_(gradients, action.num_micro_batches)
+        if self._clip is not None:
+            nn.utils.clip_grad_norm_(self._live.values(), self._clip)
+        with torch.enable_grad():
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+
+def _differentiable(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _given(tensors: Sequence[Tensor]) -> Any:
+    """What layers are called with: a tensor, or a tuple of them, as in a `torch.nn.Sequential`."""
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    tensors = list(output) if isinstance(output, tuple | list) else [output]
+    if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
+        raise TaskError(f"a stage hands on a tensor or a tuple of tensors; this one hands on a {type(output).__name__}")
+    return tensors
+
+
+def _copied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
+
+
+def _name(layers: nn.Module) -> str:
+    first = next(iter(layers.children()), layers)
+    return f"the stage that begins with {type(first).__name__}"

@@ -1,0 +1,112 @@
+"""Messages from one worker to another, in whichever world they are."""
+
+from collections import deque
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
+
+__all__ = ["Inbox", "Links", "TorchLinks"]
+
+_SENDS_UNDER_WAY = 2
+"""To one worker under one tag: so many are on their way before a further one waits (double buffers)."""
+
+
+class Inbox(Protocol):
+    """A message that is expected."""
+
+    def wait(self) -> torch.Tensor:
+        """The message, when it is there.
+
+        Raises:
+            CutOffError: Its sender is gone.
+        """
+        ...
+
+
+class Links(Protocol):
+    """Point-to-point messages of bytes. Those between two workers under one tag arrive in the order of sending."""
+
+    @property
+    def rank(self) -> int:
+        """This worker's."""
+        ...
+
+    def send(self, message: torch.Tensor, *, to: int, tag: int) -> None:
+        """Begin to send ``message`` (uint8, one-dimensional), which must stay as it is.
+
+        Raises:
+            CutOffError: The receiver is gone.
+        """
+        ...
+
+    def expect(self, num_bytes: int, *, source: int, tag: int) -> Inbox:
+        """Make room for the next message from ``source``, of exactly ``num_bytes``."""
+        ...
+
+    def flush(self) -> None:
+        """Return when all that was sent has left."""
+        ...
+
+
+class _TorchInbox:
+    def __init__(self, buffer: torch.Tensor, work: dist.Work, *, source: int) -> None:
+        self._buffer = buffer
+        self._work = work
+        self._source = source
+
+    def wait(self) -> torch.Tensor:
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise CutOffError(f"worker {self._source} is gone: {str(error).splitlines()[0]}") from error
+        return self._buffer
+
+
+class TorchLinks:
+    """Messages over a torch.distributed process group (Gloo or NCCL).
+
+    Args:
+        group: The workers.
+        device: Where messages are.
+    """
+
+    def __init__(self, group: TorchGroup, *, device: torch.device) -> None:
+        self.rank = group.rank
+        self._group = group.process_group
+        self._device = device
+        self._sends: dict[tuple[int, int], deque[tuple[torch.Tensor, dist.Work]]] = {}
+
+    def send(self, message: torch.Tensor, *, to: int, tag: int) -> None:
+        """Begin to send; wait for an earlier message if two are on their way."""
+        under_way = self._sends.setdefault((to, tag), deque())
+        try:
+            while len(under_way) >= _SENDS_UNDER_WAY:
+                under_way.popleft()[1].wait()
+            work = dist.isend(message, group=self._group, group_dst=to, tag=tag)
+        except RuntimeError as error:
+            raise CutOffError(f"worker {to} is gone: {str(error).splitlines()[0]}") from error
+        assert work is not None, "this process is a member of the group"
+        under_way.append((message, work))
+
+    def expect(self, num_bytes: int, *, source: int, tag: int) -> _TorchInbox:
+        """Make room for the next message; it is received while this worker does other things."""
+        buffer = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        try:
+            work = dist.irecv(buffer, group=self._group, group_src=source, tag=tag)
+        except RuntimeError as error:
+            raise CutOffError(f"worker {source} is gone: {str(error).splitlines()[0]}") from error
+        assert work is not None, "this process is a member of the group"
+        return _TorchInbox(buffer, work, source=source)
+
+    def flush(self) -> None:
+        """Return when all that was sent has left, or its receiver is gone."""
+        for (to, _), under_way in self._sends.items():
+            while under_way:
+                try:
+                    under_way.popleft()[1].wait()
+                except RuntimeError as error:
+                    under_way.clear()
+                    raise CutOffError(f"worker {to} is gone: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,124 @@
+"""Small grids, and what they must come to: the delayed rule written down in one process."""
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import plesio
+from plesio.core.results import RunResult
+from plesio.cost.cluster import Cluster
+from plesio.policies.grid import GridSetting
+from plesio.runtime.worlds.virtual import simulate
+
+NUM_SAMPLES, MICRO_BATCH, EPOCHS = 128, 8, 2
+CUTS = {1: [], 2: [3], 3: [2, 4], 4: [1, 3, 5]}
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3)
+    )
+
+
+def optimizer(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, lr=0.1, momentum=0.5)
+
+
+def data() -> TensorDataset:
+    x = torch.randn(NUM_SAMPLES, 8, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long())
+
+
+def train(grid: Any, given: Callable[[Any], None] = lambda batch: None) -> None:
+    for _ in range(EPOCHS):
+        for x, y in grid.shard(DataLoader(data(), batch_size=MICRO_BATCH)):
+            given((x, y))
+            grid.step(x, y)
+
+
+def in_virtual_world(
+    setting: GridSetting, **options: Any
+) -> tuple[dict[str, Tensor], RunResult, list[list[tuple[Tensor, Tensor]]]]:
+    """The final state, the result, and each group's micro-batches."""
+    given: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(setting.groups)]
+
+    def work(job: Any) -> tuple[dict[str, Tensor] | None, RunResult]:
+        model = network()
+        make = options.get("optimizer", optimizer)
+        told = {key: value for key, value in options.items() if key in ("scheduler_factory", "clip")}
+        with plesio.grid(
+            options.get("model", lambda: model)(),
+            make,
+            nn.functional.cross_entropy,
+            setting=setting,
+            cuts=options.get("cuts", CUTS[setting.stages]),
+            **told,
+        ) as grid:
+            train(grid, given[grid.group].append if grid.stage == 0 else lambda batch: None)
+            grid.finish()
+            state = grid.state_dict()
+        return state, grid.report()
+
+    simulation = simulate(work, num_workers=setting.num_workers, cluster=Cluster.one_host(setting.num_workers))
+    state, result = simulation.values()[0]
+    return state, result, given
+
+
+def by_the_rule(setting: GridSetting, given: list[list[tuple[Tensor, Tensor]]]) -> dict[str, Tensor]:
+    """Stages of a decoupled grid in one process: stage k's gradient of micro-batch n is at its weights of then."""
+    ends = [0, *CUTS[setting.stages], len(network())]
+    replicas = []
+    for batches in given:
+        stages = [network()[begin:end] for begin, end in itertools.pairwise(ends)]
+        replicas.append((stages, [optimizer(stage.parameters()) for stage in stages], batches))
+    # In tick t stage k goes forward with micro-batch t - k and backward with t - 2 (K - 1) + k, as in the source.
+    last = setting.stages - 1
+    num_batches = len(given[0])
+    passes: list[dict[tuple[int, int], tuple[nn.Module, Tensor, Tensor]]] = [{} for _ in replicas]
+    gradients: list[dict[tuple[int, int], Tensor]] = [{} for _ in replicas]
+    for tick in range(num_batches + 2 * last):
+        for stage in range(last + 1):
+            for (stages, _, batches), kept in zip(replicas, passes, strict=True):
+                if 0 <= (n := tick - stage) < num_batches:
+                    inputs = batches[n][0] if stage == 0 else kept[stage - 1, n][2].detach().requires_grad_()
+                    then = copy.deepcopy(stages[stage])
+                    kept[stage, n] = (then, inputs, then(inputs))
+        updated = []
+        for stage in reversed(range(last + 1)):
+            for place, ((stages, optimizers, batches), kept) in enumerate(zip(replicas, passes, strict=True)):
+                if not 0 <= (n := tick - 2 * last + stage) < num_batches:
+                    continue
+                then, inputs, output = kept.pop((stage, n)) if stage == 0 else kept[stage, n]
+                if stage == last:
+                    nn.functional.cross_entropy(output, batches[n][1]).backward()
+                else:
+                    output.backward(gradients[place].pop((stage, n)))
+                if stage > 0:
+                    gradients[place][stage - 1, n] = inputs.grad
+                for weight, old in zip(stages[stage].parameters(), then.parameters(), strict=True):
+                    weight.grad = old.grad
+                optimizers[stage].step()
+                updated.append(stage)
+        for stage in sorted(set(updated)):
+            _mix([stages[stage] for stages, _, _ in replicas], setting)
+    whole = [nn.Sequential(*[layer for stage in stages for layer in stage]).state_dict() for stages, _, _ in replicas]
+    return {name: torch.stack([state[name] for state in whole]).mean(0) for name in whole[0]}
+
+
+@torch.no_grad()
+def _mix(replicas: list[nn.Module], setting: GridSetting) -> None:
+    """x_s <- x_s + sum_r P_sr (x_r - x_s)."""
+    weights = [torch.nn.utils.parameters_to_vector(replica.parameters()) for replica in replicas]
+    for place, replica in enumerate(replicas):
+        correction = torch.zeros_like(weights[place])
+        for other, share in setting.mixing.neighbours(place).items():
+            correction.add_(weights[other] - weights[place], alpha=share)
+        sizes = [weight.numel() for weight in replica.parameters()]
+        for weight, part in zip(replica.parameters(), correction.split(sizes), strict=True):
+            weight.add_(part.view_as(weight))

@@ -1,0 +1,33 @@
+"""A grid comes to what the delayed rule says, bit for bit."""
+
+import pytest
+import torch
+
+from plesio.policies.grid import GridSetting
+from runtime.grid.programs import by_the_rule, in_virtual_world
+
+
+@pytest.mark.parametrize(
+    "spec", ["1x1", "1x2", "1x3", "1x4", "2x1", "3x1,mixing=ring", "4x1,mixing=ring", "2x2", "3x3", "2x4"]
+)
+def test_is_the_delayed_rule_to_the_bit(spec: str) -> None:
+    setting = GridSetting.parse(spec)
+    state, result, given = in_virtual_world(setting)
+    expected = by_the_rule(setting, given)
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+    assert result.staleness.max == 2 * (setting.stages - 1)
+
+
+def test_without_delay_it_is_sgd_to_the_bit() -> None:
+    whole, _, _ = in_virtual_world(GridSetting())
+    cut, result, _ = in_virtual_world(GridSetting(stages=4, delay=0))
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    assert result.staleness.max == 0
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_synchronous_schedules_are_gradient_accumulation(schedule: str) -> None:
+    whole, _, _ = in_virtual_world(GridSetting(schedule="gpipe", micro_batches=4))
+    cut, result, _ = in_virtual_world(GridSetting.parse(f"1x4,schedule={schedule},micro_batches=4"))
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    assert result.staleness.max == 0
