@@ -96,11 +96,13 @@ class StageMachine:
 
     def __init__(self, setting: GridSetting, *, stage: int, state: StageState | None = None) -> None:
         state = StageState() if state is None else state
+        under_way = [(number, version) for number, version in state.under_way]
         self._setting = setting
+        self._stage = stage
         self._delay = setting.delays[stage]
         self._given, self._returned = state.given, state.returned
         self._version, self._gathered = state.version, state.gathered
-        self._under_way = dict(state.under_way)
+        self._under_way = dict(under_way)
         """Of each micro-batch that has gone forward only, the weights it went with."""
         self._mixing = list(state.mixing)
 
@@ -118,6 +120,20 @@ class StageMachine:
     def returned(self) -> int:
         """Micro-batches that have gone backward."""
         return self._returned
+
+    @property
+    def returned_behind(self) -> int:
+        """Micro-batches that the stage behind has gone back with when it has been given as many as this one."""
+        if self._stage == self._setting.stages - 1:
+            return self._returned
+        if self._setting.flushes:
+            assert self._given % self._setting.micro_batches == 0, "asked between two windows"
+            return self._given
+        return max(0, self._given - self._setting.delays[self._stage + 1])
+
+    def at(self, state: StageState) -> "StageMachine":
+        """The same stage's machine where ``state`` is."""
+        return StageMachine(self._setting, stage=self._stage, state=state)
 
     def state(self) -> StageState:
         """All that the machine knows."""

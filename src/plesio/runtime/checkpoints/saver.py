@@ -28,7 +28,8 @@ from plesio.core.plain import own_numbers
 from plesio.protocol.figures import Report
 from plesio.protocol.to_worker import Books
 from plesio.runtime.checkpoints import tensors, worker
-from plesio.runtime.checkpoints.folder import Folder, Manifest, Written, flush, seal, written
+from plesio.runtime.checkpoints.folder import Folder, Manifest, flush, seal, written
+from plesio.runtime.checkpoints.said import Said, heard_from_all, say
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.keeper import Stateful
 from plesio.runtime.worker.standstill import Standstill
@@ -37,11 +38,6 @@ __all__ = ["CheckpointSaver"]
 
 _log = logging.getLogger(__name__)
 
-AWAIT_S = 600.0
-"""How long the leading worker waits for what the others write."""
-FAILED_AWAIT_S = 2.0
-"""The same where the run has failed: who lives has written by then, or is slow, and the checkpoint before stands."""
-_LOOK_S = 0.02
 NICENESS = 5
 """Of the thread that writes."""
 
@@ -172,13 +168,6 @@ def _plain(stand: Standstill) -> dict[str, Any]:
     }
 
 
-class _Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says when its part is on the disk: its files, and its totals by then."""
-
-    files: dict[str, Written]
-    report: Report
-
-
 @dataclass(slots=True)
 class _Writing:
     """One worker's part of one checkpoint, on a thread of its own."""
@@ -208,17 +197,11 @@ class _Writing:
         files = {name: worker.write(self.part / name, self.own)}
         if self.share is not None:
             files |= self.share.write(self.part)
-        said = self.part / f"said-{rank}.part"
-        said.write_bytes(msgspec.json.encode(_Said(files=files, report=Report(**self.own["report"]))))
-        flush(said)
-        said.rename(self._said(rank))
-
-    def _said(self, rank: int) -> Path:
-        return self.part / f"said-{rank}.json"
+        say(self.part, rank, Said(files=files, report=Report(**self.own["report"])))
 
     def _commit(self, books: Books) -> None:
         saver = self.saver
-        said = self._heard_from_all()
+        said = heard_from_all(self.part, self.stand.workers, failed=self.saver.run_failed)
         assert self.share is not None, "who leads has a share"
         self.share.finish(self.part)
         records = json.loads(books.text)
@@ -230,8 +213,6 @@ class _Writing:
         for name in ("books.json", ".metadata"):
             files[name] = written(self.part / name)
         stand = self.stand
-        for rank in stand.workers:
-            self._said(rank).unlink()
         seal(
             self.part,
             Manifest(
@@ -253,17 +234,3 @@ class _Writing:
             ),
         )
         saver.folder.keep(saver.keep)
-
-    def _heard_from_all(self) -> dict[int, _Said]:
-        deadline_s = time.monotonic() + AWAIT_S
-        failed = False
-        said: dict[int, _Said] = {}
-        for rank in self.stand.workers:
-            while not self._said(rank).exists():
-                if self.saver.run_failed.is_set() and not failed:
-                    deadline_s, failed = time.monotonic() + FAILED_AWAIT_S, True
-                if time.monotonic() > deadline_s:
-                    raise DataError(f"worker {rank} has not written its part")
-                time.sleep(_LOOK_S)
-            said[rank] = msgspec.json.decode(self._said(rank).read_bytes(), type=_Said)
-        return said

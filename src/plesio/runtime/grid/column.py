@@ -1,6 +1,7 @@
 """A worker's place in its grid: whom it gets activations and gradients from, and whom it sends them to."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from plesio.core.errors import WorkerLostError
 from plesio.policies.grid import GridSetting
@@ -59,6 +60,31 @@ class Column:
             column.behind = Incoming(links, rank + 1, _BACKWARD_TAG)
             column.onward = Outgoing(links, rank + 1, _FORWARD_TAG)
         return column
+
+    def state(self, *, gradients_on_way: int) -> dict[str, Any]:
+        """What is remembered, plain; waits for the gradients that the stage behind has sent and this one not read.
+
+        Activations are not on their way where all stages have been given equally many micro-batches.
+        """
+        if self.behind is not None:
+            self.behind.hold(gradients_on_way)
+        return {
+            "before": None if self.before is None else self.before.state(),
+            "behind": None if self.behind is None else self.behind.state(),
+            "onward": None if self.onward is None else self.onward.num_bytes,
+            "back": None if self.back is None else self.back.num_bytes,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        for name in ("before", "behind"):
+            incoming: Incoming | None = getattr(self, name)
+            if incoming is not None:
+                incoming.load(state[name])
+        for name in ("onward", "back"):
+            outgoing: Outgoing | None = getattr(self, name)
+            if outgoing is not None:
+                outgoing.num_bytes = state[name]
 
     def leave(self, reason: str) -> None:
         """Tell both neighbours that this worker cannot go on, and why; once."""

@@ -11,13 +11,12 @@ micro-batch, so a worker waits for nothing but what its next pass needs.
 """
 
 import json
-import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -25,55 +24,26 @@ from torch.utils.data import DataLoader
 from plesio.core.clock import TrainingClock
 from plesio.core.errors import ConfigError, PlesioError, TaskError
 from plesio.core.results import Evaluation, RunResult
-from plesio.policies.grid import Action, Backward, BeginMixing, EndMixing, Forward, GridSetting, StageMachine, Update
-from plesio.runtime.grid.column import Column, GridPlace, lost
-from plesio.runtime.grid.mixer import Mixer
+from plesio.policies.grid import GridSetting
+from plesio.protocol.figures import Report
+from plesio.runtime.checkpoints.worker import random_states, set_random_states
+from plesio.runtime.grid.column import GridPlace, lost
+from plesio.runtime.grid.feed import Feed, FeedState
 from plesio.runtime.grid.records import Books, Collector, Figures, Network, Shot, as_figures, as_tensor, state_of
-from plesio.runtime.grid.stage import Stage
-from plesio.runtime.grid.stage_pacing import StagePacer
+from plesio.runtime.grid.saving import GridSaver
+from plesio.runtime.grid.tick import StageWorker, Tally
 from plesio.runtime.worker.exchange.group import CutOffError
-from plesio.runtime.worker.loading import SynchronousBatches, plan_figures, shard
-from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.timeline import Timeline
 
-__all__ = ["Grid", "Work"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["Composed", "Grid"]
 
 
-@dataclass(slots=True, kw_only=True)
-class Work:
-    """What one worker of a grid works with; composed once, before the first step.
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """What is put together at the first step: a worker's own part, and the whole network."""
 
-    Attributes:
-        stage: Its layers and optimizer.
-        machine: Its schedule.
-        column: Its neighbours in the group.
-        mixer: Its neighbours in other groups; None with one group.
-        network: The whole network.
-        pacer: Makes passes take their time; None lets them take as long as they do.
-    """
-
-    stage: Stage
-    machine: StageMachine
-    column: Column
-    mixer: Mixer | None
+    worker: StageWorker
     network: Network
-    pacer: StagePacer | None
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What this worker counts."""
-
-    samples: int = 0
-    """Of all groups."""
-    staleness: Counter[int] = field(default_factory=Counter)
-    shots: list[Shot] = field(default_factory=list)
-    marked_s: float = 0.0
-    sizes: list[int] = field(default_factory=list)
-    """Samples of the micro-batches under way."""
-    losses: list[float] = field(default_factory=list)
 
 
 class Grid:
@@ -94,32 +64,45 @@ class Grid:
         *,
         setting: GridSetting,
         place: GridPlace,
-        make: Callable[[Any], Work],
+        compose: Callable[[Any, TrainingClock], Composed],
         collector: Collector,
         books: Books,
         timeline: Timeline,
         release: Callable[[], None],
         snapshot_every: int | None = None,
+        saver: GridSaver | None = None,
+        past: dict[str, Any] | None = None,
     ) -> None:
         self.model = model
         self.setting = setting
         self.group, self.stage = place.group, place.stage
         self.rank = collector.rank
         self._place = place
-        self._make = make
-        self._work: Work | None = None
+        self._compose = compose
+        self._composed: Composed | None = None
         self._collector = collector
         self._books = books
         self._timeline = timeline
         self._release = release
         self._snapshot_every = snapshot_every
-        self._training = TrainingClock(timeline.clock)
-        self._rounds = RoundRecords(place.group, setting.groups)
-        self._tally = _Tally()
+        self._shots: list[Shot] = []
+        self._saver = saver
+        self._past = past
+        self._random: dict[str, Any] | None = None if past is None else past["random"]
+        """Where random numbers are to go on from, until they have."""
+        self._training = TrainingClock(timeline.clock, already_s=0.0 if past is None else past["training_s"])
+        self._feed = Feed(
+            place.group,
+            setting.groups,
+            seed=books.info.seed,
+            now_s=timeline.now_s,
+            past=None if past is None else FeedState(*past["feed"]),
+            go_on=self._go_on,
+        )
         self._evaluations: list[Evaluation] = []
-        self._num_plans = 0
-        self._more = False
-        """Whether another micro-batch is known to follow the present one."""
+        self._metrics: list[float | None] = []
+        self._metrics_before: list[float | None] = [] if past is None else list(past["metrics"])
+        """What evaluations gave before the checkpoint."""
         self._result: RunResult | None = None
         self._final: dict[str, Tensor] | None = None
         self._finished = self._closed = False
@@ -131,27 +114,31 @@ class Grid:
         Raises:
             ConfigError: There has been none.
         """
-        return self._ready().stage.layers
+        return self._ready().worker.stage.layers
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer of this worker's stage; it is there from the first step on."""
-        return self._ready().stage.optimizer
+        return self._ready().worker.stage.optimizer
 
     @property
     def clock(self) -> int:
         """Micro-batches that this worker has been given."""
-        return 0 if self._work is None else self._work.machine.given
+        return 0 if self._composed is None else self._composed.worker.machine.given
 
     @property
     def elapsed_s(self) -> float:
         """Training time so far: evaluation does not count."""
         return self._training.elapsed_s()
 
-    def _ready(self) -> Work:
-        if self._work is None:
+    def _ready(self) -> Composed:
+        if self._composed is None:
             raise ConfigError("the grid is cut at its first step; this is there after grid.step(x, y)")
-        return self._work
+        return self._composed
+
+    @property
+    def _num_groups(self) -> int:
+        return self.setting.groups - len(self._collector.lost)
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> Iterator[Any]:
         """This group's micro-batches: every sample once an epoch, over all groups. All stages of it get the same.
@@ -167,22 +154,7 @@ class Grid:
             DataError: The data set has no length, or has fewer samples than there are groups.
         """
         self._ensure_open()
-        figures = plan_figures(loader, samples=samples)
-        plan, self._num_plans = self._num_plans, self._num_plans + 1
-        source = SynchronousBatches(
-            figures.whole(),
-            batch_size=figures.batch_size,
-            plan=plan,
-            seed=self._books.info.seed,
-            rounds=self._rounds,
-        )
-        batches = shard(loader, source=source, now_s=self._timeline.now_s, on_waited=lambda begun_s, ended_s: None)
-        upcoming = next(batches, None)
-        while upcoming is not None:
-            (batch, _), upcoming = upcoming, next(batches, None)
-            self._more = upcoming is not None
-            yield batch
-        self._more = False
+        return self._feed.batches(loader, samples=samples)
 
     def step(self, x: Any, y: Any) -> float | None:
         """Train on a micro-batch: forward with this one, backward with an earlier one, update, send on.
@@ -200,115 +172,25 @@ class Grid:
         """
         self._ensure_open()
         try:
-            return self._step(x, y)
+            if self._composed is None:
+                self._composed = self._compose(x, self._training)
+                self._take_up()
+            self._training.start()
+            inputs = list(x) if isinstance(x, tuple | list) else [x]
+            worker = self._composed.worker
+            before = worker.tally.samples
+            loss = worker.tick(inputs, y, more=self._feed.more, num_groups=self._num_groups)
+            self._shoot(before)
+            self._save_if_due()
         except (PlesioError, CutOffError) as error:
             raise self._leaving(error) from error
-
-    def _step(self, x: Any, y: Any) -> float | None:
-        if self._work is None:
-            self._work = self._make(x)
-        self._training.start()
-        tally = self._tally
-        tally.marked_s = tally.marked_s or self._timeline.now_s()
-        inputs = list(x) if isinstance(x, tuple | list) else [x]
-        size = len(inputs[0])
-        tally.sizes.append(size)
-        loss = self._do(self._work.machine.give(), inputs, y)
-        if loss is not None:
-            tally.losses.append(loss)
         return loss
 
-    def _do(self, actions: Sequence[Action], inputs: Sequence[Tensor], target: Any) -> float | None:
-        work, loss = self._ready(), None
-        if work.column.behind is not None and any(isinstance(action, Backward) for action in actions):
-            work.column.behind.expect()
-        for action in actions:
-            match action:
-                case Forward():
-                    loss = self._forward(action, inputs, target)
-                case Backward():
-                    self._backward(action)
-                case Update():
-                    self._update(action)
-                case BeginMixing(version=version):
-                    assert work.mixer is not None, "there are other groups"
-                    work.mixer.begin(version)
-                case EndMixing(version=version):
-                    self._end_mixing(version)
-        return loss
-
-    def _forward(self, action: Forward, inputs: Sequence[Tensor], target: Any) -> float | None:
-        work, timeline = self._ready(), self._timeline
-        if work.column.before is not None:
-            self._computed()
-            inputs, _ = work.column.before.take(more=self._more)
-            self._waited()
-        started_s = timeline.now_s()
-        outputs, loss = work.stage.forward(action, inputs, target)
-        if work.pacer is not None:
-            work.pacer.pace(action.micro_batch, backward=False, started_s=started_s)
-        if work.column.onward is not None:
-            work.column.onward.send(outputs)
-        return loss
-
-    def _backward(self, action: Backward) -> None:
-        work, timeline = self._ready(), self._timeline
-        gradients: list[Tensor] = []
-        if work.column.behind is not None:
-            self._computed()
-            gradients, _ = work.column.behind.take(more=work.machine.given > action.micro_batch + 1)
-            self._waited()
-        started_s = timeline.now_s()
-        sent = work.stage.backward(action, gradients)
-        if work.pacer is not None:
-            work.pacer.pace(action.micro_batch, backward=True, started_s=started_s)
-        if work.column.back is not None:
-            work.column.back.send(sent)
-        self._tally.staleness[action.staleness] += 1
-
-    def _update(self, action: Update) -> None:
-        work, tally, timeline = self._ready(), self._tally, self._timeline
-        work.stage.update(action)
-        began_s = tally.marked_s
-        self._computed()
-        samples = sum(tally.sizes[: action.num_micro_batches])
-        del tally.sizes[: action.num_micro_batches]
-        tally.samples += samples * (self.setting.groups - len(self._collector.lost))
-        loss = tally.losses.pop(0) if tally.losses and work.stage.is_last else None
-        timeline.step(
-            clock=action.version,
-            samples=samples if self.stage == 0 else 0,
-            duration_s=timeline.now_s() - began_s,
-            loss=loss,
-            at_s=self._training.elapsed_s(),
-        )
-        self._shoot(samples)
-
-    def _shoot(self, samples: int) -> None:
-        """Keep the stage's state where the samples of all groups pass a multiple of ``snapshot_every``."""
-        every, now = self._snapshot_every, self._tally.samples
-        if every is not None and now // every > (now - samples * self.setting.groups) // every:
-            self._tally.shots.append(Shot(now, self._training.elapsed_s(), state_of(self._ready().stage.layers)))
-
-    def _end_mixing(self, version: int) -> None:
-        work = self._ready()
-        assert work.mixer is not None, "there are other groups"
-        self._computed()
-        work.mixer.end(version, more=False)
-        self._waited()
-        self._timeline.event("mix", at_s=self._timeline.now_s(), clock=version, disagreement=work.mixer.disagreement)
-
-    def _computed(self) -> None:
-        """What was done since the last mark was computing."""
-        now_s = self._timeline.now_s()
-        self._timeline.compute(self._tally.marked_s, now_s, clock=self._ready().machine.version)
-        self._tally.marked_s = now_s
-
-    def _waited(self) -> None:
-        """What was done since the last mark was waiting for a message."""
-        now_s = self._timeline.now_s()
-        self._timeline.wait(self._tally.marked_s, now_s, clock=self._ready().machine.version)
-        self._tally.marked_s = now_s
+    def _shoot(self, before: int) -> None:
+        """Keep the stage's state where the samples of all groups have passed a multiple of ``snapshot_every``."""
+        every, now = self._snapshot_every, self._ready().worker.tally.samples
+        if every is not None and now // every > before // every:
+            self._shots.append(Shot(now, self._training.elapsed_s(), state_of(self.layers)))
 
     def state_dict(self) -> dict[str, Tensor] | None:
         """The whole network's ordinary state, the mean over the groups, on the worker that collects; None elsewhere.
@@ -317,7 +199,7 @@ class Grid:
         """
         if self._finished:
             return self._final
-        found = self._gathered(state_of(self._ready().stage.layers))
+        found = self._gathered(state_of(self.layers))
         return None if found is None else found[0]
 
     def _gathered(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Tensor], float] | None:
@@ -334,18 +216,26 @@ class Grid:
             The metric there; None elsewhere.
         """
         self._ensure_open()
+        if len(self._metrics) < len(self._metrics_before):  # it was done before the checkpoint
+            self._metrics.append(self._metrics_before[len(self._metrics)])
+            return self._metrics[-1]
         begun_s = self._timeline.now_s()
         self._training.pause()
         try:
-            found = self._gathered(state_of(self._ready().stage.layers))
-            if found is None:
-                return None
-            self._evaluations.append(self._measure(metric, found, self._tally.samples, self._training.elapsed_s()))
-            return self._evaluations[-1].metric
+            found = self._gathered(state_of(self.layers))
+            value = None
+            if found is not None:
+                samples = self._ready().worker.tally.samples
+                self._evaluations.append(self._measure(metric, found, samples, self._training.elapsed_s()))
+                value = self._evaluations[-1].metric
+            self._metrics.append(value)
+            return value
+        except CutOffError as error:
+            raise self._leaving(error) from error
         finally:
             self._training.resume()
-            self._tally.marked_s = self._timeline.now_s()
-            self._timeline.evaluate(begun_s, self._tally.marked_s, clock=self.clock)
+            self._ready().worker.mark()
+            self._timeline.evaluate(begun_s, self._timeline.now_s(), clock=self.clock)
 
     def _measure(
         self, metric: Callable[[], float], found: tuple[dict[str, Tensor], float], samples: int, at_s: float
@@ -364,10 +254,9 @@ class Grid:
         self._ensure_open()
         if self._finished:
             return
-        if self._work is None:
-            raise ConfigError("the grid has made no step; there is nothing to finish")
+        worker = self._ready().worker
         try:
-            self._do(self._work.machine.end(), [], None)
+            worker.end(num_groups=self._num_groups)
             self._training.pause()
             self._finished = True
             self._result = self._settle(metric)
@@ -376,8 +265,8 @@ class Grid:
 
     def _settle(self, metric: Callable[[], float] | None) -> RunResult:
         """The collector evaluates and writes; all hear the result."""
-        final = Shot(self._tally.samples, self._training.elapsed_s(), state_of(self._ready().stage.layers))
-        shots = [*self._tally.shots, final]
+        final = Shot(self._ready().worker.tally.samples, self._training.elapsed_s(), state_of(self.layers))
+        shots = [*self._shots, final]
         if len(shots) > 1 and shots[-2].samples == final.samples:
             del shots[-2]
         told = self._collector.gather([as_tensor(self._figures(shots))])
@@ -401,11 +290,12 @@ class Grid:
         return RunResult.from_json(json.loads(self._collector.tell(text)))
 
     def _figures(self, shots: Sequence[Shot]) -> Figures:
-        report = self._timeline.meter.take()
+        tally = Tally() if self._composed is None else self._composed.worker.tally
+        report = self._timeline.meter.take() if self._finished else self._timeline.meter.so_far()
         return Figures(
             rank=self.rank,
             report=report,
-            staleness=sorted(self._tally.staleness.items()),
+            staleness=sorted(tally.staleness.items()),
             shots=[(shot.samples, shot.at_s) for shot in shots],
         )
 
@@ -416,14 +306,80 @@ class Grid:
         figures = self._figures([])
         return self._books.result([figures], evaluations=self._evaluations, sha256=None)
 
+    def save(self) -> None:
+        """Take a checkpoint after the next micro-batch; all workers call it at the same place.
+
+        Raises:
+            ConfigError: The grid has no checkpoints.
+        """
+        self._ensure_open()
+        if self._saver is None:
+            raise ConfigError('this grid has no checkpoints; plesio.grid(..., checkpoint="FOLDER") has')
+        self._saver.ask()
+
+    def _save_if_due(self) -> None:
+        saver, worker = self._saver, self._ready().worker
+        if saver is None:
+            return
+        worker.hear(saver.announce(self.clock, now_s=self._training.elapsed_s()))
+        if not saver.due(self.clock, save_at=worker.save_at):
+            return
+        stages = self.setting.stages
+        saver.take(
+            self._values(),
+            tick=self.clock,
+            samples=worker.tally.samples,
+            elapsed_s=self._training.elapsed_s(),
+            there=[rank for rank in range(self.setting.num_workers) if rank // stages not in self._collector.lost],
+        )
+
+    def _values(self) -> dict[str, Any]:
+        """All that this worker remembers, plain."""
+        composed, feed, meter = self._ready(), self._feed.state(), self._timeline.meter
+        return {
+            **composed.worker.state(),
+            "ends": list(composed.network.ends),
+            "random": random_states(),
+            "feed": [feed.plan, feed.taken, feed.upcoming],
+            "training_s": self._training.elapsed_s(),
+            "report": msgspec.to_builtins(meter.so_far()),
+            "losses": [list(one) for one in meter.totals.losses],
+            "metrics": list(self._metrics),
+            "evaluations": [[one.samples, one.at_s, one.metric] for one in self._evaluations],
+            "shots": [[shot.samples, shot.at_s, [tensor.clone() for tensor in shot.tensors]] for shot in self._shots],
+        }
+
+    def _take_up(self) -> None:
+        """Go on from the checkpoint, if there is one."""
+        past = self._past
+        if past is None:
+            return
+        self._composed = self._ready()
+        self._composed.worker.load(past)
+        meter = self._timeline.meter
+        meter.go_on_from(Report(**past["report"]))
+        meter.totals.losses = [tuple(one) for one in past["losses"]]
+        self._evaluations = [
+            Evaluation(samples=samples, at_s=at_s, metric=metric) for samples, at_s, metric in past["evaluations"]
+        ]
+        self._shots = [Shot(samples, at_s, tensors) for samples, at_s, tensors in past["shots"]]
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Have random numbers go on from the checkpoint."""
+        if self._past is not None and self._random is not None:
+            set_random_states(self._random)
+            self._random = None
+
     def _leaving(self, error: PlesioError | CutOffError) -> PlesioError:
         """This worker cannot go on: tell those who wait for it, once."""
         said = lost(error, self._place, self.setting) if isinstance(error, CutOffError) else error
         assert isinstance(said, PlesioError)
-        if self._work is not None:
-            self._work.column.leave(str(said))
-            if self._work.mixer is not None:
-                self._work.mixer.leave(str(said))
+        if self._composed is not None:
+            worker = self._composed.worker
+            worker.column.leave(str(said))
+            if worker.mixer is not None:
+                worker.mixer.leave(str(said))
         self._collector.leave(str(said))
         return said
 
@@ -432,14 +388,18 @@ class Grid:
         if self._closed:
             return
         try:
-            if self._work is not None:
+            if self._composed is not None:
                 self.finish()
-        finally:
-            self._shut()
+        except BaseException:
+            self._shut(failed=True)
+            raise
+        self._shut()
 
-    def _shut(self) -> None:
+    def _shut(self, *, failed: bool = False) -> None:
         if not self._closed:
             self._closed = True
+            if self._saver is not None:
+                self._saver.wait(failed=failed)
             self._timeline.trace.close()
             self._release()
 
@@ -452,9 +412,9 @@ class Grid:
         if error is None:
             self.close()
             return
-        if not isinstance(error, PlesioError) and self._work is not None and isinstance(error, Exception):
+        if not isinstance(error, PlesioError) and isinstance(error, Exception):
             self._leaving(TaskError(f"worker {self.rank} ended with an error ({type(error).__name__}: {error})"))
-        self._shut()
+        self._shut(failed=True)
 
     def _ensure_open(self) -> None:
         if self._closed:

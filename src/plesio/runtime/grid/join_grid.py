@@ -16,18 +16,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from plesio.core.clock import Clock, MonotonicClock
+from plesio.core.clock import Clock, MonotonicClock, TrainingClock
 from plesio.core.errors import ConfigError, TaskError
 from plesio.core.logs import set_up_logging, speak_as
 from plesio.core.trace import TraceWriter
 from plesio.policies.grid import GridSetting, StageMachine, is_grid
+from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.grid.column import Column, GridPlace
 from plesio.runtime.grid.cutting import Balance, Cut, balanced, layer_bytes, layer_seconds, layers_of, parts
-from plesio.runtime.grid.grid import Grid, Work
+from plesio.runtime.grid.grid import Composed, Grid
 from plesio.runtime.grid.mixer import Mixer
 from plesio.runtime.grid.records import Books, Collector, Network
+from plesio.runtime.grid.saving import GridSaver, found
 from plesio.runtime.grid.stage import Loss, Stage
 from plesio.runtime.grid.stage_pacing import StagePacer
+from plesio.runtime.grid.tick import StageWorker
 from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.environment import Place
@@ -61,6 +64,10 @@ def grid(
     scheduler_factory: SchedulerFactory | None = None,
     clip: float | None = None,
     trace: Path | str | None = None,
+    checkpoint: Path | str | None = None,
+    every: str | float = "10 min",
+    keep: int = 3,
+    resume: str = "auto",
     options: JoinOptions = _PLAIN,
 ) -> Grid:
     """Take part in training a network that is cut into K stages, in S groups: S x K workers.
@@ -81,6 +88,10 @@ def grid(
         scheduler_factory: Makes a stage's learning-rate schedule of its optimizer; stepped after every update.
         clip: Largest norm of a stage's gradient; None for any.
         trace: Folder for traces and ``results.json``; None for none.
+        checkpoint: Folder for checkpoints, which every host sees; None for none (``PLESIO_CHECKPOINT`` names one).
+        every: Between two of them: ``"10 min"``, ``"500 steps"`` (micro-batches of a group), or seconds.
+        keep: How many are kept, the latest.
+        resume: ``"auto"`` goes on from the latest whole one, ``"no"`` begins afresh; or the folder of one.
         options: What few need: snapshots, a pacer, names for the results, a job to run in.
 
     Returns:
@@ -99,13 +110,13 @@ def grid(
     >>> session.report().steps
     1
     """
-    found = ambient() if options.job is None else None
-    job = options.job if found is None else found.job
-    if found is not None:
-        options = replace(options, pacer=found.pacer if options.pacer is None else options.pacer)
-        trace = found.trace if trace is None else trace
-        if found.policy is not None and is_grid(found.policy):
-            setting = found.policy
+    around = ambient() if options.job is None else None
+    job = options.job if around is None else around.job
+    if around is not None:
+        options = replace(options, pacer=around.pacer if options.pacer is None else options.pacer)
+        trace = around.trace if trace is None else trace
+        if around.policy is not None and is_grid(around.policy):
+            setting = around.policy
     place = job.place if job is not None else Place.from_environment()
     layers, cut = layers_of(stages)
     cut = cut if cuts is None else Cut(tuple(cuts))
@@ -124,6 +135,7 @@ def grid(
             cut=cut if place is not None else None,
             balance=balance,
             options=options,
+            saving=CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume),
         )
         composer = _Composer(layers, wishes, chosen, job)
         return composer.session(None if trace is None else Path(trace), release=undo.close)
@@ -172,6 +184,7 @@ class _Wishes:
     cut: Cut | None
     balance: Balance
     options: JoinOptions
+    saving: CheckpointSetting | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,20 +223,40 @@ class _Composer:
             racks=racks,
         )
 
-        def make(x: Any) -> Work:
-            return self._work(x, group=group, links=links, collector=collector, timeline=timeline)
+        saver, past = self._saver(timeline)
+
+        def compose(x: Any, training: TrainingClock) -> Composed:
+            cut = Cut(tuple(past["ends"])) if past is not None else self._agreed_cut(x, group=group)
+            return self._composed(
+                cut, group=group, links=links, collector=collector, timeline=timeline, training=training
+            )
 
         return Grid(
             self.layers,
             setting=setting,
             place=place,
-            make=make,
+            compose=compose,
             collector=collector,
             books=books,
             timeline=timeline,
             release=release,
             snapshot_every=options.snapshot_every,
+            saver=saver,
+            past=past,
         )
+
+    def _saver(self, timeline: Timeline) -> tuple[GridSaver | None, dict[str, Any] | None]:
+        """What takes checkpoints, and what this worker goes on from."""
+        saving, seed = self.wishes.saving, self.wishes.options.info.seed
+        if saving is None:
+            return None, None
+        saving.prepare()
+        past = found(saving, grid=self.setting, seed=seed, rank=self._rank)
+        taken_s = 0.0 if past is None else past["training_s"]
+        saver = GridSaver(
+            setting=saving, grid=self.setting, rank=self._rank, leads=self._rank == 0, seed=seed, taken_s=taken_s
+        )
+        return saver, past
 
     def _timeline(self, folder: Path | None) -> Timeline:
         sent = dict if self.job is None else self.job.bytes_sent_since(self.job.bytes_sent())
@@ -234,14 +267,20 @@ class _Composer:
         trace = TraceWriter(path, header=header, on_failure=_log.warning, clock=self._clock)
         return Timeline(meter, trace, clock=self._clock)
 
-    def _work(
-        self, x: Any, *, group: Group | None, links: Links | None, collector: Collector, timeline: Timeline
-    ) -> Work:
+    def _composed(
+        self,
+        cut: Cut,
+        *,
+        group: Group | None,
+        links: Links | None,
+        collector: Collector,
+        timeline: Timeline,
+        training: TrainingClock,
+    ) -> Composed:
         """Cut the network and put together what this worker works with; all workers do so at their first step."""
         setting, wishes = self.setting, self.wishes
         if group is not None:
             _take_over_from_first(self.layers, group)
-        cut = self._agreed_cut(x, group=group)
         stages = parts(self.layers, cut)
         place = GridPlace.of(self._rank, setting)
         if self._rank == 0 and setting.stages > 1:
@@ -274,14 +313,16 @@ class _Composer:
                 on_lost=lambda lost: _hear_of_lost(lost, collector=collector, timeline=timeline),
             )
         pacer = wishes.options.pacer
-        return Work(
-            stage=stage,
-            machine=StageMachine(setting, stage=place.stage),
+        worker = StageWorker(
+            stage,
+            StageMachine(setting, stage=place.stage),
             column=column,
             mixer=mixer,
-            network=Network(self.layers, stages),
             pacer=None if pacer is None else StagePacer(pacer, 1 / setting.stages, self._clock),
+            timeline=timeline,
+            training=training,
         )
+        return Composed(worker, Network(self.layers, stages, ends=cut.ends))
 
     def _agreed_cut(self, x: Any, *, group: Group | None) -> Cut:
         """The user's cut, or what rank 0 finds."""

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -144,6 +145,14 @@ class Incoming:
         if "failed" in header:
             raise PeerFailedError(str(header["failed"]))
         return tensors, header
+
+    def state(self) -> dict[str, Any]:
+        """What is remembered: the size of messages, and those that were taken off and not read; plain."""
+        return {"num_bytes": self.num_bytes, "pending": [message.clone() for message in self.pending]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.num_bytes, self.pending = state["num_bytes"], list(state["pending"])
 
     def hold(self, count: int) -> None:
         """Take so many messages off the links, to be read later."""

@@ -12,6 +12,7 @@ compression; gamma is the compression's contraction.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,6 +102,7 @@ class Mixer:
         self.incoming = {other: Incoming(links, rank, MIXING_TAG) for other, rank in ranks.items()}
         self.lost: set[int] = set()
         self.begun: dict[int, _Begun] = {}
+        self._save_at: int | None = None
         self.disagreement = 0.0
         """``sum_r P_sr |x_r - x_s|^2`` at the latest mixing."""
         self._choco = self._estimates(seed) if not isinstance(setting.compress, NoCompression) else None
@@ -114,8 +116,8 @@ class Mixer:
         return _Choco(self._setting.compress, own, group=self._group, neighbours=tuple(self._shares), seed=seed)
 
     @torch.no_grad()
-    def begin(self, version: int) -> None:
-        """Send the present weights to the neighbours."""
+    def begin(self, version: int, *, save_at: int | None = None) -> None:
+        """Send the present weights to the neighbours, and with them after which tick a checkpoint is to be taken."""
         own = flat_of(self._parameters)
         sent = own if self._choco is None else self._choco.encode(own.float(), version=version)
         self.begun[version] = _Begun(own, sent)
@@ -123,17 +125,17 @@ class Mixer:
             if other in self.lost:
                 continue
             try:
-                outgoing.send([sent], lost=sorted(self.lost))
+                outgoing.send([sent], lost=sorted(self.lost), save_at=save_at)
+                self.incoming[other].expect()
             except CutOffError:
                 self._lose(other)
 
     @torch.no_grad()
-    def end(self, version: int, *, more: bool) -> None:
+    def end(self, version: int) -> int | None:
         """Add what the mixing that began at ``version`` comes to; waits for the neighbours' weights.
 
-        Args:
-            version: Which.
-            more: Whether there will be another one.
+        Returns:
+            What a neighbour has heard of a checkpoint.
 
         Raises:
             WorkerLostError: So many groups are lost that the others are cut in two.
@@ -141,8 +143,9 @@ class Mixer:
         begun = self.begun.pop(version)
         own = begun.own if self._choco is None else self._choco.hear(self._group, begun.sent, version=version)
         correction, self.disagreement = torch.zeros_like(own), 0.0
+        self._save_at = None
         for other, share in self._shares.items():
-            received = self._receive(other, more=more)
+            received = self._receive(other)
             if received is None:
                 continue
             theirs = received if self._choco is None else self._choco.hear(other, received, version=version)
@@ -150,12 +153,13 @@ class Mixer:
             self.disagreement += share * float(difference.square().sum())
             correction.add_(difference, alpha=share if self._choco is None else share * self._choco.gamma)
         add_flat(self._parameters, correction)
+        return self._save_at
 
-    def _receive(self, other: int, *, more: bool) -> Tensor | None:
+    def _receive(self, other: int) -> Tensor | None:
         if other in self.lost:
             return None
         try:
-            [received], header = self.incoming[other].take(more=more)
+            [received], header = self.incoming[other].take(more=False)
         except (CutOffError, PeerFailedError):
             self._lose(other)
             return None
@@ -163,6 +167,9 @@ class Mixer:
         assert isinstance(heard, list)
         for group in heard:
             self._lose(group)
+        save_at = header["save_at"]
+        if isinstance(save_at, int):
+            self._save_at = max(save_at, self._save_at or 0)
         return received
 
     def _lose(self, group: int) -> None:
@@ -181,6 +188,28 @@ class Mixer:
                     for stage in range(self._setting.stages)
                 ),
             )
+
+    def state(self) -> dict[str, Any]:
+        """All that this replica remembers, plain; waits for what neighbours have sent of mixings under way."""
+        for other, incoming in self.incoming.items():
+            if other not in self.lost:
+                incoming.hold(len(self.begun))
+        return {
+            "begun": {version: [begun.own, begun.sent] for version, begun in self.begun.items()},
+            "outgoing": {other: outgoing.num_bytes for other, outgoing in self.outgoing.items()},
+            "incoming": {other: incoming.state() for other, incoming in self.incoming.items()},
+            "estimates": {} if self._choco is None else {k: v.clone() for k, v in self._choco.estimates.items()},
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.begun = {version: _Begun(own, sent) for version, (own, sent) in state["begun"].items()}
+        for other, num_bytes in state["outgoing"].items():
+            self.outgoing[other].num_bytes = num_bytes
+        for other, incoming in state["incoming"].items():
+            self.incoming[other].load(incoming)
+        if self._choco is not None:
+            self._choco.estimates = {place: estimate.clone() for place, estimate in state["estimates"].items()}
 
     def leave(self, reason: str) -> None:
         """Tell the neighbours that this group cannot go on."""

@@ -63,10 +63,12 @@ class Network:
     Args:
         layers: All of them.
         stages: Their parts.
+        ends: After how many layers each but the last ends.
     """
 
-    def __init__(self, layers: nn.Sequential, stages: Sequence[nn.Module]) -> None:
+    def __init__(self, layers: nn.Sequential, stages: Sequence[nn.Module], *, ends: Sequence[int]) -> None:
         self.layers = layers
+        self.ends = tuple(ends)
         self._names = [list(_named(stage)) for stage in stages]
 
     @contextmanager

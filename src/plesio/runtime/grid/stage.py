@@ -14,6 +14,7 @@ A stage whose delay is 0 goes backward at once, with the weights themselves; bot
 """
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,7 @@ class Stage:
         self.layers = layers
         self.optimizer = optimizer
         self.scheduler = scheduler
+        self.is_first = number == 0
         self.is_last = number == setting.stages - 1
         self._setting = setting
         self._loss = loss
@@ -124,7 +126,7 @@ class Stage:
         """
         inputs = [tensor.detach().requires_grad_(_differentiable(tensor)) for tensor in inputs]
         again = self._setting.weights == "recompute" and not self._at_once
-        random_state = RandomState.of(self._device) if again else None
+        random_state = None if self._at_once else RandomState.of(self._device)
         with torch.set_grad_enabled(not again):
             output = self._call(self._weights(action.version) if self._stashes else {}, inputs)
         if self.is_last:
@@ -188,7 +190,7 @@ class Stage:
         """
         kept = self.kept.pop(action.micro_batch)
         weights = self.snapshots[action.version] if self._stashes else self._live
-        outputs = kept.outputs or self._again(kept)
+        outputs = kept.outputs or self._again(kept, self._live)
         wanted = [tensor for tensor in kept.inputs if tensor.requires_grad]
         of: list[tuple[Tensor, Tensor | None]] = [(output, None) for output in outputs]
         if not self.is_last:  # a gradient comes of each floating-point output, whether or not it has a use here
@@ -210,14 +212,14 @@ class Stage:
             sent = [gradient * self._shrinks for gradient in sent]
         return sent
 
-    def _again(self, kept: _Kept) -> list[Tensor]:
-        """Go forward once more with the present weights, and leave no other trace of it."""
+    def _again(self, kept: _Kept, weights: dict[str, Tensor]) -> list[Tensor]:
+        """Go forward once more with these weights and the random numbers of then, and leave no other trace of it."""
         assert kept.random_state is not None
         buffers = {name: buffer.clone() for name, buffer in self.layers.named_buffers()}
         present = RandomState.of(self._device)
         kept.random_state.restore(self._device)
         try:
-            return _tensors(functional_call(self.layers, {**self._live, **buffers}, (_given(kept.inputs),)))
+            return _tensors(functional_call(self.layers, {**weights, **buffers}, (_given(kept.inputs),)))
         finally:
             present.restore(self._device)
 
@@ -255,6 +257,43 @@ class Stage:
         self.optimizer.zero_grad(set_to_none=True)
         if self.scheduler is not None:
             self.scheduler.step()
+
+    def state(self) -> dict[str, Any]:
+        """All that the stage remembers, plain; of stashed forward passes what it takes to do them again."""
+        return {
+            "layers": {name: tensor.detach().clone() for name, tensor in self.layers.state_dict().items()},
+            "optimizer": deepcopy(self.optimizer.state_dict()),
+            "scheduler": None if self.scheduler is None else deepcopy(self.scheduler.state_dict()),
+            "gradients": {name: p.grad.clone() for name, p in self._live.items() if p.grad is not None},
+            "kept": {
+                number: [kept.version, [tensor.detach().clone() for tensor in kept.inputs], *_random(kept)]
+                for number, kept in self.kept.items()
+            },
+            "snapshots": {
+                version: {name: weight.detach().clone() for name, weight in weights.items()}
+                for version, weights in self.snapshots.items()
+            },
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.layers.load_state_dict(state["layers"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None and state["scheduler"] is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        for name, gradient in state["gradients"].items():
+            self._live[name].grad = gradient.clone()
+        self.snapshots = {version: _copied(weights) for version, weights in state["snapshots"].items()}
+        for number, (version, given, cpu, cuda) in state["kept"].items():
+            inputs = [tensor.requires_grad_(_differentiable(tensor)) for tensor in given]
+            self.kept[number] = kept = _Kept(version, inputs, [], RandomState(cpu, cuda))
+            if self._stashes:
+                kept.outputs = self._again(kept, self.snapshots[version])
+
+
+def _random(kept: _Kept) -> tuple[Tensor | None, Tensor | None]:
+    state = kept.random_state
+    return (None, None) if state is None else (state.cpu, state.cuda)
 
 
 def _differentiable(tensor: Tensor) -> bool:

@@ -1,0 +1,181 @@
+"""Checkpoints of a grid, with micro-batches in flight, taken while it runs.
+
+A checkpoint is of one tick: every worker's after the same number of micro-batches. Workers get there at different times
+and nobody waits: each copies what it has, takes off its links what the others had sent by then, and goes on; a thread
+writes. What is on its way at a tick is known. Activations are not: stage k has read that of micro-batch n when it has
+been given n. Of gradients there are as many as the stage behind has gone backward with and this one has not, and of a
+mixing each neighbour's weights, if it has begun and not ended.
+
+Where they are due by time, the first worker says after which tick, so far ahead that all have heard of it by then: the
+word goes with the activations down its group, and with the weights from group to group.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from plesio.core.errors import ConfigError, DataError
+from plesio.policies.grid import GridSetting
+from plesio.runtime.checkpoints import worker
+from plesio.runtime.checkpoints.folder import Folder, Manifest, Written, faults, read_manifest, seal
+from plesio.runtime.checkpoints.said import Said, heard_from_all, say
+from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
+
+__all__ = ["GridSaver", "found", "whole_network"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class GridSaver:
+    """Of one worker.
+
+    Attributes:
+        setting: What the user has said.
+        grid: The grid.
+        rank: This worker.
+        leads: Whether it says when.
+        seed: Of the order of samples.
+        taken_s: When the last one was taken, or the training began.
+    """
+
+    setting: CheckpointSetting
+    grid: GridSetting
+    rank: int
+    leads: bool
+    seed: int
+    taken_s: float
+    _asked: bool = False
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _failed: threading.Event = field(default_factory=threading.Event)
+
+    def ask(self) -> None:
+        """Have one taken after the next tick; all workers ask at the same place."""
+        self._asked = True
+
+    def announce(self, tick: int, *, now_s: float) -> int | None:
+        """On the worker that leads, where one is due by time: after which tick it is to be."""
+        seconds, _ = parse_every(self.setting.every)
+        if not self.leads or seconds is None or now_s - self.taken_s < seconds:
+            return None
+        self.taken_s = now_s
+        grid = self.grid
+        lead = grid.delays[0] + (grid.groups - 1) * (grid.every + grid.bound + grid.delays[0]) * grid.micro_batches + 1
+        return self._whole(tick + lead)
+
+    def _whole(self, tick: int) -> int:
+        """The first tick from here on after which no window of a synchronous schedule is open."""
+        window = self.grid.micro_batches if self.grid.flushes else 1
+        return -(-tick // window) * window
+
+    def due(self, tick: int, *, save_at: int | None) -> bool:
+        """Whether one is to be taken now, after this tick."""
+        _, steps = parse_every(self.setting.every)
+        if self._asked and tick == self._whole(tick):
+            self._asked = False
+            return True
+        return tick == save_at or (steps is not None and tick % self._whole(steps) == 0)
+
+    def take(self, values: dict[str, Any], *, tick: int, samples: int, elapsed_s: float, there: Sequence[int]) -> None:
+        """Write a checkpoint behind the training; ``there`` are the workers that do."""
+        manifest = Manifest(
+            policy=self.grid.spec,
+            stage=self.grid.spec,
+            clock=tick,
+            samples=samples,
+            elapsed_s=elapsed_s,
+            num_workers=len(there),
+            workers=tuple(there),
+            layout="",
+            seed=self.seed,
+            versions={"torch": str(torch.__version__), "plesio": version("plesio")},
+        )
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        thread = threading.Thread(target=self._write, args=(values, manifest), name="checkpoint", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _write(self, values: dict[str, Any], manifest: Manifest) -> None:
+        folder = Folder(self.setting.folder)
+        part = folder.part(manifest.clock)
+        try:
+            part.mkdir(parents=True, exist_ok=True)
+            name = worker.name_of(self.rank)
+            say(part, self.rank, Said(files={name: worker.write(part / name, values)}))
+            if self.rank == manifest.workers[0]:
+                self._commit(folder, part, manifest)
+        except (OSError, DataError, RuntimeError) as error:
+            _log.warning("a checkpoint could not be written to %s: %s", self.setting.folder, error)
+
+    def _commit(self, folder: Folder, part: Path, manifest: Manifest) -> None:
+        said = heard_from_all(part, manifest.workers, failed=self._failed)
+        files: dict[str, Written] = {name: one for told in said.values() for name, one in told.files.items()}
+        seal(part, replace(manifest, files=files, created_unix_s=time.time()))
+        folder.keep(self.setting.keep)
+
+    def wait(self, *, failed: bool = False) -> None:
+        """Return when all that was begun is written, or has failed to be."""
+        if failed:
+            self._failed.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+
+def found(setting: CheckpointSetting, *, grid: GridSetting, seed: int, rank: int) -> dict[str, Any] | None:
+    """What this worker goes on from; None to begin afresh.
+
+    Raises:
+        ConfigError: The checkpoint is of another grid, or another order of samples, or of fewer workers.
+        DataError: There are checkpoints, and none is whole.
+    """
+    if setting.resume == "no":
+        return None
+    if setting.resume == "auto":
+        latest = Folder(setting.folder).latest()
+        if latest is None:
+            return None
+        path, manifest, damaged = latest
+        for line in damaged:
+            _log.warning("left out a damaged checkpoint: %s", line)
+    else:
+        path = Path(setting.resume)
+        manifest = read_manifest(path)
+        for fault in faults(path, manifest.files):
+            raise ConfigError(f"{path} is damaged: {fault}; resume=auto takes the latest that is whole")
+    for what, here, there in (("grid", grid.spec, manifest.policy), ("seed", seed, manifest.seed)):
+        if here != there:
+            raise ConfigError(
+                f"{path} is of a run with {what} {there}, and this one has {here}; "
+                "use another folder for it, or resume=no"
+            )
+    if rank not in manifest.workers:
+        raise ConfigError(f"{path} has nothing of worker {rank}: its group was lost by then; use resume=no")
+    return worker.read(path / worker.name_of(rank))
+
+
+def whole_network(path: Path, manifest: Manifest) -> dict[str, torch.Tensor]:
+    """The network in a grid's checkpoint: the mean over the groups, as an ordinary ``state_dict``.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    grid = GridSetting.parse(manifest.policy)
+    groups = sorted({rank // grid.stages for rank in manifest.workers})
+    state: dict[str, torch.Tensor] = {}
+    for stage in range(grid.stages):
+        copies = [
+            worker.read(path / worker.name_of(group * grid.stages + stage))["stage"]["layers"] for group in groups
+        ]
+        for name, first in copies[0].items():
+            floating = first.is_floating_point()
+            state[name] = torch.stack([copy[name] for copy in copies]).mean(0) if floating else first
+    return state
