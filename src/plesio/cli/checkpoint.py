@@ -146,7 +146,7 @@ def export(
     """Write a checkpoint's tensors as a plain torch file.
 
     torch.load(FILE, weights_only=True) gives {"model": ..., "optimizer": ...}: what load_state_dict of an equal model
-    and of an equal optimizer takes.
+    and of an equal optimizer takes. Of a grid it gives "model" alone, the mean over the groups.
     """
     check_output_file("--out", out)
 
@@ -157,11 +157,14 @@ def export(
     import torch
 
     from plesio.core.units import format_bytes
+    from plesio.policies.grid import is_grid
     from plesio.runtime.checkpoints.reading import plain, read
+    from plesio.runtime.grid.saving import whole_network
 
+    values = {"model": whole_network(path, manifest)} if is_grid(manifest.policy) else plain(read(path))
     partial = out.with_name(out.name + ".part")
     try:
-        torch.save(plain(read(path)), partial)
+        torch.save(values, partial)
         partial.replace(out)
     except (OSError, RuntimeError) as error:  # torch's own, where it cannot write
         partial.unlink(missing_ok=True)

@@ -5,9 +5,8 @@ from typing import Any
 
 from plesio.core.errors import WorkerLostError
 from plesio.policies.grid import GridSetting
-from plesio.runtime.grid.messages import Incoming, Outgoing
-from plesio.runtime.worker.exchange.group import CutOffError
-from plesio.runtime.worker.exchange.links import Links
+from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
+from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 
 __all__ = ["Column", "GridPlace"]
 
@@ -86,6 +85,18 @@ class Column:
             if outgoing is not None:
                 outgoing.num_bytes = state[name]
 
+    def said(self, gone: PeerGoneError) -> str | None:
+        """Why a neighbour has left, if it has said so."""
+        for incoming in (self.before, self.behind):
+            while incoming is not None and incoming.source == gone.rank:
+                try:
+                    incoming.take(more=False)
+                except PeerFailedError as error:
+                    return str(error)
+                except PeerGoneError:
+                    break
+        return None
+
     def leave(self, reason: str) -> None:
         """Tell both neighbours that this worker cannot go on, and why; once."""
         if self._left:
@@ -95,14 +106,14 @@ class Column:
             if outgoing is not None:
                 try:
                     outgoing.fail(reason)
-                except CutOffError:
+                except PeerGoneError:
                     continue  # the one that is gone is why
 
 
-def lost(error: CutOffError, place: GridPlace, setting: GridSetting) -> WorkerLostError:
+def lost(error: PeerGoneError, place: GridPlace, setting: GridSetting) -> WorkerLostError:
     """What it means for a worker that one of its column is gone."""
     others = setting.groups - 1
-    rest = f"the other {others} go on" if others else "with one group there is nobody to go on"
+    rest = {0: "it is the only one", 1: "the other goes on"}.get(others, f"the other {others} go on")
     first = place.group * setting.stages
     return WorkerLostError(
         f"{error}: group {place.group} of the grid ends; {rest}",

@@ -81,7 +81,7 @@ def parts(layers: nn.Sequential, cut: Cut) -> list[nn.Sequential]:
         raise ConfigError(
             f"cuts={list(cut.ends)}: write ascending places between 1 and {len(layers) - 1}, one fewer than stages"
         )
-    names = [name for name, _ in layers.named_children()]
+    names = list(layers._modules)  # named_children leaves out a layer that is there twice
     stages = []
     owner: dict[int, tuple[int, str]] = {}
     for number, (begin, end) in enumerate(pairwise(ends)):

@@ -29,10 +29,11 @@ from plesio.protocol.figures import Report
 from plesio.runtime.checkpoints.worker import random_states, set_random_states
 from plesio.runtime.grid.column import GridPlace, lost
 from plesio.runtime.grid.feed import Feed, FeedState
+from plesio.runtime.grid.messages import PeerFailedError
 from plesio.runtime.grid.records import Books, Collector, Figures, Network, Shot, as_figures, as_tensor, state_of
 from plesio.runtime.grid.saving import GridSaver
 from plesio.runtime.grid.tick import StageWorker, Tally
-from plesio.runtime.worker.exchange.group import CutOffError
+from plesio.runtime.worker.exchange.links import PeerGoneError
 from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["Composed", "Grid"]
@@ -69,6 +70,7 @@ class Grid:
         books: Books,
         timeline: Timeline,
         release: Callable[[], None],
+        finished_without: Callable[[Sequence[int]], None],
         snapshot_every: int | None = None,
         saver: GridSaver | None = None,
         past: dict[str, Any] | None = None,
@@ -84,6 +86,7 @@ class Grid:
         self._books = books
         self._timeline = timeline
         self._release = release
+        self._finished_without = finished_without
         self._snapshot_every = snapshot_every
         self._shots: list[Shot] = []
         self._saver = saver
@@ -106,6 +109,7 @@ class Grid:
         self._result: RunResult | None = None
         self._final: dict[str, Tensor] | None = None
         self._finished = self._closed = False
+        self._take_up()
 
     @property
     def layers(self) -> nn.Module:
@@ -174,7 +178,7 @@ class Grid:
         try:
             if self._composed is None:
                 self._composed = self._compose(x, self._training)
-                self._take_up()
+            self._go_on()
             self._training.start()
             inputs = list(x) if isinstance(x, tuple | list) else [x]
             worker = self._composed.worker
@@ -182,8 +186,8 @@ class Grid:
             loss = worker.tick(inputs, y, more=self._feed.more, num_groups=self._num_groups)
             self._shoot(before)
             self._save_if_due()
-        except (PlesioError, CutOffError) as error:
-            raise self._leaving(error) from error
+        except (PlesioError, PeerGoneError) as error:
+            raise self._leaving(error) from None
         return loss
 
     def _shoot(self, before: int) -> None:
@@ -230,8 +234,8 @@ class Grid:
                 value = self._evaluations[-1].metric
             self._metrics.append(value)
             return value
-        except CutOffError as error:
-            raise self._leaving(error) from error
+        except PeerGoneError as error:
+            raise self._leaving(error) from None
         finally:
             self._training.resume()
             self._ready().worker.mark()
@@ -260,8 +264,8 @@ class Grid:
             self._training.pause()
             self._finished = True
             self._result = self._settle(metric)
-        except (PlesioError, CutOffError) as error:
-            raise self._leaving(error) from error
+        except (PlesioError, PeerGoneError) as error:
+            raise self._leaving(error) from None
 
     def _settle(self, metric: Callable[[], float] | None) -> RunResult:
         """The collector evaluates and writes; all hear the result."""
@@ -306,6 +310,11 @@ class Grid:
         figures = self._figures([])
         return self._books.result([figures], evaluations=self._evaluations, sha256=None)
 
+    def _reason(self, gone: PeerGoneError) -> PlesioError:
+        """What a neighbour has left with, or that it was lost."""
+        told = None if self._composed is None else self._composed.worker.column.said(gone)
+        return lost(gone, self._place, self.setting) if told is None else PeerFailedError(told)
+
     def save(self) -> None:
         """Take a checkpoint after the next micro-batch; all workers call it at the same place.
 
@@ -321,8 +330,9 @@ class Grid:
         saver, worker = self._saver, self._ready().worker
         if saver is None:
             return
-        worker.hear(saver.announce(self.clock, now_s=self._training.elapsed_s()))
-        if not saver.due(self.clock, save_at=worker.save_at):
+        is_due = saver.due(self.clock, saves=worker.saves)
+        worker.hear(saver.announce(self.clock, save_at=worker.save_at, now_s=self._training.elapsed_s()))
+        if not is_due:
             return
         stages = self.setting.stages
         saver.take(
@@ -354,7 +364,7 @@ class Grid:
         past = self._past
         if past is None:
             return
-        self._composed = self._ready()
+        self._composed = self._compose(None, self._training)
         self._composed.worker.load(past)
         meter = self._timeline.meter
         meter.go_on_from(Report(**past["report"]))
@@ -363,7 +373,6 @@ class Grid:
             Evaluation(samples=samples, at_s=at_s, metric=metric) for samples, at_s, metric in past["evaluations"]
         ]
         self._shots = [Shot(samples, at_s, tensors) for samples, at_s, tensors in past["shots"]]
-        self._go_on()
 
     def _go_on(self) -> None:
         """Have random numbers go on from the checkpoint."""
@@ -371,10 +380,9 @@ class Grid:
             set_random_states(self._random)
             self._random = None
 
-    def _leaving(self, error: PlesioError | CutOffError) -> PlesioError:
+    def _leaving(self, error: PlesioError | PeerGoneError) -> PlesioError:
         """This worker cannot go on: tell those who wait for it, once."""
-        said = lost(error, self._place, self.setting) if isinstance(error, CutOffError) else error
-        assert isinstance(said, PlesioError)
+        said = self._reason(error) if isinstance(error, PeerGoneError) else error
         if self._composed is not None:
             worker = self._composed.worker
             worker.column.leave(str(said))
@@ -398,6 +406,8 @@ class Grid:
     def _shut(self, *, failed: bool = False) -> None:
         if not self._closed:
             self._closed = True
+            if self._result is not None and self._result.lost_workers and self._collector.collects:
+                self._finished_without(self._result.lost_workers)
             if self._saver is not None:
                 self._saver.wait(failed=failed)
             self._timeline.trace.close()

@@ -240,6 +240,7 @@ class _Composer:
             books=books,
             timeline=timeline,
             release=release,
+            finished_without=(lambda lost: None) if job is None else job.finished_without,
             snapshot_every=options.snapshot_every,
             saver=saver,
             past=past,

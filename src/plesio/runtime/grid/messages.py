@@ -136,7 +136,7 @@ class Incoming:
 
         Raises:
             PeerFailedError: The sender cannot go on.
-            CutOffError: It is gone.
+            PeerGoneError: It is gone.
         """
         message = self.pending.pop(0) if self.pending else self._wait()
         if more and not self.pending:

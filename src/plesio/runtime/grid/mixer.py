@@ -22,8 +22,7 @@ from plesio.policies.compression import Compression, NoCompression, PowerSgd
 from plesio.policies.grid import GridSetting
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
 from plesio.runtime.worker.compression import make_codec
-from plesio.runtime.worker.exchange.group import CutOffError
-from plesio.runtime.worker.exchange.links import Links
+from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 
 __all__ = ["Mixer", "add_flat", "flat_of"]
 
@@ -127,7 +126,7 @@ class Mixer:
             try:
                 outgoing.send([sent], lost=sorted(self.lost), save_at=save_at)
                 self.incoming[other].expect()
-            except CutOffError:
+            except PeerGoneError:
                 self._lose(other)
 
     @torch.no_grad()
@@ -160,7 +159,7 @@ class Mixer:
             return None
         try:
             [received], header = self.incoming[other].take(more=False)
-        except (CutOffError, PeerFailedError):
+        except (PeerGoneError, PeerFailedError):
             self._lose(other)
             return None
         heard = header["lost"]
@@ -217,7 +216,7 @@ class Mixer:
             if other not in self.lost:
                 try:
                     outgoing.fail(reason)
-                except CutOffError:
+                except PeerGoneError:
                     continue  # it is gone, too
 
 

@@ -21,8 +21,7 @@ from plesio.policies.grid import GridSetting
 from plesio.protocol.figures import Report, RunInfo, Status
 from plesio.runtime.coordinator.ledger import Ledger, World
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
-from plesio.runtime.worker.exchange.group import CutOffError
-from plesio.runtime.worker.exchange.links import Links
+from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 from plesio.runtime.worker.machine import environment
 
 __all__ = ["Collector", "Figures", "Network", "Shot"]
@@ -164,9 +163,10 @@ class Collector:
             first = next(group for group in range(self.setting.groups) if group not in self.lost)
             try:
                 assert self.links is not None, "there are others"
-                Outgoing(self.links, first * self.setting.stages, _STATE_TAG).send(tensors)
-                self.links.flush()
-            except CutOffError:
+                collector = first * self.setting.stages
+                Outgoing(self.links, collector, _STATE_TAG).send(tensors)
+                self.links.flush(collector)
+            except PeerGoneError:
                 self.lost.add(first)
                 continue
             return None
@@ -180,7 +180,7 @@ class Collector:
         assert self.links is not None, "there are others"
         try:
             gathered[rank], _ = Incoming(self.links, rank, _STATE_TAG).take(more=False)
-        except (CutOffError, PeerFailedError):
+        except (PeerGoneError, PeerFailedError):
             self.lost.add(rank // self.setting.stages)
 
     def leave(self, reason: str) -> None:
@@ -190,7 +190,7 @@ class Collector:
             return
         try:
             Outgoing(self.links, first * self.setting.stages, _STATE_TAG).fail(reason)
-        except CutOffError:
+        except PeerGoneError:
             return  # there is nobody to tell
 
     def tell(self, text: str | None) -> str:
@@ -204,9 +204,9 @@ class Collector:
                 if rank != self.rank and rank // self.setting.stages not in self.lost:
                     try:
                         Outgoing(self.links, rank, _RESULT_TAG).send([message])
-                    except CutOffError:
+                        self.links.flush(rank)
+                    except PeerGoneError:
                         self.lost.add(rank // self.setting.stages)
-            self.links.flush()
             return text
         first = next(group for group in range(self.setting.groups) if group not in self.lost)
         [told], _ = Incoming(self.links, first * self.setting.stages, _RESULT_TAG).take(more=False)

@@ -13,7 +13,7 @@ word goes with the activations down its group, and with the weights from group t
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -61,10 +61,12 @@ class GridSaver:
         """Have one taken after the next tick; all workers ask at the same place."""
         self._asked = True
 
-    def announce(self, tick: int, *, now_s: float) -> int | None:
+    def announce(self, tick: int, *, save_at: int | None, now_s: float) -> int | None:
         """On the worker that leads, where one is due by time: after which tick it is to be."""
         seconds, _ = parse_every(self.setting.every)
         if not self.leads or seconds is None or now_s - self.taken_s < seconds:
+            return None
+        if save_at is not None and save_at > tick:  # the last one that was announced is not taken yet
             return None
         self.taken_s = now_s
         grid = self.grid
@@ -76,13 +78,13 @@ class GridSaver:
         window = self.grid.micro_batches if self.grid.flushes else 1
         return -(-tick // window) * window
 
-    def due(self, tick: int, *, save_at: int | None) -> bool:
+    def due(self, tick: int, *, saves: Collection[int]) -> bool:
         """Whether one is to be taken now, after this tick."""
         _, steps = parse_every(self.setting.every)
         if self._asked and tick == self._whole(tick):
             self._asked = False
             return True
-        return tick == save_at or (steps is not None and tick % self._whole(steps) == 0)
+        return tick in saves or (steps is not None and tick % self._whole(steps) == 0)
 
     def take(self, values: dict[str, Any], *, tick: int, samples: int, elapsed_s: float, there: Sequence[int]) -> None:
         """Write a checkpoint behind the training; ``there`` are the workers that do."""
@@ -99,11 +101,12 @@ class GridSaver:
             versions={"torch": str(torch.__version__), "plesio": version("plesio")},
         )
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        thread = threading.Thread(target=self._write, args=(values, manifest), name="checkpoint", daemon=True)
+        before = self._threads[-1] if self._threads else None
+        thread = threading.Thread(target=self._write, args=(values, manifest, before), name="checkpoint", daemon=True)
         thread.start()
         self._threads.append(thread)
 
-    def _write(self, values: dict[str, Any], manifest: Manifest) -> None:
+    def _write(self, values: dict[str, Any], manifest: Manifest, before: threading.Thread | None) -> None:
         folder = Folder(self.setting.folder)
         part = folder.part(manifest.clock)
         try:
@@ -111,6 +114,8 @@ class GridSaver:
             name = worker.name_of(self.rank)
             say(part, self.rank, Said(files={name: worker.write(part / name, values)}))
             if self.rank == manifest.workers[0]:
+                if before is not None:
+                    before.join()  # they are committed in their order
                 self._commit(folder, part, manifest)
         except (OSError, DataError, RuntimeError) as error:
             _log.warning("a checkpoint could not be written to %s: %s", self.setting.folder, error)

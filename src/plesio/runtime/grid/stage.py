@@ -127,8 +127,14 @@ class Stage:
         inputs = [tensor.detach().requires_grad_(_differentiable(tensor)) for tensor in inputs]
         again = self._setting.weights == "recompute" and not self._at_once
         random_state = None if self._at_once else RandomState.of(self._device)
+        weights = self._weights(action.version) if self._stashes else {}
+        buffers: dict[str, Tensor] = {}
+        if not self._at_once:  # several graphs at a time: those of other micro-batches hold on to their buffers
+            buffers = {name: buffer.clone() for name, buffer in self.layers.named_buffers()}
         with torch.set_grad_enabled(not again):
-            output = self._call(self._weights(action.version) if self._stashes else {}, inputs)
+            output = self._call({**weights, **buffers}, inputs)
+        for name, buffer in buffers.items():
+            self.layers.get_buffer(name).copy_(buffer)
         if self.is_last:
             loss = self._loss_of(output, target)
             self.kept[action.micro_batch] = _Kept(action.version, inputs, [loss])

@@ -64,12 +64,17 @@ class StageWorker:
         self.column = column
         self.mixer = mixer
         self.tally = Tally()
-        self.save_at: int | None = None
-        """Tick after which a checkpoint is to be taken, as far as has been heard."""
+        self.saves: list[int] = []
+        """Ticks after which checkpoints are to be taken, as far as has been heard."""
         self._pacer = pacer
         self._timeline = timeline
         self._training = training
         self._marked_s = timeline.now_s()
+
+    @property
+    def save_at(self) -> int | None:
+        """The last of `saves`."""
+        return self.saves[-1] if self.saves else None
 
     def mark(self) -> None:
         """What was done since the last mark is counted as nothing."""
@@ -162,8 +167,8 @@ class StageWorker:
 
     def hear(self, save_at: object) -> None:
         """Another worker has said after which tick a checkpoint is to be taken."""
-        if isinstance(save_at, int):
-            self.save_at = max(save_at, self.save_at or 0)
+        if isinstance(save_at, int) and save_at > (self.save_at or 0):
+            self.saves = [*(tick for tick in self.saves if tick >= self.machine.given), save_at]
 
     def _backward(self, action: Backward) -> None:
         gradients: list[Tensor] = []

@@ -8,10 +8,22 @@ import torch.distributed as dist
 
 from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 
-__all__ = ["Inbox", "Links", "TorchLinks"]
+__all__ = ["Inbox", "Links", "PeerGoneError", "TorchLinks"]
 
 _SENDS_UNDER_WAY = 2
 """To one worker under one tag: so many are on their way before a further one waits (double buffers)."""
+
+
+class PeerGoneError(CutOffError):
+    """The worker at the other end is gone.
+
+    Attributes:
+        rank: Which.
+    """
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"worker {rank} is gone")
+        self.rank = rank
 
 
 class Inbox(Protocol):
@@ -21,7 +33,7 @@ class Inbox(Protocol):
         """The message, when it is there.
 
         Raises:
-            CutOffError: Its sender is gone.
+            PeerGoneError: Its sender is gone.
         """
         ...
 
@@ -38,7 +50,7 @@ class Links(Protocol):
         """Begin to send ``message`` (uint8, one-dimensional), which must stay as it is.
 
         Raises:
-            CutOffError: The receiver is gone.
+            PeerGoneError: The receiver is gone.
         """
         ...
 
@@ -46,8 +58,12 @@ class Links(Protocol):
         """Make room for the next message from ``source``, of exactly ``num_bytes``."""
         ...
 
-    def flush(self) -> None:
-        """Return when all that was sent has left."""
+    def flush(self, to: int) -> None:
+        """Return when all that was sent to a worker has left.
+
+        Raises:
+            PeerGoneError: It is gone.
+        """
         ...
 
 
@@ -61,7 +77,7 @@ class _TorchInbox:
         try:
             self._work.wait()
         except RuntimeError as error:
-            raise CutOffError(f"worker {self._source} is gone: {str(error).splitlines()[0]}") from error
+            raise PeerGoneError(self._source) from error
         return self._buffer
 
 
@@ -87,7 +103,7 @@ class TorchLinks:
                 under_way.popleft()[1].wait()
             work = dist.isend(message, group=self._group, group_dst=to, tag=tag)
         except RuntimeError as error:
-            raise CutOffError(f"worker {to} is gone: {str(error).splitlines()[0]}") from error
+            raise PeerGoneError(to) from error
         assert work is not None, "this process is a member of the group"
         under_way.append((message, work))
 
@@ -97,16 +113,16 @@ class TorchLinks:
         try:
             work = dist.irecv(buffer, group=self._group, group_src=source, tag=tag)
         except RuntimeError as error:
-            raise CutOffError(f"worker {source} is gone: {str(error).splitlines()[0]}") from error
+            raise PeerGoneError(source) from error
         assert work is not None, "this process is a member of the group"
         return _TorchInbox(buffer, work, source=source)
 
-    def flush(self) -> None:
-        """Return when all that was sent has left, or its receiver is gone."""
-        for (to, _), under_way in self._sends.items():
-            while under_way:
+    def flush(self, to: int) -> None:
+        """Return when all that was sent to a worker has left."""
+        for (receiver, _), under_way in self._sends.items():
+            while receiver == to and under_way:
                 try:
                     under_way.popleft()[1].wait()
                 except RuntimeError as error:
                     under_way.clear()
-                    raise CutOffError(f"worker {to} is gone: {str(error).splitlines()[0]}") from error
+                    raise PeerGoneError(to) from error

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from plesio.runtime.worker.exchange.group import CutOffError
+from plesio.runtime.worker.exchange.links import PeerGoneError
 from plesio.runtime.worlds.virtual.fabric import Channel, Fabric
 from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
 
@@ -55,7 +55,7 @@ class PostOffice:
         source, target, _ = box
         while not self._arrived[box]:
             if source in self.gone and not self._under_way[box]:
-                raise CutOffError(f"worker {source} is gone")
+                raise PeerGoneError(source)
             self._waiting[target] = turn
             self.scheduler.wait(turn)
         return self._arrived[box].popleft()
@@ -98,7 +98,7 @@ class VirtualLinks:
     def send(self, message: torch.Tensor, *, to: int, tag: int) -> None:
         """Put a message on its way."""
         if to in self._office.gone:
-            raise CutOffError(f"worker {to} is gone")
+            raise PeerGoneError(to)
         self._count_bytes(message.numel())
         self._office.send(message, box=(self.rank, to, tag), turn=self._turn)
 
@@ -106,5 +106,5 @@ class VirtualLinks:
         """Messages wait here until they are asked for."""
         return _Expected(self._office, (source, self.rank, tag), self._turn)
 
-    def flush(self) -> None:
+    def flush(self, to: int) -> None:
         """What was put on its way arrives."""

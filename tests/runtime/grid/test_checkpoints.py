@@ -1,0 +1,152 @@
+"""A grid that is stopped and resumed comes to the bits of one that was not, with micro-batches in flight."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import plesio
+from plesio.core.errors import ConfigError
+from plesio.cost.cluster import Cluster
+from plesio.cost.step_time import Constant
+from plesio.policies.grid import GridSetting
+from plesio.runtime.checkpoints.folder import Folder, read_manifest
+from plesio.runtime.grid.saving import whole_network
+from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from runtime.grid.programs import CUTS, data, network
+
+LOADER = {"batch_size": 8}
+
+
+def adam(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(weights, lr=0.01)
+
+
+def noisy_network() -> nn.Sequential:
+    """With dropout and BatchNorm, so that random numbers and buffers count."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(8, 16),
+        nn.BatchNorm1d(16),
+        nn.Dropout(0.2),
+        nn.Linear(16, 16),
+        nn.Tanh(),
+        nn.Dropout(0.2),
+        nn.Linear(16, 3),
+    )
+
+
+def run(
+    setting: GridSetting, folder: Path, *, stop_after: int | None = None, resume: str = "auto", every: str = "5 steps"
+) -> Any:
+    """Two epochs, or up to a micro-batch in mid-loop; the final state and the result on each worker."""
+
+    def work(job: Any) -> Any:
+        scheduler = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)  # noqa: E731
+        with plesio.grid(
+            noisy_network(),
+            adam,
+            nn.functional.cross_entropy,
+            setting=setting,
+            cuts=CUTS[setting.stages],
+            scheduler_factory=scheduler,
+            clip=0.5,
+            checkpoint=folder,
+            every=every,
+            keep=100,
+            resume=resume,
+        ) as grid:
+            for _ in range(2):
+                for x, y in grid.shard(DataLoader(data(), **LOADER)):
+                    grid.step(x, y)
+                    if stop_after is not None and grid.clock >= stop_after:
+                        return None
+                grid.evaluate(lambda: float(grid.model(data().tensors[0]).sum()))
+            grid.finish()
+            return grid.state_dict(), grid.report()
+
+    return simulate(work, num_workers=setting.num_workers, cluster=Cluster.one_host(setting.num_workers)).values()
+
+
+SPECS = [
+    "1x1",
+    "1x3",
+    "1x4,weights=recompute",
+    "2x2",
+    "3x1,mixing=ring",
+    "2x3,every=4,bound=3",
+    "2x2,compress=qsgd:8,every=2",
+    "1x3,schedule=1f1b,micro_batches=4",
+    "1x3,schedule=2bw,micro_batches=4",
+    "1x3,delay=3,compensation=0.1,shrink=0.9",
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_resumed_from_every_checkpoint_to_the_bit(spec: str, tmp_path: Path) -> None:
+    setting = GridSetting.parse(spec)
+    whole, of_whole = run(setting, tmp_path)[0]
+    checkpoints = Folder(tmp_path).all()
+    assert len(checkpoints) >= 2
+    for path in checkpoints[:: max(1, len(checkpoints) // 3)]:
+        state, result = run(setting, tmp_path / "again", resume=str(path))[0]
+        assert all(torch.equal(state[name], whole[name]) for name in whole), path.name
+        assert result.parameters_sha256 == of_whole.parameters_sha256
+        assert (result.samples, result.steps) == (of_whole.samples, of_whole.steps)
+        assert [one.metric for one in result.evaluations] == [one.metric for one in of_whole.evaluations]
+        assert result.staleness == of_whole.staleness
+
+
+def test_a_run_that_ended_early_goes_on(tmp_path: Path) -> None:
+    setting = GridSetting.parse("2x2")
+    whole, _ = run(setting, tmp_path / "whole", every="1000 steps")[0]
+    run(setting, tmp_path / "stopped", stop_after=9, every="4 steps")
+    state, _ = run(setting, tmp_path / "stopped", every="4 steps")[0]
+    assert all(torch.equal(state[name], whole[name]) for name in whole)
+
+
+def test_the_network_in_a_checkpoint_is_the_mean_over_the_groups(tmp_path: Path) -> None:
+    setting = GridSetting.parse("2x2,every=100")
+    run(setting, tmp_path)
+    path = Folder(tmp_path).all()[-1]
+    state = whole_network(path, read_manifest(path))
+    assert set(state) == set(noisy_network().state_dict())
+    noisy_network().load_state_dict(state)
+
+
+def test_another_grid_or_seed_is_refused(tmp_path: Path) -> None:
+    run(GridSetting.parse("1x2"), tmp_path)
+    with pytest.raises(ConfigError, match="is of a run with grid grid:1x2, and this one has grid:1x2,delay=1"):
+        run(GridSetting.parse("1x2,delay=1"), tmp_path)
+
+
+def test_by_time_all_workers_take_the_same_one(tmp_path: Path) -> None:
+    setting = GridSetting.parse("2x3,every=3")
+
+    def work(job: Any) -> None:
+        pacer = Pacer(step_time=Constant(mean_s=0.1 + 0.05 * job.place.rank), seed=0, worker=0, clock=job.clock)
+        with plesio.grid(
+            network(),
+            adam,
+            nn.functional.cross_entropy,
+            setting=setting,
+            cuts=CUTS[3],
+            checkpoint=tmp_path,
+            every=0.3,
+            keep=100,
+            options=JoinOptions(pacer=pacer),
+        ) as grid:
+            for _ in range(4):
+                for x, y in grid.shard(DataLoader(data(), **LOADER)):
+                    grid.step(x, y)
+
+    simulate(work, num_workers=6, cluster=Cluster.one_host(6)).values()
+    checkpoints = Folder(tmp_path).all()
+    assert len(checkpoints) >= 2
+    assert all(read_manifest(path).num_workers == 6 for path in checkpoints)
+    assert not Folder(tmp_path).unfinished()

@@ -1,0 +1,141 @@
+"""What goes wrong in a grid: every worker hears why, and other groups go on."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import plesio
+from plesio.core.errors import ConfigError, PlesioError, TaskError, WorkerLostError
+from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
+from plesio.cost.step_time import Constant
+from plesio.policies.grid import GridSetting
+from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.simulation import Outcome
+from runtime.grid.programs import CUTS, data, network, optimizer
+
+
+def outcomes(
+    spec: str,
+    *,
+    model: Callable[[], Any] = network,
+    cuts: Any = "usual",
+    faults: tuple[Fault, ...] = (),
+    before_step: Callable[[Any], None] = lambda grid: None,
+    loss: Any = nn.functional.cross_entropy,
+) -> dict[int, Outcome[Any]]:
+    setting = GridSetting.parse(spec)
+
+    def work(job: Any) -> Any:
+        pacer = Pacer(step_time=Constant(mean_s=0.02 * setting.stages), seed=0, worker=0, clock=job.clock)
+        with plesio.grid(
+            model(),
+            optimizer,
+            loss,
+            setting=setting,
+            cuts=CUTS[setting.stages] if cuts == "usual" else cuts,
+            options=JoinOptions(pacer=pacer),
+        ) as grid:
+            for _ in range(3):
+                for x, y in grid.shard(DataLoader(data(), batch_size=8)):
+                    before_step(grid)
+                    grid.step(x, y)
+            grid.finish()
+            return grid.state_dict(), grid.report()
+
+    return simulate(
+        work, num_workers=setting.num_workers, cluster=Cluster.one_host(setting.num_workers), faults=faults
+    ).outcomes
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 3])
+def test_without_a_worker_its_group_ends_and_the_others_go_on(lost: int) -> None:
+    ended = outcomes("2x2", faults=(Fault(at_s=0.3, kind="lose", worker=lost),))
+    group = lost // 2
+    partner = 2 * group + 1 - lost % 2
+    assert isinstance(ended[partner].error, WorkerLostError)
+    assert str(ended[partner].error) == f"worker {lost} is gone: group {group} of the grid ends; the other goes on"
+    for rank in (2 * (1 - group), 2 * (1 - group) + 1):
+        assert ended[rank].error is None
+        _, result = ended[rank].value
+        assert result.lost_workers == (2 * group, 2 * group + 1)
+        assert result.status == "finished"
+        assert f"group {group} of the grid was lost" in result.fallbacks[0]
+
+
+def test_one_group_ends_with_who_was_lost() -> None:
+    ended = outcomes("1x3", faults=(Fault(at_s=0.3, kind="lose", worker=2),))
+    assert str(ended[1].error) == "worker 2 is gone: group 0 of the grid ends; it is the only one"
+    assert str(ended[0].error) == str(ended[1].error)  # it hears the reason, not that its neighbour has left
+
+
+def test_groups_that_are_cut_in_two_end() -> None:
+    rows = "0.5 0.5 0/0.5 0 0.5/0 0.5 0.5"  # a path: without the middle nobody hears of anybody
+    ended = outcomes(f"3x1,mixing={rows}", faults=(Fault(at_s=0.2, kind="lose", worker=1),))
+    assert isinstance(ended[0].error, WorkerLostError)
+    assert "has no way to the others on this graph (matrix)" in str(ended[0].error)
+
+
+def test_an_error_of_the_program_is_told_to_all() -> None:
+    def fail(grid: Any) -> None:
+        if grid.rank == 1 and grid.clock == 9:
+            raise ValueError("boom")
+
+    ended = outcomes("1x3", before_step=fail)
+    assert isinstance(ended[1].error, ValueError)
+    for rank in (0, 2):
+        assert isinstance(ended[rank].error, PlesioError)
+        assert str(ended[rank].error) == "worker 1 ended with an error (ValueError: boom)"
+
+
+def test_stages_that_do_not_chain_are_told_to_all_in_one_line() -> None:
+    def model() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(17, 3))
+
+    for cuts in ([2], None):  # by the first passes, and by measuring where to cut
+        for ended in outcomes("1x2", model=model, cuts=cuts).values():
+            assert isinstance(ended.error, PlesioError)
+            assert "the stages do not chain" in str(ended.error)
+            assert "cannot take (8, 16)" in str(ended.error)
+            assert "\n" not in str(ended.error)
+
+
+def test_shared_weights_are_refused_on_all() -> None:
+    def model() -> nn.Sequential:
+        shared = nn.Linear(8, 8)
+        return nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(8, 3))
+
+    for ended in outcomes("1x2", model=model, cuts=[2]).values():
+        assert isinstance(ended.error, TaskError)
+        assert "stages 0 and 1 share weights" in str(ended.error)
+
+
+def test_a_stage_with_nothing_to_train_is_refused() -> None:
+    def model() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(8, 3), nn.Tanh())
+
+    assert any("has nothing to train" in str(ended.error) for ended in outcomes("1x2", model=model, cuts=[1]).values())
+
+
+def test_numbers_of_workers_that_do_not_fit() -> None:
+    def work(job: Any) -> None:
+        plesio.grid(network(), optimizer, nn.functional.cross_entropy, setting="2x2")
+
+    for ended in simulate(work, num_workers=3, cluster=Cluster.one_host(3)).outcomes.values():
+        assert isinstance(ended.error, ConfigError)
+        assert "a 2x2 grid has 4 workers, and here are 3" in str(ended.error)
+
+
+def test_a_process_by_itself_trains_the_whole_network() -> None:
+    torch.manual_seed(0)
+    with plesio.grid(network(), optimizer, nn.functional.cross_entropy, setting="2x3") as grid:
+        for x, y in grid.shard(DataLoader(data(), batch_size=8)):
+            assert grid.step(x, y) is not None
+    assert grid.report().samples == 128
+    assert set(grid.state_dict() or {}) == set(network().state_dict())
