@@ -1,7 +1,8 @@
 """Laws that every task of the catalogue keeps, over one table."""
 
+import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from plesio.core.errors import TaskError
 from plesio.tasks import TASK_NAMES, Task, check_task, load_task
+from plesio.tasks.check import check_chain
 from plesio.tasks.task import take_batch
+from plesio.tasks.vision_models import MODELS
 
 SMALL: dict[str, dict[str, Any]] = {
     "digits": {},
@@ -130,3 +134,55 @@ def test_a_fixed_batch_taken_whole_equals_its_items_one_by_one(task: Task) -> No
     for position, index in enumerate([2, 0, 7]):
         for column, value in zip(whole, dataset[index], strict=True):
             assert torch.equal(column[position], value)
+
+
+CHAINS = {
+    "digits": {},
+    "stdlib_lm": SMALL["stdlib_lm"] | {"tied": False},
+    **{f"vision {model}": {"model": model} for model in MODELS if model != "transformer"},
+    "images": {},
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_chain_has_the_loss_and_the_gradients_of_the_model(name: str, mnist_folder: Path) -> None:
+    options = CHAINS[name] | ({"folder": mnist_folder} if name == "images" else {})
+    task = load_task(name.partition(" ")[0], **options)
+    check_chain(task)
+    assert task.chain is not None
+    model, _ = task.build(1)
+    layers = task.chain.layers(model)
+    assert all(any(True for _ in layer.parameters()) for layer in layers)
+    batch = take_batch(task.train_set(), range(8))
+    whole = task.loss(model, batch)
+    expected = torch.autograd.grad(whole, list(model.parameters()))
+    given, wanted = task.chain.split(batch)
+    found = task.chain.loss(layers(given), wanted)
+    assert torch.equal(found, whole)
+    gradients = torch.autograd.grad(found, list(model.parameters()))
+    assert all(torch.equal(one, other) for one, other in zip(gradients, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("quadratic", {"dimension": 8, "num_samples": 64}, "does not say how its network is a chain"),
+        ("stdlib_lm", SMALL["stdlib_lm"], "set tied = false"),
+        ("vision", {"model": "transformer"}, 'model = "transformer" is no chain'),
+    ],
+)
+def test_a_network_that_is_no_chain_says_what_to_do(name: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(TaskError, match=re.escape(said)) as refused:
+        check_chain(load_task(name, **options))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_chain_of_another_network_is_refused() -> None:
+    task = load_task("digits")
+    assert task.chain is not None
+    twice = replace(task.chain, loss=lambda output, y: 2 * torch.nn.functional.cross_entropy(output, y))
+    with pytest.raises(TaskError, match="must be the same network and loss"):
+        check_chain(replace(task, chain=twice))
+    part = replace(task.chain, layers=lambda model: torch.nn.Sequential(model.conv1))
+    with pytest.raises(TaskError, match="put the model's own modules into it, all of them"):
+        check_chain(replace(task, chain=part))

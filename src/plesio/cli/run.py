@@ -16,6 +16,8 @@ Examples:
   plesio run --workers 4 --checkpoint runs/ck --every "500 steps" train.py
   plesio run --workers 4 --checkpoint runs/ck --restarts 3 train.py
   plesio run --workers 4 --replicas 2 train.py
+  plesio run --grid 2x2 train.py
+  plesio run --grid 1x4,schedule=1f1b,micro_batches=8 train.py
 \b
 Options of plesio come before the script; what follows it is the script's own.
 Every line the workers print has its worker's rank in front."""
@@ -24,7 +26,13 @@ Every line the workers print has its worker's rank in front."""
 def run(
     script: Annotated[Path, typer.Argument(help="The Python file to run.", show_default=False)],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
-    workers: Annotated[int, typer.Option("--workers", "-n", metavar="N", help="Processes to start.")] = 1,
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-n", metavar="N", help="Processes to start. [default: 1]")
+    ] = None,
+    grid: Annotated[
+        str | None,
+        typer.Option("--grid", metavar="SxK[,...]", help="Start a grid of S groups of K stages, a process each."),
+    ] = None,
     join: Annotated[
         str | None,
         typer.Option(
@@ -60,8 +68,9 @@ def run(
     others go on, and more can join at any time, under any policy but hier:bsp/ssp and fsdp (--join, with the same
     script and arguments). Ctrl-C stops them all. Checkpoints and replicas are for scripts whose plesio.join() says
     nothing of them. With --restarts, a run whose workers have all failed goes on from its last checkpoint; one that was
-    refused does not.
+    refused does not. --grid is for scripts whose plesio.grid() does not say which grid it is.
     """
+    from plesio.policies.grid import GridSetting
     from plesio.runtime.checkpoints.setting import CheckpointSetting
     from plesio.runtime.launcher import launch
 
@@ -72,13 +81,21 @@ def run(
     setting = None if checkpoint is None else CheckpointSetting(folder=checkpoint, **given)  # type: ignore[arg-type]
     if replicas not in (None, 1, 2):
         raise ConfigError(f"--replicas {replicas}: a server can be there once or twice; write 1 or 2")
+    chosen = None if grid is None else GridSetting.parse(grid)
+    if chosen is not None and join is not None:
+        raise ConfigError(f"--grid {grid}: the job that workers join has its grid already; leave --grid out")
+    if chosen is not None and workers not in (None, chosen.num_workers):
+        raise ConfigError(
+            f"--workers {workers}: a {chosen.groups}x{chosen.stages} grid has {chosen.num_workers}; leave --workers out"
+        )
     return launch(
         script,
         args or [],
-        num_workers=workers,
+        num_workers=chosen.num_workers if chosen is not None else workers if workers is not None else 1,
         join=join,
         port=port,
         checkpoints=setting,
         restarts=restarts,
         replicas=replicas,
+        grid=chosen,
     )

@@ -27,8 +27,13 @@ class Clock(Protocol):
         """Let ``duration_s`` seconds pass; zero or less returns at once."""
         ...
 
-    def sleep_until_s(self, deadline_s: float) -> None:
-        """Return at ``deadline_s``, as punctually as the clock can; at once if that is past."""
+    def sleep_until_s(self, deadline_s: float, *, share: float = 1.0) -> None:
+        """Return at ``deadline_s``, as punctually as the clock can; at once if that is past.
+
+        Args:
+            deadline_s: When what is computed meanwhile is to be over.
+            share: How much of a training step that is; a virtual clock knows what a step costs at least.
+        """
         ...
 
 
@@ -50,7 +55,7 @@ class MonotonicClock:
         if duration_s > 0:
             time.sleep(duration_s)
 
-    def sleep_until_s(self, deadline_s: float) -> None:
+    def sleep_until_s(self, deadline_s: float, *, share: float = 1.0) -> None:
         """Sleep for most of it, and the rest in the shortest sleeps there are: a sleep usually ends late."""
         while (left_s := deadline_s - self.now_s()) > 0:
             self.sleep_s(max(left_s - _WAKE_UP_S, _SHORTEST_SLEEP_S))

@@ -25,6 +25,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
+from plesio.core.results import RunResult
 from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.meeting import REGROUP_TIMEOUT, backend_of, gloo_interface, meet, meeting_store, process_group
@@ -48,6 +49,7 @@ from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.exchange.links import TorchLinks
 from plesio.runtime.worker.heartbeat import Heartbeat
+from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.rack_choice import RackChoice, Wish, choose
 
 __all__ = ["Job"]
@@ -410,6 +412,12 @@ class Job:
         """A run was finished by the others of these workers: the launcher exits as if all had."""
         if self.place.agent_hosts_store:
             self._base.set(FINISHED_WITHOUT_KEY, ",".join(map(str, lost)))
+
+    def watch(self, meter: Meter) -> None:
+        """Nobody looks."""
+
+    def ended(self, result: RunResult) -> None:
+        """Each worker has it."""
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""

@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING
 
 from plesio.core.errors import ConfigError, DataError, TransportError
 from plesio.core.units import counted, format_seconds
+from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.site import THIS_HOST, Site
 from plesio.runtime.supervisor import Outcome, WorkerCommand, supervise
 from plesio.runtime.transport.job_secret import SECRET_VARIABLE, given_secret, secret_of_user
-from plesio.runtime.worker.environment import BEGUN_KEY, FINISHED_WITHOUT_KEY, REPLICAS_VARIABLE
+from plesio.runtime.worker.environment import BEGUN_KEY, FINISHED_WITHOUT_KEY, GRID_VARIABLE, REPLICAS_VARIABLE
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -62,6 +63,7 @@ def launch(
     checkpoints: CheckpointSetting | None = None,
     restarts: int = 0,
     replicas: int | None = None,
+    grid: GridSetting | None = None,
     site: Site = THIS_HOST,
 ) -> int:
     """Run ``python script args...`` in ``num_workers`` processes until all have ended.
@@ -77,6 +79,7 @@ def launch(
         checkpoints: What the workers' ``plesio.join`` is told of checkpoints; None is nothing.
         restarts: How often a run that fails is started again from its last checkpoint.
         replicas: What the workers' ``plesio.join`` is told of replicas; None is nothing.
+        grid: What their ``plesio.grid`` is told of the grid; None is nothing.
         site: Where the processes run.
 
     Returns:
@@ -100,14 +103,14 @@ def launch(
     if checkpoints is not None:
         checkpoints.prepare()
     if join is not None:
-        base = _environment(checkpoints, replicas=replicas)
+        base = _environment(checkpoints, replicas=replicas, grid=grid)
         return _join(script, args, num_workers=num_workers, address=join, base=base)
     began_unix_s = time.time()
     for number in range(restarts + 1):
         setting, started_unix_s = checkpoints, time.time()
         if checkpoints is not None and _latest(checkpoints, since_unix_s=began_unix_s) is not None:
             setting = replace(checkpoints, resume="auto")  # the latest is of this run, whatever it began with
-        base = _environment(setting, replicas=replicas)
+        base = _environment(setting, replicas=replicas, grid=grid)
         outcome, begun_unix_s = _host(script, args, num_workers=num_workers, port=port, base=base, site=site)
         failed = bool(outcome.endings) and all(ending.status for ending in outcome.endings)
         if outcome.stopped or not failed or number == restarts:
@@ -185,9 +188,15 @@ def _host(
     return outcome, begun
 
 
-def _environment(checkpoints: CheckpointSetting | None, *, replicas: int | None) -> dict[str, str]:
+def _environment(
+    checkpoints: CheckpointSetting | None, *, replicas: int | None, grid: GridSetting | None
+) -> dict[str, str]:
     told = {} if checkpoints is None else checkpoints.environment()
-    return {**os.environ, **told, **({} if replicas is None else {REPLICAS_VARIABLE: str(replicas)})}
+    if replicas is not None:
+        told[REPLICAS_VARIABLE] = str(replicas)
+    if grid is not None:
+        told[GRID_VARIABLE] = grid.spec
+    return {**os.environ, **told}
 
 
 def _join(script: Path, args: Sequence[str], *, num_workers: int, address: str, base: Mapping[str, str]) -> int:

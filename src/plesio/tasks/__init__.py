@@ -1,6 +1,6 @@
 """Tasks: a model with its data, loss, metric and optimizer, ready for any harness.
 
-Importing this package does not import torch; `Task` and `check_task` do so when they are first asked for.
+Importing this package does not import torch; `Task`, `Chain` and `check_task` do so when they are first asked for.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from plesio.tasks.load import TASK_NAMES, load_task
 
 if TYPE_CHECKING:
+    from plesio.tasks.chain import Chain
     from plesio.tasks.check import check_task
     from plesio.tasks.task import Task
 
-__all__ = ["TASK_NAMES", "Task", "check_task", "load_task"]
+__all__ = ["TASK_NAMES", "Chain", "Task", "check_task", "load_task"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +20,10 @@ def __getattr__(name: str) -> Any:
         from plesio.tasks.task import Task
 
         return Task
+    if name == "Chain":
+        from plesio.tasks.chain import Chain
+
+        return Chain
     if name == "check_task":
         from plesio.tasks.check import check_task
 

@@ -1,5 +1,6 @@
 """Try a task on one batch before any worker starts, and say in one line what is wrong with it."""
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -9,11 +10,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from plesio.core.errors import PlesioError, TaskError
-from plesio.tasks.task import Task, seeded, take_batch
+from plesio.tasks.task import Task, evaluation_mode, seeded, take_batch
 
-__all__ = ["check_task"]
+__all__ = ["check_chain", "check_task"]
 
 Result = TypeVar("Result")
+_EQUAL_WITHIN = 1e-4
+"""Relative difference of two losses that other orders of the same sums may make."""
 
 
 def check_task(task: Task) -> None:
@@ -36,6 +39,44 @@ def check_task(task: Task) -> None:
             raise _wrong_type(task, "schedule(optimizer, num_steps)", schedule, wanted="an LRScheduler or None")
 
 
+def check_chain(task: Task) -> None:
+    """Pass when ``task`` says how its network is a chain of layers, and the chain has the task's loss on a batch.
+
+    Raises:
+        TaskError: It does not say so, in one line; or its chain is another network.
+    """
+    chain = task.chain
+    if chain is None:
+        raise TaskError(
+            f'task "{task.name}" does not say how its network is a chain of layers, which a grid cuts into stages; '
+            "give it a chain=Chain(...)"
+        )
+    with seeded(0):
+        model, _ = task.build(0)
+        layers: Any = _call(task, "chain.layers(model)", lambda: chain.layers(model))
+        if not isinstance(layers, nn.Sequential):
+            raise _wrong_type(task, "chain.layers(model)", layers, wanted="a torch.nn.Sequential")
+        if _trainable(model) != _trainable(layers):
+            raise TaskError(
+                f'task "{task.name}": the parameters of chain.layers(model) are not the model\'s; '
+                "put the model's own modules into it, all of them"
+            )
+        batch = take_batch(task.train_set(), range(min(task.batch_size, len(task.train_set()))))  # type: ignore[arg-type]
+        with evaluation_mode(model), evaluation_mode(layers):
+            given, wanted = _call(task, "chain.split(batch)", lambda: chain.split(batch))
+            found = float(_call(task, "chain.loss(output, y)", lambda: chain.loss(layers(given), wanted)))
+            whole = float(task.loss(model, batch))
+    if not math.isclose(found, whole, rel_tol=_EQUAL_WITHIN, abs_tol=_EQUAL_WITHIN):
+        raise TaskError(
+            f'task "{task.name}": its chain has a loss of {found:.6g} on a batch, and loss(model, batch) is '
+            f"{whole:.6g}; they must be the same network and loss"
+        )
+
+
+def _trainable(model: nn.Module) -> set[int]:
+    return {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+
+
 def _check_build(task: Task) -> tuple[nn.Module, Optimizer]:
     built: Any = _call(task, "build(seed)", lambda: task.build(0))
     if not isinstance(built, tuple) or len(built) != 2:
@@ -45,7 +86,7 @@ def _check_build(task: Task) -> tuple[nn.Module, Optimizer]:
         raise _wrong_type(task, "build(seed)", model, wanted="a torch.nn.Module first")
     if not isinstance(optimizer, Optimizer):
         raise _wrong_type(task, "build(seed)", optimizer, wanted="a torch.optim.Optimizer second")
-    trainable = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    trainable = _trainable(model)
     if not trainable:
         raise TaskError(
             f'task "{task.name}": the model has no trainable parameters; give it one with requires_grad=True'

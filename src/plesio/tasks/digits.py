@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils.data import TensorDataset
 
+from plesio.tasks.chain import Chain, chain_of
 from plesio.tasks.options import check_number
 from plesio.tasks.task import Task
 
-__all__ = ["digits"]
+__all__ = ["Centred", "digits"]
 
 HELD_OUT = 360
 SPLIT_SEED = 0
@@ -50,7 +51,16 @@ def digits(*, batch_size: int = 32, learning_rate: float = 0.15, num_epochs: int
         batch_size=batch_size,
         num_epochs=num_epochs,
         target=0.97,
+        chain=Chain(layers=_layers, loss=F.cross_entropy),
     )
+
+
+class Centred(nn.Module):
+    """Images [batch, 1, 8, 8] in [0, 1] with the mean and the deviation of digits' pixels taken out."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The images, of mean 0 and deviation 1."""
+        return (images - PIXEL_MEAN) / PIXEL_STD
 
 
 class _DigitsCNN(nn.Module):
@@ -79,6 +89,13 @@ class _DigitsCNN(nn.Module):
         features = F.avg_pool2d(F.gelu(self.norm2(self.conv2(features))), 2)
         logits: Tensor = self.output(F.gelu(self.norm3(self.hidden(features.flatten(1)))))
         return logits
+
+
+def _layers(model: nn.Module) -> nn.Sequential:
+    assert isinstance(model, _DigitsCNN), "as `_build` makes it"
+    first = (Centred(), model.conv1, model.norm1, nn.GELU())
+    second = (model.conv2, model.norm2, nn.GELU(), nn.AvgPool2d(2))
+    return chain_of((*first, *second, nn.Flatten(), model.hidden, model.norm3, nn.GELU(), model.output))
 
 
 def _build(seed: int, *, learning_rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:

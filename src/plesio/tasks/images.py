@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils.data import TensorDataset
 
+from plesio.tasks.chain import Chain, chain_of
 from plesio.tasks.image_folder import ImageFiles, find_images
 from plesio.tasks.options import check_number
 from plesio.tasks.task import Task
@@ -54,7 +55,15 @@ def images(
         metric_goal="max",
         batch_size=batch_size,
         num_epochs=num_epochs,
+        chain=Chain(layers=_layers, loss=F.cross_entropy),
     )
+
+
+class _Scaled(nn.Module):
+    """Pixels of dtype uint8 as numbers from -1 to 1."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.float() / 127.5 - 1
 
 
 class ImageCNN(nn.Module):
@@ -66,6 +75,7 @@ class ImageCNN(nn.Module):
 
     def __init__(self, *, channels: int) -> None:
         super().__init__()
+        self.scale = _Scaled()
         self.features = nn.Sequential(
             nn.Conv2d(channels, 16, kernel_size=3, padding=1),
             nn.GroupNorm(4, 16),
@@ -83,9 +93,13 @@ class ImageCNN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [batch, 10] of images [batch, channels, height, width] of dtype uint8."""
-        centred = images.float() / 127.5 - 1
-        logits: Tensor = self.output(self.features(centred))
+        logits: Tensor = self.output(self.features(self.scale(images)))
         return logits
+
+
+def _layers(model: nn.Module) -> nn.Sequential:
+    assert isinstance(model, ImageCNN), "as `_build` makes it"
+    return chain_of((model.scale, *model.features, model.output))
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import TensorDataset
 
 from plesio.core.errors import DataError, TaskError
+from plesio.tasks.chain import Chain
 from plesio.tasks.options import check_integer, check_number
 from plesio.tasks.task import Task
 
@@ -45,6 +46,7 @@ def stdlib_lm(
     width: int = 96,
     depth: int = 2,
     num_heads: int = 4,
+    tied: bool = True,
     batch_size: int = 8,
     learning_rate: float = 2e-3,
     num_epochs: int = 1,
@@ -57,6 +59,7 @@ def stdlib_lm(
         width: Width of the embeddings; a multiple of ``num_heads``.
         depth: Transformer blocks.
         num_heads: Attention heads in a block.
+        tied: Whether the output layer is the byte embedding; a grid needs ``false``, for it cuts between the two.
         batch_size: Windows in one step of one worker.
         learning_rate: Peak rate of AdamW; warmed up over 5 % of the steps, then a cosine down to a tenth of it.
         num_epochs: Passes over the training windows, all workers together.
@@ -70,7 +73,11 @@ def stdlib_lm(
     check_number(learning_rate, task="stdlib_lm", option="learning_rate", above=0.0)
     if width % num_heads:
         raise TaskError(f'task "stdlib_lm": width = {width} is no multiple of num_heads = {num_heads}')
-    model = functools.partial(ByteTransformer, context=context, width=width, depth=depth, num_heads=num_heads)
+    if not isinstance(tied, bool):
+        raise TaskError(f'task "stdlib_lm": tied = {tied!r}; write true or false')
+    model = functools.partial(
+        ByteTransformer, context=context, width=width, depth=depth, num_heads=num_heads, tied=tied
+    )
     return Task(
         name="stdlib_lm",
         build=functools.partial(_build, model, learning_rate=learning_rate),
@@ -82,6 +89,7 @@ def stdlib_lm(
         batch_size=batch_size,
         num_epochs=num_epochs,
         schedule=_warm_up_then_cosine,
+        chain=Chain(layers=_layers, loss=_loss_of_logits, split=_shifted),
     )
 
 
@@ -93,14 +101,16 @@ class ByteTransformer(nn.Module):
         width: Width of the embeddings; a multiple of ``num_heads``.
         depth: Blocks.
         num_heads: Attention heads in a block.
+        tied: Whether the output layer is the byte embedding.
     """
 
-    def __init__(self, *, context: int, width: int, depth: int, num_heads: int) -> None:
+    def __init__(self, *, context: int, width: int, depth: int, num_heads: int, tied: bool = True) -> None:
         super().__init__()
         self.byte_embedding = nn.Embedding(NUM_BYTES, width)
         self.position_embedding = nn.Embedding(context, width)
         self.blocks = nn.ModuleList(_Block(width=width, num_heads=num_heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
+        self.output = None if tied else nn.Linear(width, NUM_BYTES, bias=False)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
@@ -111,12 +121,38 @@ class ByteTransformer(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits [batch, length, 256] of the byte after each of ``tokens`` [batch, length]."""
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        features: Tensor = self.byte_embedding(tokens) + self.position_embedding(positions)
+        features = _embedded(tokens, self.byte_embedding, self.position_embedding)
         for block in self.blocks:
             features = block(features)
-        logits: Tensor = F.linear(self.norm(features), self.byte_embedding.weight)
+        last = self.byte_embedding if self.output is None else self.output
+        logits: Tensor = F.linear(self.norm(features), last.weight)
         return logits
+
+
+def _embedded(tokens: Tensor, byte_embedding: nn.Module, position_embedding: nn.Module) -> Tensor:
+    features: Tensor = byte_embedding(tokens) + position_embedding(torch.arange(tokens.shape[1], device=tokens.device))
+    return features
+
+
+class _Embedding(nn.Module):
+    """A transformer's first layer, by itself."""
+
+    def __init__(self, model: ByteTransformer) -> None:
+        super().__init__()
+        self.bytes = model.byte_embedding
+        self.positions = model.position_embedding
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return _embedded(tokens, self.bytes, self.positions)
+
+
+def _layers(model: nn.Module) -> nn.Sequential:
+    assert isinstance(model, ByteTransformer), "as `_build` makes it"
+    if model.output is None:
+        raise TaskError(
+            'task "stdlib_lm": its first and its last layer share weights, which a grid cuts apart; set tied = false'
+        )
+    return nn.Sequential(_Embedding(model), *model.blocks, nn.Sequential(model.norm, model.output))
 
 
 class _Block(nn.Module):
@@ -230,10 +266,19 @@ def _train_set(*, corpus_bytes: int, context: int) -> TensorDataset:
     return TensorDataset(_windows(read_corpus(corpus_bytes).train, context=context))
 
 
-def _loss(model: nn.Module, batch: Any) -> Tensor:
+def _shifted(batch: Any) -> tuple[Tensor, Tensor]:
+    """All bytes of the windows but the last, and for each the byte after it."""
     tokens = batch[0].long()
-    logits = model(tokens[:, :-1])
-    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def _loss_of_logits(logits: Tensor, wanted: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+
+
+def _loss(model: nn.Module, batch: Any) -> Tensor:
+    tokens, wanted = _shifted(batch)
+    return _loss_of_logits(model(tokens), wanted)
 
 
 def _perplexity(model: nn.Module, *, corpus_bytes: int, context: int) -> float:

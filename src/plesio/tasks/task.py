@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from plesio.core.errors import TaskError
+from plesio.tasks.chain import Chain
 from plesio.tasks.options import check_integer
 
 __all__ = ["Task", "evaluation_mode", "no_schedule", "seeded", "take_batch"]
@@ -49,6 +50,7 @@ class Task:
         schedule: ``schedule(optimizer, num_steps)`` gives the learning-rate schedule over that many steps, or None.
         per_worker: ``per_worker(worker, num_workers)`` gives the task as one worker sees it, when workers differ in
             their data; used through `for_worker`.
+        chain: How the network is a chain of layers, which a grid needs; None where it is none.
 
     Raises:
         TaskError: A size below one, an unknown goal, an empty name, or a field that should be callable and is not.
@@ -66,6 +68,7 @@ class Task:
     target: float | None = None
     schedule: Callable[[Optimizer, int], LRScheduler | None] = no_schedule
     per_worker: "Callable[[int, int], Task] | None" = None
+    chain: Chain | None = None
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -74,6 +77,9 @@ class Task:
             if not callable(getattr(self, field)):
                 given = type(getattr(self, field)).__name__
                 raise TaskError(f'task "{self.name}": {field} is of type {given}; give a function')
+        if self.chain is not None and not isinstance(self.chain, Chain):
+            given = type(self.chain).__name__
+            raise TaskError(f'task "{self.name}": chain is of type {given}; give a plesio.tasks.Chain')
         check_integer(self.batch_size, task=self.name, option="batch_size")
         check_integer(self.num_epochs, task=self.name, option="num_epochs")
         if self.metric_goal not in ("max", "min"):

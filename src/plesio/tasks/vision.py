@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
 from plesio.core.errors import TaskError, nearest
-from plesio.tasks.digits import PIXEL_MEAN, PIXEL_STD, digits
+from plesio.tasks.chain import Chain, chain_of
+from plesio.tasks.digits import Centred, digits
 from plesio.tasks.options import check_integer, check_number
 from plesio.tasks.task import Task
 from plesio.tasks.vision_models import MODELS, NUM_CLASSES
@@ -64,6 +65,7 @@ def vision(
         batch_size=batch_size,
         num_epochs=num_epochs,
         target=0.95,
+        chain=Chain(layers=functools.partial(_layers, name=model), loss=F.cross_entropy),
     )
 
 
@@ -72,16 +74,27 @@ class _OfCentred(nn.Module):
 
     def __init__(self, model: nn.Module, *, side: int | None = None) -> None:
         super().__init__()
+        self.centre = Centred()
         self.model = model
         self.side = side
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [batch, 10] of images [batch, 1, 8, 8]."""
-        centred = (images - PIXEL_MEAN) / PIXEL_STD
+        centred = self.centre(images)
         if self.side is not None:
             centred = F.interpolate(centred, size=(self.side, self.side), mode="bilinear").expand(-1, 3, -1, -1)
         logits: Tensor = self.model(centred)
         return logits
+
+
+def _layers(model: nn.Module, *, name: str) -> nn.Sequential:
+    assert isinstance(model, _OfCentred), "as `_build` makes it"
+    if not isinstance(model.model, nn.Sequential):
+        raise TaskError(
+            f'task "vision": model = "{name}" is no chain of layers, and a grid trains chains; '
+            'write another, as in model = "vgg"'
+        )
+    return chain_of((model.centre, *model.model))
 
 
 def _maker(model: object, *, width: int | None) -> Callable[[], nn.Module]:

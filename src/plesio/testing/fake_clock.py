@@ -35,6 +35,6 @@ class FakeClock:
             self.num_sleeps += 1
             self.at_s += duration_s + self.late_s
 
-    def sleep_until_s(self, deadline_s: float) -> None:
+    def sleep_until_s(self, deadline_s: float, *, share: float = 1.0) -> None:
         """Let the time pass until then, or until a sleep that ends late has ended."""
         self.sleep_s(deadline_s - self.at_s)

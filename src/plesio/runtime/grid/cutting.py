@@ -1,24 +1,29 @@
 """Where a network is cut into stages: so that the slowest takes the least time, or the largest the least memory.
 
 A list of layers is cut into K runs of neighbours that minimise the largest sum of costs; with n layers dynamic
-programming finds the best of all in O(n^2 K).
+programming finds the best of all in O(n^2 K). Costs are seconds, measured, or bytes; in the virtual world operations
+instead of seconds: equal arguments give equal results there, and equal cuts.
 """
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from plesio.core.errors import ConfigError, TaskError
 
-__all__ = ["Balance", "Cut", "balanced", "layer_bytes", "layer_seconds", "layers_of", "parts"]
+__all__ = ["Balance", "Cut", "balanced", "layer_bytes", "layer_operations", "layer_seconds", "layers_of", "parts"]
 
 Balance = Literal["time", "memory"]
+Unit = Literal["s", "operations", "bytes"]
 _REPEATS = 3
 
 
@@ -29,12 +34,12 @@ class Cut:
     Attributes:
         ends: After how many layers each stage but the last one ends.
         costs: Of each stage, in ``unit``; empty where the user has cut.
-        unit: ``s`` (forward and backward pass of a micro-batch) or ``bytes`` (of parameters).
+        unit: ``s`` or ``operations`` (forward and backward pass of a micro-batch), or ``bytes`` (of parameters).
     """
 
     ends: tuple[int, ...]
     costs: tuple[float, ...] = ()
-    unit: Literal["s", "bytes"] = "s"
+    unit: Unit = "s"
 
     def words(self, num_layers: int) -> str:
         """One line about it.
@@ -47,11 +52,16 @@ class Cut:
             name = str(begin) if end == begin + 1 else f"{begin}-{end - 1}"
             cost = ""
             if self.costs:
-                cost = (
-                    f" ({1e3 * self.costs[number]:.1f} ms)" if self.unit == "s" else f" ({self.costs[number]:,.0f} B)"
-                )
+                cost = f" ({_COST_TEXTS[self.unit](self.costs[number])})"
             stages.append(name + cost)
         return f"{len(stages)} stages of {num_layers} layers: {', '.join(stages)}"
+
+
+_COST_TEXTS: Mapping[Unit, Callable[[float], str]] = {
+    "s": lambda cost: f"{1e3 * cost:.1f} ms",
+    "operations": lambda cost: f"{cost / 1e6:.3g} million operations",
+    "bytes": lambda cost: f"{cost:,.0f} B",
+}
 
 
 def layers_of(stages: nn.Sequential | Sequence[nn.Module]) -> tuple[nn.Sequential, Cut | None]:
@@ -144,23 +154,60 @@ def layer_seconds(layers: nn.Sequential, example: Any) -> list[float]:
     Raises:
         TaskError: A layer cannot take what the one before hands on.
     """
+    with _without_effect(layers):
+        rounds = [_costs(layers, example, reading=time.perf_counter) for _ in range(1 + _REPEATS)]
+    return [statistics.median(times) for times in zip(*rounds[1:], strict=True)]
+
+
+def layer_operations(layers: nn.Sequential, example: Any) -> list[float]:
+    """Operations of each layer's forward and backward pass of ``example``. What it computes has no effect.
+
+    They are those of matrix products and convolutions, and one for each number that any operation writes.
+
+    Raises:
+        TaskError: A layer cannot take what the one before hands on.
+    """
+    with _without_effect(layers), _Counted() as counted:  # type: ignore[no-untyped-call]
+        return _costs(layers, example, reading=lambda: counted.number)
+
+
+class _Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operations."""
+
+    number = 0.0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = operation(*args, **(kwargs or {}))
+        count = flop_registry.get(operation.overloadpacket)
+        self.number += 0 if count is None else count(*args, **(kwargs or {}), out_val=output)
+        self.number += sum(tensor.numel() for tensor in _listed(output) if isinstance(tensor, Tensor))
+        return output
+
+
+@contextmanager
+def _without_effect(layers: nn.Sequential) -> Iterator[None]:
+    """Afterwards random numbers and buffers are as before."""
     buffers = [buffer.clone() for buffer in layers.buffers()]
     random_state = torch.get_rng_state()
     try:
-        rounds = [_timed(layers, example) for _ in range(1 + _REPEATS)]
+        yield
     finally:
         torch.set_rng_state(random_state)
         for buffer, before in zip(layers.buffers(), buffers, strict=True):
             buffer.copy_(before)
-    return [statistics.median(times) for times in zip(*rounds[1:], strict=True)]
 
 
-def _timed(layers: nn.Sequential, example: Any) -> list[float]:
-    given = list(example) if isinstance(example, tuple | list) else [example]
-    times = []
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, tuple | list) else [value]
+
+
+def _costs(layers: nn.Sequential, example: Any, *, reading: Callable[[], float]) -> list[float]:
+    """By how much ``reading`` grows in the passes of each layer."""
+    given = _listed(example)
+    costs = []
     for number, layer in enumerate(layers):
         given = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in given]
-        begun_s = time.perf_counter()
+        before = reading()
         try:
             output = layer(given[0] if len(given) == 1 else tuple(given))
         except (RuntimeError, TypeError, IndexError) as error:
@@ -169,13 +216,13 @@ def _timed(layers: nn.Sequential, example: Any) -> list[float]:
             raise TaskError(
                 f"the stages do not chain: layer {number} ({type(layer).__name__}) cannot take {shapes} ({reason})"
             ) from error
-        outputs: list[Tensor] = list(output) if isinstance(output, tuple | list) else [output]
+        outputs: list[Tensor] = _listed(output)
         wanted = [tensor for tensor in given if tensor.requires_grad]
         wanted += [p for p in layer.parameters() if p.requires_grad]
         differentiable = [tensor for tensor in outputs if tensor.requires_grad]
         if wanted and differentiable:
             ones = [torch.ones_like(tensor) for tensor in differentiable]
             torch.autograd.grad(differentiable, wanted, ones, allow_unused=True)
-        times.append(time.perf_counter() - begun_s)
+        costs.append(reading() - before)
         given = outputs
-    return times
+    return costs

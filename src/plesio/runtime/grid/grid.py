@@ -290,6 +290,7 @@ class Grid:
         text = None
         if figures is not None:
             result = self._books.result(figures, evaluations=self._evaluations, sha256=sha256)
+            self._books.on_ended(result)
             text = json.dumps(result.to_json())
         return RunResult.from_json(json.loads(self._collector.tell(text)))
 

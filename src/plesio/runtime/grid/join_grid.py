@@ -19,11 +19,22 @@ from torch.optim.lr_scheduler import LRScheduler
 from plesio.core.clock import Clock, MonotonicClock, TrainingClock
 from plesio.core.errors import ConfigError, TaskError
 from plesio.core.logs import set_up_logging, speak_as
+from plesio.core.results import RunResult
 from plesio.core.trace import TraceWriter
 from plesio.policies.grid import GridSetting, StageMachine, is_grid
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.grid.column import Column, GridPlace
-from plesio.runtime.grid.cutting import Balance, Cut, balanced, layer_bytes, layer_seconds, layers_of, parts
+from plesio.runtime.grid.cutting import (
+    Balance,
+    Cut,
+    Unit,
+    balanced,
+    layer_bytes,
+    layer_operations,
+    layer_seconds,
+    layers_of,
+    parts,
+)
 from plesio.runtime.grid.grid import Composed, Grid
 from plesio.runtime.grid.mixer import Mixer
 from plesio.runtime.grid.records import Books, Collector, Network
@@ -33,7 +44,7 @@ from plesio.runtime.grid.stage_pacing import StagePacer
 from plesio.runtime.grid.tick import StageWorker
 from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import GRID_VARIABLE, Place
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.links import Links
 from plesio.runtime.worker.exchange.takeover import tell_text
@@ -41,15 +52,13 @@ from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.timeline import Timeline
 
-__all__ = ["GRID_VARIABLE", "grid"]
+__all__ = ["grid"]
 
-GRID_VARIABLE = "PLESIO_GRID"
-"""A grid's text, where a program does not say it: ``plesio run --grid`` sets it."""
 _PLAIN = JoinOptions()
 _log = logging.getLogger(__name__)
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
-SchedulerFactory = Callable[[Optimizer], LRScheduler]
+SchedulerFactory = Callable[[Optimizer], LRScheduler | None]
 
 
 def grid(
@@ -84,8 +93,9 @@ def grid(
         setting: The grid, or its text (``"2x4,mixing=ring"``); None is what ``plesio run --grid`` says, else one group.
         groups: S, where ``setting`` is not given; K is then the number of workers over S.
         cuts: After how many layers each stage but the last ends, ``[2, 5]``; None cuts by itself.
-        balance: What is balanced over the stages: measured ``time``, or ``memory`` of parameters.
-        scheduler_factory: Makes a stage's learning-rate schedule of its optimizer; stepped after every update.
+        balance: What is balanced over the stages: measured ``time`` (in the virtual world operations, as equal
+            arguments give equal results there), or ``memory`` of parameters.
+        scheduler_factory: Makes a stage's learning-rate schedule of its optimizer, or None; stepped after every update.
         clip: Largest norm of a stage's gradient; None for any.
         trace: Folder for traces and ``results.json``; None for none.
         checkpoint: Folder for checkpoints, which every host sees; None for none (``PLESIO_CHECKPOINT`` names one).
@@ -215,12 +225,15 @@ class _Composer:
         place = GridPlace.of(self._rank, setting)
         racks = () if group is None else _racks(group)
         timeline = self._timeline(folder)
+        if job is not None:
+            job.watch(timeline.meter)
         books = Books(
             setting=setting,
             info=options.info,
             world="process" if job is None else job.world,
             folder=folder if collector.collects else None,
             racks=racks,
+            on_ended=_nobody_hears if job is None else job.ended,
         )
 
         saver, past = self._saver(timeline)
@@ -342,14 +355,24 @@ class _Composer:
 
     def _found_cut(self, x: Any) -> str:
         try:
-            by_time = self.wishes.balance == "time"
-            costs = layer_seconds(self.layers, x) if by_time else layer_bytes(self.layers)
+            unit, costs = self._layer_costs(x)
             ends = balanced(costs, self.setting.stages)
         except (ConfigError, TaskError) as error:
             return json.dumps({"error": str(error)})
         edges = (0, *ends, len(costs))
         sums = [sum(costs[begin:end]) for begin, end in itertools.pairwise(edges)]
-        return json.dumps({"ends": ends, "costs": sums, "unit": "s" if by_time else "bytes"})
+        return json.dumps({"ends": ends, "costs": sums, "unit": unit})
+
+    def _layer_costs(self, x: Any) -> tuple[Unit, list[float]]:
+        if self.wishes.balance == "memory":
+            return "bytes", layer_bytes(self.layers)
+        if self.job is not None and self.job.world == "virtual":
+            return "operations", layer_operations(self.layers, x)
+        return "s", layer_seconds(self.layers, x)
+
+
+def _nobody_hears(result: RunResult) -> None:
+    """Of a worker by itself, who has the result."""
 
 
 def _racks(group: Group) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ they are done, and wait for the result. The network is the mean over the groups.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -234,6 +234,7 @@ class Books:
         world: Where it runs.
         folder: Where the result goes; None for nowhere.
         racks: Number of each worker's rack.
+        on_ended: Hears the whole run's result, on the collector.
     """
 
     setting: GridSetting
@@ -241,6 +242,7 @@ class Books:
     world: World
     folder: Path | None
     racks: tuple[int, ...]
+    on_ended: Callable[[RunResult], None]
 
     def result(
         self,

@@ -28,4 +28,6 @@ class StagePacer:
     def pace(self, micro_batch: int, *, backward: bool, started_s: float) -> None:
         """Return when the pass that began at ``started_s`` has taken as long as it should."""
         part = BACKWARD_SHARE if backward else 1 - BACKWARD_SHARE
-        self.clock.sleep_until_s(started_s + part * self.share * self.pacer.draw_s(micro_batch))
+        share = part * self.share
+        deadline_s = started_s + share * self.pacer.step_s(micro_batch, started_s=started_s)
+        self.clock.sleep_until_s(deadline_s, share=share)

@@ -13,10 +13,12 @@ import psutil
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["BEGUN_KEY", "FINISHED_WITHOUT_KEY", "REPLICAS_VARIABLE", "Place"]
+__all__ = ["BEGUN_KEY", "FINISHED_WITHOUT_KEY", "GRID_VARIABLE", "REPLICAS_VARIABLE", "Place"]
 
 REPLICAS_VARIABLE = "PLESIO_REPLICAS"
 """How often servers are there, where a program does not say it."""
+GRID_VARIABLE = "PLESIO_GRID"
+"""A grid's text, where a program does not say it: ``plesio run --grid`` sets it."""
 BEGUN_KEY = "plesio/begun"
 """In the job's store: when its first run began, by the clock on the wall. What ends before that was refused."""
 FINISHED_WITHOUT_KEY = "plesio/finished_without"

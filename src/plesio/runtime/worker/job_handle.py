@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError
+from plesio.core.results import RunResult
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.transport.connection import ServerConnection
 from plesio.runtime.worker.environment import Place
@@ -161,6 +162,14 @@ class JobHandle(Protocol):
 
     def finished_without(self, lost: Sequence[int]) -> None:
         """A run was finished by the others of these workers: whoever has started the job may want to know."""
+        ...
+
+    def watch(self, meter: Meter) -> None:
+        """A run begins that no server hears of: these are this worker's figures."""
+        ...
+
+    def ended(self, result: RunResult) -> None:
+        """A run that no server has heard of has ended so; one of its workers calls it."""
         ...
 
     def next_run(self) -> None:

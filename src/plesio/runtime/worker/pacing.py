@@ -66,6 +66,12 @@ class Pacer:
         duration_s = self.step_time.sample_s(np.random.Generator(np.random.Philox(sequence))) / self.speed
         return duration_s if self.slowdowns is None else duration_s * self.slowdowns.factor_at(at_s)
 
+    def step_s(self, step: int, *, started_s: float) -> float:
+        """Seconds that step ``step`` takes if it begins at ``started_s``, on the pacer's clock."""
+        if self.began_s is None:
+            self.began_s = started_s
+        return self.draw_s(step, at_s=started_s - self.began_s)
+
     def pace(self, step: int, *, started_s: float, relative_size: float = 1.0) -> float:
         """Return when the step's duration since ``started_s`` (on the pacer's clock) has passed; count an overrun.
 
@@ -77,9 +83,7 @@ class Pacer:
         Returns:
             The drawn duration in seconds.
         """
-        if self.began_s is None:
-            self.began_s = started_s
-        duration_s = relative_size * self.draw_s(step, at_s=started_s - self.began_s)
+        duration_s = relative_size * self.step_s(step, started_s=started_s)
         deadline_s = started_s + duration_s
         late_s = self.clock.now_s() - deadline_s
         self.overruns.steps += 1

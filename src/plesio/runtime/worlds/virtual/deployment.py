@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
+from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.host_costs import HostCosts
 from plesio.cost.link_changes import seconds_through_changes
@@ -41,7 +42,7 @@ class ServerClock:
         """Servers act on events only."""
         raise AssertionError("a server in a simulation never sleeps")
 
-    def sleep_until_s(self, deadline_s: float) -> None:
+    def sleep_until_s(self, deadline_s: float, *, share: float = 1.0) -> None:
         """As `sleep_s`."""
         self.sleep_s(deadline_s)
 
@@ -66,6 +67,8 @@ class Deployment:
     memory: Memory = field(default_factory=Memory)
     meters: dict[Turn, Meter] = field(default_factory=dict)
     """Of each worker, its records of the run under way."""
+    results: list[RunResult] = field(default_factory=list)
+    """Of runs that no server has heard of, in their order."""
     _meetings: dict[tuple[tuple[int, ...], frozenset[tuple[int, ...]], int], Meeting] = field(default_factory=dict)
     _servers: list[VirtualServer] = field(default_factory=list)
     _cores: dict[int, ProcessorSharing] = field(default_factory=dict)

@@ -9,6 +9,7 @@ import torch
 
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError, WorkerLostError
+from plesio.core.results import RunResult
 from plesio.protocol.figures import Report
 from plesio.protocol.message import decode, encode
 from plesio.protocol.peers import heartbeat_identity, worker_identity
@@ -56,15 +57,18 @@ class VirtualClock:
         if duration_s > 0:
             self._deployment.compute(self._turn, host=self._host, duration_s=duration_s)
 
-    def sleep_until_s(self, deadline_s: float) -> None:
-        """A step: compute until ``deadline_s``, or for as long as that takes on a shared core, and then wind it up."""
+    def sleep_until_s(self, deadline_s: float, *, share: float = 1.0) -> None:
+        """A step, or a share of one: compute until ``deadline_s``, or for as long as that takes on a shared core.
+
+        Then wind it up.
+        """
         costs = self._deployment.costs
         if costs.cores is None:
-            self.sleep_s(max(deadline_s - self.now_s(), costs.gradient_s))
+            self.sleep_s(max(deadline_s - self.now_s(), share * costs.gradient_s))
         else:
-            self._deployment.work(self._turn, host=self._host, work_s=costs.gradient_s)
+            self._deployment.work(self._turn, host=self._host, work_s=share * costs.gradient_s)
             self.sleep_s(deadline_s - self.now_s())
-        self._deployment.work(self._turn, host=self._host, work_s=costs.step_s)
+        self._deployment.work(self._turn, host=self._host, work_s=share * costs.step_s)
 
 
 class _Pulse:
@@ -268,6 +272,14 @@ class VirtualJob:
 
     def finished_without(self, lost: Sequence[int]) -> None:
         """Nobody has started it."""
+
+    def watch(self, meter: Meter) -> None:
+        """The simulation's progress has these figures."""
+        self._deployment.meters[self._turn] = meter
+
+    def ended(self, result: RunResult) -> None:
+        """The simulation yields it."""
+        self._deployment.results.append(result)
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""

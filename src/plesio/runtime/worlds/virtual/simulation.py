@@ -42,7 +42,7 @@ class Simulation(Generic[T]):
 
     Attributes:
         outcomes: By rank.
-        runs: The results of the sessions, in their order.
+        runs: The results of the sessions, in their order, and then those of grids.
         virtual_s: Virtual seconds from beginning to end.
         num_events: Events of the kernel.
         num_switches: Turns that went from one thread to another.
@@ -190,7 +190,7 @@ def simulate(
         on_progress(_progress(deployment))
     return Simulation(
         outcomes=stage.outcomes,
-        runs=tuple(deployment.server(0).proper.results),
+        runs=(*deployment.server(0).proper.results, *deployment.results),
         virtual_s=deployment.kernel.now_s,
         num_events=deployment.kernel.num_events,
         num_switches=deployment.scheduler.num_switches,

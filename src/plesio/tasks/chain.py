@@ -1,0 +1,59 @@
+"""How a task's network is a chain of layers, for those who cut it into stages (`plesio.grid`)."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from plesio.core.errors import TaskError
+
+__all__ = ["Chain", "as_pair", "chain_of"]
+
+
+def as_pair(batch: Any) -> tuple[Any, Any]:
+    """What the network is given and what the loss is given beside its output, of batches that are just these two."""
+    given, wanted = batch
+    return given, wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A task's network as layers, one after another: ``loss(layers(model)(x), y)`` is the task's loss of ``(x, y)``.
+
+    Attributes:
+        layers: ``layers(model)`` gives the network of ``model``, whose parameters and buffers it shares. Each layer is
+            called with what the one before hands on, a tensor or a tuple of tensors.
+        loss: ``loss(output, y)`` gives the scalar mean loss of a batch.
+        split: ``split(batch)`` gives ``(x, y)``: what the first layer is called with, and what the loss is.
+
+    Raises:
+        TaskError: A field is no function.
+    """
+
+    layers: Callable[[nn.Module], nn.Sequential]
+    loss: Callable[[Any, Any], Tensor]
+    split: Callable[[Any], tuple[Any, Any]] = as_pair
+
+    def __post_init__(self) -> None:
+        for field in ("layers", "loss", "split"):
+            if not callable(getattr(self, field)):
+                raise TaskError(f"a chain's {field} is of type {type(getattr(self, field)).__name__}; give a function")
+
+
+def chain_of(modules: Iterable[nn.Module]) -> nn.Sequential:
+    """These modules as layers that all have parameters: one without goes with the layer before it, or the first after.
+
+    >>> [len(layer) for layer in chain_of([nn.Flatten(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)])]
+    [3, 1]
+    """
+    layers: list[list[nn.Module]] = []
+    ready = False
+    for module in modules:
+        has_weights = next(module.parameters(), None) is not None
+        if not layers or (ready and has_weights):
+            layers.append([])
+            ready = False
+        layers[-1].append(module)
+        ready |= has_weights
+    return nn.Sequential(*(nn.Sequential(*layer) for layer in layers))
