@@ -56,6 +56,26 @@ def test_the_docstring_says_how_to_start_it(path: Path):
     assert path.name in Path(__file__).read_text(encoding="utf-8"), "no test runs it"
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_the_page_of_examples_has_it(path: Path):
+    page = (EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
+    assert f'--8<-- "examples/{path.name}"' in page
+
+
+def test_a_grid_by_itself_is_ordinary_training(example: Example):
+    output = example("grid_digits.py", "--epochs", "3")
+    assert accuracies(output)[-1] > 0.85, output
+
+
+@pytest.mark.slow
+def test_a_grid_of_four(tmp_path: Path):
+    command = [sys.executable, "-m", "plesio.cli.main", "run", "--grid", "2x2", str(EXAMPLES / "grid_digits.py")]
+    output = run(*command, "--epochs", "4", "--trace", str(tmp_path))
+    assert accuracies(output)[-1] > 0.85, output
+    (result,) = read_results(tmp_path / "results.json")
+    assert (result.policy, result.num_workers, result.samples) == ("grid:2x2", 4, 4 * TRAIN_SAMPLES)
+
+
 @pytest.mark.slow
 def test_digits_alone(tmp_path: Path):
     output = run(sys.executable, str(EXAMPLES / "train_digits.py"), "--epochs", "4", "--trace", str(tmp_path))

@@ -1,0 +1,251 @@
+"""Does a decoupled grid learn as much from a sample as synchronous training, and does it get there sooner?
+
+    nice python benchmarks/evidence/grid.py run --task digits      # tunes, then five seeds; goes on where it stopped
+    nice python benchmarks/evidence/grid.py show --task digits
+
+Every run is the real network in the virtual world, whose time a step of equal stages makes: one unit is a stage's forward
+and backward pass of a micro-batch. Two rivals, trained on as many samples:
+
+- *data parallelism*: ``Sx1``, all-reduce after every micro-batch (with S = 1 plain training): what the grid must not lose
+  to in the final metric.
+- *synchronous pipelines*: the mean of m micro-batches makes one update, m = K, 2K, 4K, in the time of 1F1B,
+  ``m + K - 1`` units, and of a pipeline without bubbles (ZB-V), m units: what it must beat in time to the target.
+
+The learning rate (1/2 to 2 times a rate that grows with the root of the samples in an update) and shrinking (1, 0.7) are
+tuned on the seeds TUNING, which are not among the SEEDS reported.
+"""
+
+import argparse
+import json
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+import plesio
+from plesio.core.files import write_whole
+from plesio.cost.cluster import Cluster
+from plesio.policies.grid import GridSetting
+from plesio.protocol.figures import RunInfo
+from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.worlds.virtual import simulate
+from plesio.tasks.load import load_task
+
+OUT = Path("runs/evidence/grid")
+TUNING, SEEDS = (100,), (0, 1, 2, 3, 4)
+GRIDS = ("1x4", "1x2", "2x2", "4x4")
+FACTORS = (0.5, 1.0, 2.0)
+SHRINKS = (1.0, 0.7)
+TASKS: dict[str, dict[str, Any]] = {
+    "digits": {"options": {"batch_size": 8, "learning_rate": 0.05}, "samples": 1437 * 8, "every": 1437, "target": 0.97},
+    "stdlib_lm": {
+        "options": {
+            "depth": 4,
+            "width": 64,
+            "context": 64,
+            "corpus_bytes": 600_000,
+            "tied": False,
+            "learning_rate": 1e-3,
+        },
+        "samples": 6400,
+        "every": 800,
+        "target": 10.5,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One run."""
+
+    task: str
+    spec: str
+    factor: float
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the file."""
+        return f"{self.spec} x{self.factor:g} seed {self.seed}"
+
+
+def train(case: Case) -> dict[str, Any]:
+    """Do a run; metrics after so many samples."""
+    told = TASKS[case.task]
+    task = load_task(case.task, **told["options"])
+    setting = GridSetting.parse(case.spec)
+    assert task.chain is not None
+    chain = task.chain
+    batches = -(-told["samples"] // (task.batch_size * setting.groups * setting.micro_batches))
+
+    def work(job: Any) -> Any:
+        model, optimizer = task.build(case.seed)
+        torch.manual_seed(case.seed * 1000 + job.place.rank)
+        of_weight = {
+            id(weight): {key: value for key, value in group.items() if key != "params"}
+            for group in optimizer.param_groups
+            for weight in group["params"]
+        }
+
+        def make(weights: Any) -> torch.optim.Optimizer:
+            groups = [{"params": [weight], **of_weight[id(weight)]} for weight in weights]
+            for group in groups:
+                group["lr"] *= case.factor * (setting.groups * setting.micro_batches) ** 0.5
+            return type(optimizer)(groups)
+
+        with plesio.grid(
+            chain.layers(model),
+            make,
+            chain.loss,
+            setting=setting,
+            balance="memory",
+            scheduler_factory=lambda one: task.schedule(one, batches),
+            options=JoinOptions(snapshot_every=told["every"], info=RunInfo(seed=case.seed)),
+        ) as grid:
+            loader = DataLoader(task.train_set(), batch_size=task.batch_size)
+            for batch in grid.shard(loader, samples=told["samples"]):
+                grid.step(*chain.split(batch))
+            grid.finish(lambda: task.metric(model))
+        return grid.report()
+
+    simulation = simulate(
+        work, num_workers=setting.num_workers, cluster=Cluster.one_host(setting.num_workers), seed=case.seed
+    )
+    result = simulation.values()[0]
+    assert result is not None
+    return {
+        **asdict(case),
+        "metric": result.final_metric,
+        "curve": [(one.samples, one.metric) for one in result.evaluations],
+        "staleness": result.staleness.max,
+    }
+
+
+class Runs:
+    """Runs that have been done, in a file."""
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+        self._path = OUT / f"{task}.json"
+        self._done = json.loads(self._path.read_text()) if self._path.exists() else {}
+
+    def get(self, spec: str, factor: float, seed: int, *, do: bool) -> dict[str, Any] | None:
+        """The run, done now if need be."""
+        case = Case(task=self.task, spec=spec, factor=factor, seed=seed)
+        if case.key not in self._done and do:
+            self._done[case.key] = train(case)
+            print(case.key, f"{self._done[case.key]['metric']:.4f}", flush=True)
+            OUT.mkdir(parents=True, exist_ok=True)
+            write_whole(self._path, json.dumps(self._done, indent=1) + "\n")
+        return self._done.get(case.key)
+
+    def tuned(self, specs: list[str], *, do: bool) -> tuple[str, float] | None:
+        """Of these settings and all factors, the best on the tuning seeds."""
+        best: tuple[float, str, float] | None = None
+        sign = -1.0 if self.task == "digits" else 1.0
+        for spec in specs:
+            for factor in FACTORS:
+                found = [self.get(spec, factor, seed, do=do) for seed in TUNING]
+                metrics = [sign * run["metric"] for run in found if run is not None and run["metric"] is not None]
+                if len(metrics) < len(TUNING):
+                    continue
+                mean = statistics.fmean(metrics)
+                if mean == mean and (best is None or mean < best[0]):
+                    best = mean, spec, factor
+        return None if best is None else best[1:]
+
+
+def rivals(num_stages: int) -> dict[int, str]:
+    """Synchronous pipelines by m: the numbers of all schedules are those of one stage that adds up m gradients."""
+    return {m: f"1x1,schedule=gpipe,micro_batches={m}" for m in (num_stages, 2 * num_stages, 4 * num_stages)}
+
+
+def variants(spec: str) -> list[str]:
+    """A grid with each shrinking."""
+    return [spec if shrink == 1.0 else f"{spec},shrink={shrink:g}" for shrink in SHRINKS]
+
+
+def do_all(task: str) -> None:
+    """All runs, those that decide most first."""
+    runs = Runs(task)
+    groups = [f"{number}x1" for number in (1, 2, 4)]
+    stages = sorted({GridSetting.parse(spec).stages for spec in GRIDS})
+    pipelines = [spec for count in stages for spec in rivals(count).values()]
+    for specs in [[one] for one in groups] + [variants(one) for one in GRIDS] + [[one] for one in pipelines]:
+        chosen = runs.tuned(specs, do=True)
+        if chosen is not None:
+            for seed in SEEDS:
+                runs.get(*chosen, seed, do=True)
+
+
+def units_to_target(run: dict[str, Any], *, task: str, units_per_sample: float) -> float | None:
+    """Time units until the metric first was as good as the target."""
+    target, larger = TASKS[task]["target"], task == "digits"
+    for samples, metric in run["curve"]:
+        if metric is not None and (metric >= target if larger else metric <= target):
+            return float(samples * units_per_sample)
+    return None
+
+
+def show(task: str) -> None:
+    """Tables of what has been done, the worst first."""
+    runs = Runs(task)
+    batch = load_task(task, **TASKS[task]["options"]).batch_size
+    rows = []
+    for spec in GRIDS:
+        setting = GridSetting.parse(spec)
+        grid = _of(runs, variants(spec))
+        plain = _of(runs, [f"{setting.groups}x1"])
+        if grid is None or plain is None:
+            continue
+        differences = [
+            100 * (ours["metric"] - theirs["metric"])
+            if task == "digits"
+            else 100 * (1 - ours["metric"] / theirs["metric"])
+            for ours, theirs in zip(grid[1], plain[1], strict=True)
+        ]
+        times = {"grid": _median(runs, grid[1], 1 / (batch * setting.groups))}
+        for m, rival in rivals(setting.stages).items():
+            found = _of(runs, [rival])
+            if found is not None and setting.groups == 1:
+                times[f"1f1b m={m}"] = _median(runs, found[1], (m + setting.stages - 1) / m / batch)
+                times[f"zb-v m={m}"] = _median(runs, found[1], 1 / batch)
+        error = statistics.stdev(differences) / len(differences) ** 0.5
+        rows.append((statistics.fmean(differences), error, grid[0], times))
+    unit = "points" if task == "digits" else "%"
+    for mean, error, chosen, times in sorted(rows):
+        print(f"{chosen:44} {mean:+.2f} ± {error:.2f} {unit}   time to target: {times}")
+
+
+def _of(runs: Runs, specs: list[str]) -> tuple[str, list[dict[str, Any]]] | None:
+    chosen = runs.tuned(specs, do=False)
+    if chosen is None:
+        return None
+    found = [runs.get(*chosen, seed, do=False) for seed in SEEDS]
+    complete = [run for run in found if run is not None]
+    return (f"{chosen[0]} x{chosen[1]:g}", complete) if len(complete) == len(SEEDS) else None
+
+
+def _median(runs: Runs, found: list[dict[str, Any]], units_per_sample: float) -> float | None:
+    times = [units_to_target(run, task=runs.task, units_per_sample=units_per_sample) for run in found]
+    reached = [time for time in times if time is not None]
+    return round(statistics.median(reached), 1) if 2 * len(reached) > len(times) else None
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "show"])
+    parser.add_argument("--task", choices=sorted(TASKS), required=True)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.what == "run":
+        do_all(given.task)
+    show(given.task)
+
+
+if __name__ == "__main__":
+    main()
