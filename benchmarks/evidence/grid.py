@@ -3,16 +3,16 @@
     nice python benchmarks/evidence/grid.py run --task digits      # tunes, then five seeds; goes on where it stopped
     nice python benchmarks/evidence/grid.py show --task digits
 
-Every run is the real network in the virtual world, whose time a step of equal stages makes: one unit is a stage's forward
-and backward pass of a micro-batch. Two rivals, trained on as many samples:
+Every run is the real network in the virtual world. One unit of time is a stage's forward and backward pass of a
+micro-batch; stages are equal. Two rivals, trained on as many samples:
 
-- *data parallelism*: ``Sx1``, all-reduce after every micro-batch (with S = 1 plain training): what the grid must not lose
-  to in the final metric.
+- *data parallelism*: ``Sx1``, all-reduce after every micro-batch (with S = 1 plain training): what the grid must not
+  lose to in the final metric.
 - *synchronous pipelines*: the mean of m micro-batches makes one update, m = K, 2K, 4K, in the time of 1F1B,
   ``m + K - 1`` units, and of a pipeline without bubbles (ZB-V), m units: what it must beat in time to the target.
 
-The learning rate (1/2 to 2 times a rate that grows with the root of the samples in an update) and shrinking (1, 0.7) are
-tuned on the seeds TUNING, which are not among the SEEDS reported.
+The learning rate (1/2 to 2 times a rate that grows with the root of the samples in an update) and shrinking (1, 0.7)
+are tuned on the seeds TUNING, which are not among the SEEDS reported.
 """
 
 import argparse
