@@ -32,10 +32,10 @@ def coverage(rows: tuple[HeldOut, ...]) -> float:
 
 
 def test_all_shared_rows_are_there():
-    counts = {source: sum(step.source == source for step in PUBLISHED_STEPS) for source in "ACDEGHI"}
-    assert counts == {"A": 10, "C": 8, "D": 3, "E": 2, "G": 16, "H": 3, "I": 72}
+    counts = {source: sum(step.source == source for step in PUBLISHED_STEPS) for source in "ACDEFGHI"}
+    assert counts == {"A": 10, "C": 8, "D": 3, "E": 3, "F": 3, "G": 16, "H": 3, "I": 72}
     assert len(FITTED_STEPS) == 112
-    assert {step.source for step in NEVER_FITTED_STEPS} == {"E"}
+    assert {step.source for step in NEVER_FITTED_STEPS} == {"E", "F"}
 
 
 def test_a_family_is_left_out_with_all_its_steps(validation: Validation):
@@ -74,8 +74,11 @@ def test_the_error_of_a_step_is_that_of_families_left_out(validation: Validation
 
 
 def test_steps_that_are_never_in_a_fit(validation: Validation):
-    """Llama 3 405B on 8192 and 16384 H100: 12 % too fast."""
-    assert max(errors(validation, "step time, never in a fit (s)")) < 0.13
+    """Llama 3 405B on 8192 and 16384 H100 is 7 to 11 % too fast, and MT-NLG in DeepSpeed's pipeline 18 to 22 %."""
+    rows = [row for row in validation.predictions if row.quantity == "step time, never in a fit (s)"]
+    assert len(rows) == 6
+    assert all(-0.12 < row.error < 0 for row in rows if row.setting["source"] == "E")
+    assert all(-0.23 < row.error < 0 for row in rows if row.setting["source"] == "F")
 
 
 def test_memory_of_korthikantis_figure_1(validation: Validation):

@@ -16,7 +16,7 @@ STEP_ERROR = 0.054
 """Relative standard deviation whose 90 % interval covers as many of the published steps, each predicted without its
 model's family (`plesio.planning.estimate.cross_validation`)."""
 UNTESTED_ERROR = 0.1
-"""The same of what no published step tests, for each such thing: that of a constant before it is fitted."""
+"""The same of what no constant was fitted on, for each such thing: that of a constant before it is fitted."""
 _LEAST_DIFFERENCE = 0.02
 """Share of a step from which on another program's time is worth a note."""
 
@@ -29,11 +29,11 @@ def step_error(model: Model, layout: Layout, machine: Machine) -> float:
 def step_notes(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Sequence[str]:
     """Sentences that warn of what the estimate takes for granted: none of them is an error.
 
-    That no published step tests it, that published steps of this model ran with other software, and that the software
+    That no published step was like it, that published steps of this model ran with other software, and that the software
     cannot run on this machine.
     """
     untested = list(_untested(model, layout, machine))
-    notes = [f"No published step tests {' or '.join(untested)}; the interval is wider for it."] if untested else []
+    notes = [f"No constant was fitted on {' or '.join(untested)}; the interval is wider for it."] if untested else []
     if isinstance(model, Convolutional):
         return notes
     if machine.accelerator.architecture == "volta" and layout.software.fused_attention:
@@ -50,7 +50,10 @@ def _untested(model: Model, layout: Layout, machine: Machine) -> Iterator[str]:
         yield f"FP8 on {machine.accelerator.name}"
     if isinstance(model, Convolutional):
         yield "convolutions"
-    elif model.num_experts > max(step.model.num_experts for step in PUBLISHED_STEPS):
+        return
+    if not any(SOURCES[step.source].fitted and step.layout.software == layout.software for step in PUBLISHED_STEPS):
+        yield "this software"
+    if model.num_experts > max(step.model.num_experts for step in PUBLISHED_STEPS):
         yield "experts"
 
 

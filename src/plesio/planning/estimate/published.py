@@ -12,8 +12,11 @@ They are in ``published.csv``, one row a run. Sources:
   interleaved, and as without it 314B, with 18 % of bubble, could not reach the utilisation of 7.1B, which has none.
 - ``E``: Grattafiori et al. 2024, table 4: Llama 3 405B on H100 with sequences of 8192, TFLOP/s a GPU; optimizer and
   gradients are sharded over the replicas (section 3.3.2). It says that the pipeline is interleaved, and not into how
-  many parts: one layer a part is assumed, as for D. Its third row, sequences of 131072 over 16 devices, is not here:
-  attention is more than half of its FLOPs, and whether they count what a causal mask leaves out is not said.
+  many parts: one layer a part is assumed, as for D. It does not say either whether its FLOPs count what a causal mask
+  leaves out. Attention is more than half of them in the third row (sequences of 131072 over 16 devices): only if they do
+  not count it does that row agree with the other two, so that is assumed. No constant is fitted on it.
+- ``F``: Smith et al. 2022, MT-NLG 530B on 280, 350 and 420 hosts of 8 A100: seconds of a step. Megatron's tensor
+  parallelism in DeepSpeed's pipeline, not interleaved. No constant is fitted on it.
 - ``G``: NVIDIA's DGX Cloud benchmarking recipes of 2025, H100, Megatron-Core: seconds of a step, in BF16 and FP8.
 - ``H``: Narayanan et al. 2021, table 2, the side of DeepSpeed's ZeRO 3: hardware TFLOP/s a GPU, as in A.
 - ``I``: MosaicML's llm-foundry of 2023, throughput tables of MPT under FSDP, A100 and H100: seconds of a step.
@@ -41,12 +44,16 @@ class Source:
         title: Whose runs they are.
         software: As in `plesio.planning.estimate.layout.SOFTWARE`.
         hardware_flops: Its TFLOP/s count what is computed anew.
+        causal_flops: They leave out what a causal mask does.
+        fitted: Constants are fitted on its rows.
         model: Arguments of `Transformer` that the rows do not have.
     """
 
     title: str
     software: SoftwareName
     hardware_flops: bool = False
+    causal_flops: bool = False
+    fitted: bool = True
     model: Mapping[str, Any]
 
 
@@ -56,7 +63,8 @@ SOURCES: Mapping[str, Source] = {
     "C": Source(title="Megatron-LM 2022", software="megatron-2022", model=_GPT),
     # only untied do the parameters come to those of the name
     "D": Source(title="Megatron-Core 2024", software="megatron-core", model={**_GPT, "tied_embeddings": False}),
-    "E": Source(title="Llama 3", software="current", model={}),
+    "E": Source(title="Llama 3 2024", software="current", causal_flops=True, fitted=False, model={}),
+    "F": Source(title="MT-NLG 2022", software="megatron-2021", fitted=False, model=_GPT),
     "G": Source(title="Megatron-Core 2025", software="megatron-core", model={}),
     "H": Source(title="DeepSpeed 2021", software="deepspeed-2021", hardware_flops=True, model=_GPT),
     "I": Source(title="FSDP 2023", software="fsdp-2023", model={"tied_embeddings": True}),
@@ -141,6 +149,8 @@ def _step(row: Mapping[str, str]) -> PublishedStep:
         step_s = float(row["step_s"])
     else:
         flops = model.hardware_flops(layout.recomputation) if source.hardware_flops else model.model_flops
+        if source.causal_flops:
+            flops -= 3 * model.num_layers * model.core_attention_flops / 2
         step_s = global_batch * flops / (num_devices * float(row["tflops"]) * 1e12)
     return PublishedStep(
         source=row["source"],

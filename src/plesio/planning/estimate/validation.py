@@ -1,6 +1,6 @@
 """The estimate beside what others measured.
 
-Constants are fitted on all steps but source E's, on which none ever is. How far off the estimate is on runs that it has
+Constants are fitted on all steps but those of sources E and F, on which none ever is. How far off the estimate is on runs that it has
 not seen says the cross-validation (`planning.estimate.cross_validation`): each family of models is left out in turn,
 and each program that ran them.
 
@@ -16,16 +16,22 @@ from plesio.planning.estimate.calibrate import predicted_s
 from plesio.planning.estimate.constants import CONSTANTS
 from plesio.planning.estimate.cross_validation import HeldOut, constant_utilisation, cross_validate
 from plesio.planning.estimate.memory import Memory, memory_of_stage
-from plesio.planning.estimate.published import PUBLISHED_MEMORY, PUBLISHED_STEPS, PublishedMemory, PublishedStep
+from plesio.planning.estimate.published import (
+    PUBLISHED_MEMORY,
+    PUBLISHED_STEPS,
+    SOURCES,
+    PublishedMemory,
+    PublishedStep,
+)
 
 __all__ = ["FITTED_STEPS", "NEVER_FITTED_STEPS", "Validation", "validate_estimator"]
 
 _GIB = 2**30
 
-FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if step.source != "E")
+FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if SOURCES[step.source].fitted)
 """Steps from which the constants come."""
-NEVER_FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if step.source == "E")
-"""Llama 3 405B, on as many as 16384 devices."""
+NEVER_FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if step not in FITTED_STEPS)
+"""Llama 3 405B on as many as 16384 devices, and MT-NLG."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
