@@ -29,8 +29,8 @@ def step_error(model: Model, layout: Layout, machine: Machine) -> float:
 def step_notes(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Sequence[str]:
     """Sentences that warn of what the estimate takes for granted: none of them is an error.
 
-    That no published step was like it, that published steps of this model ran with other software, and that the software
-    cannot run on this machine.
+    That no published step was like it, that published steps of this model ran with other software, and that the
+    software cannot run on this machine.
     """
     untested = list(_untested(model, layout, machine))
     notes = [f"No constant was fitted on {' or '.join(untested)}; the interval is wider for it."] if untested else []

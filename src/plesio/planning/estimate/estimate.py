@@ -124,7 +124,7 @@ def estimate(
         micro_batch: Sequences of a replica at a time. [1]
         recomputation: What the backward pass computes again instead of keeping it. [none]
         precision: Precision of matrix products: fp32, tf32, fp16, bf16, fp8.
-        software: current, megatron-core, megatron-2022, megatron-2021.
+        software: current, megatron-core, megatron-2022, megatron-2021, fsdp-2023, deepspeed-2021.
         local_bytes_per_s: Bandwidth in a host: "450 GB/s"; else the accelerator's.
         network_bytes_per_s: Bandwidth of a host to others: "3200 Gbit/s"; else the accelerator's.
         storage_bytes_per_s: Bandwidth for states: "2 TB/s"; else BLOOM's a device.

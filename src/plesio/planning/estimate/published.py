@@ -13,8 +13,8 @@ They are in ``published.csv``, one row a run. Sources:
 - ``E``: Grattafiori et al. 2024, table 4: Llama 3 405B on H100 with sequences of 8192, TFLOP/s a GPU; optimizer and
   gradients are sharded over the replicas (section 3.3.2). It says that the pipeline is interleaved, and not into how
   many parts: one layer a part is assumed, as for D. It does not say either whether its FLOPs count what a causal mask
-  leaves out. Attention is more than half of them in the third row (sequences of 131072 over 16 devices): only if they do
-  not count it does that row agree with the other two, so that is assumed. No constant is fitted on it.
+  leaves out. In the third row (sequences of 131072 over 16 devices) attention is more than half of them: only if they
+  do not count it does that row agree with the other two, so that is assumed. No constant is fitted on it.
 - ``F``: Smith et al. 2022, MT-NLG 530B on 280, 350 and 420 hosts of 8 A100: seconds of a step. Megatron's tensor
   parallelism in DeepSpeed's pipeline, not interleaved. No constant is fitted on it.
 - ``G``: NVIDIA's DGX Cloud benchmarking recipes of 2025, H100, Megatron-Core: seconds of a step, in BF16 and FP8.

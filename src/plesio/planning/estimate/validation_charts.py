@@ -1,6 +1,7 @@
 """What a validation of the estimator shows: errors of the groups that were left out, as tables and as a picture."""
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 
 from plesio.core.charts import Axis, LineChart, Series, Table
@@ -11,6 +12,8 @@ __all__ = ["validation_charts", "validation_findings", "validation_tables"]
 
 _WORST = 10
 """Steps that the table of the worst has."""
+_VIEW = 60.0
+"""Percent to either side that the picture shows."""
 
 
 def validation_findings(validation: Validation) -> Sequence[str]:
@@ -22,14 +25,22 @@ def validation_findings(validation: Validation) -> Sequence[str]:
 
 
 def _finding(begin: str, rows: Sequence[HeldOut]) -> str:
-    groups = groups_of(rows)
-    mean = sum(group.mean_error * group.num_steps for group in groups) / len(rows)
-    baseline = sum(group.baseline_error * group.num_steps for group in groups) / len(rows)
-    covered = sum(group.num_covered for group in groups)
+    covered = sum(group.num_covered for group in groups_of(rows))
     return (
-        f"{begin}, {len(rows)} steps are {mean:.1%} off, the worst ({groups[0].name}) {groups[0].mean_error:.1%}; "
-        f"a constant utilisation is {baseline:.1%} off. {covered} steps ({covered / len(rows):.0%}) are within the "
-        f"{CONFIDENCE:.0%} interval that the errors of the other groups give."
+        f"{begin}, {len(rows)} steps are {_in_short(rows)}. {covered} of them ({100 * covered / len(rows):.0f} %) are "
+        f"within the {100 * CONFIDENCE:.0f} % interval that the errors of the other groups give."
+    )
+
+
+def _in_short(rows: Sequence[HeldOut]) -> str:
+    worst = groups_of(rows)[0]
+    mean, baseline = (
+        statistics.fmean(map(abs, errors))
+        for errors in ([row.error for row in rows], [row.baseline_error for row in rows])
+    )
+    return (
+        f"{_percent(mean)} off, the worst ({worst.name}) {_percent(worst.mean_error)}, "
+        f"a constant utilisation {_percent(baseline)}"
     )
 
 
@@ -52,16 +63,16 @@ def _groups(title: str, what: str, rows: Sequence[HeldOut]) -> Table:
             "worst",
             "bias",
             "constant utilisation",
-            f"in the {CONFIDENCE:.0%} interval",
+            f"in the {100 * CONFIDENCE:.0f} % interval",
         ),
         rows=[
             (
                 group.name,
                 str(group.num_steps),
-                f"{group.mean_error:.1%}",
-                f"{group.worst_error:.1%}",
-                f"{group.bias:+.1%}",
-                f"{group.baseline_error:.1%}",
+                _percent(group.mean_error),
+                _percent(group.worst_error),
+                _percent(group.bias, signed=True),
+                _percent(group.baseline_error),
                 f"{group.num_covered} of {group.num_steps}",
             )
             for group in groups_of(rows)
@@ -82,7 +93,7 @@ def _worst(rows: Sequence[HeldOut]) -> Table:
                 str(row.step.layout.micro_batch),
                 f"{row.step.step_s:.4g} s",
                 f"{row.predicted_s:.4g} s",
-                f"{row.error:+.1%}",
+                _percent(row.error, signed=True),
             )
             for row in worst
         ],
@@ -92,8 +103,8 @@ def _worst(rows: Sequence[HeldOut]) -> Table:
 def validation_charts(validation: Validation) -> Sequence[LineChart]:
     """The errors of all steps, by the family that was left out, and by the program."""
     return [
-        _errors("families", "Errors of families that no constant was fitted on", validation.families),
-        _errors("programs", "Errors of programs that no constant was fitted on", validation.programs),
+        _errors("families", "Families left out", validation.families),
+        _errors("programs", "Programs left out", validation.programs),
     ]
 
 
@@ -102,9 +113,10 @@ def _errors(slug: str, title: str, rows: Sequence[HeldOut]) -> LineChart:
     within = 100 * reach(rows)
     return LineChart(
         slug=slug,
-        title=title,
-        caption=f"A point a step; the worst group on top. The band is the {CONFIDENCE:.0%} interval of an estimate.",
-        x=Axis(title="predicted over reported (%)", view=(-60.0, 60.0)),
+        title=f"{title}: {_in_short(rows)}",
+        caption=f"A point a step; the worst group on top. The band is the {100 * CONFIDENCE:.0f} % interval of an "
+        f"estimate. Constant utilisations that are further off than {_VIEW:.0f} % are not shown.",
+        x=Axis(title="predicted over reported (%)", view=(-_VIEW, _VIEW)),
         y=Axis(title="", ticks={float(place): name for place, name in enumerate(names)}, down=True),
         series=[
             Series(
@@ -130,3 +142,7 @@ def _points(name: str, rows: Sequence[HeldOut], names: Sequence[str], *, baselin
         hints=[f"{row.step.model.name}, {row.step.program}, {row.step.machine.name}" for row in rows],
         hollow=baseline,
     )
+
+
+def _percent(share: float, *, signed: bool = False) -> str:
+    return f"{100 * share:{'+' if signed else ''}.1f} %"
