@@ -41,7 +41,7 @@ class Constants:
 
 CONSTANTS = Constants(
     matrix_efficiency={
-        "volta": 0.43,  # Shoeybi et al. 2019: 39 TFLOP/s of a GPT of 1.2 billion parameters on one V100
+        "volta": 0.46,  # Shoeybi et al. 2019: 39 TFLOP/s of a GPT of 1.2 billion parameters on one V100
         "ampere": 0.819,  # fitted
         "hopper": 0.657,  # fitted
         "blackwell": 0.657,  # assumption: as hopper
