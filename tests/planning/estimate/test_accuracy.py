@@ -29,13 +29,13 @@ def notes(name: str, layout: Layout, machine: str) -> str:
 def test_what_no_published_step_tests_is_less_sure(name: str, machine: str, num_untested: int):
     error = step_error(find_model(name), NVIDIAS, parse_machine(machine))
     assert error == pytest.approx(math.hypot(STEP_ERROR, UNTESTED_ERROR * math.sqrt(num_untested)))
-    assert ("No constant was fitted on" in notes(name, NVIDIAS, machine)) == bool(num_untested)
+    assert ("No constant was fitted on runs with" in notes(name, NVIDIAS, machine)) == bool(num_untested)
 
 
 def test_software_that_no_constant_was_fitted_on_is_less_sure():
     model, machine = find_model("llama-2-70b"), parse_machine("64xh100")
     assert step_error(model, NVIDIAS, machine) < step_error(model, TP8, machine)
-    assert "No constant was fitted on this software" in notes("llama-2-70b", TP8, "64xh100")
+    assert "No constant was fitted on runs with this software" in notes("llama-2-70b", TP8, "64xh100")
 
 
 def test_current_software_warns_of_a_run_of_2021():

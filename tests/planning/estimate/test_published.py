@@ -44,18 +44,15 @@ def test_a_family_is_left_out_with_all_its_steps(validation: Validation):
 
 
 def test_families_that_were_left_out(validation: Validation):
-    """The goal is 6 % in the mean and 15 % for the worst family; today 4.4 and 5.9 %."""
+    """The goal is 6 % in the mean and 15 % for the worst family; today 4.1 and 5.2 %."""
     assert mean_error(validation.families) < 0.05
     assert groups_of(validation.families)[0].mean_error < 0.07
 
 
 def test_programs_that_were_left_out(validation: Validation):
-    """Today 4.5 %, and 14.9 % for the worst, DeepSpeed of 2021."""
+    """Today 4.0 %, and 6.2 % for the worst, DeepSpeed of 2021."""
     assert mean_error(validation.programs) < 0.05
-    worst, second, *_ = groups_of(validation.programs)
-    assert worst.name == "DeepSpeed 2021"
-    assert worst.mean_error < 0.155
-    assert second.mean_error < 0.07
+    assert groups_of(validation.programs)[0].mean_error < 0.08
 
 
 def test_every_family_and_program_is_closer_than_a_constant_utilisation(validation: Validation):
@@ -74,7 +71,7 @@ def test_the_error_of_a_step_is_that_of_families_left_out(validation: Validation
 
 
 def test_steps_that_are_never_in_a_fit(validation: Validation):
-    """Llama 3 405B on 8192 and 16384 H100 is 7 to 11 % too fast, and MT-NLG in DeepSpeed's pipeline 18 to 22 %."""
+    """Llama 3 405B on 8192 and 16384 H100 is 8 to 11 % too fast, and MT-NLG in DeepSpeed's pipeline 18 to 22 %."""
     rows = [row for row in validation.predictions if row.quantity == "step time, never in a fit (s)"]
     assert len(rows) == 6
     assert all(-0.12 < row.error < 0 for row in rows if row.setting["source"] == "E")
@@ -100,7 +97,7 @@ def test_a_fit_finds_the_constants_that_made_the_times():
     steps = [replace(step, step_s=predicted_s(step, true)) for step in FITTED_STEPS]
     fitted = fit_constants(steps)
     for one in FITTED:
-        assert one.of(fitted) == pytest.approx(one.of(true), rel=0.05), one.name
+        assert one.of(fitted) == pytest.approx(one.of(true), rel=0.07), one.name
 
 
 def test_a_constant_that_no_step_depends_on_stays_where_it_begins():

@@ -33,7 +33,11 @@ def step_notes(model: Model, layout: Layout, machine: Machine, *, global_batch: 
     software cannot run on this machine.
     """
     untested = list(_untested(model, layout, machine))
-    notes = [f"No constant was fitted on {' or '.join(untested)}; the interval is wider for it."] if untested else []
+    notes = (
+        [f"No constant was fitted on runs with {' or '.join(untested)}; the interval is wider for it."]
+        if untested
+        else []
+    )
     if isinstance(model, Convolutional):
         return notes
     if machine.accelerator.architecture == "volta" and layout.software.fused_attention:

@@ -42,16 +42,16 @@ class Constants:
 CONSTANTS = Constants(
     matrix_efficiency={
         "volta": 0.46,  # Shoeybi et al. 2019: 39 TFLOP/s of a GPT of 1.2 billion parameters on one V100
-        "ampere": 0.819,  # fitted
-        "hopper": 0.657,  # fitted
-        "blackwell": 0.657,  # assumption: as hopper
+        "ampere": 0.817,  # fitted
+        "hopper": 0.678,  # fitted
+        "blackwell": 0.678,  # assumption: as hopper
     },
     fp8_efficiency={
-        "hopper": 0.624,  # fitted
-        "blackwell": 0.624,  # assumption: as hopper
+        "hopper": 0.629,  # fitted
+        "blackwell": 0.629,  # assumption: as hopper
     },
-    exposed_traffic=0.651,  # fitted
-    memory_efficiency=0.646,  # fitted
+    exposed_traffic=0.624,  # fitted
+    memory_efficiency=0.644,  # fitted
     network_efficiency=0.9,  # assumption: nccl-tests on eight adapters of 200 Gbit/s reach 180 to 190 of 200 GB/s
     attention_efficiency={
         "volta": 0.3,  # assumption: FlashAttention has no version for it
@@ -59,9 +59,9 @@ CONSTANTS = Constants(
         "hopper": 0.55,  # Shah et al. 2024, FlashAttention-3: forward 740 TFLOP/s of 989 at best, backward less
         "blackwell": 0.55,  # assumption: as hopper
     },
-    flash_1_efficiency=0.312,  # fitted; Dao 2023 says 25 to 40 % of an A100's peak
-    eager_traffic=1.26,  # fitted
-    contention=0.347,  # fitted
+    flash_1_efficiency=0.311,  # fitted; Dao 2023 says 25 to 40 % of an A100's peak
+    eager_traffic=1.227,  # fitted
+    contention=0.608,  # fitted
     kernel_s=4e-6,  # assumption: begin and end of a CUDA kernel that waits in a queue
     launch_s=10e-6,  # assumption: PyTorch's way from Python to the queue, without CUDA graphs
     convolution_efficiency=0.22,  # ResNet-50 on A100 in mixed precision, about 2700 images/s (NVIDIA's examples)

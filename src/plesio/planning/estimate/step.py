@@ -317,9 +317,13 @@ class _TransformerStep:
         return rounds * (gather_forward_s + self._beside_s(again * gather_s + exchange_s, backward_s, layers=layers))
 
     def _beside_s(self, exchange_s: float, layer_s: float, *, layers: int) -> float:
-        """Seconds that exchanges beside all layers' computing add: what is left over, and what they slow down."""
+        """Seconds that exchanges beside all layers' computing add: what is left over, and what they slow down.
+
+        NCCL takes multiprocessors for every adapter that it drives, so an exchange by one of them slows down less.
+        """
         exposed_s = exposed_in_turn_s(exchange_s, beside_s=layer_s, parts=layers)
-        return exposed_s + self.constants.contention * min(exchange_s, layers * layer_s)
+        adapters = 1 / self.machine.devices_per_host if self.layout.software.one_adapter else 1.0
+        return exposed_s + adapters * self.constants.contention * min(exchange_s, layers * layer_s)
 
     def _optimizer_s(self) -> float:
         layout = self.layout
