@@ -16,7 +16,7 @@ from plesio.planning.estimate.model import Convolutional, Model
 from plesio.planning.estimate.named_models import find_model
 from plesio.planning.estimate.search_charts import search_charts, search_finding, search_tables
 from plesio.planning.estimate.sensitivity import Sensitivity, tornado
-from plesio.planning.estimate.training import DEVICE_MTBF_S, STEP_ERROR, Conditions, Training, estimate_training
+from plesio.planning.estimate.training import DEVICE_MTBF_S, Conditions, Training, estimate_training
 from plesio.planning.estimate.training_charts import training_charts, training_finding, training_tables
 
 __all__ = ["Estimate", "estimate"]
@@ -45,8 +45,8 @@ class Estimate:
 
     @property
     def findings(self) -> Sequence[str]:
-        """The run's, and the search's."""
-        found = [training_finding(self.training, self.sensitivities)]
+        """The run's with its notes, and the search's."""
+        found = [training_finding(self.training, self.sensitivities), *self.training.notes]
         return found if self.frontier is None else [*found, search_finding(self.training, self.frontier)]
 
     @property
@@ -91,7 +91,7 @@ def estimate(
     price_per_h: Annotated[float | None, Written(option="price", metavar="DOLLARS")] = None,
     pue: float = 1.1,
     carbon_kg_per_kwh: Annotated[float, Written(option="carbon", metavar="KG")] = 0.385,
-    step_error: Annotated[float, Written(metavar="SHARE")] = STEP_ERROR,
+    step_error: Annotated[float | None, Written(metavar="SHARE")] = None,
     confidence: Annotated[float, Written(metavar="SHARE")] = 0.9,
     search: bool = False,
     top: Annotated[int, Within(1)] = 10,
@@ -124,7 +124,7 @@ def estimate(
         micro_batch: Sequences of a replica at a time. [1]
         recomputation: What the backward pass computes again instead of keeping it. [none]
         precision: Precision of matrix products: fp32, tf32, fp16, bf16, fp8.
-        software: current, megatron-core, megatron-2022, megatron-2021.
+        software: current, megatron-core, megatron-2022, megatron-2021, fsdp-2023, deepspeed-2021.
         local_bytes_per_s: Bandwidth in a host: "450 GB/s"; else the accelerator's.
         network_bytes_per_s: Bandwidth of a host to others: "3200 Gbit/s"; else the accelerator's.
         storage_bytes_per_s: Bandwidth for states: "2 TB/s"; else BLOOM's a device.
@@ -133,7 +133,7 @@ def estimate(
         price_per_h: Price of a device and hour; else the accelerator's.
         pue: The building's energy over the devices'.
         carbon_kg_per_kwh: CO2e of a kWh.
-        step_error: Standard deviation of a step's estimate.
+        step_error: Standard deviation of a step's estimate; else that of published steps.
         confidence: Confidence of the interval.
         search: Find the fastest layout; keep the degrees given.
         top: Layouts that a search shows.
