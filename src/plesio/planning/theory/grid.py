@@ -150,7 +150,7 @@ def grid(
     largest = min(by_delay, 1 / kernel if kernel else math.inf) / smoothness
     left = 1 - step * kernel or math.inf  # at 0 the premise fails, which `Bound` says
     distance = learning_rate**2 * variance * spread / left**2
-    how = "at most" if largest == by_delay / smoothness else "below"
+    how = "of at most" if largest == by_delay / smoothness else "below"
     remedy = f"write a `learning_rate` {how} {largest:.4g}"
     return Bound(
         quantity="mean E‖∇f‖²",
