@@ -16,7 +16,7 @@ from plesio.core.mixing import GRAPHS, Mixing
 from plesio.policies.compression import parse_compression
 from plesio.policies.grid import BeginMixing, EndMixing, GridSetting, StageMachine, Update
 from plesio.runtime.grid.mixer import Mixer
-from plesio.runtime.worker.exchange.group import CutOffError
+from plesio.runtime.worker.exchange.links import PeerGoneError
 
 SIZE = 5
 NUM_UPDATES = 9
@@ -39,7 +39,7 @@ class MemoryLinks:
 
     def send(self, message: torch.Tensor, *, to: int, tag: int) -> None:
         if to in self.post.gone:
-            raise CutOffError(f"worker {to} is gone")
+            raise PeerGoneError(f"worker {to} is gone")
         self.post.under_way[self.rank, to, tag].append(message.clone())
 
     def expect(self, num_bytes: int, *, source: int, tag: int) -> "MemoryInbox":
@@ -59,7 +59,7 @@ class MemoryInbox:
         messages = self.post.under_way[self.key]
         if not messages:
             assert self.key[0] in self.post.gone, "the schedule ends a mixing that a neighbour has not begun"
-            raise CutOffError(f"worker {self.key[0]} is gone")
+            raise PeerGoneError(f"worker {self.key[0]} is gone")
         message = messages.popleft()
         assert len(message) == self.num_bytes
         return message
