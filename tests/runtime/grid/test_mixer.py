@@ -176,7 +176,7 @@ def _total_of_moves(replicas: Sequence[Replica]) -> np.ndarray:
     return np.sum([replica.moves(version) for replica in replicas for version in range(1, NUM_UPDATES + 1)], axis=0)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(setting=settings_of_grids(), data=st.data())
 def test_in_any_order_replicas_come_to_what_the_matrices_say_and_keep_the_mean(
     setting: GridSetting, data: st.DataObject
@@ -231,7 +231,7 @@ def _mix_without(lost: Sequence[int], setting: GridSetting) -> list[Replica]:
     return left
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(groups=st.integers(2, 8), graph=st.sampled_from(GRAPHS), data=st.data())
 def test_neighbours_of_a_lost_group_keep_its_share(groups: int, graph: str, data: st.DataObject):
     mixing = Mixing.on(graph, groups)
