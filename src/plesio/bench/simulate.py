@@ -16,7 +16,7 @@ from plesio.bench.virtual_pool import machine_of, pacer_of_machine
 from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration
-from plesio.runtime.worker.job_handle import Ambient, within
+from plesio.runtime.worker.job_handle import ambient, within
 from plesio.runtime.worlds.virtual import Progress, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 
@@ -73,7 +73,9 @@ def simulate_script(
         module = types.ModuleType("__main__")
         module.__file__ = str(script)
         try:
-            surroundings = Ambient(job=job, policy=policy, trace=trace, pacer=pacer, on_join=on_join)
+            within_job = ambient()
+            assert within_job is not None, "a simulation has one"
+            surroundings = replace(within_job, policy=policy, trace=trace, pacer=pacer, on_join=on_join)
             with within(surroundings), around() if job.place.rank == 0 else nullcontext():
                 exec(code, module.__dict__)
         except SystemExit as leave:

@@ -25,7 +25,6 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
-from plesio.core.results import RunResult
 from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.meeting import REGROUP_TIMEOUT, backend_of, gloo_interface, meet, meeting_store, process_group
@@ -49,8 +48,7 @@ from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.exchange.links import TorchLinks
 from plesio.runtime.worker.heartbeat import Heartbeat
-from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.rack_choice import RackChoice, Wish, choose
+from plesio.runtime.worker.rack_choice import RackChoice, Wish, said_by_first
 
 __all__ = ["Job"]
 
@@ -348,16 +346,10 @@ class Job:
     def _decide(self, at: str) -> dict[str, Any]:
         """What rank 0 says to all: a choice, the hosts to be probed, or why there is neither."""
         try:
-            wishes = [Wish.from_json(str(self._store.get(f"{at}/{r}"), "utf-8")) for r in range(self.place.num_workers)]
+            return said_by_first([str(self._store.get(f"{at}/{r}"), "utf-8") for r in range(self.place.num_workers)])
         except RuntimeError as error:
-            raise TransportError(
-                f"worker 0 waited {self.meet_s:g} s for the others; of the job's workers {self.missing()} have not come"
-            ) from error
-        try:
-            choice = choose(wishes)
-        except ConfigError as error:
-            return {"error": str(error)}
-        return {"probe": [wish.host for wish in wishes]} if choice is None else {"choice": choice.to_json()}
+            missing = f"of the job's workers {self.missing()} have not come"
+            raise TransportError(f"worker 0 waited {self.meet_s:g} s for the others; {missing}") from error
 
     def _probe(self, hosts: list[int], *, at: str, device_type: str) -> dict[str, Any]:
         """What the first worker of each host measures, and worker 0 tells the others."""
@@ -412,12 +404,6 @@ class Job:
         """A run was finished by the others of these workers: the launcher exits as if all had."""
         if self.place.agent_hosts_store:
             self._base.set(FINISHED_WITHOUT_KEY, ",".join(map(str, lost)))
-
-    def watch(self, meter: Meter) -> None:
-        """Nobody looks."""
-
-    def ended(self, result: RunResult) -> None:
-        """Each worker has it."""
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""

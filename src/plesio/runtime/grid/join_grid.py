@@ -225,15 +225,16 @@ class _Composer:
         place = GridPlace.of(self._rank, setting)
         racks = () if group is None else _racks(group)
         timeline = self._timeline(folder)
-        if job is not None:
-            job.watch(timeline.meter)
+        around = ambient()
+        if around is not None:
+            around.on_meter(timeline.meter)
         books = Books(
             setting=setting,
             info=options.info,
             world="process" if job is None else job.world,
             folder=folder,
             racks=racks,
-            on_ended=_nobody_hears if job is None else job.ended,
+            on_ended=_nobody_hears if around is None else around.on_ended,
         )
 
         saver, past = self._saver(timeline)

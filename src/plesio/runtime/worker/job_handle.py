@@ -164,14 +164,6 @@ class JobHandle(Protocol):
         """A run was finished by the others of these workers: whoever has started the job may want to know."""
         ...
 
-    def watch(self, meter: Meter) -> None:
-        """A run begins that no server hears of: these are this worker's figures."""
-        ...
-
-    def ended(self, result: RunResult) -> None:
-        """A run that no server has heard of has ended so; one of its workers calls it."""
-        ...
-
     def next_run(self) -> None:
         """A run has ended."""
         ...
@@ -191,6 +183,8 @@ class Ambient:
         trace: Folder of sessions that name none.
         pacer: Of sessions that bring none.
         on_join: Told of the model and the optimizer of each session.
+        on_meter: Told of this worker's figures when a run begins that no server hears of.
+        on_ended: Told of such a run's result, on one of its workers.
     """
 
     job: JobHandle
@@ -198,6 +192,8 @@ class Ambient:
     trace: Path | None = None
     pacer: Pacer | None = None
     on_join: Callable[[nn.Module, Optimizer], None] | None = None
+    on_meter: Callable[[Meter], None] = lambda meter: None
+    on_ended: Callable[[RunResult], None] = lambda result: None
 
 
 _AMBIENT = threading.local()

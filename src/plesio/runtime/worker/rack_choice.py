@@ -18,7 +18,7 @@ from plesio.core.errors import ConfigError
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.host_racks import FEWEST_HOSTS, HostRacks, Way
 
-__all__ = ["RackChoice", "Racks", "Wish", "check_racks", "choose"]
+__all__ = ["RackChoice", "Racks", "Wish", "check_racks", "choose", "said_by_first"]
 
 Racks = Literal["auto", "host"] | Sequence[int]
 
@@ -149,6 +149,16 @@ def check_racks(racks: Racks, *, num_workers: int) -> None:
     for rack in racks:
         if type(rack) is not int or rack < 0:
             raise ConfigError(f"racks has {rack!r}; write a whole number from 0 on for each rank")
+
+
+def said_by_first(texts: Sequence[str]) -> dict[str, Any]:
+    """What rank 0 says to all who have these wishes: a choice, the hosts to be probed, or why there is neither."""
+    wishes = [Wish.from_json(text) for text in texts]
+    try:
+        choice = choose(wishes)
+    except ConfigError as error:
+        return {"error": str(error)}
+    return {"probe": [wish.host for wish in wishes]} if choice is None else {"choice": choice.to_json()}
 
 
 def choose(wishes: Sequence[Wish]) -> RackChoice | None:

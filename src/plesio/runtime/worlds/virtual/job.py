@@ -9,7 +9,6 @@ import torch
 
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError, WorkerLostError
-from plesio.core.results import RunResult
 from plesio.protocol.figures import Report
 from plesio.protocol.message import decode, encode
 from plesio.protocol.peers import heartbeat_identity, worker_identity
@@ -272,14 +271,6 @@ class VirtualJob:
 
     def finished_without(self, lost: Sequence[int]) -> None:
         """Nobody has started it."""
-
-    def watch(self, meter: Meter) -> None:
-        """The simulation's progress has these figures."""
-        self._deployment.meters[self._turn] = meter
-
-    def ended(self, result: RunResult) -> None:
-        """The simulation yields it."""
-        self._deployment.results.append(result)
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""

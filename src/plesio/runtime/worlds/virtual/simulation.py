@@ -121,9 +121,15 @@ class _Stage(Generic[T]):
         outcome = self.outcomes[rank] = Outcome[T]()
 
         def body() -> None:
-            job, _ = self.jobs[rank]
+            job, turn = self.jobs[rank]
+            deployment = self.deployment
+            around = Ambient(
+                job=job,
+                on_meter=lambda meter: deployment.meters.update({turn: meter}),
+                on_ended=deployment.results.append,
+            )
             try:
-                with within(Ambient(job=job)):
+                with within(around):
                     outcome.value = self.main(job)
             except WorkerGone:
                 pass  # as a killed process: it says nothing any more
