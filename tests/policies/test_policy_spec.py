@@ -22,6 +22,7 @@ from plesio.policies import (
     PostLocalSGD,
     Product,
     TorchHook,
+    canonical_spec,
     describe,
     parse_policy,
 )
@@ -251,9 +252,16 @@ def test_help_names_each_policy_with_an_example_that_reads():
         "hier",
         "switch",
         "adaptive",
+        "grid",
     ]
     for name, line in POLICY_HELP.items():
-        assert parse_policy(line.rpartition("as in ")[2]).name == name
+        example = line.rpartition("as in ")[2]
+        assert canonical_spec(example).partition(":")[0].partition(",")[0] == name
+
+
+def test_a_grid_is_no_policy_and_says_so():
+    with pytest.raises(PolicySpecError, match="is a grid and no policy"):
+        parse_policy("grid:2x2")
 
 
 @given(policies())

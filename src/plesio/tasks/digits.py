@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils.data import TensorDataset
 
-from plesio.tasks.chain import Chain, chain_of
+from plesio.tasks.chain import Chain
 from plesio.tasks.options import check_number
 from plesio.tasks.task import Task
 
@@ -95,7 +95,7 @@ def _layers(model: nn.Module) -> nn.Sequential:
     assert isinstance(model, _DigitsCNN), "as `_build` makes it"
     first = (Centred(), model.conv1, model.norm1, nn.GELU())
     second = (model.conv2, model.norm2, nn.GELU(), nn.AvgPool2d(2))
-    return chain_of((*first, *second, nn.Flatten(), model.hidden, model.norm3, nn.GELU(), model.output))
+    return nn.Sequential(*first, *second, nn.Flatten(), model.hidden, model.norm3, nn.GELU(), model.output)
 
 
 def _build(seed: int, *, learning_rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:

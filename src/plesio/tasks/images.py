@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils.data import TensorDataset
 
-from plesio.tasks.chain import Chain, chain_of
+from plesio.tasks.chain import Chain
 from plesio.tasks.image_folder import ImageFiles, find_images
 from plesio.tasks.options import check_number
 from plesio.tasks.task import Task
@@ -99,7 +99,7 @@ class ImageCNN(nn.Module):
 
 def _layers(model: nn.Module) -> nn.Sequential:
     assert isinstance(model, ImageCNN), "as `_build` makes it"
-    return chain_of((model.scale, *model.features, model.output))
+    return nn.Sequential(model.scale, *model.features, model.output)
 
 
 @functools.cache
