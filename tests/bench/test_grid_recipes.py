@@ -48,9 +48,7 @@ def trained(policy: str, **said: Any) -> RunResult:
         ("grid:1x4,schedule=1f1b,micro_batches=4", 0, 384),
     ],
 )
-def test_trains_all_samples_and_evaluates_at_the_first_update_beyond(
-    policy: str, staleness: int, first: int
-) -> None:
+def test_trains_all_samples_and_evaluates_at_the_first_update_beyond(policy: str, staleness: int, first: int) -> None:
     result = trained(policy, count=4)
     assert (result.policy, result.task, result.world, result.num_workers) == (policy, "digits", "virtual", 4)
     assert (result.status, result.samples, result.staleness.max) == ("finished", 640, staleness)

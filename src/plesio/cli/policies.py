@@ -27,7 +27,7 @@ post_local_sgd is torch's own, to be compared with."""
 
 
 def policies() -> None:
-    """List the consistency policies, and the grid with its options.
+    """List the policies, and the options of a grid.
 
     A policy says how far workers may drift apart, and how their updates count.
     """
