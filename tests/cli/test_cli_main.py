@@ -123,7 +123,7 @@ def test_policies_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]
     assert invoke(["policies"]) == 0
     lines = capsys.readouterr().out.splitlines()
     ends = lines.index("")
-    assert [line.split()[0] for line in lines[:ends]] == [*POLICY_HELP, *ALIASES]
+    assert [line.split()[0] for line in lines[:ends]] == [*POLICY_HELP, "grid", *ALIASES]
     assert all(len(line.split()) > 3 for line in lines[:ends])
     options = dict(line.split(maxsplit=1) for line in lines[ends + 2 :])
     assert options == GRID_OPTIONS

@@ -19,7 +19,7 @@ from plesio.core.combination import FACTORS, Combination, Part
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.units import parse_bandwidth
 from plesio.cost.cluster import Cluster, parse_cluster
-from plesio.policies import canonical_spec
+from plesio.policies.grid import canonical_spec
 from plesio.runtime.coordinator.ledger import World
 
 __all__ = ["CharacteriseRecipe", "Plan", "load_characterise_recipe", "plan_of"]

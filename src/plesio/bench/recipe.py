@@ -18,8 +18,8 @@ from plesio.bench.recipe_section import Section, as_finding, recipe_folder
 from plesio.bench.recipe_workers import WorkersSection
 from plesio.core.errors import ConfigError, nearest
 from plesio.cost.cluster import Cluster
-from plesio.policies import Adaptive, Policy, canonical_spec, parse_policy
-from plesio.policies.grid import GridSetting, is_grid
+from plesio.policies import Adaptive, Policy, parse_policy
+from plesio.policies.grid import GridSetting, canonical_spec, is_grid
 from plesio.tasks import TASK_NAMES
 
 __all__ = [

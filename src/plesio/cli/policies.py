@@ -32,9 +32,9 @@ def policies() -> None:
     A policy says how far workers may drift apart, and how their updates count.
     """
     from plesio.policies import ALIASES, POLICY_HELP
-    from plesio.policies.grid import GRID_OPTIONS
+    from plesio.policies.grid import GRID_HELP, GRID_OPTIONS
 
-    lines = {**POLICY_HELP, **{name: f"another name of {spec}" for name, spec in ALIASES.items()}}
+    lines = {**POLICY_HELP, "grid": GRID_HELP, **{name: f"another name of {spec}" for name, spec in ALIASES.items()}}
     width = max(map(len, lines))
     for name, explanation in lines.items():
         typer.echo(f"{name:<{width}}  {explanation}")

@@ -159,7 +159,7 @@ def _simulate(
     from plesio.cli.compare import print_results
     from plesio.cli.recipe_options import checkpoint_table
     from plesio.cost import calibration as calibrations
-    from plesio.policies import canonical_spec
+    from plesio.policies.grid import canonical_spec
 
     spec = canonical_spec(policy)
     count = _count(spec, given.get("count"))

@@ -64,7 +64,7 @@ from plesio.policies.replay import (
     verify,
     write_log,
 )
-from plesio.policies.spec import ALIASES, POLICY_HELP, canonical_spec, describe, parse_policy
+from plesio.policies.spec import ALIASES, POLICY_HELP, describe, parse_policy
 from plesio.policies.ssp import SSP
 from plesio.policies.switch import Switch
 from plesio.policies.torch_hook import TorchHook, parse_torch_hook
@@ -127,7 +127,6 @@ __all__ = [
     "Unweighted",
     "UpdateKind",
     "Weighting",
-    "canonical_spec",
     "decode_event",
     "describe",
     "encode_event",

@@ -21,7 +21,6 @@ from plesio.policies.bsp import BSP
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
 from plesio.policies.delayed import Delayed
 from plesio.policies.fsdp import FSDP, parse_blocks
-from plesio.policies.grid import GRID_HELP, GridSetting, is_grid
 from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.interruptible import Interruptible
 from plesio.policies.local_sgd import LocalSGD
@@ -32,7 +31,7 @@ from plesio.policies.switch import Switch
 from plesio.policies.torch_hook import parse_torch_hook
 from plesio.policies.weighting import UNWEIGHTED, parse_weighting
 
-__all__ = ["ALIASES", "POLICY_HELP", "canonical_spec", "describe", "parse_policy"]
+__all__ = ["ALIASES", "POLICY_HELP", "describe", "parse_policy"]
 
 
 def _whole(value: str) -> int:
@@ -154,23 +153,8 @@ _FORMS = {
 ALIASES: Mapping[str, str] = {"modified_async": "asp"}
 """Names of strategies, and the settings that they are: of an asynchronous parameter server, the one without loss."""
 
-POLICY_HELP: Mapping[str, str] = {
-    **{name: f"{form.help}, as in {form.example}" for name, form in _FORMS.items()},
-    "grid": GRID_HELP,
-}
-"""One line on each policy, by name; and on the grid, which is none but stands where they do."""
-
-
-def canonical_spec(text: str) -> str:
-    """The text of a policy or a grid as it writes itself, so that equal settings have equal texts.
-
-    >>> canonical_spec("SSP: 4"), canonical_spec("grid: 2 x 2, every=1")
-    ('ssp:4', 'grid:2x2')
-
-    Raises:
-        ConfigError: It describes neither.
-    """
-    return GridSetting.parse(text).spec if is_grid(text) else parse_policy(text).spec
+POLICY_HELP: Mapping[str, str] = {name: f"{form.help}, as in {form.example}" for name, form in _FORMS.items()}
+"""One line on each policy, by name."""
 
 
 def parse_policy(text: str) -> Policy:
@@ -186,7 +170,7 @@ def parse_policy(text: str) -> Policy:
     if head in ALIASES:
         return parse_policy(",".join([ALIASES[head], *options]))
     name, colon, argument = (part.strip() for part in head.partition(":"))
-    if is_grid(text):
+    if name == "grid":
         raise PolicySpecError(
             f'"{text}" is a grid and no policy: plesio.grid(...) trains in it, plesio.join(...) does not'
         )

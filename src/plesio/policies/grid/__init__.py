@@ -17,6 +17,7 @@ from plesio.policies.grid.setting import (
     GridSetting,
     ScheduleName,
     Weights,
+    canonical_spec,
     is_grid,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "StageState",
     "Update",
     "Weights",
+    "canonical_spec",
     "is_grid",
 ]

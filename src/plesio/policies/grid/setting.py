@@ -12,8 +12,18 @@ from plesio.core.errors import ConfigError, nearest
 from plesio.core.mixing import GRAPHS, Mixing
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
 from plesio.policies.fields import write_spec
+from plesio.policies.spec import parse_policy
 
-__all__ = ["GRID_HELP", "GRID_OPTIONS", "SCHEDULES", "GridSetting", "ScheduleName", "Weights", "is_grid"]
+__all__ = [
+    "GRID_HELP",
+    "GRID_OPTIONS",
+    "SCHEDULES",
+    "GridSetting",
+    "ScheduleName",
+    "Weights",
+    "canonical_spec",
+    "is_grid",
+]
 
 ScheduleName = Literal["decoupled", "gpipe", "1f1b", "2bw"]
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
@@ -48,6 +58,18 @@ def is_grid(spec: str) -> bool:
     (True, False)
     """
     return spec.strip().lower().startswith(_PREFIX)
+
+
+def canonical_spec(text: str) -> str:
+    """The text of a policy or a grid as it writes itself, so that equal settings have equal texts.
+
+    >>> canonical_spec("SSP: 4"), canonical_spec("grid: 2 x 2, every=1")
+    ('ssp:4', 'grid:2x2')
+
+    Raises:
+        ConfigError: It describes neither.
+    """
+    return GridSetting.parse(text).spec if is_grid(text) else parse_policy(text).spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
