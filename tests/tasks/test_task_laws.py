@@ -141,6 +141,7 @@ CHAINS = {
     "stdlib_lm": SMALL["stdlib_lm"] | {"tied": False},
     **{f"vision {model}": {"model": model} for model in MODELS if model != "transformer"},
     "images": {},
+    "images digits": {"format": "digits"},
 }
 
 

@@ -21,7 +21,7 @@ from plesio.tasks.chain import Chain
 from plesio.tasks.options import check_number
 from plesio.tasks.task import Task
 
-__all__ = ["Centred", "digits"]
+__all__ = ["Centred", "digit_pixels", "digits"]
 
 HELD_OUT = 360
 SPLIT_SEED = 0
@@ -114,6 +114,12 @@ def _split() -> tuple[TensorDataset, TensorDataset]:
         torch.arange(len(labels)), test_size=HELD_OUT, random_state=SPLIT_SEED, stratify=labels.numpy()
     )
     return TensorDataset(images[train], labels[train]), TensorDataset(images[held_out], labels[held_out])
+
+
+def digit_pixels(*, held_out: bool) -> tuple[Tensor, Tensor]:
+    """The images as other files have them, [number, 1, 8, 8] of dtype uint8, and the labels [number]."""
+    images, labels = _split()[held_out].tensors
+    return (255 * images).round().to(torch.uint8), labels
 
 
 def _train_set() -> TensorDataset:
