@@ -54,6 +54,9 @@ def test_trains_all_samples_and_evaluates_at_the_first_update_beyond(policy: str
     assert (result.status, result.samples, result.staleness.max) == ("finished", 640, staleness)
     assert [evaluation.samples for evaluation in result.evaluations] == [first, 640]
     assert result.evaluations[-1].metric > 0.6
+    stages = int(policy.partition("x")[2][0])
+    late = [worker.staleness.max for worker in result.workers if worker.staleness is not None]
+    assert late == [2 * (stages - 1 - rank % stages) if staleness else 0 for rank in range(4)]
     again = trained(policy, count=4)
     assert (again.parameters_sha256, again.virtual_s) == (result.parameters_sha256, result.virtual_s)
 
@@ -173,5 +176,8 @@ def test_processes_do_grids_among_policies(tmp_path: Path, capsys: pytest.Captur
     assert (policy.policy, grid.policy, grid.world, grid.status) == ("bsp", "grid:1x2", "process", "finished")
     assert (grid.samples, grid.staleness.max) == (320, 2)
     assert list((tmp_path / "checkpoints" / "grid-1x2-seed0").iterdir())
-    assert "grid:1x2" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "At its stages 0 to 1 gradients were 1.7 and 0.0 updates stale on average." in told
+    assert grid.workers[0].staleness is not None
+    assert grid.workers[0].staleness.max == 2
     assert (tmp_path / "out" / "report.html").exists()
