@@ -16,8 +16,9 @@ from typing import Any
 
 from settings import SHORT, STRAGGLERS, TASKS
 
+from plesio.bench.assignment import Assignment
 from plesio.bench.recipe import Recipe, make_recipe
-from plesio.bench.trainer import Assignment, recipe_task, train
+from plesio.bench.trainer import recipe_task, train
 from plesio.core.results import RunResult
 from plesio.runtime.job import Job
 from plesio.runtime.worker.environment import Place

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from plesio.bench.assignment import Assignment
 from plesio.bench.recipe import Recipe, make_recipe
 from plesio.bench.testbed_pool import TestbedPool, check_for_testbed
-from plesio.bench.trainer import Assignment
 from plesio.bench.worker_pool import PoolRun
 from plesio.core.errors import ConfigError
 from plesio.core.results import RunResult, read_results

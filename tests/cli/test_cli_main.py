@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from plesio.cli.main import app, invoke
+from plesio.core.errors import ConfigError
 from plesio.policies import ALIASES, POLICY_HELP
+from plesio.policies.grid import GRID_OPTIONS, GridSetting
 from plesio.tasks import TASK_NAMES
 
 COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
@@ -120,8 +122,14 @@ def test_a_mistake_is_one_line_and_status_2(
 def test_policies_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]):
     assert invoke(["policies"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [*POLICY_HELP, *ALIASES]
-    assert all(len(line.split()) > 3 for line in lines)
+    ends = lines.index("")
+    assert [line.split()[0] for line in lines[:ends]] == [*POLICY_HELP, "grid", *ALIASES]
+    assert all(len(line.split()) > 3 for line in lines[:ends])
+    options = dict(line.split(maxsplit=1) for line in lines[ends + 2 :])
+    assert options == GRID_OPTIONS
+    with pytest.raises(ConfigError) as refused:
+        GridSetting.parse("grid:2x2,nonsense=1")
+    assert str(refused.value).endswith(f"known: {', '.join(sorted(GRID_OPTIONS))}")
 
 
 def test_tasks_are_listed_with_a_line_each_and_without_torch():

@@ -256,6 +256,11 @@ def test_help_names_each_policy_with_an_example_that_reads():
         assert parse_policy(line.rpartition("as in ")[2]).name == name
 
 
+def test_a_grid_is_no_policy_and_says_so():
+    with pytest.raises(PolicySpecError, match="is a grid and no policy"):
+        parse_policy("grid:2x2")
+
+
 @given(policies())
 def test_policies_are_frozen_values(policy: Policy):
     assert dataclasses.is_dataclass(policy)

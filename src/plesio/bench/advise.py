@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plesio.bench.advise_probe import Probed, quiet
+from plesio.bench.assignment import Assignment
 from plesio.bench.recipe import Recipe, make_recipe
 from plesio.bench.recipe_workers import WorkersSection
 from plesio.bench.simulate import simulate_script
-from plesio.bench.trainer import Assignment, recipe_task
+from plesio.bench.trainer import recipe_task
 from plesio.bench.virtual_pool import VirtualPool, machine_of
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError

@@ -19,7 +19,7 @@ from plesio.core.combination import FACTORS, Combination, Part
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.units import parse_bandwidth
 from plesio.cost.cluster import Cluster, parse_cluster
-from plesio.policies import parse_policy
+from plesio.policies.grid import canonical_spec
 from plesio.runtime.coordinator.ledger import World
 
 __all__ = ["CharacteriseRecipe", "Plan", "load_characterise_recipe", "plan_of"]
@@ -55,7 +55,7 @@ class _Levelled(Section):
     @classmethod
     def _canonical(cls, policies: tuple[str, ...]) -> tuple[str, ...]:
         with as_finding():
-            return tuple(dict.fromkeys(parse_policy(text).spec for text in policies))
+            return tuple(dict.fromkeys(canonical_spec(text) for text in policies))
 
     @field_validator("link", mode="after")
     @classmethod

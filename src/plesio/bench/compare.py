@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from plesio.bench.assignment import Assignment
 from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
 from plesio.bench.recipe import Recipe
 from plesio.bench.setting import keep_setting, timed_to
 from plesio.bench.testbed_pool import TestbedPool
-from plesio.bench.trainer import Assignment, recipe_task
+from plesio.bench.trainer import recipe_task
 from plesio.bench.virtual_pool import VirtualPool
 from plesio.bench.worker_pool import PoolRun, WorkerPool
 from plesio.core.results import RunResult, read_results, write_results
@@ -168,7 +169,7 @@ def _snapshot(figures: RunFigures, recent: list[tuple[float, int]]) -> Snapshot:
 
 
 def _result(done: PoolRun, *, recipe: Recipe, label: RunLabel, world: World, folder: Path) -> RunResult:
-    """The run's result: rank 0's, or what the server wrote when rank 0 could not give one."""
+    """The run's result: a worker's, or what the server wrote when none could give one."""
     problems = tuple(f"worker {rank}: {text}" for rank, text in sorted(done.problems.items()))
     if done.result is not None:
         result = RunResult.from_json(done.result)

@@ -19,6 +19,7 @@ from plesio.bench.recipe_workers import WorkersSection
 from plesio.core.errors import ConfigError, nearest
 from plesio.cost.cluster import Cluster
 from plesio.policies import Adaptive, Policy, parse_policy
+from plesio.policies.grid import GridSetting, canonical_spec, is_grid
 from plesio.tasks import TASK_NAMES
 
 __all__ = [
@@ -35,7 +36,7 @@ __all__ = [
 
 def _canonical_spec(text: str) -> str:
     with as_finding():
-        return parse_policy(text).spec
+        return canonical_spec(text)
 
 
 def _no_repeats(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -79,7 +80,7 @@ class RunSection(Section):
     """``[run]``: which runs, and how long each is.
 
     Attributes:
-        policies: Policies, as `plesio policies` lists them; each is run with every seed.
+        policies: Policies or grids, as `plesio policies` lists them; each is run with every seed.
         seeds: Seeds of the runs.
         epochs: Length of a run in passes over the data, all workers together.
         samples: Length of a run in samples, over all workers; a run has either this or ``epochs``.
@@ -136,6 +137,18 @@ class Recipe(Section):
         return rest
 
     @model_validator(mode="after")
+    def _grids_have_their_workers(self) -> Self:
+        for grid in self.grids:
+            if grid.num_workers != self.workers.count:
+                raise ValueError(
+                    f"{grid.spec} has {grid.num_workers} workers, and there are {self.workers.count}; "
+                    "make count under [workers] and groups x stages equal"
+                )
+            if any(fault.kind == "join" for fault in self.workers.faults):
+                raise ValueError(f"no worker can join {grid.spec}, whose stages are cut at the start")
+        return self
+
+    @model_validator(mode="after")
     def _joins_are_possible(self) -> Self:
         """Nobody comes into racks that share the store, replicas in parts, or a collective that forms no new group."""
         first = min(self.workers.faults, key=lambda fault: fault.order_s, default=None)
@@ -151,8 +164,13 @@ class Recipe(Section):
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """The policies, ready to use."""
-        return tuple(parse_policy(spec) for spec in self.run.policies)
+        """The consistency policies, ready to use."""
+        return tuple(parse_policy(spec) for spec in self.run.policies if not is_grid(spec))
+
+    @property
+    def grids(self) -> tuple[GridSetting, ...]:
+        """The grids among the run's policies."""
+        return tuple(GridSetting.parse(spec) for spec in self.run.policies if is_grid(spec))
 
     def budget_samples(self, samples_per_epoch: int) -> int:
         """Samples of a run, over all workers, when an epoch has ``samples_per_epoch``."""

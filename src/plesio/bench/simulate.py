@@ -60,7 +60,8 @@ def simulate_script(
         worker that was lost, and is interrupted if Ctrl-C came or ``stop`` said so.
 
     Raises:
-        ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join``.
+        ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join`` or
+            ``plesio.grid``.
     """
     code = _compiled(script)
     batch_size = 1 if calibration is None else calibration.batch_size
@@ -98,7 +99,7 @@ def simulate_script(
     if not (simulation.runs and any(isinstance(it.error, WorkerLostError) for it in simulation.outcomes.values())):
         simulation.values()
     if not simulation.runs:
-        raise ConfigError(f"{script} never called plesio.join, so there is nothing to simulate")
+        raise ConfigError(f"{script} never called plesio.join or plesio.grid, so there is nothing to simulate")
     return list(simulation.runs)
 
 

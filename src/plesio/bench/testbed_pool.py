@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from plesio.bench.assignment import Assignment
 from plesio.bench.happenings import Happening, Happenings
 from plesio.bench.recipe import Recipe
 from plesio.bench.recipe_workers import FaultSection
-from plesio.bench.trainer import Assignment
 from plesio.bench.worker_pool import PoolRun, WorkerPool
 from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster

@@ -1,22 +1,21 @@
 """What one worker of a comparison does: train the recipe's task, run after run, in one process."""
 
 import math
-import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from plesio.bench.assignment import Assignment, checkpoints_of, info_of, seed_streams
+from plesio.bench.grid_trainer import check_for_grids, train_in_grid
 from plesio.bench.process_pool import enlisted
 from plesio.bench.recipe import Recipe, TaskSection
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError
-from plesio.protocol.figures import RunInfo
+from plesio.policies.grid import is_grid
 from plesio.runtime.job import Job
 from plesio.runtime.join import join
 from plesio.runtime.join_options import JoinOptions
@@ -27,24 +26,7 @@ from plesio.tasks.check import check_task
 from plesio.tasks.load import load_task
 from plesio.tasks.task import Task
 
-__all__ = ["Assignment", "serve_runs", "train"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """One run.
-
-    Attributes:
-        policy: Its policy's spec.
-        seed: Its seed.
-        folder: For its traces, and the name of its checkpoints; None for neither.
-        until_samples: Where it ends, in the midst of its schedule; None is the recipe's length.
-    """
-
-    policy: str
-    seed: int
-    folder: Path | None
-    until_samples: int | None = None
+__all__ = ["recipe_task", "section_task", "serve_runs", "train"]
 
 
 def recipe_task(recipe: Recipe) -> Task:
@@ -68,7 +50,7 @@ def train(
     began_s: float | None = None,
     pacer: Pacer | None = None,
 ) -> dict[str, Any] | None:
-    """Do one run; returns its result as JSON values on rank 0, None elsewhere.
+    """Do one run; returns its result as JSON values on one worker, None elsewhere.
 
     Args:
         recipe: What to train, for how long.
@@ -78,24 +60,15 @@ def train(
         began_s: When the run began, on the job's clock; None is when the worker's first step begins.
         pacer: Makes steps take their time where the recipe does not say how long they take.
     """
+    if is_grid(assignment.policy):
+        return train_in_grid(recipe, task, assignment, job=job, began_s=began_s, pacer=pacer)
     place = job.place if job is not None else Place.alone()
     own = task.for_worker(place.rank % place.num_workers, place.num_workers)  # who joins takes over from another
     model, optimizer = own.build(assignment.seed)
-    # Every worker has its own streams of random numbers (dropout, augmentation), repeatable from the run's seed.
-    stream = assignment.seed * 1_000_003 + place.rank
-    torch.manual_seed(stream)
-    np.random.seed(stream % 2**32)
-    random.seed(stream)
+    seed_streams(assignment.seed, place.rank)
     data = own.train_set()
     num_samples = _length(data)
     budget = recipe.budget_samples(num_samples)
-    info = RunInfo(
-        task=task.name,
-        seed=assignment.seed,
-        metric_name=task.metric_name,
-        metric_goal=task.metric_goal,
-        target=task.target,
-    )
     clock = MonotonicClock() if job is None else job.clock
     paced = recipe.workers.pacer(place.rank, seed=assignment.seed, clock=clock, began_s=began_s)
     session = join(
@@ -104,14 +77,14 @@ def train(
         policy=assignment.policy,
         trace=assignment.folder,
         total_samples=budget,
-        **_checkpoints(recipe, assignment),
+        **checkpoints_of(recipe, assignment),
         options=JoinOptions(
             num_servers=recipe.run.servers,
             elastic=recipe.run.elastic,
             replicas=recipe.run.replicas,
             snapshot_every=recipe.run.evaluate_every or num_samples,
             pacer=pacer if paced is None else paced,
-            info=info,
+            info=info_of(task, seed=assignment.seed),
             job=job,
         ),
     )
@@ -120,8 +93,7 @@ def train(
         schedule = own.schedule(optimizer, num_steps)
         if schedule is not None:
             session.register(schedule=schedule)
-        samples = budget if assignment.until_samples is None else min(budget, assignment.until_samples)
-        for batch in session.shard(DataLoader(data, batch_size=own.batch_size), samples=samples):
+        for batch in session.shard(DataLoader(data, batch_size=own.batch_size), samples=assignment.samples(budget)):
             loss = own.loss(model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
             session.step(loss)
@@ -129,14 +101,6 @@ def train(
                 schedule.step()
         session.finish(lambda: own.metric(model))
     return session.report().to_json() if place.rank == 0 else None
-
-
-def _checkpoints(recipe: Recipe, assignment: Assignment) -> dict[str, Any]:
-    """What ``join`` is told of them: each run has a folder of its own, which is named as that of its traces."""
-    if recipe.checkpoint is None or assignment.folder is None:
-        return {}
-    told = recipe.checkpoint.model_dump()
-    return {"checkpoint": told.pop("folder") / assignment.folder.name, **told}
 
 
 def _length(data: Any) -> int:
@@ -159,6 +123,7 @@ def serve_runs(recipe: Recipe, environment: Mapping[str, str], commands: Connect
             task = recipe_task(recipe)
             if place is None or place.rank == 0:
                 check_task(task)
+                check_for_grids(recipe, task)
             commands.send(("ready", _length(task.train_set())))
             job: Job | None = None
             try:

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from plesio.bench.assignment import Assignment
+from plesio.bench.grid_trainer import check_for_grids
 from plesio.bench.recipe import Recipe
 from plesio.bench.recipe_workers import WorkersSection
-from plesio.bench.trainer import Assignment, recipe_task, train
+from plesio.bench.trainer import recipe_task, train
 from plesio.bench.worker_pool import PoolRun
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.cost.calibration import Calibration
@@ -63,6 +65,7 @@ class VirtualPool:
         self._recipe = recipe
         self._task = recipe_task(recipe)
         check_task(self._task)
+        check_for_grids(recipe, self._task)
         self.samples_per_epoch = len(self._task.train_set())  # type: ignore[arg-type]
         workers = recipe.workers
         workers.faults_in_order(seed=0)  # can they be here?
@@ -134,7 +137,8 @@ class VirtualPool:
                 problems[rank] = f"{type(outcome.error).__name__}: {outcome.error}"
             elif outcome.error is not None:
                 raise outcome.error
-        return PoolRun(simulation.outcomes[0].value, problems)
+        values = [outcome.value for _, outcome in sorted(simulation.outcomes.items())]
+        return PoolRun(next((value for value in values if value is not None), None), problems)
 
     def close(self) -> None:
         """Nothing is left of a run."""

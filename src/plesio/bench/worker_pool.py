@@ -9,9 +9,10 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Self
 
+from plesio.bench.assignment import Assignment
 from plesio.bench.process_pool import FOR_TRAINING, ProcessPool
 from plesio.bench.recipe import Recipe
-from plesio.bench.trainer import Assignment, serve_runs
+from plesio.bench.trainer import serve_runs
 from plesio.protocol.figures import RunFigures
 from plesio.runtime.observer import Observer
 from plesio.runtime.site import THIS_HOST, Site
@@ -24,7 +25,7 @@ LOOK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class PoolRun:
-    """How a run ended: rank 0's result if it gave one, and what went wrong, by rank."""
+    """How a run ended: the result if a worker gave one, and what went wrong, by rank."""
 
     result: dict[str, Any] | None
     problems: dict[int, str]

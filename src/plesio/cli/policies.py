@@ -8,6 +8,7 @@ EXAMPLES = """\b
 Examples:
   plesio policies
   plesio compare recipes/demo.toml --out runs/two --policies bsp,ssp:8
+  plesio compare recipes/grid.toml --out runs/grid --world virtual
 \b
 ssp and asp take a weight for stale updates: weight=inverse, weight=exp:0.1,
 weight=cap:8, or several joined by "+", and rate=undivided, which applies
@@ -26,13 +27,18 @@ post_local_sgd is torch's own, to be compared with."""
 
 
 def policies() -> None:
-    """List the consistency policies.
+    """List the policies, and the options of a grid.
 
     A policy says how far workers may drift apart, and how their updates count.
     """
     from plesio.policies import ALIASES, POLICY_HELP
+    from plesio.policies.grid import GRID_HELP, GRID_OPTIONS
 
-    lines = {**POLICY_HELP, **{name: f"another name of {spec}" for name, spec in ALIASES.items()}}
+    lines = {**POLICY_HELP, "grid": GRID_HELP, **{name: f"another name of {spec}" for name, spec in ALIASES.items()}}
     width = max(map(len, lines))
     for name, explanation in lines.items():
         typer.echo(f"{name:<{width}}  {explanation}")
+    typer.echo("\nOptions of a grid, as in grid:2x4,mixing=ring,every=4:")
+    width = max(map(len, GRID_OPTIONS))
+    for name, explanation in GRID_OPTIONS.items():
+        typer.echo(f"  {name:<{width}}  {explanation}")

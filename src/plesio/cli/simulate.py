@@ -35,6 +35,7 @@ Examples:
   plesio simulate digits --policy asp --lose 2@1.5s --join 3s
   plesio simulate digits --policy asp --failures mtbf=20s,rejoin_after=2s
   plesio simulate digits --checkpoint runs/checkpoints --every "100 steps"
+  plesio simulate digits --policy grid:2x2 --step-time "20 ms"
 \b
 Gradients are real; how long computing and sending take is modelled. A script is run
 as each of the workers, and its plesio.join finds the others; what follows -- is its own.
@@ -127,7 +128,7 @@ def _inputs() -> "tuple[Input, ...]":
 
     times, usual = "TIME|KIND:TIME,...", f"as calibrated, or {STEP_TIME}"
     return (
-        key_option(WorkersSection, "count", default=4, option="workers", short="n"),
+        key_option(WorkersSection, "count", option="workers", short="n", instead="4, or those of a grid"),
         key_option(WorkersSection, "cluster", metavar="NAME|FILE"),
         key_option(WorkersSection, "step_time", metavar=times, instead=usual),
         table_option(WorkersSection, "stalls", table=StallsSection),
@@ -158,11 +159,10 @@ def _simulate(
     from plesio.cli.compare import print_results
     from plesio.cli.recipe_options import checkpoint_table
     from plesio.cost import calibration as calibrations
-    from plesio.policies import parse_policy
+    from plesio.policies.grid import canonical_spec
 
-    spec, count = parse_policy(policy).spec, given.get("count", 4)
-    if count < 2:
-        raise ConfigError(f"--workers {count}: write 2 or more; one alone has nobody to be consistent with")
+    spec = canonical_spec(policy)
+    count = _count(spec, given.get("count"))
     measured = None if calibration is None else calibrations.Calibration.read(calibration)
     step_time = given.get("step_time", STEP_TIME if measured is None else None)
     table: Table = {
@@ -204,6 +204,21 @@ def _simulate(
     if any(run.status == "interrupted" for run in runs):
         raise KeyboardInterrupt
     return 1 if any(run.status != "finished" for run in runs) else 0
+
+
+def _count(spec: str, told: int | None) -> int:
+    """How many workers there are."""
+    from plesio.policies.grid import GridSetting, is_grid
+
+    if is_grid(spec):
+        num_workers = GridSetting.parse(spec).num_workers
+        if told not in (None, num_workers):
+            raise ConfigError(f"--workers {told}: {spec} has {num_workers}; leave --workers out")
+        return num_workers
+    count = 4 if told is None else told
+    if count < 2:
+        raise ConfigError(f"--workers {count}: write 2 or more; one alone has nobody to be consistent with")
+    return count
 
 
 def _simulate_task(table: Table, *, calibration: "Calibrated | None", out: Path, overwrite: bool) -> "list[RunResult]":

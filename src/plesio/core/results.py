@@ -89,6 +89,11 @@ class Staleness:
         mean = sum(tau * number for tau, number in enumerate(dense)) / total
         return cls(mean=mean, p50=quantile(0.5), p95=quantile(0.95), max=top, counts=dense)
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Staleness":
+        """What ``dataclasses.asdict`` made of one."""
+        return cls(**{**data, "counts": tuple(data.get("counts", ()))})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySplit:
@@ -176,6 +181,7 @@ class WorkerTimes:
     Attributes:
         memory: None in the virtual world, where all workers share one process, and where no step was measured.
         utilisation: None in the virtual world, and of a run that was over too soon.
+        staleness: Of the gradients of its own stage, in a grid; None where workers have no updates of their own.
     """
 
     worker: int
@@ -187,15 +193,18 @@ class WorkerTimes:
     peak_memory_bytes: int
     memory: MemorySplit | None = None
     utilisation: Utilisation | None = None
+    staleness: Staleness | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "WorkerTimes":
-        """What ``dataclasses.asdict`` made of one; files that are older lack the last two fields."""
+        """What ``dataclasses.asdict`` made of one; files that are older lack the last three fields."""
         values = dict(data)
         if values.get("memory") is not None:
             values["memory"] = MemorySplit(**values["memory"])
         if values.get("utilisation") is not None:
             values["utilisation"] = Utilisation.from_json(values["utilisation"])
+        if values.get("staleness") is not None:
+            values["staleness"] = Staleness.from_json(values["staleness"])
         return cls(**values)
 
 
@@ -271,7 +280,7 @@ class RunResult:
         """A dictionary of JSON values (NaN and infinities become None: JSON has none)."""
         plain: dict[str, Any] = _finite(dataclasses.asdict(self))
         for worker in plain["workers"]:
-            for name in ("memory", "utilisation"):  # left out where they were not measured
+            for name in ("memory", "utilisation", "staleness"):  # left out where they were not measured
                 if worker[name] is None:
                     del worker[name]
         return plain
@@ -286,8 +295,7 @@ class RunResult:
         try:
             values = dict(data)
             values["workers"] = tuple(map(WorkerTimes.from_json, values.get("workers", ())))
-            staleness = dict(values.get("staleness") or dataclasses.asdict(Staleness.of({})))
-            values["staleness"] = Staleness(**{**staleness, "counts": tuple(staleness.get("counts", ()))})
+            values["staleness"] = Staleness.from_json(values.get("staleness") or dataclasses.asdict(Staleness.of({})))
             values["evaluations"] = tuple(Evaluation(**_floats(point)) for point in values.get("evaluations", ()))
             values["losses"] = tuple(LossPoint(**_floats(point)) for point in values.get("losses", ()))
             for name in ("racks", "decisions", "lost_workers", "fallbacks"):

@@ -170,6 +170,10 @@ def parse_policy(text: str) -> Policy:
     if head in ALIASES:
         return parse_policy(",".join([ALIASES[head], *options]))
     name, colon, argument = (part.strip() for part in head.partition(":"))
+    if name == "grid":
+        raise PolicySpecError(
+            f'"{text}" is a grid and no policy: plesio.grid(...) trains in it, plesio.join(...) does not'
+        )
     if name == Interruptible.name:
         return Interruptible(policy=parse_policy(text.partition(":")[2]))
     form = _FORMS.get(name)

@@ -102,6 +102,7 @@ class PolicySummary:
         memory: Bytes of a worker's memory by what they were, mean over workers and seeds; `MEMORY_PARTS` in their
             order, and empty where nothing was measured.
         cpu: Processor cores that a worker's process used, mean over workers and seeds.
+        stage_staleness: Of a grid, that of each stage's gradients, all groups and seeds together.
         contrast: None for the baseline itself, and where one of the two has no finished run.
     """
 
@@ -127,6 +128,7 @@ class PolicySummary:
     loss_mean: Curve
     memory: dict[str, float] = field(default_factory=dict)
     cpu: float | None = None
+    stage_staleness: tuple[Staleness, ...] = ()
     contrast: Contrast | None = None
 
 

@@ -72,7 +72,16 @@ def policy_sentence(summary: PolicySummary, *, comparison: Comparison) -> str:
         text = f"{figures}; {comparison.baseline} has no finished run to compare with."
     else:
         text = _contrast_sentence(summary, summary.contrast, comparison=comparison)
-    return " ".join([text, *troubles(summary, metric=comparison.metric)])
+    return " ".join([text, *_stages(summary), *troubles(summary, metric=comparison.metric)])
+
+
+def _stages(summary: PolicySummary) -> list[str]:
+    """How late gradients were in a grid."""
+    if summary.staleness.max == 0 or len(summary.stage_staleness) < 2:
+        return []
+    means = [f"{staleness.mean:.1f}" for staleness in summary.stage_staleness]
+    last = len(means) - 1
+    return [f"At its stages 0 to {last} gradients were {listed(means)} updates stale on average."]
 
 
 def troubles(summary: PolicySummary, *, metric: Metric) -> list[str]:

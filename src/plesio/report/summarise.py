@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult, Staleness, Utilisation
+from plesio.policies.grid import GridSetting, is_grid
 from plesio.report.curves import Curve, mean_by_index, mean_on_shared_range
 from plesio.report.metric import Metric
 from plesio.report.model import MEMORY_PARTS, Comparison, Contrast, PolicySummary, TargetTimes, WorkerMeans
@@ -84,7 +85,8 @@ def _summarise(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
         wait_share=_share(finished, "wait_s"),
         communicate_share=_share(finished, "communicate_s"),
         workers=_worker_means(finished),
-        staleness=_pooled_staleness(finished),
+        staleness=_pooled(run.staleness for run in finished),
+        stage_staleness=_stage_staleness(policy, finished),
         max_lead=max((run.max_lead for run in finished), default=0),
         lost_workers=tuple((run.seed, worker) for run in runs for worker in run.lost_workers),
         refused_updates=_refused_updates(runs),
@@ -187,10 +189,18 @@ def _mean_of(values: Iterable[float]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _pooled_staleness(runs: Iterable[RunResult]) -> Staleness:
+def _stage_staleness(policy: str, runs: Sequence[RunResult]) -> tuple[Staleness, ...]:
+    if not is_grid(policy):
+        return ()
+    stages = GridSetting.parse(policy).stages
+    own = [(it.worker % stages, it.staleness) for run in runs for it in run.workers if it.staleness is not None]
+    return tuple(_pooled(staleness for number, staleness in own if number == stage) for stage in range(stages))
+
+
+def _pooled(parts: Iterable[Staleness]) -> Staleness:
     counts: Counter[int] = Counter()
-    for run in runs:
-        counts.update(dict(enumerate(run.staleness.counts)))
+    for part in parts:
+        counts.update(dict(enumerate(part.counts)))
     return Staleness.of({tau: number for tau, number in counts.items() if number > 0})
 
 

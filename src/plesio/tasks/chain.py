@@ -1,6 +1,6 @@
 """How a task's network is a chain of layers, for those who cut it into stages (`plesio.grid`)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from plesio.core.errors import TaskError
 
-__all__ = ["Chain", "as_pair", "chain_of"]
+__all__ = ["Chain", "as_pair"]
 
 
 def as_pair(batch: Any) -> tuple[Any, Any]:
@@ -39,21 +39,3 @@ class Chain:
         for field in ("layers", "loss", "split"):
             if not callable(getattr(self, field)):
                 raise TaskError(f"a chain's {field} is of type {type(getattr(self, field)).__name__}; give a function")
-
-
-def chain_of(modules: Iterable[nn.Module]) -> nn.Sequential:
-    """These modules as layers that all have parameters: one without goes with the layer before it, or the first after.
-
-    >>> [len(layer) for layer in chain_of([nn.Flatten(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)])]
-    [3, 1]
-    """
-    layers: list[list[nn.Module]] = []
-    ready = False
-    for module in modules:
-        has_weights = next(module.parameters(), None) is not None
-        if not layers or (ready and has_weights):
-            layers.append([])
-            ready = False
-        layers[-1].append(module)
-        ready |= has_weights
-    return nn.Sequential(*(nn.Sequential(*layer) for layer in layers))

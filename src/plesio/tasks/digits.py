@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils.data import TensorDataset
 
-from plesio.tasks.chain import Chain, chain_of
+from plesio.tasks.chain import Chain
 from plesio.tasks.options import check_number
 from plesio.tasks.task import Task
 
-__all__ = ["Centred", "digits"]
+__all__ = ["Centred", "digit_pixels", "digits"]
 
 HELD_OUT = 360
 SPLIT_SEED = 0
@@ -95,7 +95,7 @@ def _layers(model: nn.Module) -> nn.Sequential:
     assert isinstance(model, _DigitsCNN), "as `_build` makes it"
     first = (Centred(), model.conv1, model.norm1, nn.GELU())
     second = (model.conv2, model.norm2, nn.GELU(), nn.AvgPool2d(2))
-    return chain_of((*first, *second, nn.Flatten(), model.hidden, model.norm3, nn.GELU(), model.output))
+    return nn.Sequential(*first, *second, nn.Flatten(), model.hidden, model.norm3, nn.GELU(), model.output)
 
 
 def _build(seed: int, *, learning_rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -114,6 +114,12 @@ def _split() -> tuple[TensorDataset, TensorDataset]:
         torch.arange(len(labels)), test_size=HELD_OUT, random_state=SPLIT_SEED, stratify=labels.numpy()
     )
     return TensorDataset(images[train], labels[train]), TensorDataset(images[held_out], labels[held_out])
+
+
+def digit_pixels(*, held_out: bool) -> tuple[Tensor, Tensor]:
+    """The images as other files have them, [number, 1, 8, 8] of dtype uint8, and the labels [number]."""
+    images, labels = _split()[held_out].tensors
+    return (255 * images).round().to(torch.uint8), labels
 
 
 def _train_set() -> TensorDataset:

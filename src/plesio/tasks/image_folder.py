@@ -63,6 +63,14 @@ class ImageFiles:
         """
         return FORMATS[self.format].read(paths)
 
+    def train_images(self) -> tuple[Tensor, Tensor]:
+        """What there is to train on, as `read` gives it."""
+        return self.read(self.train)
+
+    def held_out_images(self) -> tuple[Tensor, Tensor]:
+        """What there is to measure with."""
+        return self.read(self.held_out)
+
 
 def find_images(folder: Path, *, format: str = "auto") -> ImageFiles:
     """The image data in ``folder``, or in the folder below it that their archive unpacks to.

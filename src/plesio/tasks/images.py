@@ -1,6 +1,10 @@
-"""``images``: CIFAR-10 or MNIST from files in a folder that the user names, and a small CNN that fits their shape."""
+"""``images``: CIFAR-10 or MNIST from files in a folder that the user names, and a small CNN that fits their shape.
+
+Who has no files tries the same network on the digits that scikit-learn bundles (``format="digits"``).
+"""
 
 import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils.data import TensorDataset
 
-from plesio.tasks.chain import Chain, chain_of
+from plesio.core.errors import TaskError
+from plesio.tasks.chain import Chain
+from plesio.tasks.digits import digit_pixels
 from plesio.tasks.image_folder import ImageFiles, find_images
 from plesio.tasks.options import check_number
 from plesio.tasks.task import Task
@@ -22,7 +28,7 @@ EVALUATION_BATCH = 500
 
 def images(
     *,
-    folder: str | Path,
+    folder: str | Path | None = None,
     format: str = "auto",
     batch_size: int = 32,
     learning_rate: float = 0.1,
@@ -34,17 +40,18 @@ def images(
 
     Args:
         folder: Holds the files, or the folder that their archive unpacks to.
-        format: ``cifar10-python``, ``cifar10-binary``, ``mnist``, or ``auto`` for the one that is there.
+        format: ``cifar10-python``, ``cifar10-binary``, ``mnist``, or ``auto`` for the one that is there; ``digits`` are
+            scikit-learn's, and need no folder.
         batch_size: Samples in one step of one worker.
         learning_rate: Learning rate of plain SGD.
         num_epochs: Passes over the training images, all workers together.
 
     Raises:
-        TaskError: An option out of its range.
+        TaskError: An option out of its range, or no folder.
         DataError: Files are missing; later, when they are read: a file is not in the format it claims.
     """
     check_number(learning_rate, task="images", option="learning_rate", above=0.0)
-    files = find_images(Path(folder), format=format)
+    files = _source(folder, format=format)
     return Task(
         name="images",
         build=functools.partial(_build, files, learning_rate=learning_rate),
@@ -57,6 +64,29 @@ def images(
         num_epochs=num_epochs,
         chain=Chain(layers=_layers, loss=F.cross_entropy),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Digits:
+    """The digits that scikit-learn bundles, in place of files."""
+
+    def train_images(self) -> tuple[Tensor, Tensor]:
+        return digit_pixels(held_out=False)
+
+    def held_out_images(self) -> tuple[Tensor, Tensor]:
+        return digit_pixels(held_out=True)
+
+
+def _source(folder: str | Path | None, *, format: str) -> ImageFiles | _Digits:
+    if format == "digits":
+        if folder is not None:
+            raise TaskError(f'task "images": format = "digits" needs no files; leave out folder = "{folder}"')
+        return _Digits()
+    if folder is None:
+        raise TaskError(
+            'task "images" needs the folder of its files: folder = "data"; or format = "digits", which needs none'
+        )
+    return find_images(Path(folder), format=format)
 
 
 class _Scaled(nn.Module):
@@ -99,20 +129,20 @@ class ImageCNN(nn.Module):
 
 def _layers(model: nn.Module) -> nn.Sequential:
     assert isinstance(model, ImageCNN), "as `_build` makes it"
-    return chain_of((model.scale, *model.features, model.output))
+    return nn.Sequential(model.scale, *model.features, model.output)
 
 
 @functools.cache
-def _train_set(files: ImageFiles) -> TensorDataset:
-    return TensorDataset(*files.read(files.train))
+def _train_set(files: ImageFiles | _Digits) -> TensorDataset:
+    return TensorDataset(*files.train_images())
 
 
 @functools.cache
-def _held_out(files: ImageFiles) -> TensorDataset:
-    return TensorDataset(*files.read(files.held_out))
+def _held_out(files: ImageFiles | _Digits) -> TensorDataset:
+    return TensorDataset(*files.held_out_images())
 
 
-def _build(files: ImageFiles, seed: int, *, learning_rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
+def _build(files: ImageFiles | _Digits, seed: int, *, learning_rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
     del seed  # `Task` seeds torch before it calls
     model = ImageCNN(channels=_train_set(files).tensors[0].shape[1])
     return model, torch.optim.SGD(model.parameters(), lr=learning_rate)
@@ -123,7 +153,7 @@ def _loss(model: nn.Module, batch: Any) -> Tensor:
     return F.cross_entropy(model(pixels), labels)
 
 
-def _accuracy(files: ImageFiles, model: nn.Module) -> float:
+def _accuracy(files: ImageFiles | _Digits, model: nn.Module) -> float:
     pixels, labels = _held_out(files).tensors
     device = next(model.parameters()).device
     correct = 0

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
 from plesio.core.errors import TaskError, nearest
-from plesio.tasks.chain import Chain, chain_of
+from plesio.tasks.chain import Chain
 from plesio.tasks.digits import Centred, digits
 from plesio.tasks.options import check_integer, check_number
 from plesio.tasks.task import Task
@@ -94,7 +94,7 @@ def _layers(model: nn.Module, *, name: str) -> nn.Sequential:
             f'task "vision": model = "{name}" is no chain of layers, and a grid trains chains; '
             'write another, as in model = "vgg"'
         )
-    return chain_of((model.centre, *model.model))
+    return nn.Sequential(model.centre, *model.model)
 
 
 def _maker(model: object, *, width: int | None) -> Callable[[], nn.Module]:

@@ -10,9 +10,20 @@ from plesio.policies.grid.schedule import (
     StageState,
     Update,
 )
-from plesio.policies.grid.setting import SCHEDULES, GridSetting, ScheduleName, Weights, is_grid
+from plesio.policies.grid.setting import (
+    GRID_HELP,
+    GRID_OPTIONS,
+    SCHEDULES,
+    GridSetting,
+    ScheduleName,
+    Weights,
+    canonical_spec,
+    is_grid,
+)
 
 __all__ = [
+    "GRID_HELP",
+    "GRID_OPTIONS",
     "SCHEDULES",
     "Action",
     "Backward",
@@ -25,5 +36,6 @@ __all__ = [
     "StageState",
     "Update",
     "Weights",
+    "canonical_spec",
     "is_grid",
 ]

@@ -12,14 +12,42 @@ from plesio.core.errors import ConfigError, nearest
 from plesio.core.mixing import GRAPHS, Mixing
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
 from plesio.policies.fields import write_spec
+from plesio.policies.spec import parse_policy
 
-__all__ = ["SCHEDULES", "GridSetting", "ScheduleName", "Weights", "is_grid"]
+__all__ = [
+    "GRID_HELP",
+    "GRID_OPTIONS",
+    "SCHEDULES",
+    "GridSetting",
+    "ScheduleName",
+    "Weights",
+    "canonical_spec",
+    "is_grid",
+]
 
 ScheduleName = Literal["decoupled", "gpipe", "1f1b", "2bw"]
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 Weights = Literal["stash", "recompute"]
 _WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 _PREFIX = "grid:"
+GRID_HELP = (
+    "the network cut into K stages, in S groups: no pass waits for one of the whole network, and groups mix their "
+    "weights, as in grid:2x4,mixing=ring"
+)
+"""One line about it."""
+GRID_OPTIONS: Mapping[str, str] = {
+    "schedule": "decoupled, or to compare with gpipe, 1f1b or 2bw",
+    "delay": "micro-batches that a stage is ahead for each stage behind it: 2, or 0 for no staleness",
+    "micro_batches": "for one update of gpipe, 1f1b and 2bw: 1",
+    "weights": "a late gradient is taken at the weights of then (stash) or at those of now (recompute)",
+    "shrink": "factor on a gradient at each stage that it is sent back through: 1",
+    "compensation": "factor of the Taylor term for what weights have moved since: 0",
+    "mixing": "groups mix their weights with all, in a ring, on an exponential graph, or by rows: 0.5 0.5/0.5 0.5",
+    "every": "updates between two mixings: 1",
+    "bound": "updates that a group may lag behind the others: 0",
+    "compress": "what is sent for a mixing: none, fp16, topk:0.01 ...",
+}
+"""One line about each option, with what it is unless it is given."""
 _ALONE = Mixing.on("all", 1)
 
 
@@ -30,6 +58,18 @@ def is_grid(spec: str) -> bool:
     (True, False)
     """
     return spec.strip().lower().startswith(_PREFIX)
+
+
+def canonical_spec(text: str) -> str:
+    """The text of a policy or a grid as it writes itself, so that equal settings have equal texts.
+
+    >>> canonical_spec("SSP: 4"), canonical_spec("grid: 2 x 2, every=1")
+    ('ssp:4', 'grid:2x2')
+
+    Raises:
+        ConfigError: It describes neither.
+    """
+    return GridSetting.parse(text).spec if is_grid(text) else parse_policy(text).spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,17 @@ from torch.utils.flop_counter import flop_registry
 
 from plesio.core.errors import ConfigError, TaskError
 
-__all__ = ["Balance", "Cut", "balanced", "layer_bytes", "layer_operations", "layer_seconds", "layers_of", "parts"]
+__all__ = [
+    "Balance",
+    "Cut",
+    "balanced",
+    "layer_bytes",
+    "layer_operations",
+    "layer_seconds",
+    "layers_of",
+    "parts",
+    "units_of",
+]
 
 Balance = Literal["time", "memory"]
 Unit = Literal["s", "operations", "bytes"]
@@ -120,7 +130,9 @@ def balanced(costs: Sequence[float], num_stages: int) -> tuple[int, ...]:
     """
     count = len(costs)
     if count < num_stages:
-        raise ConfigError(f"{num_stages} stages of {count} layers: a stage has a layer at least; write fewer stages")
+        raise ConfigError(
+            f"{num_stages} stages of {count} layers with weights: a stage has one at least; write fewer stages"
+        )
     sums = [0.0]
     for cost in costs:
         sums.append(sums[-1] + cost)
@@ -141,6 +153,16 @@ def balanced(costs: Sequence[float], num_stages: int) -> tuple[int, ...]:
         end = chosen[stage][end]
         ends.insert(0, end)
     return tuple(ends)
+
+
+def units_of(layers: nn.Sequential) -> list[int]:
+    """Where the network may be cut, and its end: after so many layers, all parts of it have something to train.
+
+    >>> units_of(nn.Sequential(nn.Flatten(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)))
+    [3, 4]
+    """
+    trained = [number for number, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters())]
+    return [*trained[1:], len(layers)]
 
 
 def layer_bytes(layers: nn.Sequential) -> list[float]:

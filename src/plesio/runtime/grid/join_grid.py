@@ -34,6 +34,7 @@ from plesio.runtime.grid.cutting import (
     layer_seconds,
     layers_of,
     parts,
+    units_of,
 )
 from plesio.runtime.grid.grid import Composed, Grid
 from plesio.runtime.grid.mixer import Mixer
@@ -357,7 +358,9 @@ class _Composer:
     def _found_cut(self, x: Any) -> str:
         try:
             unit, costs = self._layer_costs(x)
-            ends = balanced(costs, self.setting.stages)
+            units = units_of(self.layers)
+            of_units = [sum(costs[begin:end]) for begin, end in itertools.pairwise((0, *units))]
+            ends = [units[number - 1] for number in balanced(of_units, self.setting.stages)]
         except (ConfigError, TaskError) as error:
             return json.dumps({"error": str(error)})
         edges = (0, *ends, len(costs))

@@ -9,14 +9,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from plesio.core.records import Record, from_values, to_values
-from plesio.core.results import Evaluation, RunResult, write_results
+from plesio.core.results import Evaluation, RunResult, Staleness, write_results
 from plesio.policies.grid import GridSetting
 from plesio.protocol.figures import Report, RunInfo, Status
 from plesio.runtime.coordinator.ledger import Ledger, World
@@ -271,7 +271,9 @@ class Books:
             ledger.report(figures.rank, figures.report)
             staleness.update(dict(figures.staleness))
         ledger.stale(staleness)
-        return ledger.result(status=status, error=error)
+        result = ledger.result(status=status, error=error)
+        own = {figures.rank: Staleness.of(dict(figures.staleness)) for figures in told}
+        return replace(result, workers=tuple(replace(it, staleness=own.get(it.worker)) for it in result.workers))
 
     def keep(self, result: RunResult) -> None:
         """The run has ended with this: write it where results go."""

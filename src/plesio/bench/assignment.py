@@ -1,0 +1,63 @@
+"""One run of a comparison, and what all trainings of it have in common."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from plesio.bench.recipe import Recipe
+from plesio.protocol.figures import RunInfo
+from plesio.tasks.task import Task
+
+__all__ = ["Assignment", "checkpoints_of", "info_of", "seed_streams"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One run.
+
+    Attributes:
+        policy: Its policy's spec.
+        seed: Its seed.
+        folder: For its traces, and the name of its checkpoints; None for neither.
+        until_samples: Where it ends, in the midst of its schedule; None is the recipe's length.
+    """
+
+    policy: str
+    seed: int
+    folder: Path | None
+    until_samples: int | None = None
+
+    def samples(self, budget: int) -> int:
+        """Where it ends, if the recipe's length is ``budget`` samples."""
+        return budget if self.until_samples is None else min(budget, self.until_samples)
+
+
+def seed_streams(seed: int, rank: int) -> None:
+    """Give a worker random numbers of its own (dropout, augmentation), repeatable from the run's seed."""
+    stream = seed * 1_000_003 + rank
+    torch.manual_seed(stream)
+    np.random.seed(stream % 2**32)
+    random.seed(stream)
+
+
+def info_of(task: Task, *, seed: int) -> RunInfo:
+    """Names for the results."""
+    return RunInfo(
+        task=task.name,
+        seed=seed,
+        metric_name=task.metric_name,
+        metric_goal=task.metric_goal,
+        target=task.target,
+    )
+
+
+def checkpoints_of(recipe: Recipe, assignment: Assignment) -> dict[str, Any]:
+    """What a session is told of them: each run has a folder of its own, which is named as that of its traces."""
+    if recipe.checkpoint is None or assignment.folder is None:
+        return {}
+    told = recipe.checkpoint.model_dump()
+    return {"checkpoint": told.pop("folder") / assignment.folder.name, **told}
