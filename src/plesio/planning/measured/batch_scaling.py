@@ -32,7 +32,7 @@ __all__ = ["FOUND", "Training", "fitted_critical_batch", "measure", "measure_bat
 FOUND = ("noise_scale",)
 NUM_RANKS = 2
 BATCHES = (8, 32, 128, 512)
-TARGET = 0.15
+TARGET = 0.1
 LONGEST = 0.4
 """Step length of the largest batch around which others are tried."""
 FACTORS = (0.5, 1.0, 2.0)

@@ -98,7 +98,7 @@ def measure_delays(
             options={"learning_rate": [step * count for step in steps], **options},  # a worker's update is an N-th
             workers={"count": count, "step_time": {"kind": "constant", "mean": f"{STEP_MS} ms"}},
             num_steps=num_steps,
-            evaluate_every=max(1, num_steps // 40),
+            evaluate_every=max(1, num_steps // 20),
             seeds=range(len(steps)),
             on_step=lambda what, count=count: on_step(f"{count} workers, {what}"),  # type: ignore[misc]
         )

@@ -139,6 +139,7 @@ def _run(
     steps_per_state: int,
     folder: Path,
 ) -> FailingRun:
+    make_work(*arguments)  # here once, so that what it imports and reads is there in those that are forked off
     with _Process(make_work, arguments, num_steps, steps_per_state, folder) as process:
         begun_s = failed_s = process.await_begin()
         num_failures = 0

@@ -30,10 +30,10 @@ __all__ = ["FOUND", "asynchronous_times", "exchange_times", "measure", "measure_
 FOUND = ("latency_s",)
 NUM_WORKERS = 4
 NUM_SERVERS = 4
-BYTES_PER_S = 25e6
-GRADIENT_BYTES = 1_000_000
+BYTES_PER_S = 10e6
+GRADIENT_BYTES = 500_000
 COMPUTE_S = 0.05
-FITTED_BYTES = (40_000, 400_000, 1_500_000)
+FITTED_BYTES = (20_000, 200_000, 800_000)
 REPEATS = 7
 NUM_UPDATES = 12
 
@@ -47,10 +47,10 @@ def measure(
     num_workers: Annotated[int, Within(2, 6)] = NUM_WORKERS,
     num_servers: Annotated[int, Within(1, 4)] = NUM_SERVERS,
     gradient_bytes: Annotated[float, Within(1e5, 5e6)] = GRADIENT_BYTES,
-    bytes_per_s: Annotated[float, Within(5e6, 1e8)] = BYTES_PER_S,
+    bytes_per_s: Annotated[float, Within(2e6, 1e8)] = BYTES_PER_S,
     compute_s: Annotated[float, Within(5e-3, 1)] = COMPUTE_S,
 ) -> Measured:
-    """Measure four workers and up to four servers with links of 25 MB/s; takes about half a minute.
+    """Measure four workers and up to four servers with links of 10 MB/s; takes about half a minute.
 
     Args:
         on_step: Is told what is being measured.

@@ -37,10 +37,10 @@ WIDTHS = (64, 96, 144, 192)
 FAILING_WIDTH = 64
 CONTEXT, BATCH, DEPTH = 64, 8, 2
 TOKENS = 20_000.0
-MTBF_S = 1.0
-FAILING_S = 5.0
+MTBF_S = 0.8
+FAILING_S = 6.0
 """Work of a run that fails, about."""
-INTERVALS = (1.0, 4.0)
+INTERVALS = (1.0, 3.0)
 """Intervals between states, over the best."""
 CALIBRATION_STEPS = 20
 _NUM_GAPS = 8
@@ -53,7 +53,7 @@ def measure(
     tokens: Annotated[float, Within(5e3, 1e6)] = TOKENS,
     device_mtbf_s: Annotated[float, Within(0.3, 20)] = MTBF_S,
 ) -> Measured:
-    """Measure four sizes on one device and on two, and runs that fail every second; takes about a minute.
+    """Measure four sizes on one device and on two, and runs that fail again and again; takes about a minute.
 
     Args:
         on_step: Is told what is being measured.
