@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 FOUND = ("ratio",)
 BOUNDS = (1, 4)
 PERIODS = (4, 16)
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1)
 CALIBRATION_STEPS = 60
 _PATIENCE = 4
 """How many times BSP's steps asynchronous workers get."""
