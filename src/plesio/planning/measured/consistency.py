@@ -30,7 +30,7 @@ from plesio.planning.studies.update_order import order_updates
 from plesio.runtime.worker.pacing import Pacer
 from plesio.sim.recurrences import simulate_barrier, simulate_bound
 
-__all__ = ["FOUND", "measure", "measure_consistency", "time_to"]
+__all__ = ["FOUND", "Situation", "measure", "measure_consistency", "time_to"]
 
 Array = NDArray[np.float64]
 
