@@ -30,7 +30,11 @@ Examples:
   plesio study all --out runs/studies"""
 
 Measure = Annotated[
-    bool, typer.Option("--measure", help="Do the real thing on this machine as well; let nothing else run meanwhile.")
+    bool,
+    typer.Option(
+        "--measure",
+        help="Do the real thing on this machine as well, as far as it has the inputs; let nothing else run meanwhile.",
+    ),
 ]
 
 
@@ -89,24 +93,21 @@ def ask_all(
 
 def _command(study: "Study") -> Any:
     """The command of a study: its inputs as options, and where the answer goes."""
-    from plesio.planning.measured import MEASURED
 
     def ask(inputs: dict[str, Any], out: Path | None, measure: bool = False) -> None:
         if out is not None:
             make_folder(out)  # before anything is measured
-        _show(study.ask(**inputs), measured=_measure(study) if measure else None, out=out)
+        _show(study.ask(**inputs), measured=_measure(study, inputs) if measure else None, out=out)
 
-    more: dict[str, tuple[Any, Any]] = {"out": (Out, None)}
-    if study.name in MEASURED:
-        more["measure"] = (Measure, False)
+    more = {"out": (Out, None), "measure": (Measure, False)}
     return command_of(f"plesio study {study.name}", study.inputs(), ask, summary=study.question, more=more)
 
 
-def _measure(study: "Study") -> "Measured":
+def _measure(study: "Study", inputs: dict[str, Any]) -> "Measured":
     os.environ.update(QUIET)
     from plesio.planning.measured import measure_study
 
-    return measure_study(study.name, on_step=lambda what: print(f"measuring: {what}", file=sys.stderr))
+    return measure_study(study.name, inputs=inputs, on_step=lambda what: print(f"measuring: {what}", file=sys.stderr))
 
 
 def _show(asked: "Asked", *, measured: "Measured | None", out: Path | None) -> None:

@@ -60,7 +60,11 @@ def parts_table(asked: Asked) -> Table:
 def render_measured(measured: Measured) -> RenderableType:
     """What was measured, beside what the model says."""
     return Group(
-        Text(), Text(measured.finding), Text(), terminal_table(measured_table(measured)), Text(measured.setting)
+        Text(),
+        Text(measured.finding),
+        Text(),
+        terminal_table(measured_table(measured)),
+        *map(Text, (measured.setting, *measured.remarks)),
     )
 
 
@@ -109,7 +113,7 @@ def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
 def _measured_section(measured: Measured) -> str:
     shown = measured_table(measured)
     pictures = section_of_charts(measured.charts, title="Measured", slug="measured")
-    words = f"<p>{prose(measured.finding)} {prose(measured.setting)}</p>"
+    words = "".join(f"<p>{prose(each)}</p>" for each in (f"{measured.finding} {measured.setting}", *measured.remarks))
     return pictures + section(words + table(shown.headers, shown.rows), slug="errors", title="How far the model is off")
 
 

@@ -9,11 +9,22 @@ from typing import Any
 
 import pytest
 
-from plesio.planning.measured import MEASURED, checkpointing
-from plesio.planning.measured.checkpointing import measure_states, state_times
-from plesio.planning.measured.mixture_of_experts import BYTES_PER_S, CAPACITY, TOKEN_BYTES, _routed, measure_routings
+from plesio.core.errors import PlesioError
+from plesio.planning.measured import checkpointing
+from plesio.planning.measured.checkpoint_intervals import STEP_S, measure_intervals, waiting_work
+from plesio.planning.measured.checkpointing import measure_states, state_times, with_runs
+from plesio.planning.measured.failing_runs import run_with_failures
+from plesio.planning.measured.mixture_of_experts import (
+    BYTES_PER_S,
+    CAPACITY,
+    NUM_EXPERTS,
+    TOKEN_BYTES,
+    _routed,
+    measure_routings,
+)
 from plesio.planning.measured.pipeline import FORWARD_S, measure_pipelines
 from plesio.planning.measured.tensor_parallel import measure_cuts
+from plesio.planning.studies import find_study
 from plesio.planning.studies.measured import Measured
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.network import BUCKET_S
@@ -24,7 +35,7 @@ needs_hosts = pytest.mark.skipif(NO_NAMESPACES is not None, reason=str(NO_NAMESP
 
 def check(measured: Measured, *, study: str) -> None:
     assert measured.study == study
-    assert study in MEASURED
+    assert find_study(study)
     assert measured.finding.endswith(".")
     assert measured.setting.endswith(".")
     assert measured.charts
@@ -68,7 +79,7 @@ def test_mixture_of_experts():
     for one, skew, capacity in zip(
         measured.predictions, (0.0, 0.0, 1.0, 1.0), (None, CAPACITY, None, CAPACITY), strict=True
     ):
-        tokens = _routed(256, skew, capacity) // TOKEN_BYTES
+        tokens = _routed(256, skew, capacity, routing={"num_experts": NUM_EXPERTS}) // TOKEN_BYTES
         last_to_begin = min(max(sent, received) for sent, received in zip(tokens.sum(1), tokens.sum(0), strict=True))
         if NO_NAMESPACES is None:
             assert one.measured > last_to_begin * TOKEN_BYTES / BYTES_PER_S - BUCKET_S
@@ -95,11 +106,41 @@ def test_checkpointing():
         on_step=lambda what: None, fitted_bytes=(120_000, 600_000, 1_200_000), other_bytes=(480_000,), repeats=2
     )
     check(measured, study="checkpointing")
-    assert [one.quantity for one in measured.predictions] == 2 * ["write (s)", "read (s)", "best interval (s)"]
-    for write, interval in ((measured.predictions[0], measured.predictions[2]), measured.predictions[3::2]):
-        # the best interval goes with the root of what a checkpoint takes
-        off = math.sqrt(write.predicted / write.measured)
-        assert interval.predicted / interval.measured == pytest.approx(off, rel=0.05)
+    assert [one.quantity for one in measured.predictions] == 2 * ["write (s)", "read (s)"]
+
+
+def test_the_best_interval_is_found_by_runs():
+    states = measure_states(
+        on_step=lambda what: None, fitted_bytes=(120_000, 600_000, 1_200_000), other_bytes=(300_000,), repeats=1
+    )
+    runs = measure_intervals(
+        on_step=lambda what: None, checkpoint_s=0.002, mtbf_s=0.4, work_s=0.5, interval_s=0.1, factors=(1.0, 4.0)
+    )
+    assert runs.work_s > 0.5
+    assert 0.1 * runs.work_s / 0.5 in [pytest.approx(interval_s) for interval_s in runs.runs]
+    for interval_s, run in runs.runs.items():
+        assert run.total_s > runs.work_s * 0.9
+        assert len(run.restarts_s) in (run.num_failures, run.num_failures - 1)  # it may be killed before it is back
+        assert len(run.writes_s) >= runs.work_s / interval_s - 2
+    measured = with_runs(states, runs)
+    check(measured, study="checkpointing")
+    best = next(one for one in measured.predictions if one.quantity == "best interval (s)")
+    assert min(runs.runs) <= best.measured <= max(runs.runs)
+    assert best.predicted < best.baseline, "Young's rule is the longer one"
+
+
+def test_a_run_goes_on_from_its_last_state(tmp_path: Path):
+    run = run_with_failures(
+        waiting_work, arguments=(1000,), num_steps=40, steps_per_state=5, gaps_s=(0.15, 60.0), folder=tmp_path
+    )
+    assert run.num_failures == len(run.restarts_s) == 1
+    assert len(run.writes_s) >= 7
+    assert run.total_s > 40 * STEP_S
+
+
+def test_a_run_that_fails_by_itself_says_so(tmp_path: Path):
+    with pytest.raises(PlesioError, match="status 1"):
+        run_with_failures(int, arguments=("seven",), num_steps=1, steps_per_state=1, gaps_s=(), folder=tmp_path)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("sharded", "rank"), [(False, 0), (False, 1), (True, 0), (True, 1)])

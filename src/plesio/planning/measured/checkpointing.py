@@ -3,8 +3,8 @@
 A state is what Adam keeps: parameters and two moments. *Full*: one process writes it (`torch.save`, then fsync).
 *Sharded*: every process writes its part at the same time. Reading is from the disk, for the pages are dropped first.
 Latency and bandwidth are fitted to the smallest sizes and the largest of one process; how many writers the disk keeps
-up with is what the largest sharded state took. These predict the other sizes; what they mean for a run is its best
-interval, from the measured and from the modelled time.
+up with is what the largest sharded state took. These predict the other sizes. Which interval between states is the best
+is found by runs that are killed again and again (`checkpoint_intervals`).
 """
 
 import os
@@ -12,7 +12,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import torch
 import torch.distributed as dist
@@ -20,27 +22,67 @@ import torch.distributed as dist
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.core.within import Within
 from plesio.cost.fit import LineFit, fit_line
+from plesio.planning.measured.checkpoint_intervals import IntervalRuns, measure_intervals
 from plesio.planning.measured.ranks import Ranks, slowest_s
 from plesio.planning.studies.measured import Measured
-from plesio.planning.theory.reliability import best_interval_s
 from plesio.runtime.worker.exchange.group import TorchGroup
 
-__all__ = ["measure", "measure_states", "state_times"]
+__all__ = ["FOUND", "measure", "measure_states", "state_times"]
+
+FOUND = ("restart_s", "storage_writers")
 
 NUM_RANKS = 2
 FITTED_BYTES = (1_200_000, 12_000_000, 120_000_000)
 OTHER_BYTES = (4_800_000, 36_000_000, 72_000_000)
-REPEATS = 5
-MTBF_S = 3600.0
-"""Mean time between failures of the run whose best interval is compared."""
+REPEATS = 3
 
 Times = list[tuple[float, float]]
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure states of 1.2 to 120 MB; takes about half a minute."""
-    return measure_states(on_step=on_step)
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    checkpoint_s: Annotated[float, Within(5e-3, 0.5)] = 0.02,
+    mtbf_s: Annotated[float, Within(0.2, 10)] = 0.5,
+    interval_s: Annotated[float | None, Within(0.02, 10)] = None,
+    work_s: Annotated[float, Within(1, 30)] = 4.0,
+) -> Measured:
+    """Measure states of 1.2 to 120 MB and runs that fail twice a second; takes about a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        checkpoint_s: What writing a state of the runs that fail takes, about.
+        mtbf_s: Their mean time between failures.
+        interval_s: One more interval between their states.
+        work_s: What they take without failures, about.
+    """
+    states = measure_states(on_step=on_step)
+    runs = measure_intervals(
+        on_step=on_step, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, work_s=work_s, interval_s=interval_s
+    )
+    return with_runs(states, runs)
+
+
+def with_runs(states: Measured, runs: IntervalRuns) -> Measured:
+    """What was measured of states, and of runs that fail."""
+    *totals, best = runs.predictions()
+    error = statistics.median(abs(one.error) for one in totals)
+    return replace(
+        states,
+        finding=f"Runs that were killed {runs.num_failures} times were fastest with a state every "
+        f"{format_seconds(best.measured)}, where the model has {format_seconds(best.predicted)} for the best and is "
+        f"off by {100 * error:.0f} % in what a run takes (median). {states.finding}",
+        setting=f"{states.setting} Runs: {format_seconds(runs.work_s)} of work, a failure every "
+        f"{format_seconds(runs.mtbf_s)}, states that took {format_seconds(runs.checkpoint_s)} and returns that took "
+        f"{format_seconds(runs.restart_s)} (means); their baseline is the work alone, that of the best interval is "
+        "Young's rule.",
+        predictions=(*totals, best, *states.predictions),
+        charts=(runs.chart(), *states.charts),
+        rivals="interval",
+    )
 
 
 def measure_states(
@@ -84,18 +126,17 @@ def measure_states(
     predictions = _predictions(found, fits=fits, writers=writers, most=most, sizes=sorted(other_bytes))
     errors = {
         quantity: statistics.median(abs(one.error) for one in predictions if one.quantity == quantity)
-        for quantity in ("write (s)", "read (s)", "best interval (s)")
+        for quantity in ("write (s)", "read (s)")
     }
     return Measured(
         study="checkpointing",
-        finding=f"From three sizes, writing is predicted within {100 * errors['write (s)']:.0f} %, reading within "
-        f"{100 * errors['read (s)']:.0f} %, and the best interval within {100 * errors['best interval (s)']:.0f} % "
-        f"(medians); the disk keeps up with {writers['write']:.2g} of {NUM_RANKS} writers.",
+        finding=f"From three sizes, writing is predicted within {100 * errors['write (s)']:.0f} % and reading within "
+        f"{100 * errors['read (s)']:.0f} % (medians); the disk keeps up with {writers['write']:.2g} of {NUM_RANKS} "
+        "writers.",
         setting=f"torch.save with fsync into {tempfile.gettempdir()}, reading after the pages were dropped, "
         f"{NUM_RANKS} processes of one thread; medians of {repeats}, which vary by "
         f"{100 * statistics.median(spreads):.0f} %. Fitted: writing {format_seconds(fits['write'].intercept)} and "
-        f"{_bandwidth_text(fits['write'].slope)}. Intervals are for a failure an hour. The baseline is the "
-        "bandwidth of the largest full state.",
+        f"{_bandwidth_text(fits['write'].slope)}. The baseline is the bandwidth of the largest full state.",
         predictions=tuple(predictions),
         charts=(_chart(found, fits=fits, writers=writers),),
     )
@@ -109,13 +150,12 @@ def _predictions(
     most: int,
     sizes: Sequence[int],
 ) -> list[Prediction]:
-    """Writing, reading and the best interval by way and size; the baseline is the largest full state's bandwidth."""
+    """Writing and reading by way and size; the baseline is the largest full state's bandwidth."""
     predictions = []
     for way in ("full", "sharded"):
         for size in sizes:
             times = {what: _modelled_s(fits[what], size, writers[what] if way == "sharded" else 1.0) for what in fits}
             setting = {"state": format_bytes(size), "way": way}
-            baseline_s = found["full write"][most] / most * size
             for what, predicted_s in times.items():
                 predictions.append(
                     Prediction(
@@ -127,20 +167,6 @@ def _predictions(
                         baseline=found[f"full {what}"][most] / most * size,
                     )
                 )
-            intervals_s = [
-                best_interval_s(checkpoint_s=each, mtbf_s=MTBF_S)
-                for each in (times["write"], found[f"{way} write"][size], baseline_s)
-            ]
-            predictions.append(
-                Prediction(
-                    setting=setting,
-                    quantity="best interval (s)",
-                    scale="relative",
-                    predicted=intervals_s[0],
-                    measured=intervals_s[1],
-                    baseline=intervals_s[2],
-                )
-            )
     return predictions
 
 

@@ -15,6 +15,7 @@ and to nothing else. Normal numbers are the baseline. Then
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -22,21 +23,34 @@ from torch import Tensor
 
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
+from plesio.core.within import Within
 from plesio.planning.measured.real_gradients import training_gradients
 from plesio.planning.studies.measured import Measured
 from plesio.policies.compression import Compression, Qsgd, RandomK, TopK, parse_compression
 from plesio.runtime.worker.compression import make_codec
 
-__all__ = ["kept_share", "measure", "measure_compression", "weibull_shape"]
+__all__ = ["FOUND", "kept_share", "measure", "measure_compression", "weibull_shape"]
 
+FOUND = ()
 SPECS = ("topk:0.5", "topk:0.1", "topk:0.01", "topk:0.001", "randk:0.1", "qsgd:4", "qsgd:8", "fp16", "bf16")
 STEPS = (0, 10, 30, 100, 200, 400, 600)
 _FITTED_SHARE = 0.05
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure at seven steps of a training; takes a few seconds."""
-    return measure_compression(on_step=on_step)
+def measure(
+    on_step: Callable[[str], None], /, *, schemes: Annotated[tuple[str, ...], Within(most=20)] = SPECS
+) -> Measured:
+    """Measure at seven steps of a training; takes a few seconds.
+
+    Args:
+        on_step: Is told what is being measured.
+        schemes: Compressions as policies have them; a step length or a feedback after them changes nothing here.
+
+    Raises:
+        ConfigError: A compression that policies do not have.
+    """
+    plain = (text.partition("@")[0].removesuffix("+no_feedback") for text in schemes)
+    return measure_compression(on_step=on_step, specs=tuple(dict.fromkeys(text for text in plain if text != "none")))
 
 
 def measure_compression(

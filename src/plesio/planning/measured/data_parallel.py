@@ -9,6 +9,7 @@ two workers, and predict the iterations of any number.
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import nn
@@ -16,13 +17,16 @@ from torch import nn
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.core.within import Within
 from plesio.cost.collectives import ring_all_reduce_s
 from plesio.cost.fit import AlphaBeta
 from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.planning.studies.measured import Measured
 from plesio.runtime.worker.exchange.group import TorchGroup
 
-__all__ = ["measure", "measure_data_parallel"]
+__all__ = ["FOUND", "measure", "measure_data_parallel"]
+
+FOUND = ("latency_s",)
 
 COUNTS = (2, 3, 4, 6)
 BYTES_PER_S = 25e6
@@ -33,9 +37,34 @@ REPEATS = 15
 WIDTH = 64
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure two to six workers with links of 25 MB/s; takes about half a minute."""
-    return measure_data_parallel(on_step=on_step)
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    num_workers: Annotated[int, Within(2, 8)] = COUNTS[-1],
+    gradient_bytes: Annotated[float, Within(1e5, 1e7)] = GRADIENT_BYTES,
+    forward_s: Annotated[float, Within(1e-3, 1)] = 0.36 * COMPUTE_S,
+    backward_s: Annotated[float, Within(1e-3, 1)] = 0.64 * COMPUTE_S,
+    bytes_per_s: Annotated[float, Within(5e6, 1e8)] = BYTES_PER_S,
+) -> Measured:
+    """Measure two to six workers with links of 25 MB/s; takes about half a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        num_workers: The most workers; fewer are measured, too.
+        gradient_bytes: Bytes that a step reduces.
+        forward_s: With the next, what a step computes.
+        backward_s: With the last.
+        bytes_per_s: Bandwidth that links are set to.
+    """
+    counts = sorted({max(2, round(num_workers * share)) for share in (1 / 3, 1 / 2, 2 / 3, 1)})
+    return measure_data_parallel(
+        on_step=on_step,
+        counts=counts,
+        compute_s=forward_s + backward_s,
+        gradient_bytes=int(gradient_bytes),
+        bytes_per_s=bytes_per_s,
+    )
 
 
 def measure_data_parallel(
@@ -45,6 +74,8 @@ def measure_data_parallel(
     compute_s: float = COMPUTE_S,
     fitted_bytes: Sequence[int] = FITTED_BYTES,
     repeats: int = REPEATS,
+    gradient_bytes: int = GRADIENT_BYTES,
+    bytes_per_s: float = BYTES_PER_S,
 ) -> Measured:
     """Measure and compare.
 
@@ -54,21 +85,25 @@ def measure_data_parallel(
         compute_s: That a step computes.
         fitted_bytes: Sizes that latency and bandwidth are fitted to; three or more.
         repeats: Repetitions of each number of workers.
+        gradient_bytes: Bytes that a step reduces.
+        bytes_per_s: Bandwidth that links are set to.
 
     Raises:
         ConfigError: This machine has no network namespaces for us.
     """
     measured_s: dict[int, list[float]] = {}
-    with ranks_on_hosts(counts[-1], bytes_per_s=BYTES_PER_S) as ranks:
+    with ranks_on_hosts(counts[-1], bytes_per_s=bytes_per_s) as ranks:
         links = _links(ranks, fitted_bytes, repeats=repeats, on_step=on_step)
         for count in counts:
             on_step(f"{count} workers")
             answers = ranks.run(
-                iteration_times, count=count, compute_s=compute_s, num_bytes=GRADIENT_BYTES, repeats=repeats
+                iteration_times, count=count, compute_s=compute_s, num_bytes=gradient_bytes, repeats=repeats
             )
             measured_s[count] = slowest_s([answer for answer in answers if answer])
     medians_s = {count: statistics.median(times) for count, times in measured_s.items()}
-    modelled_s = {count: compute_s + _all_reduce_s(count, links=links) for count in counts}
+    modelled_s = {
+        count: compute_s + ring_all_reduce_s(gradient_bytes, num_ranks=count, link=links.link) for count in counts
+    }
     predictions = tuple(
         Prediction(
             setting={"workers": str(count)},
@@ -87,8 +122,8 @@ def measure_data_parallel(
         study="data-parallel",
         finding=f"{counts[-1]} workers have an efficiency of {100 * last.measured:.1f} %, modelled "
         f"{100 * last.predicted:.1f} %; the model is off by {error:.1f} percentage points (median).",
-        setting=f"Gloo ranks of one thread on hosts of their own, links of {format_bandwidth(BYTES_PER_S)}; steps "
-        f"paced to {format_seconds(compute_s)}, then an all-reduce of {format_bytes(GRADIENT_BYTES)}, nothing hidden; "
+        setting=f"Gloo ranks of one thread on hosts of their own, links of {format_bandwidth(bytes_per_s)}; steps "
+        f"paced to {format_seconds(compute_s)}, then an all-reduce of {format_bytes(gradient_bytes)}, nothing hidden; "
         f"medians of {repeats}, which vary by {100 * spread:.0f} %. Fitted to 2 workers: "
         f"{format_seconds(links.latency_s)}, {format_bandwidth(links.bytes_per_s)}. The baseline is perfect scaling.",
         predictions=predictions,
@@ -126,10 +161,6 @@ def iteration_times(
         part.all_reduce(tensor).wait()
 
     return timed(part, iteration, repeats=repeats)
-
-
-def _all_reduce_s(count: int, *, links: AlphaBeta) -> float:
-    return ring_all_reduce_s(GRADIENT_BYTES, num_ranks=count, link=links.link)
 
 
 def _chart(predictions: Sequence[Prediction], modelled_s: Mapping[int, float]) -> LineChart:

@@ -11,6 +11,7 @@ the operations of this network are deterministic as they are. (With them torch a
 import statistics
 import time
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_percent
+from plesio.core.within import Within
 from plesio.planning.measured.ranks import Ranks, slowest_s, timed
 from plesio.planning.measured.real_gradients import flat_gradient
 from plesio.planning.studies.measured import Measured
@@ -28,8 +30,9 @@ from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.tasks.load import load_task
 from plesio.tasks.task import take_batch
 
-__all__ = ["gradient_of_rank", "measure", "measure_determinism", "reductions", "step_times"]
+__all__ = ["FOUND", "gradient_of_rank", "measure", "measure_determinism", "reductions", "step_times"]
 
+FOUND = ()
 NUM_RANKS = (2, 3, 4)
 NUM_ELEMENTS = 1_000_000
 REPEATS = 11
@@ -37,9 +40,24 @@ STEPS = 60
 GLOO = "Gloo's order"
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure two to four ranks on loopback; takes about half a minute."""
-    return measure_determinism(on_step=on_step)
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    num_ranks: Annotated[int, Within(2, 6)] = NUM_RANKS[-1],
+    num_elements: Annotated[int, Within(1000, 10_000_000)] = NUM_ELEMENTS,
+    num_steps: Annotated[int, Within(10, 1000)] = STEPS,
+) -> Measured:
+    """Measure two to four ranks on loopback; takes about half a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        num_ranks: The most ranks; all numbers from two on are measured.
+        num_elements: Elements of the tensors whose sums are timed.
+        num_steps: Steps of a training, with and without deterministic algorithms.
+    """
+    counts = tuple(range(2, num_ranks + 1))
+    return measure_determinism(on_step=on_step, num_ranks=counts, num_elements=num_elements, steps=num_steps)
 
 
 def measure_determinism(

@@ -9,6 +9,7 @@ and predict both algorithms, neither of which was used for a fit.
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.core.within import Within
 from plesio.cost.collectives import hierarchical_all_reduce_s, ring_all_reduce_s
 from plesio.cost.fit import AlphaBeta
 from plesio.cost.link import Link
@@ -23,7 +25,9 @@ from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, 
 from plesio.planning.studies.measured import Measured
 from plesio.runtime.worker.exchange.group import TorchGroup
 
-__all__ = ["measure", "measure_hierarchical"]
+__all__ = ["FOUND", "measure", "measure_hierarchical"]
+
+FOUND = ("latency_s", "local_bytes_per_s", "local_latency_s")
 
 NUM_HOSTS = 2
 RANKS_PER_HOST = 3
@@ -32,16 +36,49 @@ FITTED_BYTES = (12_000, 300_000, 2_400_000)
 SIZES_BYTES = (12_000, 120_000, 600_000, 1_200_000, 3_000_000)
 REPEATS = 15
 
-LEVELS: Mapping[str, Sequence[Sequence[int]]] = {
-    "in hosts": [range(host * RANKS_PER_HOST, (host + 1) * RANKS_PER_HOST) for host in range(NUM_HOSTS)],
-    "between hosts": [range(rank, NUM_HOSTS * RANKS_PER_HOST, RANKS_PER_HOST) for rank in range(RANKS_PER_HOST)],
-}
+Levels = Mapping[str, Sequence[Sequence[int]]]
 """Who talks to whom."""
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure two hosts of three ranks with links of 25 MB/s; takes about half a minute."""
-    return measure_hierarchical(on_step=on_step)
+def levels_of(num_hosts: int, ranks_per_host: int) -> Levels:
+    """The ranks of each host, and those of all hosts that have the same place there."""
+    count = num_hosts * ranks_per_host
+    return {
+        "in hosts": [range(host * ranks_per_host, (host + 1) * ranks_per_host) for host in range(num_hosts)],
+        "between hosts": [range(rank, count, ranks_per_host) for rank in range(ranks_per_host)],
+    }
+
+
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    num_hosts: Annotated[int, Within(2, 4)] = NUM_HOSTS,
+    ranks_per_host: Annotated[int, Within(2, 4)] = RANKS_PER_HOST,
+    message_bytes: Annotated[float, Within(1e5, 1e7)] = SIZES_BYTES[-1],
+    bytes_per_s: Annotated[float, Within(5e6, 1e8)] = BYTES_PER_S,
+) -> Measured:
+    """Measure two hosts of three ranks with links of 25 MB/s; takes about half a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        num_hosts: Hosts.
+        ranks_per_host: Ranks of each.
+        message_bytes: The largest size; smaller ones are measured, too.
+        bytes_per_s: Bandwidth that links of hosts are set to.
+
+    Raises:
+        ConfigError: This machine has no network namespaces for us.
+    """
+    unit = 4 * num_hosts * ranks_per_host
+    shares = (0.004, 0.04, 0.2, 0.4, 1.0)
+    return measure_hierarchical(
+        on_step=on_step,
+        sizes_bytes=[max(1, round(share * message_bytes / unit)) * unit for share in shares],
+        num_hosts=num_hosts,
+        ranks_per_host=ranks_per_host,
+        bytes_per_s=bytes_per_s,
+    )
 
 
 def measure_hierarchical(
@@ -50,6 +87,9 @@ def measure_hierarchical(
     fitted_bytes: Sequence[int] = FITTED_BYTES,
     sizes_bytes: Sequence[int] = SIZES_BYTES,
     repeats: int = REPEATS,
+    num_hosts: int = NUM_HOSTS,
+    ranks_per_host: int = RANKS_PER_HOST,
+    bytes_per_s: float = BYTES_PER_S,
 ) -> Measured:
     """Measure and compare.
 
@@ -58,18 +98,25 @@ def measure_hierarchical(
         fitted_bytes: Sizes that latencies and bandwidths are fitted to; three or more.
         sizes_bytes: Sizes that are predicted: multiples of four bytes a rank.
         repeats: Repetitions of each size.
+        num_hosts: Hosts.
+        ranks_per_host: Ranks of each.
+        bytes_per_s: Bandwidth that links of hosts are set to.
 
     Raises:
         ConfigError: This machine has no network namespaces for us.
     """
     medians_s: dict[str, dict[int, float]] = {"flat": {}, "two levels": {}}
     spreads = []
-    with ranks_on_hosts(NUM_HOSTS * RANKS_PER_HOST, ranks_per_host=RANKS_PER_HOST, bytes_per_s=BYTES_PER_S) as ranks:
-        links = {level: _links(ranks, level, fitted_bytes, repeats=repeats, on_step=on_step) for level in LEVELS}
+    levels, count = levels_of(num_hosts, ranks_per_host), num_hosts * ranks_per_host
+    with ranks_on_hosts(count, ranks_per_host=ranks_per_host, bytes_per_s=bytes_per_s) as ranks:
+        links = {
+            level: _links(ranks, level, parts, fitted_bytes, repeats=repeats, on_step=on_step)
+            for level, parts in levels.items()
+        }
         for name, function in (("flat", flat_times), ("two levels", two_level_times)):
             for size in sizes_bytes:
                 on_step(f"{name}, {format_bytes(size)}")
-                times_s = slowest_s(ranks.run(function, num_bytes=size, repeats=repeats))
+                times_s = slowest_s(ranks.run(function, levels=levels, num_bytes=size, repeats=repeats))
                 medians_s[name][size] = statistics.median(times_s)
                 spreads.append(statistics.stdev(times_s) / medians_s[name][size])
     predictions = tuple(
@@ -77,9 +124,9 @@ def measure_hierarchical(
             setting={"all-reduce": name, "message": format_bytes(size)},
             quantity="all-reduce (s)",
             scale="relative",
-            predicted=_modelled_s(name, size, links=links),
+            predicted=_modelled_s(name, size, links=links, levels=levels),
             measured=measured_s,
-            baseline=_modelled_s("flat", size, links=links),
+            baseline=_modelled_s("flat", size, links=links, levels=levels),
         )
         for name, times in medians_s.items()
         for size, measured_s in times.items()
@@ -89,7 +136,7 @@ def measure_hierarchical(
         flat_s / two_levels_s
         for flat_s, two_levels_s in (
             tuple(medians_s[name][largest] for name in medians_s),
-            tuple(_modelled_s(name, largest, links=links) for name in medians_s),
+            tuple(_modelled_s(name, largest, links=links, levels=levels) for name in medians_s),
         )
     )
     error = statistics.median(abs(one.error) for one in predictions)
@@ -101,19 +148,26 @@ def measure_hierarchical(
         study="hierarchical",
         finding=f"For {format_bytes(largest)} two levels are {saved:.2f} times as fast as a flat ring, modelled "
         f"{expected:.2f} times; the model is off by {100 * error:.1f} % (median).",
-        setting=f"{NUM_HOSTS} hosts of {RANKS_PER_HOST} Gloo ranks of one thread, links of "
-        f"{format_bandwidth(BYTES_PER_S)}; medians of {repeats}, which vary by {100 * statistics.median(spreads):.0f} "
+        setting=f"{num_hosts} hosts of {ranks_per_host} Gloo ranks of one thread, links of "
+        f"{format_bandwidth(bytes_per_s)}; medians of {repeats}, which vary by {100 * statistics.median(spreads):.0f} "
         f"%. Fitted: {fitted}. The baseline is a flat ring.",
         predictions=predictions,
-        charts=(_chart(medians_s, links=links, saved=saved),),
+        charts=(_chart(medians_s, links=links, levels=levels, saved=saved),),
+        rivals="all-reduce",
     )
 
 
 def _links(
-    ranks: Ranks, level: str, fitted_bytes: Sequence[int], *, repeats: int, on_step: Callable[[str], None]
+    ranks: Ranks,
+    level: str,
+    all_parts: Sequence[Sequence[int]],
+    fitted_bytes: Sequence[int],
+    *,
+    repeats: int,
+    on_step: Callable[[str], None],
 ) -> AlphaBeta:
     """What the links of a level do, by all-reduces there: in all hosts, or of one rank of each host."""
-    parts = LEVELS[level] if level == "in hosts" else LEVELS[level][:1]
+    parts = all_parts if level == "in hosts" else all_parts[:1]
 
     def times_s(size: int) -> list[float]:
         on_step(f"{level}, {format_bytes(size)}")
@@ -131,19 +185,19 @@ def part_times(
     return [] if part is None else timed(part, lambda: part.all_reduce(tensor).wait(), repeats=repeats)
 
 
-def flat_times(group: TorchGroup, *, num_bytes: int, repeats: int) -> list[tuple[float, float]]:
-    """All-reduce so many bytes among all ranks."""
+def flat_times(group: TorchGroup, *, levels: Levels, num_bytes: int, repeats: int) -> list[tuple[float, float]]:
+    """All-reduce so many bytes among all ranks, whatever the levels are."""
     tensor = torch.ones(num_bytes // 4)
     return timed(group, lambda: group.all_reduce(tensor).wait(), repeats=repeats)
 
 
-def two_level_times(group: TorchGroup, *, num_bytes: int, repeats: int) -> list[tuple[float, float]]:
+def two_level_times(group: TorchGroup, *, levels: Levels, num_bytes: int, repeats: int) -> list[tuple[float, float]]:
     """All-reduce so many bytes in two levels."""
-    inside, between = (group.split(LEVELS[level]) for level in ("in hosts", "between hosts"))
+    inside, between = (group.split(levels[level]) for level in ("in hosts", "between hosts"))
     assert inside is not None
     assert between is not None
     tensor = torch.ones(num_bytes // 4)
-    part = torch.empty(len(tensor) // RANKS_PER_HOST)
+    part = torch.empty(len(tensor) // inside.size)
 
     def work() -> None:
         dist.reduce_scatter_tensor(part, tensor, group=inside.process_group)
@@ -153,35 +207,39 @@ def two_level_times(group: TorchGroup, *, num_bytes: int, repeats: int) -> list[
     return timed(group, work, repeats=repeats)
 
 
-def _modelled_s(name: str, size: int, *, links: Mapping[str, AlphaBeta]) -> float:
+def _modelled_s(name: str, size: int, *, links: Mapping[str, AlphaBeta], levels: Levels) -> float:
+    num_hosts, ranks_per_host = (len(levels[level]) for level in ("in hosts", "between hosts"))
     inside, between = links["in hosts"], links["between hosts"]
     if name == "flat":
         return ring_all_reduce_s(
             size,
-            num_ranks=NUM_HOSTS * RANKS_PER_HOST,
+            num_ranks=num_hosts * ranks_per_host,
             link=between.link,
         )
     return hierarchical_all_reduce_s(
         size,
-        num_hosts=NUM_HOSTS,
-        ranks_per_host=RANKS_PER_HOST,
+        num_hosts=num_hosts,
+        ranks_per_host=ranks_per_host,
         local=Link(latency_s=inside.latency_s, bytes_per_s=inside.bytes_per_s),
         link=between.link,
     )
 
 
-def _chart(medians_s: Mapping[str, Mapping[int, float]], *, links: Mapping[str, AlphaBeta], saved: float) -> LineChart:
+def _chart(
+    medians_s: Mapping[str, Mapping[int, float]], *, links: Mapping[str, AlphaBeta], levels: Levels, saved: float
+) -> LineChart:
+    num_hosts, ranks_per_host = (len(levels[level]) for level in ("in hosts", "between hosts"))
     series = []
     for name, times_s in medians_s.items():
         sizes_mb = [size / 1e6 for size in times_s]
-        modelled_ms = [1e3 * _modelled_s(name, size, links=links) for size in times_s]
+        modelled_ms = [1e3 * _modelled_s(name, size, links=links, levels=levels) for size in times_s]
         series.append(Series(name=f"{name}, modelled", group=name, x=sizes_mb, y=modelled_ms))
         measured_ms = [1e3 * each for each in times_s.values()]
         series.append(Series(name=f"{name}, measured", group=name, x=sizes_mb, y=measured_ms, style="points"))
     return LineChart(
         slug="measured",
         title=f"Measured, two levels are {saved:.2f} times as fast as a flat ring",
-        caption=f"Time of an all-reduce of {NUM_HOSTS} hosts of {RANKS_PER_HOST} ranks by size; medians.",
+        caption=f"Time of an all-reduce of {num_hosts} hosts of {ranks_per_host} ranks by size; medians.",
         x=Axis(title="message (MB)", log=True),
         y=Axis(title="time (ms)", log=True),
         series=series,

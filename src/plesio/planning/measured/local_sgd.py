@@ -4,19 +4,25 @@ The two constants of the time, computing and exchanging, are fitted to the small
 to fit, for the problem is known.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
 from plesio.core.charts import Axis, LineChart, Series
+from plesio.core.errors import ConfigError
 from plesio.core.predictions import Prediction
 from plesio.core.results import RunResult
 from plesio.core.units import format_seconds
+from plesio.core.within import Within
 from plesio.planning.measured.quadratics import problem_of, run_quadratics
 from plesio.planning.studies.measured import Measured
 
-__all__ = ["measure", "measure_local_sgd"]
+__all__ = ["FOUND", "measure", "measure_local_sgd"]
+
+FOUND = ("compute_s", "communicate_s")
 
 NUM_WORKERS = 2
 PERIODS = (1, 2, 4, 8, 16, 32)
@@ -25,9 +31,48 @@ LEARNING_RATE = 0.1
 NOISE = 0.05
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure two processes at six numbers of local steps; takes about a minute."""
-    return measure_local_sgd(on_step=on_step)
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    periods: Annotated[tuple[int, ...], Within(1, 64, fewest=3, most=8)] = PERIODS,
+    num_workers: Annotated[int, Within(2, 4)] = NUM_WORKERS,
+    num_dimensions: Annotated[int, Within(2, 100)] = 10,
+    condition_number: Annotated[float, Within(1, 100)] = 10.0,
+    hessian_spread: Annotated[float, Within(0, 0.9)] = 0.5,
+    heterogeneity: Annotated[float, Within(0, 10)] = 0.5,
+    noise: Annotated[float, Within(1e-3, 1)] = NOISE,
+    floor_step: Annotated[float, Within(0.02, 0.5)] = LEARNING_RATE,
+) -> Measured:
+    """Measure two processes at six numbers of local steps; takes about a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        periods: Local steps, three numbers or more.
+        num_workers: Processes.
+        num_dimensions: Dimensions of the quadratics.
+        condition_number: Condition number of their mean.
+        hessian_spread: How far workers' eigenvalues are from the mean, a share.
+        heterogeneity: Standard deviation of the workers' optima.
+        noise: Standard deviation of a gradient's noise.
+        floor_step: Step length.
+
+    Raises:
+        ConfigError: Numbers of local steps that are not three, or that hardly ever end together.
+    """
+    rising = sorted(set(periods))
+    if len(rising) < 3 or math.lcm(*rising) > NUM_STEPS // 4:
+        raise ConfigError("local steps are measured for three numbers or more that end together; write 1,2,4,8, say")
+    options = {
+        "num_dimensions": num_dimensions,
+        "condition_number": condition_number,
+        "hessian_spread": hessian_spread,
+        "heterogeneity": heterogeneity,
+        "noise": noise,
+    }
+    return measure_local_sgd(
+        on_step=on_step, periods=rising, num_workers=num_workers, learning_rate=floor_step, options=options
+    )
 
 
 def measure_local_sgd(
@@ -36,21 +81,31 @@ def measure_local_sgd(
     periods: Sequence[int] = PERIODS,
     num_steps: int = NUM_STEPS,
     seeds: Sequence[int] = (0, 1),
+    num_workers: int = NUM_WORKERS,
+    learning_rate: float = LEARNING_RATE,
+    options: Mapping[str, Any] | None = None,
 ) -> Measured:
     """Measure and compare.
 
     Args:
         on_step: Is told what is being measured.
-        periods: K, three or more, from the smallest on; powers of two.
-        num_steps: Steps of each worker; a multiple of twice the largest K.
+        periods: K, three or more, from the smallest on.
+        num_steps: Steps of each worker; it is cut to a multiple of twice all K.
         seeds: One run for each K and seed.
+        num_workers: Processes.
+        learning_rate: Step length.
+        options: Of the quadratics (`problem_of`).
     """
+    problem_options = {"noise": NOISE, **(options or {})}
+    noise = problem_options["noise"]
+    together = math.lcm(*periods)
+    num_steps -= num_steps % (2 * together)
     runs = run_quadratics(
         [f"local_sgd:{period}" for period in periods],
-        options={"learning_rate": LEARNING_RATE, "noise": NOISE},
-        workers={"count": NUM_WORKERS},
+        options={"learning_rate": learning_rate, **problem_options},
+        workers={"count": num_workers},
         num_steps=num_steps,
-        evaluate_every=periods[-1],
+        evaluate_every=together,
         seeds=seeds,
         on_step=on_step,
     )
@@ -62,8 +117,8 @@ def measure_local_sgd(
     first, last = periods[0], periods[-1]
     exchange_s = (steps_s[first] - steps_s[last]) / (1 / first - 1 / last)
     compute_s = steps_s[first] - exchange_s / first
-    problem = problem_of(num_workers=NUM_WORKERS, noise=NOISE)
-    floors = {period: problem.rounds(step=LEARNING_RATE, period=period).floor for period in periods}
+    problem = problem_of(num_workers=num_workers, **problem_options)
+    floors = {period: problem.rounds(step=learning_rate, period=period).floor for period in periods}
     times = tuple(
         Prediction(
             setting={"K": str(period)},
@@ -92,10 +147,11 @@ def measure_local_sgd(
         finding=f"An exchange takes {format_seconds(exchange_s)} and a step {format_seconds(compute_s)}; between the K "
         f"that this was fitted to, steps are off by {100 * time_error:.1f} % (median), and losses in the end, with "
         f"nothing fitted, by {100 * loss_error:.1f} %: they rise from {losses[first]:.2g} to {losses[last]:.2g}.",
-        setting=f"{NUM_WORKERS} processes, {num_steps} steps each a step of {LEARNING_RATE:g}, noise {NOISE:g}; "
+        setting=f"{num_workers} processes, {num_steps} steps each a step of {learning_rate:g}, noise {noise:g}; "
         f"{len(seeds)} run{'s' * (len(seeds) > 1)} for each K, medians; the loss is the mean of the second half's "
         "evaluations. Baselines: no exchange is saved; no drift.",
         predictions=(*times, *ends),
+        rivals="K",
         charts=(
             _loss_chart(losses, floors=floors),
             _time_chart(steps_s, modelled_s={period: compute_s + exchange_s / period for period in periods}),

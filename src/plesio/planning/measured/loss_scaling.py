@@ -9,6 +9,7 @@ exactly zero in 32 bits as well is left out. And a dynamic scale is really run, 
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_percent
+from plesio.core.within import Within
 from plesio.planning.measured.real_gradients import flat_gradient, training_gradients
 from plesio.planning.studies.half_precision_descent import LARGEST, SMALLEST, LossScale
 from plesio.planning.studies.measured import Measured
@@ -23,18 +25,37 @@ from plesio.planning.studies.models.loss_scaling import Range
 from plesio.tasks.load import load_task
 from plesio.tasks.task import take_batch
 
-__all__ = ["measure", "measure_loss_scaling"]
+__all__ = ["FOUND", "measure", "measure_loss_scaling"]
+
+FOUND = ("distribution", "standard_deviation", "log_mean", "log_deviation", "num_gradients")
 
 STEPS = (1, 20, 100, 200, 400, 600)
 ZERO_POWERS = (-12, -8, -4, 0, 4)
 INFINITE_POWERS = (16, 18, 20, 22, 24, 26)
 INTERVAL = 20
+INITIAL_SCALE = 2.0**20
 RUN_STEPS = 400
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure on gradients of a training, and run a dynamic scale; takes about ten seconds."""
-    return measure_loss_scaling(on_step=on_step)
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    initial_scale: Annotated[float, Within(1, 2.0**40)] = INITIAL_SCALE,
+    growth_interval: Annotated[int, Within(5, 100)] = INTERVAL,
+    num_steps: Annotated[int, Within(100, 2000)] = RUN_STEPS,
+) -> Measured:
+    """Measure on gradients of a training, and run a dynamic scale; takes about ten seconds.
+
+    Args:
+        on_step: Is told what is being measured.
+        initial_scale: First value of the dynamic scale.
+        growth_interval: Steps without an infinity after which it is doubled.
+        num_steps: Steps of the training with it.
+    """
+    return measure_loss_scaling(
+        on_step=on_step, run_steps=num_steps, initial_scale=initial_scale, growth_interval=growth_interval
+    )
 
 
 def measure_loss_scaling(
@@ -42,6 +63,8 @@ def measure_loss_scaling(
     on_step: Callable[[str], None],
     steps: Sequence[int] = STEPS,
     run_steps: int = RUN_STEPS,
+    initial_scale: float = INITIAL_SCALE,
+    growth_interval: int = INTERVAL,
 ) -> Measured:
     """Measure and compare.
 
@@ -49,6 +72,8 @@ def measure_loss_scaling(
         on_step: Is told what is being measured.
         steps: Steps of the training, 1 or later, whose casts are predicted.
         run_steps: Steps of the training with a dynamic scale.
+        initial_scale: First value of that.
+        growth_interval: Steps without an infinity after which it is doubled.
     """
     on_step(f"gradients of digits up to step {max(steps)}")
     before = [step - 1 for step in steps]
@@ -59,13 +84,13 @@ def measure_loss_scaling(
     predictions = [_share(later, power, "zero", model=model, baseline=baseline) for power in ZERO_POWERS]
     predictions += [_share(later, power, "infinite", model=model, baseline=baseline) for power in INFINITE_POWERS]
     on_step(f"{run_steps} steps with a dynamic scale")
-    skipped, check_share = _dynamic_run(run_steps)
+    skipped, check_share = _dynamic_run(run_steps, scale=LossScale(initial_scale, growth_interval=growth_interval))
     predictions.append(
         Prediction(
-            setting={"growth interval": str(INTERVAL)},
+            setting={"growth interval": str(growth_interval)},
             quantity="steps skipped",
             scale="points",
-            predicted=1 / (INTERVAL + 1),
+            predicted=1 / (growth_interval + 1),
             measured=skipped,
             baseline=0.0,
         )
@@ -76,7 +101,7 @@ def measure_loss_scaling(
     return Measured(
         study="loss-scaling",
         finding=f"A lognormal distribution is off by {worst:.1f} points at most, a normal one by {normal_worst:.1f}; a "
-        f"dynamic scale skips {format_percent(skipped)} of the steps, with {format_percent(1 / (INTERVAL + 1))} "
+        f"dynamic scale skips {format_percent(skipped)} of the steps, with {format_percent(1 / (growth_interval + 1))} "
         "predicted.",
         setting=f"Gradients of digits, cast at steps {', '.join(map(str, steps))} ({len(later):,} numbers that are not "
         "zero), each fitted one step before. Casting, looking for infinities and dividing by the scale took "
@@ -118,7 +143,7 @@ def _modelled(steps: Sequence[Range], power: int, what: str) -> float:
     return statistics.fmean(sizes.share_above(LARGEST / 2.0**power) for sizes in steps)
 
 
-def _dynamic_run(num_steps: int) -> tuple[float, float]:
+def _dynamic_run(num_steps: int, *, scale: LossScale) -> tuple[float, float]:
     """Train with gradients in FP16: the share of the steps that is skipped once the first was, and what checking costs.
 
     The latter is a share of the whole step.
@@ -127,7 +152,6 @@ def _dynamic_run(num_steps: int) -> tuple[float, float]:
     model, optimizer = task.build(0)
     samples = task.train_set()
     generator = torch.Generator().manual_seed(1)
-    scale = LossScale(2.0**20, growth_interval=INTERVAL)
     skips: list[int] = []
     shares = []
     for step in range(num_steps):

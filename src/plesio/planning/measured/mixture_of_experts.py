@@ -9,6 +9,7 @@ a skew, with and without a capacity.
 import contextlib
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.core.within import Within
 from plesio.cost.collectives import all_to_all_s, unequal_all_to_all_s
 from plesio.cost.fit import LineFit, fit_line
 from plesio.cost.link import Link
@@ -27,9 +29,11 @@ from plesio.planning.studies.measured import Measured
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.testbed.namespaces import why_no_namespaces
 
-__all__ = ["all_to_all_times", "measure", "measure_routings"]
+__all__ = ["FOUND", "all_to_all_times", "measure", "measure_routings"]
 
+FOUND = ("latency_s",)
 NUM_RANKS = 4
+NUM_EXPERTS = 16
 BYTES_PER_S = 25e6
 TOKEN_BYTES = 1024
 FITTED_TOKENS = (64, 512, 2048)
@@ -41,9 +45,38 @@ CAPACITY = 1.25
 REPEATS = 7
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure four ranks over links of 25 MB/s, or on loopback; takes about half a minute."""
-    return measure_routings(on_step=on_step)
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    num_experts: Annotated[int, Within(4, 256)] = NUM_EXPERTS,
+    tokens_per_device: Annotated[int, Within(64, 4096)] = TOKENS[-1],
+    top_k: Annotated[int, Within(1, 4)] = 1,
+    skew: Annotated[float, Within(0, 4)] = SKEWS[-1],
+    capacity_factor: Annotated[float, Within(0.5, 16)] = CAPACITY,
+    placement: Literal["in-order", "spread"] = "in-order",
+    bytes_per_s: Annotated[float, Within(5e6, 1e8)] = BYTES_PER_S,
+) -> Measured:
+    """Measure four ranks over links of 25 MB/s, or on loopback; takes about half a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        num_experts: Experts, a multiple of the four ranks.
+        tokens_per_device: The most tokens of a rank; half as many are measured, too.
+        top_k: Experts of a token.
+        skew: The largest skew; none, and a third and two thirds of it are measured, too.
+        capacity_factor: Capacity of an expert beside none.
+        placement: Which experts are on which rank.
+        bytes_per_s: Bandwidth that links are set to; on loopback it is what it is.
+    """
+    return measure_routings(
+        on_step=on_step,
+        tokens=(tokens_per_device // 2, tokens_per_device),
+        skews=[round(part * skew / 3, 3) for part in range(4)] if skew else (0.0,),
+        capacity=capacity_factor,
+        routing={"num_experts": num_experts, "top_k": top_k, "placement": placement},
+        bytes_per_s=bytes_per_s,
+    )
 
 
 def measure_routings(
@@ -53,6 +86,9 @@ def measure_routings(
     tokens: Sequence[int] = TOKENS,
     skews: Sequence[float] = SKEWS,
     repeats: int = REPEATS,
+    capacity: float = CAPACITY,
+    routing: Mapping[str, Any] | None = None,
+    bytes_per_s: float = BYTES_PER_S,
 ) -> Measured:
     """Measure and compare.
 
@@ -62,10 +98,14 @@ def measure_routings(
         tokens: Tokens of a rank, in all-to-alls.
         skews: Skews of the routing.
         repeats: Repetitions of each.
+        capacity: Capacity of an expert beside none.
+        routing: Inputs of the study that draws who is sent what.
+        bytes_per_s: Bandwidth of the links, where they are set.
     """
+    routing = {"num_experts": NUM_EXPERTS, **(routing or {})}
     on_hosts = why_no_namespaces() is None
     spreads: list[float] = []
-    with _ranks(on_hosts=on_hosts) as ranks:
+    with _ranks(bytes_per_s=bytes_per_s if on_hosts else None) as ranks:
 
         def median_s(sent_bytes: NDArray[np.float64]) -> float:
             splits = np.round(sent_bytes / TOKEN_BYTES).astype(int).tolist()
@@ -86,37 +126,35 @@ def measure_routings(
         predictions = []
         for number in tokens:
             for skew in skews:
-                for capacity in (None, CAPACITY):
-                    on_step(f"skew {skew:g}, {format_bytes(number * TOKEN_BYTES)} a rank, capacity {capacity}")
-                    sent = _routed(number, skew, capacity)
+                for limit in (None, capacity):
+                    on_step(f"skew {skew:g}, {format_bytes(number * TOKEN_BYTES)} a rank, capacity {limit}")
+                    sent = _routed(number, skew, limit, routing=routing)
                     predictions.append(
-                        _prediction(
-                            number, skew, capacity, sent=sent, measured_s=median_s(sent), fit=fit, duplex=duplex
-                        )
+                        _prediction(number, skew, limit, sent=sent, measured_s=median_s(sent), fit=fit, duplex=duplex)
                     )
-    skewed = [one for one in predictions if one.setting["skew"] != "0"]
+    skewed = [one for one in predictions if one.setting["skew"] != "0"] or predictions
     error, baseline = (
         statistics.median(abs(each) for each in errors)
         for errors in ([one.error for one in skewed], [one.baseline_error for one in skewed])
     )
-    where = f"links of {format_bandwidth(BYTES_PER_S)}" if on_hosts else "this machine's loopback"
+    where = f"links of {format_bandwidth(bytes_per_s)}" if on_hosts else "this machine's loopback"
     return Measured(
         study="mixture-of-experts",
         finding="The busiest rank predicts all-to-alls of skewed routing from single messages with a median error of "
         f"{100 * error:.1f} %; as if parts were equal it would be {100 * baseline:.0f} %. While a rank receives, it "
         f"sends {100 * duplex:.0f} % of the time as well.",
-        setting=f"{NUM_RANKS} Gloo ranks of one thread over {where}, 16 experts, tokens of "
+        setting=f"{NUM_RANKS} Gloo ranks of one thread over {where}, {routing['num_experts']} experts, tokens of "
         f"{format_bytes(TOKEN_BYTES)}; medians of {repeats}, which vary by "
         f"{100 * statistics.median(spreads):.0f} %. Fitted: {format_seconds(fit.intercept)} and "
         f"{format_bandwidth(1 / fit.slope)}. The baseline sends as many bytes in equal parts.",
         predictions=tuple(predictions),
-        charts=(_chart(predictions, tokens=max(tokens)),),
+        charts=(_chart(predictions, tokens=max(tokens), capacity=capacity),),
     )
 
 
 @contextlib.contextmanager
-def _ranks(*, on_hosts: bool) -> Iterator[Ranks]:
-    with ranks_on_hosts(NUM_RANKS, bytes_per_s=BYTES_PER_S) if on_hosts else Ranks(NUM_RANKS) as ranks:
+def _ranks(*, bytes_per_s: float | None) -> Iterator[Ranks]:
+    with Ranks(NUM_RANKS) if bytes_per_s is None else ranks_on_hosts(NUM_RANKS, bytes_per_s=bytes_per_s) as ranks:
         yield ranks
 
 
@@ -142,17 +180,17 @@ def _messages(pairs: Sequence[tuple[int, int]], tokens: int) -> NDArray[np.float
     return sent
 
 
-def _routed(tokens: int, skew: float, capacity: float | None) -> NDArray[np.float64]:
+def _routed(tokens: int, skew: float, capacity: float | None, *, routing: Mapping[str, Any]) -> NDArray[np.float64]:
     """What ranks send to ranks, as the study draws it."""
     answer = mixture_of_experts(
-        num_experts=16,
         num_devices=NUM_RANKS,
         tokens_per_device=tokens,
         skew=skew,
-        capacity_factor=16.0 if capacity is None else capacity,
+        capacity_factor=float(routing["num_experts"]) if capacity is None else capacity,
         hidden=TOKEN_BYTES // 4,
         element_bytes=4,
         num_draws=2,
+        **routing,
     )
     return np.array(answer.sent_bytes)
 
@@ -183,14 +221,14 @@ def _prediction(
     )
 
 
-def _chart(predictions: Sequence[Prediction], *, tokens: int) -> LineChart:
+def _chart(predictions: Sequence[Prediction], *, tokens: int, capacity: float) -> LineChart:
     of_size: Mapping[str, list[Prediction]] = {
         name: [
             one
             for one in predictions
             if one.setting["tokens"] == format_bytes(tokens * TOKEN_BYTES) and one.setting["capacity"] == name
         ]
-        for name in ("none", f"{CAPACITY:g}")
+        for name in ("none", f"{capacity:g}")
     }
     series = []
     for name, points in of_size.items():

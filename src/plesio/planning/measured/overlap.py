@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.core.within import Within
 from plesio.cost.collectives import ring_all_reduce_s
 from plesio.cost.fit import AlphaBeta
 from plesio.planning.measured.collectives import all_reduce_times
@@ -33,7 +34,9 @@ from plesio.planning.studies.buckets import Buckets, Layers, buckets_of_bytes, d
 from plesio.planning.studies.measured import Measured
 from plesio.runtime.worker.exchange.group import TorchGroup
 
-__all__ = ["measure", "measure_overlap"]
+__all__ = ["FOUND", "measure", "measure_overlap"]
+
+FOUND = ("latency_s",)
 
 NUM_RANKS = 2
 BYTES_PER_S = 25e6
@@ -42,6 +45,7 @@ LAYER_MIB = 4 * WIDTH * WIDTH / 2**20
 BATCH = 32
 PAUSE_S = 0.01
 """Length of each layer's backward pass."""
+NUM_LAYERS = 24
 CAPS_MIB = (0.25, 0.5, 1, 2, 3, 6)
 FITTED_BYTES = (100_000, 700_000, 4_000_000)
 REPEATS = 9
@@ -51,9 +55,35 @@ _MIB = 2**20
 DEFAULT = "PyTorch's default"
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure 24 layers of 0.25 MiB over a link of 25 MB/s; takes about half a minute."""
-    return measure_overlap(on_step=on_step)
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    num_layers: Annotated[int, Within(6, 48)] = NUM_LAYERS,
+    backward_s: Annotated[float, Within(0.02, 2)] = NUM_LAYERS * PAUSE_S,
+    num_workers: Annotated[int, Within(2, 4)] = NUM_RANKS,
+    bytes_per_s: Annotated[float, Within(5e6, 1e8)] = BYTES_PER_S,
+) -> Measured:
+    """Measure 24 layers of 0.25 MiB over a link of 25 MB/s; takes about half a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        num_layers: Layers, each of 0.25 MiB.
+        backward_s: What their backward pass takes.
+        num_workers: Ranks.
+        bytes_per_s: Bandwidth that links are set to.
+
+    Raises:
+        ConfigError: This machine has no network namespaces for us.
+    """
+    whole_mib = num_layers * LAYER_MIB
+    return measure_overlap(
+        on_step=on_step,
+        caps_mib=(*(cap for cap in CAPS_MIB[:-1] if cap < whole_mib), whole_mib),
+        pause_s=backward_s / num_layers,
+        num_ranks=num_workers,
+        bytes_per_s=bytes_per_s,
+    )
 
 
 def measure_overlap(
@@ -63,6 +93,8 @@ def measure_overlap(
     pause_s: float = PAUSE_S,
     fitted_bytes: tuple[int, ...] = FITTED_BYTES,
     repeats: int = REPEATS,
+    num_ranks: int = NUM_RANKS,
+    bytes_per_s: float = BYTES_PER_S,
 ) -> Measured:
     """Measure and compare.
 
@@ -72,6 +104,8 @@ def measure_overlap(
         pause_s: That each layer sleeps in the backward pass.
         fitted_bytes: Sizes that latency and bandwidth are fitted to; three or more.
         repeats: Repetitions of each size of a bucket.
+        num_ranks: Ranks.
+        bytes_per_s: Bandwidth that links are set to.
 
     Raises:
         ConfigError: This machine has no network namespaces for us.
@@ -79,32 +113,34 @@ def measure_overlap(
     caps, num_layers = {f"{mib:g} MiB": mib for mib in caps_mib}, round(caps_mib[-1] / LAYER_MIB)
     shape = {"num_layers": num_layers, "pause_s": pause_s, "repeats": repeats}
     measured_s: dict[str, list[float]] = {}
-    with ranks_on_hosts(NUM_RANKS, bytes_per_s=BYTES_PER_S) as ranks:
-        links = _links(ranks, fitted_bytes=fitted_bytes, repeats=repeats, on_step=on_step)
+    with ranks_on_hosts(num_ranks, bytes_per_s=bytes_per_s) as ranks:
+        links = _links(ranks, num_ranks=num_ranks, fitted_bytes=fitted_bytes, repeats=repeats, on_step=on_step)
         on_step("the layers")
         layers = _layers(ranks.run(ready_times, **shape))
         for name, cap_mib in {**caps, DEFAULT: None}.items():
             on_step(f"buckets of {name}")
             measured_s[name] = slowest_s(ranks.run(step_times, cap_mib=cap_mib, **shape))
-    all_reduce_s = partial(ring_all_reduce_s, num_ranks=NUM_RANKS, link=links.link)
+    all_reduce_s = partial(ring_all_reduce_s, num_ranks=num_ranks, link=links.link)
     modelled = {name: buckets_of_bytes(layers, cap_mib * _MIB, all_reduce_s) for name, cap_mib in caps.items()}
     modelled[DEFAULT] = ddp_buckets(layers, all_reduce_s)
     return _compared(
         modelled,
         measured_s,
-        setting=f"{NUM_RANKS} ranks of one thread on hosts of their own, a link of {format_bandwidth(BYTES_PER_S)}; "
+        setting=f"{num_ranks} ranks of one thread on hosts of their own, a link of {format_bandwidth(bytes_per_s)}; "
         f"{num_layers} layers of {LAYER_MIB:g} MiB, paced to {format_seconds(layers.backward_s / num_layers)}; medians "
         f"of {repeats}. Fitted to all-reduces of {', '.join(map(format_bytes, fitted_bytes))}: "
         f"{format_seconds(links.latency_s)}, {format_bandwidth(links.bytes_per_s)}.",
     )
 
 
-def _links(ranks: Ranks, *, fitted_bytes: Sequence[int], repeats: int, on_step: Callable[[str], None]) -> AlphaBeta:
+def _links(
+    ranks: Ranks, *, num_ranks: int, fitted_bytes: Sequence[int], repeats: int, on_step: Callable[[str], None]
+) -> AlphaBeta:
     def times_s(size: int) -> list[float]:
         on_step(f"an all-reduce of {format_bytes(size)}")
         return slowest_s(ranks.run(all_reduce_times, algorithm="ring", num_bytes=size, repeats=repeats))
 
-    return fitted_links(fitted_bytes, times_s, num_ranks=NUM_RANKS)
+    return fitted_links(fitted_bytes, times_s, num_ranks=num_ranks)
 
 
 def _layers(answers: Sequence[Sequence[Sequence[float]]]) -> Layers:
@@ -216,6 +252,7 @@ def _compared(modelled: Mapping[str, Buckets], measured_s: Mapping[str, Sequence
         f"{format_seconds(medians_s[best])}; one bucket takes {format_seconds(medians_s[caps[-1]])}.",
         setting=f"{setting} Steps vary by {100 * spread:.0f} %. The baseline is no overlap at all.",
         predictions=predictions,
+        rivals="buckets",
         charts=(
             LineChart(
                 slug="measured",

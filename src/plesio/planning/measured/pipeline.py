@@ -10,7 +10,7 @@ first, with all ranks at work but nothing sent; the model is told that and what 
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
@@ -19,13 +19,15 @@ from torch import nn
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_seconds
+from plesio.core.within import Within
 from plesio.planning.measured.ranks import Ranks
 from plesio.planning.studies.measured import Measured
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.sim.pipeline_schedules import SCHEDULES, SPLIT, Execution, Operation, Schedule, execute, operations
 
-__all__ = ["calibrate_stage", "measure", "measure_pipelines", "message_times", "run_pipeline"]
+__all__ = ["FOUND", "calibrate_stage", "measure", "measure_pipelines", "message_times", "run_pipeline"]
 
+FOUND = ("send_s",)
 COMPUTING, WAITING = 2, 4
 """Stages of either kind."""
 WIDTH, DEPTH, BATCH = 512, 4, 256
@@ -43,9 +45,24 @@ Stage = Mapping[str, float]
 """Seconds of its operations, by kind."""
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure two stages that compute and four that wait; takes about a minute."""
-    return measure_pipelines(on_step=on_step)
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    num_stages: Annotated[int, Within(2, 6)] = WAITING,
+    num_micro_batches: Annotated[int, Within(2, 32)] = MICRO_BATCHES[-1],
+    forward_s: Annotated[float, Within(2e-3, 0.1)] = FORWARD_S,
+) -> Measured:
+    """Measure two stages that compute and four that wait; takes about a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        num_stages: Stages that wait; beside them two compute.
+        num_micro_batches: The most micro-batches; fewer are measured, too.
+        forward_s: Forward pass of a stage that waits; its backward pass takes twice as long.
+    """
+    numbers = sorted({num_micro_batches, *(number for number in MICRO_BATCHES if number < num_micro_batches)})
+    return measure_pipelines(on_step=on_step, micro_batches=numbers, num_waiting=num_stages, forward_s=forward_s)
 
 
 def measure_pipelines(
@@ -54,6 +71,8 @@ def measure_pipelines(
     micro_batches: Sequence[int] = MICRO_BATCHES,
     schedules: Sequence[Schedule] = SCHEDULES,
     repeats: int = REPEATS,
+    num_waiting: int = WAITING,
+    forward_s: float = FORWARD_S,
 ) -> Measured:
     """Measure and compare.
 
@@ -62,15 +81,17 @@ def measure_pipelines(
         micro_batches: Their numbers, for GPipe and 1F1B; the largest is for other schedules as well.
         schedules: Schedules of waiting stages.
         repeats: Repetitions of each pipeline.
+        num_waiting: Stages that wait.
+        forward_s: Their forward pass.
     """
     predictions: list[Prediction] = []
     times_ms: dict[str, dict[int, tuple[float, float]]] = {}
     spreads: list[float] = []
     simple: tuple[Schedule, ...] = ("gpipe", "1f1b")
-    for kind, count in (("computing", COMPUTING), ("waiting", WAITING)):
+    for kind, count in (("computing", COMPUTING), ("waiting", num_waiting)):
         with Ranks(count) as ranks:
             on_step(f"{count} {kind} stages by themselves")
-            stages = ranks.run(calibrate_stage, kind=kind, repeats=CALIBRATIONS)
+            stages = ranks.run(calibrate_stage, kind=kind, forward_s=forward_s, repeats=CALIBRATIONS)
             send_s = statistics.median(ranks.run(message_times, kind=kind, repeats=CALIBRATIONS)[0])
             chosen = [(name, number) for name in simple for number in micro_batches]
             if kind == "waiting":
@@ -78,7 +99,14 @@ def measure_pipelines(
                 chosen += [(name, most) for name in schedules if name not in simple]
             for schedule, number in chosen:
                 on_step(f"{schedule}, {number} micro-batches, {count} {kind} stages")
-                answers = ranks.run(run_pipeline, kind=kind, schedule=schedule, micro_batches=number, repeats=repeats)
+                answers = ranks.run(
+                    run_pipeline,
+                    kind=kind,
+                    schedule=schedule,
+                    micro_batches=number,
+                    forward_s=forward_s,
+                    repeats=repeats,
+                )
                 iterations_s = [max(end - begin for begin, end, _ in of_all) for of_all in zip(*answers, strict=True)]
                 bubbles = [
                     1 - statistics.fmean(busy for *_, busy in of_all) / max(end - begin for begin, end, _ in of_all)
@@ -105,10 +133,11 @@ def measure_pipelines(
         finding=f"With measured times of stages the model is {100 * error:.1f} % off in an iteration's time (median; "
         f"{100 * worst:.1f} % at most) and {points:.1f} points in the bubble.",
         setting=f"{COMPUTING} processes that compute ({DEPTH} layers of {WIDTH}, {BATCH} rows a micro-batch) and "
-        f"{WAITING} that wait ({format_seconds(FORWARD_S)} forward, twice that backward), Gloo on loopback, one "
+        f"{num_waiting} that wait ({format_seconds(forward_s)} forward, twice that backward), Gloo on loopback, one "
         f"thread each; medians of {repeats}, which vary by {100 * spread:.1f} %. The baseline has no bubble.",
         predictions=tuple(predictions),
         charts=(_chart(times_ms),),
+        rivals="schedule",
     )
 
 
@@ -180,9 +209,9 @@ class _Computing:
 class _Waiting:
     """A stage that waits for a device, so to say."""
 
-    def __init__(self, *, share: float, split: bool) -> None:
-        self._forward_s = FORWARD_S * share
-        self._backward_s = FORWARD_S * share * (1 if split else 2)
+    def __init__(self, forward_s: float, *, split: bool) -> None:
+        self._forward_s = forward_s
+        self._backward_s = forward_s * (1 if split else 2)
         self.like = torch.zeros(WAITING_BATCH, WIDTH)
 
     def forward(self, key: tuple[int, int], given: torch.Tensor) -> torch.Tensor:
@@ -197,13 +226,13 @@ class _Waiting:
         time.sleep(self._forward_s)
 
 
-def _stage(kind: str, schedule: Schedule) -> _Computing | _Waiting:
+def _stage(kind: str, schedule: Schedule, *, forward_s: float) -> _Computing | _Waiting:
     if kind == "computing":
         return _Computing()
-    return _Waiting(share=1 / _chunks(schedule), split=schedule in SPLIT)
+    return _Waiting(forward_s / _chunks(schedule), split=schedule in SPLIT)
 
 
-def calibrate_stage(group: TorchGroup, *, kind: str, repeats: int) -> dict[str, float]:
+def calibrate_stage(group: TorchGroup, *, kind: str, forward_s: float, repeats: int) -> dict[str, float]:
     """Seconds of a rank's operations by themselves, while all ranks do theirs; medians."""
     torch.manual_seed(group.rank)
     found: dict[str, float] = {}
@@ -211,7 +240,7 @@ def calibrate_stage(group: TorchGroup, *, kind: str, repeats: int) -> dict[str, 
     if kind == "waiting":
         variants += [(" of a part", "interleaved"), ("", "zb1p"), (" of a part", "zbv")]
     for suffix, schedule in variants:
-        stage = _stage(kind, schedule)
+        stage = _stage(kind, schedule, forward_s=forward_s)
         dist.barrier(group=group.process_group)
         times: dict[str, list[float]] = {}
         for number in range(repeats + 3):
@@ -234,7 +263,7 @@ def calibrate_stage(group: TorchGroup, *, kind: str, repeats: int) -> dict[str, 
 
 def message_times(group: TorchGroup, *, kind: str, repeats: int) -> list[float]:
     """Seconds that a micro-batch takes from rank 0 to rank 1, half of there and back."""
-    tensor = _stage(kind, "1f1b").like
+    tensor = _stage(kind, "1f1b", forward_s=0.0).like
     times = []
     for _ in range(repeats):
         dist.barrier(group=group.process_group)
@@ -250,7 +279,7 @@ def message_times(group: TorchGroup, *, kind: str, repeats: int) -> list[float]:
 
 
 def run_pipeline(
-    group: TorchGroup, *, kind: str, schedule: Schedule, micro_batches: int, repeats: int
+    group: TorchGroup, *, kind: str, schedule: Schedule, micro_batches: int, forward_s: float, repeats: int
 ) -> list[tuple[float, float, float]]:
     """Do the schedule's operations of a rank.
 
@@ -261,7 +290,7 @@ def run_pipeline(
     order = operations(schedule, num_devices=group.size, num_micro_batches=micro_batches, num_chunks=_chunks(schedule))[
         group.rank
     ]
-    device = _Device(group, _stage(kind, schedule), devices=_devices(schedule, group.size))
+    device = _Device(group, _stage(kind, schedule, forward_s=forward_s), devices=_devices(schedule, group.size))
     times = []
     for _ in range(1 + repeats):
         dist.barrier(group=group.process_group)

@@ -74,17 +74,17 @@ class _Loss:
         return loss
 
 
-def unlike_quadratics(*, num_workers: int, learning_rate: float, **options: float) -> Task:
-    """The task; its options are those of `problem_of`."""
+def unlike_quadratics(*, num_workers: int, learning_rate: float | Sequence[float], **options: float) -> Task:
+    """The task; its options are those of `problem_of`, and a learning rate: one, or one for each seed from 0 on."""
+    rates = [learning_rate] if isinstance(learning_rate, (int, float)) else list(learning_rate)
     problem = problem_of(num_workers=num_workers, **options)  # type: ignore[arg-type]
     eigenvalues, optima = torch.tensor(problem.eigenvalues), torch.tensor(problem.optima)
     curvature = eigenvalues.mean(dim=0)
     num_dimensions = len(curvature)
 
     def build(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-        del seed  # the start is always the same
-        model = _Point(num_dimensions)
-        return model, torch.optim.SGD(model.parameters(), lr=learning_rate)
+        model = _Point(num_dimensions)  # the start is always the same
+        return model, torch.optim.SGD(model.parameters(), lr=rates[seed % len(rates)])
 
     def train_set(worker: int) -> TensorDataset:
         random = np.random.default_rng([PROBLEM_SEED, worker])
@@ -146,7 +146,7 @@ class _Told:
 def run_quadratics(
     policies: Sequence[str],
     *,
-    options: Mapping[str, float],
+    options: Mapping[str, Any],
     workers: Mapping[str, Any],
     num_steps: int,
     evaluate_every: int,

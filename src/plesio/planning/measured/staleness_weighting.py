@@ -8,7 +8,7 @@ weighting does. Updates that a cut-off refuses are not counted, here and there.
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +16,22 @@ from numpy.typing import NDArray
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.results import RunResult
+from plesio.core.within import Within
 from plesio.planning.measured.quadratics import problem_of, run_quadratics
 from plesio.planning.studies.delayed_descent import descend
 from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic
 from plesio.planning.studies.measured import Measured
 from plesio.policies.weighting import parse_weighting
 
-__all__ = ["measure", "measure_weightings"]
+__all__ = ["FOUND", "measure", "measure_weightings"]
+
+FOUND = ("max_staleness", "shares")
 
 Array = NDArray[np.float64]
 
 NUM_WORKERS = 4
 WEIGHTINGS = ("none", "inverse", "exp:0.3", "cap:3")
+"""The first two are measured whatever is asked."""
 NUM_STEPS = 150
 LEARNING_RATE = 0.8
 STEP_MS = 8
@@ -36,9 +40,25 @@ SLOW_SPEED = 0.5
 NUM_DRAWS = 20
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure four weightings with four processes; takes about half a minute."""
-    return measure_weightings(on_step=on_step)
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    weightings: Annotated[tuple[str, ...], Within(most=6)] = WEIGHTINGS[2:],
+    condition_number: Annotated[float, Within(1, 100)] = 10.0,
+    num_dimensions: Annotated[int, Within(2, 100)] = 10,
+) -> Measured:
+    """Measure four weightings with four processes; takes about half a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        weightings: Weightings beside none and inverse, as policies have them.
+        condition_number: Condition number of the quadratic.
+        num_dimensions: Its dimensions.
+    """
+    chosen = tuple(dict.fromkeys((*WEIGHTINGS[:2], *weightings)))
+    options = {"condition_number": condition_number, "num_dimensions": num_dimensions}
+    return measure_weightings(on_step=on_step, weightings=chosen, options=options)
 
 
 def measure_weightings(
@@ -47,6 +67,7 @@ def measure_weightings(
     weightings: Sequence[str] = WEIGHTINGS,
     num_steps: int = NUM_STEPS,
     seeds: Sequence[int] = (0,),
+    options: Mapping[str, Any] | None = None,
 ) -> Measured:
     """Measure and compare.
 
@@ -55,8 +76,9 @@ def measure_weightings(
         weightings: The first is the one whose run's staleness the others are modelled with.
         num_steps: Steps of each worker, on average.
         seeds: One run for each weighting and seed.
+        options: Of the quadratic (`problem_of`).
     """
-    options: dict[str, Any] = {"hessian_spread": 0.0, "heterogeneity": 0.0, "noise": 0.0}
+    options = {**(options or {}), "hessian_spread": 0.0, "heterogeneity": 0.0, "noise": 0.0}
     runs = run_quadratics(
         ["asp" if text == "none" else f"asp,weight={text}" for text in weightings],
         options={"learning_rate": LEARNING_RATE, **options},
@@ -100,6 +122,7 @@ def measure_weightings(
         f"{CV:g}), one worker at {SLOW_SPEED:g} of the speed; {num_steps} steps each of {LEARNING_RATE:g}; "
         f"{len(seeds)} run{'s' * (len(seeds) > 1)} for each weighting. The baseline has neither staleness nor weights.",
         predictions=predictions,
+        rivals="weighting",
         charts=(
             _losses([_curve(by_weighting[text][0]) for text in weightings], modelled=modelled),
             _staleness(counts, mean=mean),

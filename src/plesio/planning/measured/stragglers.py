@@ -5,25 +5,56 @@ What an exchange takes is measured with steps that do not vary; the rest is the 
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
+from plesio.core.units import format_seconds
+from plesio.core.within import Within
 from plesio.planning.measured.quadratics import run_quadratics
 from plesio.planning.studies.measured import Measured
-from plesio.planning.studies.order_statistics import LogNormalTimes
+from plesio.planning.studies.order_statistics import GammaTimes, LogNormalTimes
 
-__all__ = ["measure", "measure_barriers"]
+__all__ = ["FOUND", "measure", "measure_barriers"]
+
+FOUND = ("all_reduce_s",)
+Distribution = Literal["lognormal", "gamma"]
 
 NUM_WORKERS = (2, 4, 8)
 CVS = (0.5,)
 NUM_STEPS = 120
-STEP_MS = 20
+MEAN_S = 0.02
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure two, four and eight processes whose steps vary by half; takes about a minute."""
-    return measure_barriers(on_step=on_step)
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    num_workers: Annotated[int, Within(2, 8)] = 8,
+    distribution: Distribution = "lognormal",
+    mean_s: Annotated[float, Within(0.01, 0.2)] = MEAN_S,
+    cv: Annotated[float, Within(0.05, 1)] = 0.5,
+    num_iterations: Annotated[int, Within(20, 1000)] = NUM_STEPS,
+) -> Measured:
+    """Measure two, four and eight processes whose steps vary by half; takes about a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        num_workers: The most processes; half as many and a quarter are measured, too.
+        distribution: Distribution of the steps.
+        mean_s: Mean step.
+        cv: Coefficient of variation of the steps.
+        num_iterations: Steps of each worker.
+    """
+    counts = sorted({max(2, round(num_workers / part)) for part in (1, 2, 4)})
+    return measure_barriers(
+        on_step=on_step,
+        num_workers=counts,
+        cvs=(cv,),
+        num_steps=num_iterations,
+        mean_s=mean_s,
+        distribution=distribution,
+    )
 
 
 def measure_barriers(
@@ -32,6 +63,8 @@ def measure_barriers(
     num_workers: Sequence[int] = NUM_WORKERS,
     cvs: Sequence[float] = CVS,
     num_steps: int = NUM_STEPS,
+    mean_s: float = MEAN_S,
+    distribution: Distribution = "lognormal",
 ) -> Measured:
     """Measure and compare.
 
@@ -40,8 +73,10 @@ def measure_barriers(
         num_workers: How many processes.
         cvs: Coefficients of variation of a step.
         num_steps: Steps of each worker.
+        mean_s: Mean step.
+        distribution: Distribution of the steps.
     """
-    mean_s = STEP_MS / 1e3
+    times = LogNormalTimes if distribution == "lognormal" else GammaTimes
     predictions = []
     costs: dict[float, dict[int, tuple[float, float]]] = {cv: {} for cv in cvs}
     for count in num_workers:
@@ -50,7 +85,7 @@ def measure_barriers(
             (run,) = run_quadratics(
                 ["bsp"],
                 options={"learning_rate": 0.1},
-                workers={"count": count, "step_time": {"mean": f"{STEP_MS} ms", **step_time}},
+                workers={"count": count, "step_time": {"mean": f"{1e3 * mean_s:g} ms", **step_time}},
                 num_steps=num_steps,
                 evaluate_every=num_steps,
                 seeds=(0,),
@@ -60,8 +95,8 @@ def measure_barriers(
 
         exchange_s = step_s({"kind": "constant"}) - mean_s
         for cv in cvs:
-            measured_s = step_s({"kind": "lognormal", "cv": cv})
-            slowest_s = LogNormalTimes(mean_s=mean_s, cv=cv).expected_s(rank=count, of=count)
+            measured_s = step_s({"kind": distribution, "cv": cv})
+            slowest_s = times(mean_s=mean_s, cv=cv).expected_s(rank=count, of=count)
             costs[cv][count] = (slowest_s / mean_s, (measured_s - exchange_s) / mean_s)
             predictions.append(
                 Prediction(
@@ -79,8 +114,8 @@ def measure_barriers(
         study="stragglers",
         finding=f"Iterations are off by {100 * error:.1f} % (median); the mean step instead of the slowest worker's "
         f"would be off by {100 * baseline:.0f} %.",
-        setting=f"BSP by real processes, {num_steps} iterations each; steps of {STEP_MS} ms, lognormal. An exchange is "
-        "what an iteration with constant steps takes beyond them, for each number of workers.",
+        setting=f"BSP by real processes, {num_steps} iterations each; steps {format_seconds(mean_s)}, {distribution}. "
+        "An exchange is what an iteration with constant steps takes beyond them, for each number of workers.",
         predictions=tuple(predictions),
         charts=(_chart(costs),),
     )

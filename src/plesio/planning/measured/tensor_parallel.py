@@ -12,6 +12,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_seconds
+from plesio.core.within import Within
 from plesio.cost.collectives import all_gather_s, bytes_sent_per_rank, ring_all_reduce_s
 from plesio.cost.fit import AlphaBeta
 from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
@@ -31,8 +33,9 @@ from plesio.runtime.transport.tcp_traffic import TcpTraffic
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.testbed.namespaces import why_no_namespaces
 
-__all__ = ["all_reduce_times", "computing_times", "cut_times", "measure", "measure_cuts"]
+__all__ = ["FOUND", "all_reduce_times", "computing_times", "cut_times", "measure", "measure_cuts"]
 
+FOUND = ("device_tflops", "latency_s")
 NUM_RANKS = 2
 BYTES_PER_S = 25e6
 HIDDEN = 512
@@ -44,9 +47,28 @@ Cut = str
 CUTS: tuple[Cut, ...] = ("Megatron", "columns", "rows")
 
 
-def measure(*, on_step: Callable[[str], None]) -> Measured:
-    """Measure two ranks over links of 25 MB/s, or on loopback; takes about half a minute."""
-    return measure_cuts(on_step=on_step)
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    hidden: Annotated[int, Within(16, 1024)] = HIDDEN,
+    sequence: Annotated[int, Within(64, 1024)] = TOKENS[-1],
+    bytes_per_s: Annotated[float, Within(5e6, 1e8)] = BYTES_PER_S,
+) -> Measured:
+    """Measure two ranks over links of 25 MB/s, or on loopback; takes about half a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        hidden: Width of the MLP, rounded up to an even number.
+        sequence: The most rows of its input; an eighth, a quarter and half as many are measured, too.
+        bytes_per_s: Bandwidth that links are set to; on loopback it is what it is.
+    """
+    return measure_cuts(
+        on_step=on_step,
+        tokens=[sequence // part for part in (8, 4, 2, 1)],
+        hidden=hidden + hidden % NUM_RANKS,
+        bytes_per_s=bytes_per_s,
+    )
 
 
 def measure_cuts(
@@ -55,6 +77,8 @@ def measure_cuts(
     tokens: Sequence[int] = TOKENS,
     fitted_bytes: Sequence[int] = FITTED_BYTES,
     repeats: int = REPEATS,
+    hidden: int = HIDDEN,
+    bytes_per_s: float = BYTES_PER_S,
 ) -> Measured:
     """Measure and compare.
 
@@ -63,10 +87,12 @@ def measure_cuts(
         tokens: Rows of the input.
         fitted_bytes: All-reduces that latency and bandwidth are fitted to; three or more.
         repeats: Repetitions of each.
+        hidden: Width of the MLP, even.
+        bytes_per_s: Bandwidth of the links, where they are set.
     """
     on_hosts = why_no_namespaces() is None
     predictions: list[Prediction] = []
-    with _ranks(on_hosts=on_hosts) as ranks:
+    with _ranks(bytes_per_s=bytes_per_s if on_hosts else None) as ranks:
 
         def reduced_s(size: int) -> list[float]:
             on_step(f"all-reduce of {size:,} bytes")
@@ -74,13 +100,14 @@ def measure_cuts(
 
         links = fitted_links(fitted_bytes, reduced_s, num_ranks=NUM_RANKS)
         on_step("computing")
-        computing = ranks.run(computing_times, tokens=list(tokens), repeats=repeats)
+        computing = ranks.run(computing_times, hidden=hidden, tokens=list(tokens), repeats=repeats)
         on_step("the MLP, cut")
-        cut = ranks.run(cut_times, tokens=list(tokens), repeats=repeats)
+        cut = ranks.run(cut_times, hidden=hidden, tokens=list(tokens), repeats=repeats)
         for name, number in computing[0]:
             predictions += _predictions(
                 name,
                 number,
+                hidden=hidden,
                 computing_s=statistics.median(slowest_s([answer[name, number] for answer in computing])),
                 links=links,
                 measured_s=statistics.median(slowest_s([answer[name, number][0] for answer in cut])),
@@ -90,23 +117,24 @@ def measure_cuts(
         [one for one in predictions if one.quantity == quantity] for quantity in ("time (s)", "sent (bytes)")
     )
     errors = [statistics.median(abs(one.error) for one in each) for each in (times, sizes)]
-    where = f"links of {format_bandwidth(BYTES_PER_S)}" if on_hosts else "this machine's loopback"
+    where = f"links of {format_bandwidth(bytes_per_s)}" if on_hosts else "this machine's loopback"
     return Measured(
         study="tensor-parallel",
         finding=f"DTensor sends what the model says within {100 * errors[1]:.1f} % and takes as long within "
         f"{100 * errors[0]:.1f} % (medians).",
-        setting=f"An MLP of {HIDDEN} by {4 * HIDDEN} and back in FP32, forward and backward, on {NUM_RANKS} Gloo ranks "
+        setting=f"An MLP of {hidden} by {4 * hidden} and back in FP32, forward and backward, on {NUM_RANKS} Gloo ranks "
         f"of one thread over {where}; medians of {repeats}. Fitted: {format_seconds(links.latency_s)}, "
         f"{format_bandwidth(links.bytes_per_s)}. The baseline of times is computing alone; that of bytes is one "
         "all-reduce of the output.",
         predictions=tuple(predictions),
         charts=(_chart(times),),
+        rivals="cut",
     )
 
 
 @contextlib.contextmanager
-def _ranks(*, on_hosts: bool) -> Iterator[Ranks]:
-    with ranks_on_hosts(NUM_RANKS, bytes_per_s=BYTES_PER_S) if on_hosts else Ranks(NUM_RANKS) as ranks:
+def _ranks(*, bytes_per_s: float | None) -> Iterator[Ranks]:
+    with Ranks(NUM_RANKS) if bytes_per_s is None else ranks_on_hosts(NUM_RANKS, bytes_per_s=bytes_per_s) as ranks:
         yield ranks
 
 
@@ -117,14 +145,14 @@ def all_reduce_times(group: TorchGroup, *, num_bytes: int, repeats: int) -> list
 
 
 def computing_times(
-    group: TorchGroup, *, tokens: list[int], repeats: int
+    group: TorchGroup, *, hidden: int, tokens: list[int], repeats: int
 ) -> dict[tuple[Cut, int], list[tuple[float, float]]]:
     """Do the two products of a rank's part of the matrices, forward and backward; nothing is sent."""
-    wide, part, wide_part = 4 * HIDDEN, HIDDEN // NUM_RANKS, 4 * HIDDEN // NUM_RANKS
+    wide, part, wide_part = 4 * hidden, hidden // NUM_RANKS, 4 * hidden // NUM_RANKS
     shapes = {
-        "Megatron": ((HIDDEN, wide_part), (wide_part, HIDDEN)),
-        "columns": ((HIDDEN, wide_part), (wide, part)),
-        "rows": ((part, wide), (wide_part, HIDDEN)),
+        "Megatron": ((hidden, wide_part), (wide_part, hidden)),
+        "columns": ((hidden, wide_part), (wide, part)),
+        "rows": ((part, wide), (wide_part, hidden)),
     }
 
     def times(cut: Cut, number: int) -> list[tuple[float, float]]:
@@ -153,7 +181,7 @@ def _styles(cut: Cut) -> dict[str, ParallelStyle]:
 
 
 def cut_times(
-    group: TorchGroup, *, tokens: list[int], repeats: int
+    group: TorchGroup, *, hidden: int, tokens: list[int], repeats: int
 ) -> dict[tuple[Cut, int], tuple[list[tuple[float, float]], float]]:
     """Run the MLP, cut by DTensor, forward and backward: when each began and ended, and bytes sent in each."""
     traffic = TcpTraffic()
@@ -164,10 +192,10 @@ def cut_times(
 
     def times(cut: Cut, number: int) -> tuple[list[tuple[float, float]], float]:
         torch.manual_seed(0)
-        wide = 4 * HIDDEN
-        mlp = nn.Sequential(nn.Linear(HIDDEN, wide, bias=False), nn.ReLU(), nn.Linear(wide, HIDDEN, bias=False))
+        wide = 4 * hidden
+        mlp = nn.Sequential(nn.Linear(hidden, wide, bias=False), nn.ReLU(), nn.Linear(wide, hidden, bias=False))
         parallelize_module(mlp, mesh, _styles(cut))
-        given = torch.randn(number, HIDDEN, requires_grad=True)
+        given = torch.randn(number, hidden, requires_grad=True)
         calls = itertools.count()
 
         def both() -> None:
@@ -192,9 +220,9 @@ def _settled_bytes(traffic: TcpTraffic) -> int:
 
 
 def _predictions(
-    cut: Cut, tokens: int, *, computing_s: float, links: AlphaBeta, measured_s: float, sent_bytes: float
+    cut: Cut, tokens: int, *, hidden: int, computing_s: float, links: AlphaBeta, measured_s: float, sent_bytes: float
 ) -> list[Prediction]:
-    narrow, wide = 4.0 * tokens * HIDDEN, 16.0 * tokens * HIDDEN
+    narrow, wide = 4.0 * tokens * hidden, 16.0 * tokens * hidden
     # forward outputs, then gradients of inputs: of the second matrix, of the first
     exchanged: dict[Cut, tuple[list[float], list[float]]] = {
         "Megatron": ([narrow, narrow], []),
