@@ -7,7 +7,7 @@ interleaved stage that is at work are whole, as they collect what p micro-batche
 `plesio.cost.activations` (Korthikanti et al. 2022), corrected for gated networks and shared keys and values, times the
 micro-batches that a stage holds: in 1F1B stage i of p holds ``min(p-i, m)``, and interleaved
 ``(2(p-i-1) + (v-1)p + 1) / v``, which for the first is ``p (1 + (p-1)/pv)``. Stages differ, so both ends of the
-pipeline are looked at, and the stage after the first, which may have a layer more.
+pipeline are looked at, and the stage after the first, which may have a layer more, and the first one full of experts.
 """
 
 from collections.abc import Mapping
@@ -88,9 +88,14 @@ def estimate_memory(model: Model, layout: Layout, machine: Machine, *, global_ba
         ConfigError: The model cannot be laid out so.
     """
     num_micro_batches = check_layout(model, layout, machine, global_batch=global_batch)
-    stages = sorted({0, min(1, layout.pp - 1), layout.pp - 1})
+    stages = {0, min(1, layout.pp - 1), layout.pp - 1}
+    if isinstance(model, Transformer):
+        stages.add(fullest_stage(model, layout))
     return max(
-        (memory_of_stage(model, layout, machine, stage=stage, num_micro_batches=num_micro_batches) for stage in stages),
+        (
+            memory_of_stage(model, layout, machine, stage=stage, num_micro_batches=num_micro_batches)
+            for stage in sorted(stages)
+        ),
         key=lambda memory: memory.total_bytes,
     )
 
@@ -139,11 +144,27 @@ def layers_of_stage(model: Transformer, layout: Layout, stage: int) -> int:
     return fewest if more == 0 or has_fewer else fewest + 1
 
 
+def fullest_stage(model: Transformer, layout: Layout) -> int:
+    """The first stage, with its embedding; where layers without experts begin, the first that has none of them."""
+    if not model.num_dense_layers:
+        return 0
+    stages = range(layout.pp)
+    return next((stage for stage in stages if not _dense_layers_of_stage(model, layout, stage)), layout.pp - 1)
+
+
+def _dense_layers_of_stage(model: Transformer, layout: Layout, stage: int) -> int:
+    if not model.num_dense_layers:
+        return 0
+    before = sum(layers_of_stage(model, layout, earlier) for earlier in range(stage))
+    return min(max(model.num_dense_layers - before, 0), layers_of_stage(model, layout, stage))
+
+
 def stage_parameters(model: Transformer, layout: Layout, stage: int) -> tuple[float, float]:
     """Parameters of a device of the stage: those that all replicas have, and those of its experts."""
-    layers = layers_of_stage(model, layout, stage)
+    without_experts = _dense_layers_of_stage(model, layout, stage)
+    layers = layers_of_stage(model, layout, stage) - without_experts
     is_last = stage == layout.pp - 1
-    dense, experts = layers * model.dense_layer_parameters, 0
+    dense, experts = layers * model.common_parameters + without_experts * model.dense_layer_parameters, 0
     if model.num_experts == 1:
         dense += layers * model.expert_parameters
     else:
@@ -175,8 +196,11 @@ def _layer_bytes(model: Transformer, layout: Layout, recomputation: Recomputatio
         return kept
     # Of the formula's 34 s b h, 16 are two tensors of width 4h in the network, and 8 are queries, keys, values and the
     # output projection's input, 2 bytes an element.
-    inside = (3 if model.gated else 2) * model.ffn_size * model.experts_per_token
-    attention = 2 * (model.attention_size + model.kv_size)
+    inside = (3 if model.gated else 2) * (model.ffn_size * model.experts_per_token + model.shared_ffn_size)
+    if model.kv_rank is None:
+        attention = 2 * (model.attention_size + model.kv_size)
+    else:  # queries and keys, values and the output's input, and what they are expanded from
+        attention = 2 * (model.query_size + model.attention_size) + model.kv_rank + (model.query_rank or 0)
     wider = inside - 8 * model.hidden_size + attention - 4 * model.hidden_size
     return kept + 2.0 * sequence * layout.micro_batch * wider / layout.tp
 
