@@ -2,27 +2,28 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio.core.inputs import Written, checked
-from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
-from plesio.cost.activations import Recomputation
+from plesio.core.inputs import FieldsOf, Written, checked
+from plesio.core.within import BANDWIDTH, Within
 from plesio.planning.estimate.frontier import Frontier, find_frontier
 from plesio.planning.estimate.hardware import Machine, find_accelerator, parse_machine
-from plesio.planning.estimate.layout import SOFTWARE, Layout, SoftwareName
-from plesio.planning.estimate.model import Convolutional, Model
+from plesio.planning.estimate.layout import SOFTWARE, Layout, Software, SoftwareName
+from plesio.planning.estimate.model import Convolutional, Model, Transformer
 from plesio.planning.estimate.named_models import find_model
+from plesio.planning.estimate.options import FIELDS, of_class
 from plesio.planning.estimate.search_charts import search_charts, search_finding, search_tables
 from plesio.planning.estimate.sensitivity import Sensitivity, tornado
-from plesio.planning.estimate.training import DEVICE_MTBF_S, STEP_ERROR, Conditions, Training, estimate_training
+from plesio.planning.estimate.training import Conditions, Training, estimate_training
 from plesio.planning.estimate.training_charts import training_charts, training_finding, training_tables
 
 __all__ = ["Estimate", "estimate"]
 
 _BATCH_TOKENS = 2**22
 """Tokens of a step, if nobody says: about the 4M of Llama 2 (Touvron et al. 2023b)."""
+_GRADIENT_BYTES = {"fp32": 4, "bf16": 2}
 _BATCH_IMAGES = 32
 """Images of a device (Goyal et al. 2017)."""
 
@@ -67,36 +68,19 @@ def estimate(
     on_progress: Callable[[str, int, int], None] = lambda machine, done, total: None,
     /,
     *,
-    model: Annotated[str, Written(metavar="NAME|FILE")],
+    model: Annotated[str | None, Written(metavar="NAME|FILE")] = None,
     cluster: Annotated[str, Written(metavar="NxNAME")],
     tokens: float,
     global_batch: Annotated[int | None, Written(option="batch")] = None,
-    sequence_length: int | None = None,
-    tp: int | None = None,
-    pp: int | None = None,
-    vpp: int | None = None,
-    dp: int | None = None,
-    ep: int | None = None,
-    cp: int | None = None,
-    zero: int | None = None,
-    micro_batch: int | None = None,
-    recomputation: Recomputation | None = None,
-    precision: Annotated[str, Written(metavar="NAME")] = "bf16",
     software: Annotated[SoftwareName, Written(metavar="NAME")] = "current",
+    gradients: Literal["fp32", "bf16"] | None = None,
     local_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
     network_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
-    storage_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
-    device_mtbf_s: Annotated[float, Written(option="mtbf")] = DEVICE_MTBF_S,
-    restart_s: Annotated[float, DURATION_OR_0] = 600.0,
-    price_per_h: Annotated[float | None, Written(option="price", metavar="DOLLARS")] = None,
-    pue: float = 1.1,
-    carbon_kg_per_kwh: Annotated[float, Written(option="carbon", metavar="KG")] = 0.385,
-    step_error: Annotated[float, Written(metavar="SHARE")] = STEP_ERROR,
-    confidence: Annotated[float, Written(metavar="SHARE")] = 0.9,
     search: bool = False,
     top: Annotated[int, Within(1)] = 10,
     num_devices: Annotated[tuple[int, ...] | None, Within(1)] = None,
     accelerators: Annotated[tuple[str, ...] | None, Written(metavar="NAME,...")] = None,
+    **fields: Annotated[Any, FieldsOf(FIELDS)],
 ) -> Estimate:
     """Estimate time, memory, cost and energy of a training run.
 
@@ -109,36 +93,19 @@ def estimate(
 
     Args:
         on_progress: Called now and then in a search: a machine's name, the layouts tried on it, and all of them.
-        model: llama-70b, or a config.json.
+        model: llama-70b, or a config.json; without, the sizes say it.
         cluster: 2048xh100, or 16x4a100: hosts of 4.
         tokens: Tokens to train with: 2T, 300B; images of a CNN.
         global_batch: Sequences (images) of a step; else about 4M tokens, 32 images a device.
-        sequence_length: Tokens of a sequence; else the model's.
-        tp: Tensor parallelism: devices that share a layer. [1]
-        pp: Pipeline parallelism: stages. [1]
-        vpp: Parts of a stage, interleaved. [1]
-        dp: Data parallelism: replicas. [what remains]
-        ep: Expert parallelism: replicas that share experts. [1]
-        cp: Context parallelism: devices that share a sequence. [1]
-        zero: 0 to 3: replicas share optimizer, gradients, parameters. [1]
-        micro_batch: Sequences of a replica at a time. [1]
-        recomputation: What the backward pass computes again instead of keeping it. [none]
-        precision: Precision of matrix products: fp32, tf32, fp16, bf16, fp8.
         software: current, megatron-core, megatron-2022, megatron-2021.
+        gradients: Precision in which gradients are kept and exchanged; else the software's.
         local_bytes_per_s: Bandwidth in a host: "450 GB/s"; else the accelerator's.
         network_bytes_per_s: Bandwidth of a host to others: "3200 Gbit/s"; else the accelerator's.
-        storage_bytes_per_s: Bandwidth for states: "2 TB/s"; else BLOOM's a device.
-        device_mtbf_s: Time between failures of one device: "50000 h".
-        restart_s: Time from a failure until states are read.
-        price_per_h: Price of a device and hour; else the accelerator's.
-        pue: The building's energy over the devices'.
-        carbon_kg_per_kwh: CO2e of a kWh.
-        step_error: Standard deviation of a step's estimate.
-        confidence: Confidence of the interval.
         search: Find the fastest layout; keep the degrees given.
         top: Layouts that a search shows.
         num_devices: Machines that a search compares; else half and twice.
         accelerators: The same, of other accelerators.
+        fields: Of `Layout`, `Transformer`, `Software` and `Conditions`, as `plesio.planning.estimate.options` lists.
 
     Raises:
         ConfigError: A name that is unknown, a layout that cannot be or does not fit, or a number out of range.
@@ -147,25 +114,19 @@ def estimate(
         raise ArgumentError("`num_devices` and `accelerators` compare machines; add `search`")
     machine = _machine(cluster, local_bytes_per_s=local_bytes_per_s, network_bytes_per_s=network_bytes_per_s)
     machines = _machines(machine, sizes=num_devices, accelerators=accelerators) if search else [machine]
-    _check_price(price_per_h, machines)
-    degrees = {"tp": tp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "cp": cp, "zero": zero, "micro_batch": micro_batch}
-    wanted = {**degrees, "recomputation": recomputation}
+    conditions = Conditions(**of_class(Conditions, fields))
+    _check_price(conditions.price_per_h, machines)
+    program = of_class(Software, fields)
+    if gradients is not None:
+        program["gradient_bytes"] = _GRADIENT_BYTES[gradients]
+    degrees = of_class(Layout, fields)
     run = _Run(
-        model=find_model(model, sequence_length=sequence_length),
+        model=find_model(model, **of_class(Transformer, fields)),
         tokens=tokens,
         global_batch=global_batch,
-        conditions=Conditions(
-            device_mtbf_s=device_mtbf_s,
-            restart_s=restart_s,
-            storage_bytes_per_s=storage_bytes_per_s,
-            price_per_h=price_per_h,
-            pue=pue,
-            carbon_kg_per_kwh=carbon_kg_per_kwh,
-            step_error=step_error,
-            confidence=confidence,
-        ),
-        given={name: value for name, value in wanted.items() if value is not None},
-        kind={"precision": precision, "software": SOFTWARE[software]},
+        conditions=conditions,
+        kind={"precision": degrees.pop("precision", "bf16"), "software": replace(SOFTWARE[software], **program)},
+        given=degrees,
     )
     return run.searched(machines, top=top, on_progress=on_progress) if search else run.laid_out(machine)
 
@@ -225,7 +186,7 @@ class _Run:
         tp = self.given.get("tp", 1)
         replica = tp * self.given.get("pp", 1) * self.given.get("cp", 1)
         remaining = {"dp": max(machine.num_devices // max(replica, 1), 1), "zero": 1}
-        return Layout(**{**remaining, **self.given}, sequence_parallel=tp > 1, **self.kind)
+        return Layout(**{**remaining, "sequence_parallel": tp > 1, **self.given}, **self.kind)
 
     def _batch(self, machine: Machine, *, multiple_of: int) -> int:
         if self.global_batch is not None:

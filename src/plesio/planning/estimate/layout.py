@@ -74,9 +74,9 @@ class Layout:
         cp: Context parallelism: devices that share every sequence.
         zero: What replicas share: 0 nothing, 1 the optimizer's state, 2 gradients, too, 3 parameters, too.
         sequence_parallel: What tensor parallelism leaves whole is shared along the sequence.
-        recomputation: ``none``, ``selective`` or ``full``.
+        recomputation: What the backward pass computes again instead of keeping it.
         micro_batch: Sequences of a replica at a time.
-        precision: What matrices are multiplied in.
+        precision: What matrices are multiplied in: fp32, tf32, fp16, bf16, fp8.
         software: As in `SOFTWARE`.
 
     >>> Layout(tp=8, pp=4, dp=2).num_devices

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError, nearest
+from plesio.core.units import format_count
 from plesio.planning.estimate.hugging_face import read_hugging_face
 from plesio.planning.estimate.model import Convolutional, Model, Transformer
 
@@ -231,30 +233,49 @@ _SYNONYMS = {
 }
 
 
-def find_model(name: str, *, sequence_length: int | None = None) -> Model:
-    """The model of that name, or that a Hugging Face ``config.json`` at that path describes.
+def find_model(name: str | None = None, **sizes: Any) -> Model:
+    """The model of that name, or that a Hugging Face ``config.json`` at that path describes, or that sizes describe.
 
     >>> model = find_model("llama-3-8b")
     >>> f"{model.num_parameters / 1e9:.2f}"
     '8.03'
+    >>> sizes = {"num_layers": 24, "hidden_size": 2304, "num_heads": 24}
+    >>> model = find_model(**sizes, vocabulary_size=51200, sequence_length=2048)
+    >>> model.name, find_model("llama-3-8b", num_layers=16).num_layers
+    ('transformer-1.76B', 16)
 
     Args:
-        name: A name of `MODELS`, or a path that ends in ``.json``.
-        sequence_length: Instead of the model's own.
+        name: A name of `MODELS`, a path that ends in ``.json``, or None for a model that only its sizes describe.
+        sizes: Attributes of `Transformer` instead of the model's own. Without a name heads have keys and values of
+            their own, and networks are four times as wide as the layer, unless these say otherwise.
 
     Raises:
         ConfigError: There is none.
     """
+    if name is None:
+        return _of_sizes(sizes)
     key = name.strip().lower().replace("_", "-")
     key = _SYNONYMS.get(key, key)
     if key in MODELS:
         model = MODELS[key]
     elif name.endswith(".json"):
-        return read_hugging_face(Path(name), sequence_length=sequence_length)
+        model = read_hugging_face(Path(name), sequence_length=sizes.get("sequence_length"))
     else:
         raise ConfigError(f'unknown model "{name}"; {nearest(key, MODELS)} (or the path of a config.json)')
-    if sequence_length is None:
+    if not sizes:
         return model
     if isinstance(model, Convolutional):
-        raise ArgumentError(f"{model.name} has no sequences; leave `sequence_length` out")
-    return replace(model, sequence_length=sequence_length)
+        raise ArgumentError(f"{model.name} has no sequences and no heads; leave `{next(iter(sizes))}` out")
+    changed = model.name if sizes.keys() == {"sequence_length"} else f"{model.name} (changed)"
+    return replace(model, name=changed, **sizes)
+
+
+def _of_sizes(sizes: Mapping[str, Any]) -> Transformer:
+    needed = ("num_layers", "hidden_size", "num_heads", "vocabulary_size", "sequence_length")
+    lacking = [name for name in needed if name not in sizes]
+    if lacking:
+        words = ", ".join(f"`{name}`" for name in lacking)
+        raise ArgumentError(f"a model without a name needs more sizes; write `model`, or {words}")
+    usual = {"num_kv_heads": sizes["num_heads"], "ffn_size": 4 * sizes["hidden_size"]}
+    model = Transformer(name="transformer", **{**usual, **sizes})
+    return replace(model, name=f"transformer-{format_count(model.num_parameters)}")

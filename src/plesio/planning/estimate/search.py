@@ -131,7 +131,7 @@ def layouts_of(
                 ep=ep,
                 cp=cp,
                 zero=zero,
-                sequence_parallel=tp > 1,
+                sequence_parallel=tp > 1 and fixed.get("sequence_parallel", True),
                 recomputation=recomputation,
                 micro_batch=micro_batch,
                 precision=precision,
