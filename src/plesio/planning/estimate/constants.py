@@ -35,6 +35,8 @@ CONSTANTS = Constants(
         "ampere": 0.768,  # fitted
         "hopper": 0.548,  # fitted
         "blackwell": 0.548,  # assumption: as hopper
+        "cdna3": 0.36,  # assumption: hopper's, as products reach 620 of 1307 TFLOP/s for 720 of 989 (SemiAnalysis 2024)
+        "tpu": 0.74,  # one figure: 238,000 tokens/s of PaLM 540B on 6144 TPU v4 (Chowdhery et al. 2022)
     },
     exposed_traffic=0.266,  # fitted
     memory_efficiency=0.640,  # fitted

@@ -9,7 +9,7 @@ from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.inputs import FieldsOf, Written, checked
 from plesio.core.within import BANDWIDTH, Within
 from plesio.planning.estimate.frontier import Frontier, find_frontier
-from plesio.planning.estimate.hardware import Machine, find_accelerator, parse_machine
+from plesio.planning.estimate.hardware import Accelerator, Machine, find_accelerator, machine_of, parse_machine
 from plesio.planning.estimate.layout import SOFTWARE, Layout, Software, SoftwareName
 from plesio.planning.estimate.model import Convolutional, Model, Transformer
 from plesio.planning.estimate.named_models import find_model
@@ -220,21 +220,34 @@ def _machines(
 ) -> Sequence[Machine]:
     """The machine itself first, then those that it is compared with."""
     if sizes is None and accelerators is None:
-        sizes = [machine.num_devices // 2, 2 * machine.num_devices]
+        sizes = [_half(machine), 2 * machine.num_devices]
     numbers = [number for number in sizes or () if number not in (0, machine.num_devices)]
     same = [machine, *(_of_size(machine, number) for number in numbers)]
     try:
         kinds = [find_accelerator(name) for name in accelerators or ()]
+        others = [_of_kind(one, kind) for kind in kinds if kind != machine.accelerator for one in same]
     except ConfigError as error:
         raise ArgumentError.about("accelerators", error) from None
-    others = [
-        replace(one, accelerator=kind, local=kind.local, nic=kind.nic)
-        for kind in kinds
-        if kind != machine.accelerator
-        for one in same
-    ]
     return [*same, *others]
 
 
+def _half(machine: Machine) -> int:
+    """Half of the devices, in whole hosts where those must be whole; 0 of a single device."""
+    if machine.num_hosts == 1 or machine.accelerator.own_adapters:
+        return machine.num_devices // 2
+    return machine.num_hosts // 2 * machine.devices_per_host
+
+
 def _of_size(machine: Machine, num_devices: int) -> Machine:
-    return replace(machine, num_devices=num_devices, devices_per_host=min(num_devices, machine.devices_per_host))
+    """More or fewer of the same hosts, or a smaller one."""
+    if not machine.accelerator.own_adapters:
+        return replace(machine, num_devices=num_devices, devices_per_host=min(num_devices, machine.devices_per_host))
+    a_host = machine.accelerator.host_of(num_devices)
+    nic = replace(machine.nic, bytes_per_s=machine.nic.bytes_per_s * a_host / machine.devices_per_host)
+    return replace(machine, num_devices=num_devices, devices_per_host=a_host, nic=nic)
+
+
+def _of_kind(machine: Machine, kind: Accelerator) -> Machine:
+    """As many other accelerators, in hosts of the same size if both kinds are on boards."""
+    on_boards = not (machine.accelerator.own_adapters or kind.own_adapters)
+    return machine_of(kind, machine.num_devices, devices_per_host=machine.devices_per_host if on_boards else None)

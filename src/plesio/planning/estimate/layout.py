@@ -31,6 +31,7 @@ class Software:
         overlaps_gradients: Data-parallel exchanges go on during the last micro-batch's backward pass.
         overlaps_pipeline: Stages exchange while they compute.
         gradient_bytes: Bytes of a gradient that is kept and exchanged.
+        master_weight_remainders: Of a master weight only the 2 bytes are kept that its BF16 weight lacks.
     """
 
     fused_attention: bool = True
@@ -40,6 +41,7 @@ class Software:
     overlaps_gradients: bool = True
     overlaps_pipeline: bool = True
     gradient_bytes: int = 4
+    master_weight_remainders: bool = False
 
 
 SOFTWARE: Mapping[SoftwareName, Software] = {
@@ -160,7 +162,8 @@ def _check_convolutional(model: Convolutional, layout: Layout) -> None:
 
 def _check_transformer(model: Transformer, layout: Layout) -> None:
     _check_divides(layout.tp, model.num_heads, degree="tp", what="attention heads", name=model.name)
-    _check_divides(layout.tp, model.ffn_size, degree="tp", what="columns of a feed-forward matrix", name=model.name)
+    for size in {model.ffn_size, model.shared_ffn_size, model.dense_ffn_size}:
+        _check_divides(layout.tp, size, degree="tp", what="columns of a feed-forward matrix", name=model.name)
     if model.num_kv_heads % layout.tp and layout.tp % model.num_kv_heads:
         raise ArgumentError(
             f"`tp` {layout.tp} and the {model.num_kv_heads} heads of keys and values of {model.name} do not divide one "
@@ -186,12 +189,8 @@ def _check_transformer(model: Transformer, layout: Layout) -> None:
             f"`pp` {layout.pp} are more stages than the {model.num_layers} layers of {model.name}; "
             f"write `pp = {model.num_layers}` or less"
         )
-    most = -(-model.num_layers // layout.pp)
-    if layout.vpp > most:
-        raise ArgumentError(
-            f"`vpp` {layout.vpp} are more parts than the {most} layers of a stage of {model.name} with "
-            f"`pp = {layout.pp}`; write `vpp = {most}` or less"
-        )
+    layers = -(-model.num_layers // layout.pp)
+    _check_divides(layout.vpp, layers, degree="vpp", what="layers of a stage", name=model.name)
     if layout.vpp > 1 and layout.pp == 1:
         raise ArgumentError(
             f"`vpp` {layout.vpp} interleaves the stages of a pipeline; write `vpp = 1`, or `pp = 2` or more"

@@ -7,7 +7,7 @@ interleaved stage that is at work are whole, as they collect what p micro-batche
 `plesio.cost.activations` (Korthikanti et al. 2022), corrected for gated networks and shared keys and values, times the
 micro-batches that a stage holds: in 1F1B stage i of p holds ``min(p-i, m)``, and interleaved
 ``(2(p-i-1) + (v-1)p + 1) / v``, which for the first is ``p (1 + (p-1)/pv)``. Stages differ, so both ends of the
-pipeline are looked at, and the stage after the first, which may have a layer more, and the first one full of experts.
+pipeline are looked at, the first stage that has the most layers, and the first one full of experts.
 """
 
 from collections.abc import Mapping
@@ -88,9 +88,9 @@ def estimate_memory(model: Model, layout: Layout, machine: Machine, *, global_ba
         ConfigError: The model cannot be laid out so.
     """
     num_micro_batches = check_layout(model, layout, machine, global_batch=global_batch)
-    stages = {0, min(1, layout.pp - 1), layout.pp - 1}
+    stages = {0, layout.pp - 1}
     if isinstance(model, Transformer):
-        stages.add(fullest_stage(model, layout))
+        stages |= {_first_with_most_layers(model, layout), fullest_stage(model, layout)}
     return max(
         (
             memory_of_stage(model, layout, machine, stage=stage, num_micro_batches=num_micro_batches)
@@ -112,6 +112,8 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
         buffers = _buffers(model, layout, stage)
     full = layout.precision in ("fp32", "tf32")
     weight_bytes, state_bytes = (4, 8) if full else (2, 12)
+    if layout.software.master_weight_remainders and not full:
+        state_bytes -= 2
     activations *= weight_bytes / 2
     gradient_bytes = 4 if full else layout.software.gradient_bytes
     collecting = (dense + experts) / layout.vpp if layout.zero == 2 and layout.vpp > 1 else 0.0
@@ -134,14 +136,21 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
 
 
 def layers_of_stage(model: Transformer, layout: Layout, stage: int) -> int:
-    """Layers of a stage; where they do not come out even, the last has fewer, and the first if two have.
+    """Layers of a stage; where they do not come out even, the last ones have fewer, and as many of the first.
 
-    These two have the output and the embedding as well (Llama 3's stages; Grattafiori et al. 2024, section 3.3.2).
+    The first and the last have the embedding and the output as well (Llama 3's stages; Grattafiori et al. 2024, section
+    3.3.2).
     """
-    fewest, more = divmod(model.num_layers, layout.pp)
-    num_with_fewer = layout.pp - more
-    has_fewer = stage == layout.pp - 1 or (stage == 0 and num_with_fewer > 1)
-    return fewest if more == 0 or has_fewer else fewest + 1
+    layers, rest = divmod(model.num_layers, layout.pp)
+    if rest == 0:
+        return layers
+    with_fewer = layout.pp - rest
+    has_fewer = stage < with_fewer // 2 or stage >= layout.pp - (with_fewer - with_fewer // 2)
+    return layers if has_fewer else layers + 1
+
+
+def _first_with_most_layers(model: Transformer, layout: Layout) -> int:
+    return -model.num_layers % layout.pp // 2
 
 
 def fullest_stage(model: Transformer, layout: Layout) -> int:

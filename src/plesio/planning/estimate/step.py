@@ -176,7 +176,7 @@ class _TransformerStep:
         head = _both_ways(self.head)
         head_s = sum(head.values())
         first, last = layers_of_stage(model, layout, 0), layers_of_stage(model, layout, layout.pp - 1)
-        most = max(first, layers_of_stage(model, layout, min(1, layout.pp - 1)))
+        most = -(-model.num_layers // layout.pp)
         last_decides = layout.pp == 1 or last * layer_s + head_s >= most * layer_s
         layers = last if last_decides else most
         slowest_s = layers * layer_s + (head_s if last_decides else 0.0)
