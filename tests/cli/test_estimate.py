@@ -91,6 +91,21 @@ def test_a_search_shows_layouts_and_machines_and_writes_files(tmp_path: Path, ca
     assert {machine["machine"] for machine in values["search"]["machines"]} == {"4xh100", "8xh100", "16xh100"}
 
 
+def test_failures_show_every_way_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert invoke(f"{LLAMA} --tp 8 --pp 4 --failures --out {tmp_path}".split()) == 0
+    out = capsys.readouterr().out
+    for words in ("plain", "checkpoint and restart", "elastic", "local SGD, 64 groups", "1,000,000"):
+        assert words in out, words
+    values = json.loads((tmp_path / "estimate.json").read_text())
+    ways = {way["name"]: way for way in values["failures"]["ways"]}
+    # the way that the estimate itself is made with
+    restarted = ways["checkpoint and restart"]
+    assert restarted["exact"] == pytest.approx(values["results"]["goodput"], rel=1e-9)
+    low, high = restarted["work_ci95"]
+    assert low - 0.001 <= values["results"]["goodput"] <= high + 0.001
+    assert (tmp_path / "estimate-failing-devices.png").exists()
+
+
 def test_a_search_compares_accelerators(capsys: pytest.CaptureFixture[str]):
     assert invoke(f"{SMALL} --search --accelerators a100".split()) == 0
     out = capsys.readouterr().out

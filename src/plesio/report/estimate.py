@@ -57,6 +57,8 @@ def write_estimate(estimate: Estimate, out: Path) -> Path:
         "findings": list(estimate.findings),
         "sensitivities": to_json(estimate.sensitivities),
     }
+    if estimate.failures is not None:
+        values["failures"] = to_json(estimate.failures)
     if estimate.frontier is not None:
         found = estimate.frontier.searches[estimate.training.machine.name]
         values["search"] = {

@@ -8,6 +8,7 @@ from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.inputs import FieldsOf, Written, checked
 from plesio.core.within import BANDWIDTH, Within
+from plesio.planning.estimate.failures import RunOnFailingDevices, run_on_failing_devices
 from plesio.planning.estimate.frontier import Frontier, find_frontier
 from plesio.planning.estimate.hardware import Accelerator, Machine, find_accelerator, machine_of, parse_machine
 from plesio.planning.estimate.layout import SOFTWARE, Layout, Software, SoftwareName
@@ -37,30 +38,36 @@ class Estimate:
         sensitivities: Its tornado.
         frontier: What was searched; None if the layout was given.
         top: Layouts of the search that are shown.
+        failures: The run on devices that fail; None if nobody asked.
     """
 
     training: Training
     sensitivities: tuple[Sensitivity, ...]
     frontier: Frontier | None = None
     top: int = 10
+    failures: RunOnFailingDevices | None = None
 
     @property
     def findings(self) -> Sequence[str]:
-        """The run's, and the search's."""
+        """The run's, the search's, and that of failures."""
         found = [training_finding(self.training, self.sensitivities)]
-        return found if self.frontier is None else [*found, search_finding(self.training, self.frontier)]
+        if self.frontier is not None:
+            found.append(search_finding(self.training, self.frontier))
+        return found if self.failures is None else [*found, self.failures.finding]
 
     @property
     def tables(self) -> Sequence[Table]:
-        """The search's, then the run's."""
-        run = training_tables(self.training, self.sensitivities)
-        return run if self.frontier is None else [*search_tables(self.training, self.frontier, top=self.top), *run]
+        """The search's, then the run's, then those of failures."""
+        found = [] if self.frontier is None else [*search_tables(self.training, self.frontier, top=self.top)]
+        found += training_tables(self.training, self.sensitivities)
+        return found if self.failures is None else [*found, *self.failures.tables]
 
     @property
     def charts(self) -> Sequence[Chart]:
-        """The search's, then the run's."""
-        run = training_charts(self.training, self.sensitivities)
-        return run if self.frontier is None else [*search_charts(self.training, self.frontier), *run]
+        """The search's, then the run's, then those of failures."""
+        found = [] if self.frontier is None else [*search_charts(self.training, self.frontier)]
+        found += training_charts(self.training, self.sensitivities)
+        return found if self.failures is None else [*found, *self.failures.charts]
 
 
 @checked
@@ -76,6 +83,7 @@ def estimate(
     gradients: Literal["fp32", "bf16"] | None = None,
     local_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
     network_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
+    failures: bool = False,
     search: bool = False,
     top: Annotated[int, Within(1)] = 10,
     num_devices: Annotated[tuple[int, ...] | None, Within(1)] = None,
@@ -101,6 +109,7 @@ def estimate(
         gradients: Precision in which gradients are kept and exchanged; else the software's.
         local_bytes_per_s: Bandwidth in a host: "450 GB/s"; else the accelerator's.
         network_bytes_per_s: Bandwidth of a host to others: "3200 Gbit/s"; else the accelerator's.
+        failures: Show every way to go on when devices fail, up to a million of them.
         search: Find the fastest layout; keep the degrees given.
         top: Layouts that a search shows.
         num_devices: Machines that a search compares; else half and twice.
@@ -128,7 +137,8 @@ def estimate(
         kind={"precision": degrees.pop("precision", "bf16"), "software": replace(SOFTWARE[software], **program)},
         given=degrees,
     )
-    return run.searched(machines, top=top, on_progress=on_progress) if search else run.laid_out(machine)
+    found = run.searched(machines, top=top, on_progress=on_progress) if search else run.laid_out(machine)
+    return replace(found, failures=run_on_failing_devices(found.training)) if failures else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
