@@ -77,10 +77,11 @@ def ways_chart(ways: Sequence[WayToGoOn], *, num_devices: int) -> BarChart:
     return BarChart(
         slug="failing-ways",
         title=f"{best.name[0].upper()}{best.name[1:]}: {percent(best.share)} of the time is work",
-        caption=f"What the time of {num_devices:,} devices goes into.",
+        caption=f"What the time of {num_devices:,} devices goes into; how much of it is work stands at the end.",
         axis=Axis(title="time (%)"),
         rows=[way.name for way in ways],
         parts={part: [100 * way.parts.get(part, 0.0) for way in ways] for part in ("work", *names_of(ways))},
+        ends=[percent(way.share) for way in ways],
     )
 
 
