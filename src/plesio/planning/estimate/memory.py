@@ -173,7 +173,9 @@ def stage_parameters(model: Transformer, layout: Layout, stage: int) -> tuple[fl
     without_experts = _dense_layers_of_stage(model, layout, stage)
     layers = layers_of_stage(model, layout, stage) - without_experts
     is_last = stage == layout.pp - 1
-    dense, experts = layers * model.common_parameters + without_experts * model.dense_layer_parameters, 0
+    dense, experts = layers * model.common_parameters, 0
+    if without_experts:
+        dense += without_experts * model.dense_layer_parameters
     if model.num_experts == 1:
         dense += layers * model.expert_parameters
     else:

@@ -10,6 +10,7 @@ nearly 4/3 of the model's (Korthikanti et al. 2022, appendix A). For a GPT with 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from plesio.core.errors import ArgumentError
 from plesio.cost.activations import Recomputation
@@ -17,7 +18,7 @@ from plesio.cost.activations import Recomputation
 __all__ = ["Convolutional", "Model", "Transformer"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: what follows from the sizes is found once
 class Transformer:
     """A decoder-only transformer: GPT, Llama, and what has grown from them.
 
@@ -139,22 +140,22 @@ class Transformer:
                 f"write `num_kv_heads = {self.num_heads}`"
             )
 
-    @property
+    @cached_property
     def attention_size(self) -> int:
         """``a d``: width of all heads together, a of them of size d."""
         return self.num_heads * self.head_size if self.head_size else self.hidden_size
 
-    @property
+    @cached_property
     def kv_size(self) -> int:
         """Width of all values together, and of all keys without what latent attention adds for positions."""
         return self.attention_size * self.num_kv_heads // self.num_heads
 
-    @property
+    @cached_property
     def query_size(self) -> int:
         """Width of all queries together."""
         return self.attention_size + self.num_heads * self.rope_size
 
-    @property
+    @cached_property
     def attention_weights(self) -> int:
         """Weights of a layer's matrices for queries, keys, values and output."""
         hidden, output = self.hidden_size, self.attention_size
@@ -166,7 +167,7 @@ class Transformer:
         queries = hidden * self.query_size if rank is None else rank * (hidden + self.query_size)
         return queries + keys_and_values + hidden * output
 
-    @property
+    @cached_property
     def expert_weights(self) -> int:
         """Weights of one feed-forward network, of one expert if there are several."""
         return self._ffn_weights(self.ffn_size)
@@ -174,23 +175,23 @@ class Transformer:
     def _ffn_weights(self, size: int) -> int:
         return (3 if self.gated else 2) * self.hidden_size * size
 
-    @property
+    @cached_property
     def layer_parameters(self) -> int:
         """Parameters of a layer, with all its experts."""
         return self.common_parameters + self.num_experts * self.expert_parameters
 
-    @property
+    @cached_property
     def common_parameters(self) -> int:
         """Parameters of a layer that all its tokens meet: without its feed-forward network, or its experts."""
         router = self.hidden_size * self.num_experts if self.num_experts > 1 else 0
         return self._attention_parameters + router + self._ffn_weights(self.shared_ffn_size)
 
-    @property
+    @cached_property
     def dense_layer_parameters(self) -> int:
         """Parameters of one of the first layers, if those have no experts."""
         return self._attention_parameters + self._ffn_weights(self.dense_ffn_size)
 
-    @property
+    @cached_property
     def _attention_parameters(self) -> int:
         norms = (4 if self.biases else 2) * self.hidden_size
         if self.query_key_norms:
@@ -199,7 +200,7 @@ class Transformer:
         biases = self.attention_size + 2 * self.kv_size + self.hidden_size if self.biases else 0
         return self.attention_weights + norms + biases
 
-    @property
+    @cached_property
     def expert_parameters(self) -> int:
         """Parameters of one feed-forward network."""
         return self.expert_weights + (self.ffn_size + self.hidden_size if self.biases else 0)
@@ -216,7 +217,7 @@ class Transformer:
         norm = (2 if self.biases else 1) * self.hidden_size
         return norm + (0 if self.tied_embeddings else self.vocabulary_size * self.hidden_size)
 
-    @property
+    @cached_property
     def num_parameters(self) -> int:
         """All parameters: for a GPT ``12 l h² (1 + 13/12h + (V+s)/12lh)`` (Narayanan et al. 2021, equation 2)."""
         layers = (self.num_layers - self.num_dense_layers) * self.layer_parameters
@@ -229,7 +230,7 @@ class Transformer:
         idle = (self.num_experts - self.experts_per_token) * self.expert_parameters
         return self.num_parameters - (self.num_layers - self.num_dense_layers) * idle
 
-    @property
+    @cached_property
     def attended_pairs(self) -> float:
         """Pairs of tokens of a sequence and head, on average over the layers; a causal mask computes half of them.
 
@@ -242,12 +243,12 @@ class Transformer:
         within = 2 * sequence * self.window - self.window**2
         return sequence**2 + (within - sequence**2) * windows / self.num_layers
 
-    @property
+    @cached_property
     def core_attention_flops(self) -> float:
         """Forward FLOPs of a sequence in a layer's scores and their sum over values: ``4 s² a d``."""
         return 2.0 * self.attended_pairs * (self.query_size + self.attention_size)
 
-    @property
+    @cached_property
     def layer_flops(self) -> float:
         """Forward FLOPs of a sequence in a layer, on average over the layers."""
         networks = self.experts_per_token * self.expert_weights + self._ffn_weights(self.shared_ffn_size)
@@ -260,7 +261,7 @@ class Transformer:
         """Forward FLOPs of a sequence in the output matrix."""
         return 2.0 * self.sequence_length * self.hidden_size * self.vocabulary_size
 
-    @property
+    @cached_property
     def forward_flops(self) -> float:
         """Forward FLOPs of a sequence."""
         return self.num_layers * self.layer_flops + self.head_flops
