@@ -107,10 +107,16 @@ def test_failures_show_every_way_to_go_on(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_search_compares_accelerators(capsys: pytest.CaptureFixture[str]):
-    assert invoke(f"{SMALL} --search --accelerators a100".split()) == 0
+    assert invoke(f"{SMALL} --search --accelerators a100,gb200,tpu-v5p,mi300x --tp 1 --pp 1 --cp 1".split()) == 0
     out = capsys.readouterr().out
-    assert "8xa100" in out
-    assert "8xh100" in out
+    for machine in ("8xa100", "8xh100", "8xgb200", "8xtpu-v5p", "8xmi300x"):
+        assert machine in out
+    # racks need not be full, hosts of eight must be
+    rack = "estimate --model llama-2-7b --cluster 100xgb200 --tokens 1B --batch 100 --search --tp 1 --pp 1"
+    assert invoke(f"{rack} --devices 50".split()) == 0
+    assert "50xgb200" in capsys.readouterr().out
+    assert invoke(f"{rack} --accelerators h100".split()) == 2
+    assert "--accelerators: 100 devices do not fill hosts of 8; write 96 or 104" in capsys.readouterr().err
 
 
 def test_bandwidths_and_conditions_count(monkeypatch: pytest.MonkeyPatch):
