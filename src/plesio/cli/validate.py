@@ -15,6 +15,8 @@ from plesio.core.errors import ConfigError, nearest
 from plesio.core.files import write_whole
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from plesio.bench.validate import Setting
     from plesio.core.predictions import Prediction
 
@@ -41,7 +43,7 @@ Examples:
   plesio validate --json errors.json --seeds 0 --policies bsp,asp
   plesio validate --resume
   plesio validate --world testbed --out runs/testbed
-  plesio validate estimator
+  plesio validate estimator --out runs/estimator
 \b
 Takes about ten minutes with three seeds; let nothing else run meanwhile. `estimator` takes seconds and runs nothing."""
 
@@ -86,16 +88,16 @@ def validate(
     measured and error of throughput, wait share, bytes, staleness and final metric, with those of a trivial model. With
     --world testbed: four equal workers on hosts of their own, at three bandwidths and three latencies. Needs root.
 
-    estimator: step times and memory of language models on up to 3072 accelerators, beside what their authors reported
-    and a constant utilisation. It takes --json, and no other option.
+    estimator: step times and memory of language models on up to 16384 accelerators, beside what their authors reported
+    and a constant utilisation, with every family of models and every program left out of the calibration in turn. It
+    takes --json and --out, and no other option.
     """
     if what not in WHAT:
         raise ConfigError(f'validate "{what}"; {nearest(what, WHAT)}')
     if what == "estimator":
-        others = out is not None or policies is not None or seeds != SEEDS or resume or overwrite
-        if others or world is not MeasuredWorld.PROCESS:
-            raise ConfigError("validate estimator does no runs; leave out all options but --json")
-        return _validate_estimator(json_file)
+        if policies is not None or seeds != SEEDS or resume or overwrite or world is not MeasuredWorld.PROCESS:
+            raise ConfigError("validate estimator does no runs; leave out all options but --out and --json")
+        return _validate_estimator(json_file, out=out)
     from plesio.cli.compare import prepare_folder
 
     settings = _settings(world, policies=policies, seeds=seeds)  # whatever is wrong is said before anything is removed
@@ -138,22 +140,42 @@ def _measured(settings: "Sequence[Setting]", world: MeasuredWorld, *, out: Path)
     return predictions
 
 
-def _validate_estimator(json_file: Path | None) -> int:
+def _validate_estimator(json_file: Path | None, *, out: Path | None) -> int:
+    from plesio.cli.function_options import make_folder
     from plesio.planning.estimate import validate_estimator
+    from plesio.report.estimator_validation import render_estimator, render_estimator_page
 
     check_output_file("--json", json_file)
-    _show(validate_estimator(), json_file)
+    if out is not None:
+        make_folder(out)
+    validation = validate_estimator()
+    _print(render_estimator(validation))
+    _write_json(validation.predictions, json_file)
+    if out is not None:
+        write_whole(out / PAGE, render_estimator_page(validation))
+        typer.echo(f"\n{out / PAGE}")
     return 0
 
 
 def _show(predictions: "Sequence[Prediction]", json_file: Path | None) -> None:
     """Print rows and summary, and write them if asked."""
-    from rich.console import Console
-
-    from plesio.cli.compare import PLAIN_WIDTH
-    from plesio.core.predictions import predictions_to_json
     from plesio.report.validation import render_validation
+
+    _write_json(predictions, json_file)
+    _print(render_validation(predictions))
+
+
+def _write_json(predictions: "Sequence[Prediction]", json_file: Path | None) -> None:
+    """Write rows and summary if asked."""
+    from plesio.core.predictions import predictions_to_json
 
     if json_file is not None:
         write_whole(json_file, json.dumps(predictions_to_json(predictions), indent=1) + "\n")
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_validation(predictions))
+
+
+def _print(what: "RenderableType") -> None:
+    from rich.console import Console
+
+    from plesio.cli.compare import PLAIN_WIDTH
+
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(what)

@@ -11,11 +11,19 @@ from plesio.report.markup import prose
 from plesio.report.page_frame import page_of, section, section_of_charts, table
 from plesio.report.validation_charts import predictions_chart
 
-__all__ = ["render_validation", "render_validation_page"]
+__all__ = [
+    "SUMMARY_HEADERS",
+    "plain_table",
+    "prediction_rows",
+    "render_validation",
+    "render_validation_page",
+    "row_headers",
+    "summary_rows",
+]
 
 _NOTHING = 1e-12
 """What rounding leaves of a difference of shares that are equal."""
-_SUMMARY_HEADERS = (
+SUMMARY_HEADERS = (
     "quantity",
     "predictions",
     "median error",
@@ -25,6 +33,7 @@ _SUMMARY_HEADERS = (
     "mean",
     "worst",
 )
+"""Of `summary_rows`."""
 _ROW_HEADERS = ("quantity", "predicted", "measured", "error", "baseline", "its error")
 
 
@@ -34,10 +43,10 @@ def render_validation(predictions: Sequence[Prediction]) -> RenderableType:
     Args:
         predictions: Whose settings have the same names.
     """
-    headers = _row_headers(predictions)
+    headers = row_headers(predictions)
     return Group(
-        _plain_table(headers, _rows(predictions), num_texts=headers.index("predicted")),
-        Padding(_plain_table(_SUMMARY_HEADERS, _summary(predictions), num_texts=1), (1, 0, 0, 0)),
+        plain_table(headers, prediction_rows(predictions), num_texts=headers.index("predicted")),
+        Padding(plain_table(SUMMARY_HEADERS, summary_rows(predictions), num_texts=1), (1, 0, 0, 0)),
     )
 
 
@@ -50,20 +59,22 @@ def render_validation_page(predictions: Sequence[Prediction]) -> str:
     )
     return page_of(
         [
-            section(table(_SUMMARY_HEADERS, _summary(predictions)), slug="summary", title="Errors by quantity"),
+            section(table(SUMMARY_HEADERS, summary_rows(predictions)), slug="summary", title="Errors by quantity"),
             section_of_charts([predictions_chart(predictions)], title="Every run"),
-            section(table(_row_headers(predictions), _rows(predictions)), slug="rows", title="Row by row"),
+            section(table(row_headers(predictions), prediction_rows(predictions)), slug="rows", title="Row by row"),
         ],
         title="Plesio: predicted and measured",
         header=f"<h1>Predicted and measured</h1>\n<p>{prose(introduction)}</p>",
     )
 
 
-def _row_headers(predictions: Sequence[Prediction]) -> tuple[str, ...]:
+def row_headers(predictions: Sequence[Prediction]) -> tuple[str, ...]:
+    """Headers of `prediction_rows`: those of the settings, then of the numbers."""
     return (*(name.replace("_", " ") for name in predictions[0].setting), *_ROW_HEADERS)
 
 
-def _rows(predictions: Sequence[Prediction]) -> list[list[str]]:
+def prediction_rows(predictions: Sequence[Prediction]) -> list[list[str]]:
+    """A row of texts a prediction."""
     return [
         [
             *prediction.setting.values(),
@@ -78,7 +89,8 @@ def _rows(predictions: Sequence[Prediction]) -> list[list[str]]:
     ]
 
 
-def _summary(predictions: Sequence[Prediction]) -> list[list[str]]:
+def summary_rows(predictions: Sequence[Prediction]) -> list[list[str]]:
+    """A row of texts a quantity."""
     return [
         [
             summary.quantity,
@@ -115,7 +127,8 @@ def _error(error: float, scale: Scale, *, signed: bool = False) -> str:
     return f"{error:{sign}.1f} points" if scale == "points" else f"{100 * error:{sign}.1f} %"
 
 
-def _plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, num_texts: int) -> Table:
+def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, num_texts: int) -> Table:
+    """A table for a terminal, whose first columns are texts and whose others are numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for number, header in enumerate(headers):
         table.add_column(header, justify="left" if number < num_texts else "right")

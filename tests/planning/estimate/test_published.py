@@ -1,4 +1,4 @@
-"""What the estimate must not get worse at: every published step, with constants fitted on half of them."""
+"""What the estimate must not get worse at: every published step, with its family or its program left out of the fit."""
 
 import statistics
 from dataclasses import replace
@@ -6,91 +6,107 @@ from dataclasses import replace
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio.core.predictions import Prediction
 from plesio.planning.estimate import CONSTANTS, validate_estimator
-from plesio.planning.estimate.calibrate import FITTED, fit_constants, fit_matrix_efficiency, predicted_s
+from plesio.planning.estimate.accuracy import STEP_ERROR
+from plesio.planning.estimate.calibrate import FITTED, fit_constants, predicted_s
+from plesio.planning.estimate.cross_validation import Group, HeldOut, covering_error, groups_of
 from plesio.planning.estimate.published import PUBLISHED_STEPS
-from plesio.planning.estimate.validation import FITTED_STEPS, FITTED_STEPS_H100
+from plesio.planning.estimate.validation import FITTED_STEPS, NEVER_FITTED_STEPS, Validation
 
 
 @pytest.fixture(scope="module")
-def predictions() -> list[Prediction]:
+def validation() -> Validation:
     return validate_estimator()
 
 
-def errors(predictions: list[Prediction], *quantities: str) -> list[float]:
-    return [abs(prediction.error) for prediction in predictions if prediction.quantity in quantities]
+def errors(validation: Validation, *quantities: str) -> list[float]:
+    return [abs(prediction.error) for prediction in validation.predictions if prediction.quantity in quantities]
 
 
-def mean_error(predictions: list[Prediction], *quantities: str) -> float:
-    return statistics.fmean(errors(predictions, *quantities))
+def mean_error(rows: tuple[HeldOut, ...]) -> float:
+    return statistics.fmean(abs(row.error) for row in rows)
 
 
-def test_step_times_on_a100(predictions: list[Prediction]):
-    """The goal is 6 %; today 2.1 %, and 2.6 % of the rows held out, at most 4.8 %."""
-    both = ("step time, fitted (s)", "step time, held out (s)")
-    assert len(errors(predictions, *both)) == 18
-    assert mean_error(predictions, *both) < 0.03
-    assert mean_error(predictions, "step time, held out (s)") < 0.035
-    assert max(errors(predictions, *both)) < 0.07
+def coverage(rows: tuple[HeldOut, ...]) -> float:
+    return sum(group.num_covered for group in groups_of(rows)) / len(rows)
 
 
-def test_step_times_of_a_model_that_was_left_out(predictions: list[Prediction]):
-    """The goal is 8 %; today 2.8 %."""
-    assert len(errors(predictions, "step time, model left out (s)")) == 18
-    assert mean_error(predictions, "step time, model left out (s)") < 0.04
+def test_all_shared_rows_are_there():
+    counts = {source: sum(step.source == source for step in PUBLISHED_STEPS) for source in "ACDEFGHI"}
+    assert counts == {"A": 10, "C": 8, "D": 3, "E": 3, "F": 3, "G": 16, "H": 3, "I": 72}
+    assert len(FITTED_STEPS) == 112
+    assert {step.source for step in NEVER_FITTED_STEPS} == {"E", "F"}
 
 
-def test_step_times_on_h100_with_one_constant(predictions: list[Prediction]):
-    """The goal is 10 %; today 3.6 % at most, of D's other two models and of Llama 3 405B."""
-    assert len(errors(predictions, "H100 step time, held out (s)")) == 4
-    assert max(errors(predictions, "H100 step time, held out (s)")) < 0.06
+def test_a_family_is_left_out_with_all_its_steps(validation: Validation):
+    assert {row.group for row in validation.families} == {"gpt", "llama", "mcore", "mpt", "nemotron"}
+    assert {row.step.source for row in validation.families if row.group == "gpt"} == set("ACGH")
 
 
-def test_memory_of_korthikantis_figure_1(predictions: list[Prediction]):
+def test_families_that_were_left_out(validation: Validation):
+    """The goal is 6 % in the mean and 15 % for the worst family; today 4.1 and 5.2 %."""
+    assert mean_error(validation.families) < 0.05
+    assert groups_of(validation.families)[0].mean_error < 0.07
+
+
+def test_programs_that_were_left_out(validation: Validation):
+    """Today 4.0 %, and 6.2 % for the worst, DeepSpeed of 2021."""
+    assert mean_error(validation.programs) < 0.05
+    assert groups_of(validation.programs)[0].mean_error < 0.08
+
+
+def test_every_family_and_program_is_closer_than_a_constant_utilisation(validation: Validation):
+    groups: list[Group] = [*groups_of(validation.families), *groups_of(validation.programs)]
+    assert all(group.mean_error < group.baseline_error for group in groups)
+
+
+def test_the_interval_covers_what_it_says(validation: Validation):
+    """The interval comes from the errors of the other groups; today 90 % of the steps, and 88 % by program."""
+    assert 0.85 < coverage(validation.families) < 0.95
+    assert 0.85 < coverage(validation.programs) < 0.95
+
+
+def test_the_error_of_a_step_is_that_of_families_left_out(validation: Validation):
+    assert covering_error(validation.families) == pytest.approx(STEP_ERROR, abs=0.0015)
+
+
+def test_steps_that_are_never_in_a_fit(validation: Validation):
+    """Llama 3 405B on 8192 and 16384 H100 is 8 to 11 % too fast, and MT-NLG in DeepSpeed's pipeline 18 to 22 %."""
+    rows = [row for row in validation.predictions if row.quantity == "step time, never in a fit (s)"]
+    assert len(rows) == 6
+    assert all(-0.12 < row.error < 0 for row in rows if row.setting["source"] == "E")
+    assert all(-0.23 < row.error < 0 for row in rows if row.setting["source"] == "F")
+
+
+def test_memory_of_korthikantis_figure_1(validation: Validation):
     """The goal is 8 %; today 1.5 %, of 22B's parameters, as its one stage has the embedding, too."""
-    rows = errors(predictions, "parameters and optimizer, GiB", "activations, GiB", "selective activations, GiB")
+    rows = errors(validation, "parameters and optimizer, GiB", "activations, GiB", "selective activations, GiB")
     assert len(rows) == 12
     assert max(rows) < 0.02
 
 
-def test_it_is_better_than_a_constant_utilisation(predictions: list[Prediction]):
-    held_out = [prediction for prediction in predictions if prediction.quantity == "step time, held out (s)"]
-    baseline = statistics.fmean(abs(prediction.baseline_error) for prediction in held_out)
-    assert mean_error(predictions, "step time, held out (s)") < baseline / 3
-
-
 def test_the_constants_are_those_of_the_fit():
-    fitted = fit_matrix_efficiency(FITTED_STEPS_H100, begin=fit_constants(FITTED_STEPS))
-    assert fitted.matrix_efficiency["ampere"] == pytest.approx(CONSTANTS.matrix_efficiency["ampere"], abs=2e-3)
-    assert fitted.matrix_efficiency["hopper"] == pytest.approx(CONSTANTS.matrix_efficiency["hopper"], abs=2e-3)
-    assert fitted.exposed_traffic == pytest.approx(CONSTANTS.exposed_traffic, abs=2e-3)
-    assert fitted.memory_efficiency == pytest.approx(CONSTANTS.memory_efficiency, abs=2e-3)
-
-
-def test_half_of_the_rows_are_held_out():
-    a100 = [step for step in PUBLISHED_STEPS if step.source in ("A", "C")]
-    assert (len(a100), len(FITTED_STEPS), len(FITTED_STEPS_H100)) == (18, 9, 1)
-    assert set(map(id, FITTED_STEPS)) <= set(map(id, a100))
+    fitted = fit_constants(FITTED_STEPS)
+    for one in FITTED:
+        assert one.of(CONSTANTS) == pytest.approx(one.of(fitted), abs=2e-3), one.name
 
 
 def test_a_fit_finds_the_constants_that_made_the_times():
-    true = replace(
-        CONSTANTS,
-        matrix_efficiency={**CONSTANTS.matrix_efficiency, "ampere": 0.6},
-        exposed_traffic=0.5,
-        memory_efficiency=0.8,
-    )
+    """But for the pull of the figures that it begins with."""
+    true = replace(CONSTANTS, matrix_efficiency={**CONSTANTS.matrix_efficiency, "ampere": 0.7}, flash_1_efficiency=0.25)
     steps = [replace(step, step_s=predicted_s(step, true)) for step in FITTED_STEPS]
     fitted = fit_constants(steps)
-    found = (fitted.matrix_efficiency["ampere"], fitted.exposed_traffic, fitted.memory_efficiency)
-    assert found == pytest.approx((0.6, 0.5, 0.8), rel=1e-4)
+    for one in FITTED:
+        assert one.of(fitted) == pytest.approx(one.of(true), rel=0.07), one.name
 
 
-def test_too_few_or_mixed_steps_are_refused():
-    with pytest.raises(ConfigError, match=f"give {len(FITTED)} or more"):
-        fit_constants(FITTED_STEPS[:2])
-    with pytest.raises(ConfigError, match="ampere, hopper"):
-        fit_constants(PUBLISHED_STEPS)
-    with pytest.raises(ConfigError, match="no accelerators"):
-        fit_matrix_efficiency([])
+def test_a_constant_that_no_step_depends_on_stays_where_it_begins():
+    fitted = fit_constants([step for step in FITTED_STEPS if step.source == "A"])
+    begin = {(one.name, one.architecture): one.begin for one in FITTED}
+    assert fitted.fp8_efficiency["hopper"] == pytest.approx(begin["fp8_efficiency", "hopper"])
+    assert fitted.flash_1_efficiency == pytest.approx(begin["flash_1_efficiency", ""])
+
+
+def test_no_steps_are_refused():
+    with pytest.raises(ConfigError, match="give one or more"):
+        fit_constants([])

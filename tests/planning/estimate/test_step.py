@@ -103,9 +103,96 @@ def test_groups_share_a_hosts_adapters():
 def test_gradients_hide_behind_the_backward_pass_but_for_the_last_layer():
     layout = Layout(dp=64, micro_batch=4)
     waiting = replace(layout, software=replace(SOFTWARE["current"], overlaps_gradients=False))
-    hidden, waited = (step("llama-7b", one, global_batch=256) for one in (layout, waiting))
-    assert hidden.gradient_s < 0.1 * waited.gradient_s
-    assert hidden.gradient_s >= waited.gradient_s / 32 * 0.999
+    free = replace(CONSTANTS, contention=0.0)
+    model, machine = find_model("llama-7b"), parse_machine("64xa100")
+    hidden, waited = (
+        estimate_step(model, one, machine, global_batch=256, constants=free).gradient_s for one in (layout, waiting)
+    )
+    assert hidden < 0.1 * waited
+    assert hidden >= waited / 32 * 0.999
+
+
+def test_what_hides_an_exchange_is_slowed_down_by_it():
+    """By the contention's share of the shorter of the two, so an exchange is never dearer than one that waits."""
+    model, machine, layout = find_model("llama-7b"), parse_machine("64xa100"), Layout(dp=64, micro_batch=4)
+    free, contended = (
+        estimate_step(model, layout, machine, global_batch=256, constants=replace(CONSTANTS, contention=share))
+        for share in (0.0, 0.5)
+    )
+    waiting = replace(layout, software=replace(SOFTWARE["current"], overlaps_gradients=False))
+    waited = estimate_step(model, waiting, machine, global_batch=256)
+    assert contended.gradient_s - free.gradient_s == pytest.approx(0.5 * waited.gradient_s, rel=1e-6)
+    assert contended.total_s < waited.total_s
+
+
+def test_zero_3_at_small_micro_batches_exposes_its_exchanges():
+    model, machine = find_model("gpt3-13b"), parse_machine("64xa100")
+    shares = [
+        (one := estimate_step(model, Layout(dp=64, zero=3, micro_batch=size), machine, global_batch=512)).gradient_s
+        / one.total_s
+        for size in (1, 2, 4, 8)
+    ]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 0.2
+    assert shares[-1] < shares[0] / 2
+
+
+def test_one_adapter_of_eight_is_slower():
+    """ZeRO 3 of 2021 on 384 to 1536 A100: a step takes the same time, as its exchanges do (Narayanan et al. 2021)."""
+    model = find_model("gpt3-175b")
+    times = [
+        step(
+            "gpt3-175b",
+            Layout(
+                dp=size,
+                zero=3,
+                recomputation="full",
+                precision="fp16",
+                micro_batch=1536 // size,
+                software=SOFTWARE["deepspeed-2021"],
+            ),
+            f"{size}xa100",
+            global_batch=1536,
+        ).total_s
+        for size in (768, 1536)
+    ]
+    assert times[0] == pytest.approx(times[1], rel=0.1)
+    once_s = 2 * model.num_parameters / (0.9 * 25e9)  # all weights, by one adapter of 200 Gbit/s
+    assert times[1] > 4 * once_s  # gathered forward, anew and backward, and gradients scattered
+
+
+@pytest.mark.parametrize("machine", ["8xa100", "8xh100"])
+def test_the_first_flash_attention_is_slower_the_longer_the_sequence(machine: str):
+    first = replace(SOFTWARE["current"], flash_attention_1=True)
+    ratios = []
+    for length in (2048, 16384, 65536):
+        model = find_model("gpt3-6.7b", sequence_length=length)
+        one, other = (
+            estimate_step(model, Layout(dp=8, software=software), parse_machine(machine), global_batch=8).total_s
+            for software in (first, SOFTWARE["current"])
+        )
+        ratios.append(one / other)
+    assert ratios == sorted(ratios)
+    assert ratios[0] < 1.15
+    assert ratios[-1] > 1.4
+
+
+def test_a_narrow_model_waits_for_its_host():
+    model = replace(find_model("gpt2"), sequence_length=128)
+    one = estimate_step(model, Layout(), parse_machine("1xh100"), global_batch=1)
+    assert one.launch_s > 0.4 * one.total_s
+    assert step("gpt3-13b", Layout(dp=64, zero=3), "64xh100").launch_s == 0
+
+
+def test_fp8_is_less_than_twice_as_fast():
+    """Attention and the output matrix stay in 16 bits, and inputs are cast."""
+    model = find_model("llama-3-70b")
+    layout = Layout(tp=4, pp=4, dp=4, sequence_parallel=True)
+    half, eight = (
+        estimate_step(model, replace(layout, precision=name), parse_machine("64xh100"), global_batch=128).total_s
+        for name in ("bf16", "fp8")
+    )
+    assert 1.2 < half / eight < 1.6
 
 
 @given(exchange_s=st.floats(0.001, 10), beside_s=st.floats(0.001, 1), parts=st.integers(1, 20))

@@ -1,15 +1,14 @@
 """A run's days, money and energy, and what they depend on."""
 
 from dataclasses import replace
-from statistics import fmean
 
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio.planning.estimate import Layout, Machine, find_model, parse_machine, validate_estimator
+from plesio.planning.estimate import Layout, Machine, find_model, parse_machine
 from plesio.planning.estimate.search import search_layouts
 from plesio.planning.estimate.sensitivity import Sensitivity, best_upgrade, bottleneck, tornado
-from plesio.planning.estimate.training import STEP_ERROR, Conditions, Training, estimate_training
+from plesio.planning.estimate.training import Conditions, Training, estimate_training
 
 LAYOUT = Layout(tp=8, pp=4, dp=8, zero=1, sequence_parallel=True)
 
@@ -117,15 +116,6 @@ def test_the_interval_widens_with_the_error_and_with_failures():
 def test_what_does_not_fit_says_what_would():
     with pytest.raises(ConfigError, match=r"GiB on each a100, which has 80 GiB; write "):
         llama(layout=Layout(dp=256))
-
-
-def test_the_error_of_a_step_is_that_of_models_left_out():
-    errors = [
-        prediction.error
-        for prediction in validate_estimator()
-        if prediction.quantity == "step time, model left out (s)"
-    ]
-    assert fmean(error**2 for error in errors) ** 0.5 == pytest.approx(STEP_ERROR, abs=0.0005)
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,15 @@ class Group:
     link: Link
 
     @classmethod
-    def of(cls, machine: Machine, *, size: int, stride: int, constants: Constants) -> "Group":
-        """Groups of this size whose members are ``stride`` ranks apart."""
+    def of(
+        cls, machine: Machine, *, size: int, stride: int, constants: Constants, one_adapter: bool = False
+    ) -> "Group":
+        """Groups of this size whose members are ``stride`` ranks apart; with ``one_adapter`` each has one of a host."""
         per_host = min(max(machine.devices_per_host // stride, 1), size)
         num_hosts = -(-size // per_host)
         bytes_per_s = machine.local.bytes_per_s
         if num_hosts > 1:
-            share = per_host / machine.devices_per_host
+            share = (1 if one_adapter else per_host) / machine.devices_per_host
             bytes_per_s = min(bytes_per_s, machine.nic.bytes_per_s * constants.network_efficiency * share)
         link = Link(latency_s=machine.nic.latency_s, bytes_per_s=bytes_per_s)
         return cls(size, num_hosts, per_host, machine.local.latency_s, link)

@@ -49,8 +49,8 @@ class Estimate:
 
     @property
     def findings(self) -> Sequence[str]:
-        """The run's, the search's, and that of failures."""
-        found = [training_finding(self.training, self.sensitivities)]
+        """The run's with its notes, the search's, and that of failures."""
+        found = [training_finding(self.training, self.sensitivities), *self.training.notes]
         if self.frontier is not None:
             found.append(search_finding(self.training, self.frontier))
         return found if self.failures is None else [*found, self.failures.finding]
@@ -105,7 +105,7 @@ def estimate(
         cluster: 2048xh100, or 16x4a100: hosts of 4.
         tokens: Tokens to train with: 2T, 300B; images of a CNN.
         global_batch: Sequences (images) of a step; else about 4M tokens, 32 images a device.
-        software: current, megatron-core, megatron-2022, megatron-2021.
+        software: current, megatron-core, megatron-2022, megatron-2021, fsdp-2023, deepspeed-2021.
         gradients: Precision in which gradients are kept and exchanged; else the software's.
         local_bytes_per_s: Bandwidth in a host: "450 GB/s"; else the accelerator's.
         network_bytes_per_s: Bandwidth of a host to others: "3200 Gbit/s"; else the accelerator's.

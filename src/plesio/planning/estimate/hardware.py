@@ -47,6 +47,7 @@ class Accelerator:
         nic: Link of a host to the others, all adapters together; with ``own_adapters`` of one device.
         devices_per_host: Most devices that the local link joins.
         own_adapters: Every device has adapters of its own, whatever the size of its host.
+        exchanges_apart: Exchanges slow no computing down, since they have engines of their own.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Accelerator:
     nic: Link
     devices_per_host: int = 8
     own_adapters: bool = False
+    exchanges_apart: bool = False
 
     def nic_of(self, num_devices: int) -> Link:
         """Link of a host of so many devices to the others."""
@@ -233,6 +235,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
             nic=_DCN,
             devices_per_host=4096,
             own_adapters=True,
+            exchanges_apart=True,
         ),
         Accelerator(
             name="tpu-v5p",  # Google Cloud TPU v5p: 459 TFLOP/s, 95 GB at 2765 GB/s, slices of up to 8960
@@ -246,6 +249,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
             nic=_DCN,
             devices_per_host=8960,
             own_adapters=True,
+            exchanges_apart=True,
         ),
         Accelerator(
             name="tpu-v6e",  # Google Cloud TPU v6e: 918 TFLOP/s, 32 GB at 1638 GB/s, slices of up to 256
@@ -259,6 +263,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
             nic=replace(_DCN, bytes_per_s=12.5e9),
             devices_per_host=256,
             own_adapters=True,
+            exchanges_apart=True,
         ),
     )
 }

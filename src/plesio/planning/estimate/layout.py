@@ -16,7 +16,7 @@ from plesio.planning.estimate.model import Convolutional, Model, Transformer
 
 __all__ = ["SOFTWARE", "Layout", "Software", "SoftwareName", "check_layout"]
 
-SoftwareName = Literal["current", "megatron-core", "megatron-2022", "megatron-2021"]
+SoftwareName = Literal["current", "megatron-core", "megatron-2022", "megatron-2021", "fsdp-2023", "deepspeed-2021"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,21 +25,30 @@ class Software:
 
     Attributes:
         fused_attention: Scores stay in the chip, and the backward pass computes them anew (Dao et al. 2022).
+        flash_attention_1: It does so with FlashAttention's first version, which also lacks Hopper's instructions.
+        eager: Operations on elements run one by one, none fused with another, as PyTorch does without compiling.
         fused_gradient_addition: A matrix product adds to the gradient of earlier micro-batches.
         overlaps_tensor: The backward pass reduces a tensor-parallel gradient while it computes that of the weights.
         splits_tensor: Tensor-parallel exchanges go on, in as many parts as there are devices, beside their products.
-        overlaps_gradients: Data-parallel exchanges go on during the last micro-batch's backward pass.
+        overlaps_gradients: Data-parallel exchanges go on beside the computing: gradients during the last micro-batch's
+            backward pass, and what ZeRO 3 gathers one layer ahead.
         overlaps_pipeline: Stages exchange while they compute.
+        gathers_to_recompute: ZeRO 3 gathers a layer's weights once more to compute it anew.
+        one_adapter: Data-parallel exchanges use one adapter of a host at a time.
         gradient_bytes: Bytes of a gradient that is kept and exchanged.
         master_weight_remainders: Of a master weight only the 2 bytes are kept that its BF16 weight lacks.
     """
 
     fused_attention: bool = True
+    flash_attention_1: bool = False
+    eager: bool = False
     fused_gradient_addition: bool = True
     overlaps_tensor: bool = True
     splits_tensor: bool = False
     overlaps_gradients: bool = True
     overlaps_pipeline: bool = True
+    gathers_to_recompute: bool = False
+    one_adapter: bool = False
     gradient_bytes: int = 4
     master_weight_remainders: bool = False
 
@@ -57,6 +66,16 @@ SOFTWARE: Mapping[SoftwareName, Software] = {
         overlaps_tensor=False,
         overlaps_gradients=False,
         overlaps_pipeline=False,
+        gradient_bytes=2,
+    ),
+    # MosaicML's llm-foundry with PyTorch's FSDP, everything in BF16
+    "fsdp-2023": Software(flash_attention_1=True, eager=True, fused_gradient_addition=False, gradient_bytes=2),
+    # ZeRO 3 in Narayanan et al. 2021, FP16. One adapter of eight and three gathers are what its times say
+    "deepspeed-2021": Software(
+        fused_attention=False,
+        fused_gradient_addition=False,
+        gathers_to_recompute=True,
+        one_adapter=True,
         gradient_bytes=2,
     ),
 }

@@ -58,7 +58,7 @@ _CONDITIONS = {
     "price_per_h": Written(option="price", metavar="DOLLARS", instead="the accelerator's"),
     "pue": Written(),
     "carbon_kg_per_kwh": Written(option="carbon", metavar="KG"),
-    "step_error": Written(metavar="SHARE"),
+    "step_error": Written(metavar="SHARE", instead="that of published steps"),
     "confidence": Written(metavar="SHARE"),
 }
 

@@ -1,6 +1,6 @@
 """What others measured and published: the rows that the estimate is calibrated on and checked with.
 
-Sources:
+They are in ``published.csv``, one row a run. Sources:
 
 - ``A``: Narayanan et al. 2021 (SC21), table 1: A100 80 GB, sequences of 2048, 51200 words, FP16, full recomputation. It
   gives hardware TFLOP/s a GPU, and its equation 3 how they became seconds. Replicas follow from the GPUs.
@@ -12,19 +12,64 @@ Sources:
   interleaved, and as without it 314B, with 18 % of bubble, could not reach the utilisation of 7.1B, which has none.
 - ``E``: Grattafiori et al. 2024, table 4: Llama 3 405B on H100 with sequences of 8192, TFLOP/s a GPU; optimizer and
   gradients are sharded over the replicas (section 3.3.2). It says that the pipeline is interleaved, and not into how
-  many parts: one layer a part is assumed, as for D. Its third row, sequences of 131072 over 16 devices, is not here:
-  attention is more than half of its FLOPs, and whether they count what a causal mask leaves out is not said.
+  many parts: one layer a part is assumed, as for D. It does not say either whether its FLOPs count what a causal mask
+  leaves out. In the third row (sequences of 131072 over 16 devices) attention is more than half of them: only if they
+  do not count it does that row agree with the other two, so that is assumed. No constant is fitted on it.
+- ``F``: Smith et al. 2022, MT-NLG 530B on 280, 350 and 420 hosts of 8 A100: seconds of a step. Megatron's tensor
+  parallelism in DeepSpeed's pipeline, not interleaved. No constant is fitted on it.
+- ``G``: NVIDIA's DGX Cloud benchmarking recipes of 2025, H100, Megatron-Core: seconds of a step, in BF16 and FP8.
+- ``H``: Narayanan et al. 2021, table 2, the side of DeepSpeed's ZeRO 3: hardware TFLOP/s a GPU, as in A.
+- ``I``: MosaicML's llm-foundry of 2023, throughput tables of MPT under FSDP, A100 and H100: seconds of a step.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from itertools import takewhile
+from typing import Any
 
 from plesio.planning.estimate.hardware import Machine, parse_machine
-from plesio.planning.estimate.layout import SOFTWARE, Layout
+from plesio.planning.estimate.layout import SOFTWARE, Layout, SoftwareName
 from plesio.planning.estimate.model import Transformer
-from plesio.planning.estimate.named_models import MODELS, gpt
 
-__all__ = ["PUBLISHED_MEMORY", "PUBLISHED_STEPS", "PublishedMemory", "PublishedStep"]
+__all__ = ["PUBLISHED_MEMORY", "PUBLISHED_STEPS", "SOURCES", "PublishedMemory", "PublishedStep", "Source", "read_steps"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What all rows of a source share.
+
+    Attributes:
+        title: Whose runs they are.
+        software: As in `plesio.planning.estimate.layout.SOFTWARE`.
+        hardware_flops: Its TFLOP/s count what is computed anew.
+        causal_flops: They leave out what a causal mask does.
+        fitted: Constants are fitted on its rows.
+        model: Arguments of `Transformer` that the rows do not have.
+    """
+
+    title: str
+    software: SoftwareName
+    hardware_flops: bool = False
+    causal_flops: bool = False
+    fitted: bool = True
+    model: Mapping[str, Any]
+
+
+_GPT = {"biases": True, "dropout": True, "tied_embeddings": True}
+SOURCES: Mapping[str, Source] = {
+    "A": Source(title="Megatron-LM 2021", software="megatron-2021", hardware_flops=True, model=_GPT),
+    "C": Source(title="Megatron-LM 2022", software="megatron-2022", model=_GPT),
+    # only untied do the parameters come to those of the name
+    "D": Source(title="Megatron-Core 2024", software="megatron-core", model={**_GPT, "tied_embeddings": False}),
+    "E": Source(title="Llama 3 2024", software="current", causal_flops=True, fitted=False, model={}),
+    "F": Source(title="MT-NLG 2022", software="megatron-2021", fitted=False, model=_GPT),
+    "G": Source(title="Megatron-Core 2025", software="megatron-core", model={}),
+    "H": Source(title="DeepSpeed 2021", software="deepspeed-2021", hardware_flops=True, model=_GPT),
+    "I": Source(title="FSDP 2023", software="fsdp-2023", model={"tied_embeddings": True}),
+}
+"""By the letter in the rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +77,7 @@ class PublishedStep:
     """A step that somebody timed.
 
     Attributes:
-        source: ``A``, ``C``, ``D`` or ``E``.
+        source: A key of `SOURCES`.
         model: What was trained.
         layout: How.
         machine: What it runs on.
@@ -46,6 +91,16 @@ class PublishedStep:
     machine: Machine
     global_batch: int
     step_s: float
+
+    @property
+    def family(self) -> str:
+        """The family of its model: the letters with which its name begins."""
+        return "".join(takewhile(str.isalpha, self.model.name))
+
+    @property
+    def program(self) -> str:
+        """The software that ran it, and from when."""
+        return SOURCES[self.source].title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,136 +120,79 @@ class PublishedMemory:
     selective_gib: float
 
 
-# model, tp, pp, vpp, GPUs, global batch, micro-batch, hardware TFLOP/s a GPU
-_NARAYANAN = (
-    ("gpt-1.7b", 1, 1, 1, 32, 512, 16, 137),
-    ("gpt-3.6b", 2, 1, 1, 64, 512, 16, 138),
-    ("gpt-7.5b", 4, 1, 1, 128, 512, 16, 142),
-    ("gpt-18b", 8, 1, 1, 256, 1024, 8, 135),
-    ("gpt-39b", 8, 2, 1, 512, 1536, 4, 138),
-    ("gpt-76b", 8, 4, 3, 1024, 1792, 2, 140),
-    ("gpt-145b", 8, 8, 2, 1536, 2304, 2, 148),
-    ("gpt-310b", 8, 16, 2, 1920, 2160, 1, 155),
-    ("gpt-530b", 8, 35, 3, 2520, 2520, 1, 163),
-    ("gpt-1t", 8, 64, 1, 3072, 3072, 1, 163),
-)
-# model, tp, pp, vpp, GPUs, global batch, micro-batch, seconds with full and with selective recomputation;
-# GiB of state, of activations, and of those with selective recomputation
-_KORTHIKANTI = (
-    ("gpt-22b", 8, 1, 1, 8, 4, 4, (1.42, 1.10), (45.56, 59.25, 9.56)),
-    ("gpt3-175b", 8, 8, 3, 64, 64, 1, (18.13, 13.75), (45.56, 66.84, 12.35)),
-    ("gpt-530b", 8, 35, 3, 280, 280, 1, (49.05, 37.83), (31.64, 114.02, 23.08)),
-    ("gpt-1t", 8, 64, 1, 512, 512, 1, (94.42, 71.49), (32.96, 131.25, 26.56)),
-)
-# name, layers, hidden size, heads, tp, pp, GPUs, global batch, model TFLOP/s a GPU
-_MEGATRON_CORE = (
-    ("mcore-7.1b", 30, 4096, 32, 2, 1, 96, 192, 465.9),
-    ("mcore-70b", 84, 8192, 64, 8, 2, 768, 384, 419.7),
-    ("mcore-314b", 96, 16384, 128, 8, 8, 3072, 1536, 474.4),
-)
-# GPUs, replicas, global batch, model TFLOP/s a GPU
-_LLAMA_3 = ((8192, 64, 2048, 430), (16384, 128, 2048, 400))
+def read_steps(text: str) -> tuple[PublishedStep, ...]:
+    """Rows of a table like ``published.csv``."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return tuple(_step(row) for row in csv.DictReader(lines))
 
 
-def _narayanan() -> list[PublishedStep]:
-    rows = []
-    for name, tp, pp, vpp, num_devices, global_batch, micro_batch, tflops in _NARAYANAN:
-        model = _transformer(name)
-        layout = Layout(
-            tp=tp,
-            pp=pp,
-            vpp=vpp,
-            dp=num_devices // (tp * pp),
-            recomputation="full",
-            micro_batch=micro_batch,
-            precision="fp16",
-            software=SOFTWARE["megatron-2021"],
-        )
-        step_s = global_batch * model.hardware_flops("full") / (num_devices * tflops * 1e12)
-        rows.append(_row("A", model, layout, f"{num_devices}xa100", global_batch, step_s))
-    return rows
-
-
-def _korthikanti() -> list[PublishedStep]:
-    rows = []
-    for name, tp, pp, vpp, num_devices, global_batch, micro_batch, (full_s, selective_s), _ in _KORTHIKANTI:
-        full = Layout(
-            tp=tp,
-            pp=pp,
-            vpp=vpp,
-            recomputation="full",
-            micro_batch=micro_batch,
-            precision="fp16",
-            software=SOFTWARE["megatron-2022"],
-        )
-        selective = replace(full, recomputation="selective", sequence_parallel=True)
-        for layout, step_s in ((full, full_s), (selective, selective_s)):
-            rows.append(_row("C", _transformer(name), layout, f"{num_devices}xa100", global_batch, step_s))
-    return rows
-
-
-def _megatron_core() -> list[PublishedStep]:
-    rows = []
-    for name, layers, hidden, heads, tp, pp, num_devices, global_batch, tflops in _MEGATRON_CORE:
-        gpt_2024 = gpt(name, layers=layers, hidden=hidden, heads=heads, sequence_length=4096, vocabulary=131072)
-        model = replace(gpt_2024, tied_embeddings=False)  # only so do the parameters come to those of the name
-        layout = Layout(
-            tp=tp,
-            pp=pp,
-            vpp=layers // pp if pp > 1 else 1,
-            dp=num_devices // (tp * pp),
-            zero=1,
-            sequence_parallel=tp > 1,
-            software=SOFTWARE["megatron-core"],
-        )
-        step_s = global_batch * model.model_flops / (num_devices * tflops * 1e12)
-        rows.append(_row("D", model, layout, f"{num_devices}xh100", global_batch, step_s))
-    return rows
-
-
-def _llama_3() -> list[PublishedStep]:
-    model = _transformer("llama-3-405b")
-    rows = []
-    for num_devices, dp, global_batch, tflops in _LLAMA_3:
-        layout = Layout(tp=8, pp=16, vpp=8, dp=dp, zero=2, sequence_parallel=True)
-        step_s = global_batch * model.model_flops / (num_devices * tflops * 1e12)
-        rows.append(_row("E", model, layout, f"{num_devices}xh100", global_batch, step_s))
-    return rows
-
-
-def _row(
-    source: str, model: Transformer, layout: Layout, machine: str, global_batch: int, step_s: float
-) -> PublishedStep:
+def _step(row: Mapping[str, str]) -> PublishedStep:
+    source = SOURCES[row["source"]]
+    model = _transformer(row, source)
+    tp, pp, cp, num_devices = (int(row[name]) for name in ("tp", "pp", "cp", "gpus"))
+    layout = Layout(
+        tp=tp,
+        pp=pp,
+        vpp=int(row["vpp"]),
+        dp=num_devices // (tp * pp * cp),
+        cp=cp,
+        zero=int(row["zero"]),
+        # A and C have none with full recomputation; all later rows of Megatron have it
+        sequence_parallel=tp > 1 and row["recompute"] != "full",
+        recomputation=row["recompute"],  # type: ignore[arg-type]  # Layout checks it
+        micro_batch=int(row["micro_batch"]),
+        precision=row["precision"],
+        software=SOFTWARE[source.software],
+    )
+    global_batch = int(row["global_batch"])
+    if row["step_s"]:
+        step_s = float(row["step_s"])
+    else:
+        flops = model.hardware_flops(layout.recomputation) if source.hardware_flops else model.model_flops
+        if source.causal_flops:
+            flops -= 3 * model.num_layers * model.core_attention_flops / 2
+        step_s = global_batch * flops / (num_devices * float(row["tflops"]) * 1e12)
     return PublishedStep(
-        source=source,
+        source=row["source"],
         model=model,
         layout=layout,
-        machine=parse_machine(machine),
+        machine=parse_machine(f"{num_devices}x{row['gpu']}"),
         global_batch=global_batch,
         step_s=step_s,
     )
 
 
-def _transformer(name: str) -> Transformer:
-    model = MODELS[name]
-    assert isinstance(model, Transformer)
-    return model
+def _transformer(row: Mapping[str, str], source: Source) -> Transformer:
+    return Transformer(
+        name=row["model"],
+        num_layers=int(row["layers"]),
+        hidden_size=int(row["hidden"]),
+        num_heads=int(row["heads"]),
+        num_kv_heads=int(row["kv_heads"]),
+        ffn_size=int(row["ffn"]),
+        vocabulary_size=int(row["vocabulary"]),
+        sequence_length=int(row["sequence"]),
+        gated=row["gated"] == "1",
+        **source.model,
+    )
 
 
-PUBLISHED_STEPS: Sequence[PublishedStep] = (
-    *_narayanan(),
-    *_korthikanti(),
-    *_megatron_core(),
-    *_llama_3(),
+PUBLISHED_STEPS: Sequence[PublishedStep] = read_steps(
+    resources.files("plesio.planning.estimate").joinpath("published.csv").read_text(encoding="utf-8")
 )
 """Every row that gives a time, in the order of the tables."""
 
+# GiB of state, of activations, and of those with selective recomputation
+_KORTHIKANTI = {
+    "gpt-22b": (45.56, 59.25, 9.56),
+    "gpt3-175b": (45.56, 66.84, 12.35),
+    "gpt-530b": (31.64, 114.02, 23.08),
+    "gpt-1t": (32.96, 131.25, 26.56),
+}
 PUBLISHED_MEMORY: Sequence[PublishedMemory] = tuple(
     PublishedMemory(step=step, state_gib=state, activations_gib=activations, selective_gib=selective)
-    for step, (*_, (state, activations, selective)) in zip(
-        [step for step in PUBLISHED_STEPS if step.source == "C" and step.layout.recomputation == "full"],
-        _KORTHIKANTI,
-        strict=True,
-    )
+    for step in PUBLISHED_STEPS
+    if step.source == "C" and step.layout.recomputation == "full"
+    for state, activations, selective in [_KORTHIKANTI[step.model.name]]
 )
 """Korthikanti et al. 2022, figure 1."""

@@ -9,7 +9,9 @@ v parts of an interleaved pipeline (Narayanan et al. 2021, section 2.2):
 A stage's time is computing (`plesio.planning.estimate.kernels`) and those exchanges that nothing hides
 (`planning.estimate.communication`). What is hidden follows from what depends on what: a tensor-parallel gradient is
 reduced beside the product for the weights' gradient. A layer's data-parallel gradient is ready when its backward pass
-ends; the link takes one after the other, and what is left when the last layer has ended is exposed.
+ends; the link takes one after the other, and what is left when the last layer has ended is exposed. ZeRO 3 gathers a
+layer's weights while the one before computes. What goes on beside computing slows it down, as both use the device's
+multiprocessors and its memory.
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,7 @@ from plesio.cost.activations import boundary_bytes
 from plesio.planning.estimate.communication import Group, exposed_in_parts_s, exposed_in_turn_s, send_s
 from plesio.planning.estimate.constants import CONSTANTS, Constants
 from plesio.planning.estimate.hardware import Machine
-from plesio.planning.estimate.kernels import Kernels, LayerTimes, head_times, layer_times
+from plesio.planning.estimate.kernels import Kernels, LayerTimes, head_times, launched_s, layer_times
 from plesio.planning.estimate.layout import Layout, check_layout
 from plesio.planning.estimate.memory import fullest_stage, layers_of_stage, stage_parameters
 from plesio.planning.estimate.model import Convolutional, Model, Transformer
@@ -43,9 +45,10 @@ class Step:
         tensor_s: Tensor-parallel exchanges that nothing hides.
         context_s: Context-parallel ones.
         expert_s: Those of experts.
+        launch_s: Waiting for the host to start operations that are too short for it.
         send_s: Those between stages.
         bubble_s: Waiting for the pipeline to fill and to drain.
-        gradient_s: Data-parallel exchanges that nothing hides.
+        gradient_s: Data-parallel exchanges that nothing hides, and what the others cost the computing.
         optimizer_s: The optimizer.
         model_flops: FLOPs of the step, of all devices.
         hardware_flops: FLOPs with those computed anew.
@@ -61,6 +64,7 @@ class Step:
     tensor_s: float
     context_s: float
     expert_s: float
+    launch_s: float
     send_s: float
     bubble_s: float
     gradient_s: float
@@ -110,6 +114,7 @@ _PARTS = (
     "tensor_s",
     "context_s",
     "expert_s",
+    "launch_s",
     "send_s",
     "bubble_s",
     "gradient_s",
@@ -161,9 +166,7 @@ class _TransformerStep:
         self.model, self.layout, self.machine, self.constants = model, layout, machine, constants
         self.kernels = Kernels.of(machine, layout, constants)
         self.tokens = layout.micro_batch * model.sequence_length / layout.cp
-        self.layer = layer_times(
-            model, layout, self.kernels, fused_attention_efficiency=constants.fused_attention_efficiency
-        )
+        self.layer = layer_times(model, layout, self.kernels)
         self.head = head_times(model, layout, self.kernels)
 
     def group(self, size: int, stride: int) -> Group:
@@ -208,6 +211,7 @@ class _TransformerStep:
             "full": self.layer.forward_s + tensor_forward_s + expert_s / 2,
         }
         seconds["recompute_s"] = anew[layout.recomputation]
+        seconds["launch_s"] = max(launched_s(layout, self.constants) - sum(seconds.values()), 0.0)
         return seconds
 
     def _tensor_s(self) -> tuple[float, float]:
@@ -276,7 +280,7 @@ class _TransformerStep:
         return (filling + 2 * layout.vpp * num_micro_batches) * once_s
 
     def _gradients_s(self, backward_s: float, *, layers: int, num_micro_batches: int) -> float:
-        """Data-parallel exchanges that nothing hides."""
+        """Data-parallel exchanges that nothing hides, and what the others cost the computing."""
         layout = self.layout
         dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
         gradient, weight = layout.software.gradient_bytes, self.kernels.element_bytes
@@ -288,7 +292,13 @@ class _TransformerStep:
         ):
             if size == 1 or not parameters:
                 continue
-            group = self.group(size, apart)
+            group = Group.of(
+                self.machine,
+                size=size,
+                stride=apart,
+                constants=self.constants,
+                one_adapter=layout.software.one_adapter,
+            )
             if layout.zero == 0:
                 exchange_s += layers * group.all_reduce_s(gradient * parameters / layers)
             else:
@@ -297,15 +307,27 @@ class _TransformerStep:
         # an interleaved stage does a part of its layers for p micro-batches before it goes on to the next part
         turns = min(layout.pp, num_micro_batches) if layout.vpp > 1 else 1
         rounds = num_micro_batches / turns if layout.zero >= 2 else 1
+        # ZeRO 3 gathers the layers for every micro-batch, forward and again backward, and perhaps to compute them anew
+        again = 2 if layout.software.gathers_to_recompute and layout.recomputation == "full" else 1
         if not layout.software.overlaps_gradients:
-            return rounds * exchange_s + (2 * rounds if layout.zero == 3 else 1) * gather_s
+            return rounds * exchange_s + ((1 + again) * rounds if layout.zero == 3 else 1) * gather_s
         forward_s, backward_s = turns * self.layer.forward_s, turns * backward_s
-        gather_forward_s = exposed_in_turn_s(gather_s, beside_s=forward_s, parts=layers)
+        gather_forward_s = self._beside_s(gather_s, forward_s, layers=layers)
         if layout.zero < 3:
-            return rounds * exposed_in_turn_s(exchange_s, beside_s=backward_s, parts=layers) + gather_forward_s
-        # ZeRO 3 gathers the layers for every micro-batch, forward and again backward
-        scatter_s = exposed_in_turn_s(gather_s + exchange_s, beside_s=backward_s, parts=layers)
-        return rounds * (gather_forward_s + scatter_s)
+            return rounds * self._beside_s(exchange_s, backward_s, layers=layers) + gather_forward_s
+        return rounds * (gather_forward_s + self._beside_s(again * gather_s + exchange_s, backward_s, layers=layers))
+
+    def _beside_s(self, exchange_s: float, layer_s: float, *, layers: int) -> float:
+        """Seconds that exchanges beside all layers' computing add: what is left over, and what they slow down.
+
+        NCCL takes multiprocessors for every adapter that it drives, so an exchange by one of them slows down less. TPUs
+        have engines of their own for it.
+        """
+        exposed_s = exposed_in_turn_s(exchange_s, beside_s=layer_s, parts=layers)
+        if self.machine.accelerator.exchanges_apart:
+            return exposed_s
+        adapters = 1 / self.machine.devices_per_host if self.layout.software.one_adapter else 1.0
+        return exposed_s + adapters * self.constants.contention * min(exchange_s, layers * layer_s)
 
     def _optimizer_s(self) -> float:
         layout = self.layout

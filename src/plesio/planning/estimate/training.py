@@ -10,7 +10,7 @@ section 6) count it; hosts' processors and the network are not in it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from plesio.core.errors import ArgumentError
 from plesio.core.json_values import to_json
 from plesio.core.within import BANDWIDTH, DURATION_OR_0
+from plesio.planning.estimate.accuracy import step_error, step_notes
 from plesio.planning.estimate.capacity import check_memory
 from plesio.planning.estimate.constants import CONSTANTS, Constants
 from plesio.planning.estimate.goodput import Goodput, expected_goodput
@@ -29,7 +30,7 @@ from plesio.planning.estimate.step import Step, estimate_step
 from plesio.planning.theory.checks import check_not_negative, check_positive
 from plesio.planning.theory.reliability import cluster_mtbf_s
 
-__all__ = ["CHECKPOINT_BYTES", "DEVICE_MTBF_S", "STEP_ERROR", "Conditions", "Training", "estimate_training"]
+__all__ = ["CHECKPOINT_BYTES", "DEVICE_MTBF_S", "Conditions", "Training", "estimate_training"]
 
 DEVICE_MTBF_S = 16_384 * 54 * 86_400 / 419
 """Llama 3 405B: 419 unexpected interruptions in 54 days on 16,384 H100 (Grattafiori et al. 2024, section 3.3.4)."""
@@ -37,10 +38,6 @@ DEVICE_MTBF_S = 16_384 * 54 * 86_400 / 419
 DEVICE_STORAGE_BYTES_PER_S = 2.3e12 / 40 / 384
 """BLOOM: 2.3 TB in 40 s from 384 A100 (Workshop et al. 2022); storage is taken to grow with the machine."""
 
-
-STEP_ERROR = 0.033
-"""Root mean square of the errors of published steps whose model was left out of the calibration
-(`plesio validate estimator`): of Megatron, on machines that are well run."""
 
 CHECKPOINT_BYTES = 14.0
 """Bytes of a parameter's state: its weight in half precision, master weight and two moments."""
@@ -64,7 +61,8 @@ class Conditions:
         price_per_h: US dollars for a device and hour; else the accelerator's.
         pue: The building's energy over the devices' (Touvron et al. 2023a).
         carbon_kg_per_kwh: Emissions of the grid (Touvron et al. 2023a: the mean of the United States).
-        step_error: Relative standard deviation of an estimated step's time.
+        step_error: Relative standard deviation of an estimated step's time; else that of published steps, and more
+            where none is like it.
         confidence: Confidence of the interval.
     """
 
@@ -74,13 +72,13 @@ class Conditions:
     price_per_h: float | None = None
     pue: float = 1.1
     carbon_kg_per_kwh: float = 0.385
-    step_error: float = STEP_ERROR
+    step_error: float | None = None
     confidence: float = 0.9
 
     def __post_init__(self) -> None:
         check_positive(device_mtbf_s=self.device_mtbf_s)
         check_not_negative(
-            restart_s=self.restart_s, carbon_kg_per_kwh=self.carbon_kg_per_kwh, step_error=self.step_error
+            restart_s=self.restart_s, carbon_kg_per_kwh=self.carbon_kg_per_kwh, step_error=self.step_error or 0.0
         )
         if self.storage_bytes_per_s is not None:
             check_positive(storage_bytes_per_s=self.storage_bytes_per_s)
@@ -186,13 +184,24 @@ class Training:
         return self.energy_kwh * self.conditions.carbon_kg_per_kwh
 
     @property
+    def step_error(self) -> float:
+        """Relative standard deviation of the step's time."""
+        given = self.conditions.step_error
+        return step_error(self.model, self.layout, self.machine) if given is None else given
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What to know before comparing it with a real run."""
+        return step_notes(self.model, self.layout, self.machine, global_batch=self.step.num_samples)
+
+    @property
     def interval_s(self) -> tuple[float, float]:
         """Seconds between which the run's time is, with the conditions' confidence.
 
         ``T e^(±zσ)`` with ``σ² = step_error² + (deviation / T)²``: the error of an estimated step, and failures that
         come by chance, at a mean time between them that is taken as known.
         """
-        deviation = math.hypot(self.conditions.step_error, self.goodput.deviation_s / self.total_s)
+        deviation = math.hypot(self.step_error, self.goodput.deviation_s / self.total_s)
         factor = math.exp(NormalDist().inv_cdf((1 + self.conditions.confidence) / 2) * deviation)
         return self.total_s / factor, self.total_s * factor
 
@@ -202,6 +211,7 @@ class Training:
         results = {
             "total_s": self.total_s,
             "interval_s": [low_s, high_s],
+            "step_error": self.step_error,
             "parts_s": self.parts,
             "step_s": self.step.total_s,
             "num_steps": self.num_steps,

@@ -1,96 +1,94 @@
 """The estimate beside what others measured.
 
-Of sources A and C every other model is fitted on, beginning with the first of each, and the others are held out. Then
-each model is left out in turn, with all its rows in both sources, and predicted with constants fitted on the rest. On
-H100 one constant is fitted on the one row of source D that needs no pipeline, and its others and source E's are held
-out.
+Constants are fitted on all steps but those of sources E and F, on which none ever is. The cross-validation
+(`planning.estimate.cross_validation`) says how far off the estimate is on runs that it has not seen: each family of
+models is left out in turn, and each program that ran them.
 
-The baseline of times is a constant utilisation: the mean MFU of the fitted rows. That of memory is 16 bytes a
-parameter, and ``34 s b h`` bytes a layer, divided by the devices (by the stages, and by tensor parallelism).
+The baseline of times is a constant utilisation. That of memory is 16 bytes a parameter, and ``34 s b h`` bytes a layer,
+divided by the devices (by the stages, and by tensor parallelism).
 """
 
-import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from plesio.core.predictions import Prediction
-from plesio.planning.estimate.calibrate import fit_constants, predicted_s
-from plesio.planning.estimate.constants import CONSTANTS, Constants
+from plesio.planning.estimate.calibrate import predicted_s
+from plesio.planning.estimate.constants import CONSTANTS
+from plesio.planning.estimate.cross_validation import HeldOut, constant_utilisation, cross_validate
 from plesio.planning.estimate.memory import Memory, memory_of_stage
-from plesio.planning.estimate.published import PUBLISHED_MEMORY, PUBLISHED_STEPS, PublishedMemory, PublishedStep
+from plesio.planning.estimate.published import (
+    PUBLISHED_MEMORY,
+    PUBLISHED_STEPS,
+    SOURCES,
+    PublishedMemory,
+    PublishedStep,
+)
 
-__all__ = ["FITTED_STEPS", "FITTED_STEPS_H100", "validate_estimator"]
+__all__ = ["FITTED_STEPS", "NEVER_FITTED_STEPS", "Validation", "validate_estimator"]
 
 _GIB = 2**30
 
-
-def _every_other_model(source: str) -> list[PublishedStep]:
-    steps = [step for step in PUBLISHED_STEPS if step.source == source]
-    models = list(dict.fromkeys(step.model.name for step in steps))[::2]
-    return [step for step in steps if step.model.name in models]
-
-
-FITTED_STEPS: Sequence[PublishedStep] = (*_every_other_model("A"), *_every_other_model("C"))
-"""Half of sources A and C, from which the constants come."""
-FITTED_STEPS_H100: Sequence[PublishedStep] = tuple(
-    step for step in PUBLISHED_STEPS if step.source == "D" and step.layout.pp == 1
-)
-"""The row of source D from which the H100's constant comes."""
+FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if SOURCES[step.source].fitted)
+"""Steps from which the constants come."""
+NEVER_FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if step not in FITTED_STEPS)
+"""Llama 3 405B on as many as 16384 devices, and MT-NLG."""
 
 
-def validate_estimator(constants: Constants = CONSTANTS) -> list[Prediction]:
-    """Every published row: predicted, reported, and by the baseline.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """The estimate beside everything that was published.
 
-    Quantities come in the order: step times of A and C (fitted, held out, each model left out), of D and E (fitted,
-    held out), memory (parameters with their state, activations, activations with selective recomputation).
-
-    Args:
-        constants: Constants of all rows but those of a model that is left out.
+    Attributes:
+        families: Every step of `FITTED_STEPS`, predicted without its model's family.
+        programs: The same steps, predicted without the program that ran them.
     """
-    a100 = [step for step in PUBLISHED_STEPS if step.source in ("A", "C")]
-    h100 = [step for step in PUBLISHED_STEPS if step.source in ("D", "E")]
-    predictions = []
-    for what, steps, fitted in (("step time", a100, FITTED_STEPS), ("H100 step time", h100, FITTED_STEPS_H100)):
-        mfu = _mean_mfu(fitted)
-        for title, chosen in (
-            (f"{what}, fitted (s)", [step for step in steps if step in fitted]),
-            (f"{what}, held out (s)", [step for step in steps if step not in fitted]),
-        ):
-            predictions += [_time(title, step, constants, mfu=mfu) for step in chosen]
-        if what == "step time":
-            predictions += _leave_one_model_out(a100, constants)
-    for row in PUBLISHED_MEMORY:
-        predictions += _memory(row)
-    order = list(dict.fromkeys(prediction.quantity for prediction in predictions))
-    return sorted(predictions, key=lambda prediction: order.index(prediction.quantity))
+
+    families: tuple[HeldOut, ...]
+    programs: tuple[HeldOut, ...]
+
+    @property
+    def predictions(self) -> list[Prediction]:
+        """Every row: predicted, reported, and by the baseline.
+
+        Quantities come in the order: step times (in the fit, family left out, program left out, never in a fit),
+        memory (parameters with their state, activations, activations with selective recomputation).
+        """
+        predictions = [_fitted("step time, in the fit (s)", step) for step in FITTED_STEPS]
+        predictions += [_left_out("step time, family left out (s)", row) for row in self.families]
+        predictions += [_left_out("step time, program left out (s)", row) for row in self.programs]
+        predictions += [_fitted("step time, never in a fit (s)", step) for step in NEVER_FITTED_STEPS]
+        memory = [one for row in PUBLISHED_MEMORY for one in _memory(row)]
+        order = list(dict.fromkeys(prediction.quantity for prediction in memory))
+        return [*predictions, *sorted(memory, key=lambda prediction: order.index(prediction.quantity))]
 
 
-def _leave_one_model_out(steps: Sequence[PublishedStep], constants: Constants) -> Iterator[Prediction]:
-    for name in dict.fromkeys(step.model.name for step in steps):
-        others = [step for step in steps if step.model.name != name]
-        fitted = fit_constants(others, begin=constants)
-        for step in steps:
-            if step.model.name == name:
-                yield _time("step time, model left out (s)", step, fitted, mfu=_mean_mfu(others))
+def validate_estimator() -> Validation:
+    """Leave out every family and every program in turn, and predict their steps."""
+    return Validation(
+        families=cross_validate(FITTED_STEPS, by=lambda step: step.family),
+        programs=cross_validate(FITTED_STEPS, by=lambda step: step.program),
+    )
 
 
-def _mean_mfu(steps: Sequence[PublishedStep]) -> float:
-    return statistics.fmean(_ideal_s(step) / step.step_s for step in steps)
-
-
-def _ideal_s(step: PublishedStep) -> float:
-    peak = step.machine.accelerator.peak(step.layout.precision) * step.machine.num_devices
-    return step.global_batch * step.model.model_flops / peak
-
-
-def _time(quantity: str, step: PublishedStep, constants: Constants, *, mfu: float) -> Prediction:
+def _fitted(quantity: str, step: PublishedStep) -> Prediction:
     return Prediction(
         setting=_setting(step),
         quantity=quantity,
         scale="relative",
-        predicted=predicted_s(step, constants),
+        predicted=predicted_s(step, CONSTANTS),
         measured=step.step_s,
-        baseline=_ideal_s(step) / mfu,
+        baseline=constant_utilisation(step, FITTED_STEPS),
+    )
+
+
+def _left_out(quantity: str, row: HeldOut) -> Prediction:
+    return Prediction(
+        setting=_setting(row.step),
+        quantity=quantity,
+        scale="relative",
+        predicted=row.predicted_s,
+        measured=row.step.step_s,
+        baseline=row.baseline_s,
     )
 
 
@@ -98,14 +96,22 @@ def _setting(step: PublishedStep) -> dict[str, str]:
     layout = step.layout
     degrees = " ".join(
         f"{name} {value}"
-        for name, value in (("tp", layout.tp), ("pp", layout.pp), ("vpp", layout.vpp), ("dp", layout.dp))
+        for name, value in (
+            ("tp", layout.tp),
+            ("pp", layout.pp),
+            ("vpp", layout.vpp),
+            ("cp", layout.cp),
+            ("dp", layout.dp),
+            ("zero", layout.zero),
+        )
         if value > 1
     )
     return {
         "source": step.source,
         "model": step.model.name,
+        "sequence": str(step.model.sequence_length),
         "devices": step.machine.name,
-        "layout": f"{degrees}; {layout.recomputation}",
+        "layout": f"{degrees}; {layout.recomputation}; {layout.precision}",
     }
 
 

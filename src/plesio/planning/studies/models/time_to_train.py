@@ -304,7 +304,9 @@ def _answer(
         work_shares=work_shares,
         goodput=goodput,
         state_bytes=_STATE_BYTES * work.parameters,
-        interval_s=_interval(simulated, mfu_error=conditions.step_error, confidence=conditions.confidence, seed=seed),
+        interval_s=_interval(
+            simulated, mfu_error=conditions.step_error or 0.0, confidence=conditions.confidence, seed=seed
+        ),
         confidence=conditions.confidence,
         simulated_slowdown=simulated.slowdown,
         simulated_slowdown_ci95=simulated.slowdown_ci95,
