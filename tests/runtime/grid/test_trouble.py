@@ -1,6 +1,7 @@
 """What goes wrong in a grid: every worker hears why, and other groups go on."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch.utils.data import DataLoader
 
 import plesio
 from plesio.core.errors import ConfigError, PlesioError, TaskError, WorkerLostError
+from plesio.core.results import read_results
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant
@@ -29,6 +31,7 @@ def outcomes(
     faults: tuple[Fault, ...] = (),
     before_step: Callable[[Any], None] = lambda grid: None,
     loss: Any = nn.functional.cross_entropy,
+    trace: Path | None = None,
 ) -> dict[int, Outcome[Any]]:
     setting = GridSetting.parse(spec)
 
@@ -40,6 +43,7 @@ def outcomes(
             loss,
             setting=setting,
             cuts=CUTS[setting.stages] if cuts == "usual" else cuts,
+            trace=trace,
             options=JoinOptions(pacer=pacer),
         ) as grid:
             for _ in range(3):
@@ -73,6 +77,25 @@ def test_one_group_ends_with_who_was_lost() -> None:
     ended = outcomes("1x3", faults=(Fault(at_s=0.3, kind="lose", worker=2),))
     assert str(ended[1].error) == "worker 2 is gone: group 0 of the grid ends; it is the only one"
     assert str(ended[0].error) == str(ended[1].error)  # it hears the reason, not that its neighbour has left
+
+
+def test_a_run_that_fails_leaves_a_result(tmp_path: Path) -> None:
+    def fail(grid: Any) -> None:
+        if grid.clock == 9:
+            raise ValueError("boom")
+
+    outcomes("1x2", before_step=fail, trace=tmp_path)
+    [result] = read_results(tmp_path / "results.json")
+    assert (result.status, result.error) == ("failed", "ValueError: boom")
+    assert result.lost_workers == ()
+    assert result.samples > 0
+
+
+def test_the_result_is_written_without_the_first_worker(tmp_path: Path) -> None:
+    outcomes("2x2", faults=(Fault(at_s=0.3, kind="lose", worker=0),), trace=tmp_path)
+    [result] = read_results(tmp_path / "results.json")
+    assert result.status == "finished"
+    assert result.lost_workers == (0, 1)
 
 
 def test_groups_that_are_cut_in_two_end() -> None:

@@ -12,7 +12,7 @@ micro-batch, so a worker waits for nothing but what its next pass needs.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,7 +25,7 @@ from plesio.core.clock import TrainingClock
 from plesio.core.errors import ConfigError, PlesioError, TaskError
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies.grid import GridSetting
-from plesio.protocol.figures import Report
+from plesio.protocol.figures import Report, Status
 from plesio.runtime.checkpoints.worker import random_states, set_random_states
 from plesio.runtime.grid.column import GridPlace, lost
 from plesio.runtime.grid.feed import Feed, FeedState
@@ -290,7 +290,7 @@ class Grid:
         text = None
         if figures is not None:
             result = self._books.result(figures, evaluations=self._evaluations, sha256=sha256)
-            self._books.on_ended(result)
+            self._books.keep(result)
             text = json.dumps(result.to_json())
         return RunResult.from_json(json.loads(self._collector.tell(text)))
 
@@ -308,8 +308,13 @@ class Grid:
         """The run's figures: after `finish` or `close` of the whole run; before, what this worker has done."""
         if self._result is not None:
             return self._result
-        figures = self._figures([])
-        return self._books.result([figures], evaluations=self._evaluations, sha256=None)
+        return self._so_far()
+
+    def _so_far(self, *, status: Status = "finished", error: str | None = None) -> RunResult:
+        """What this worker alone knows."""
+        figures = [self._figures([])]
+        result = self._books.result(figures, evaluations=self._evaluations, sha256=None, status=status, error=error)
+        return replace(result, lost_workers=())
 
     def _reason(self, gone: PeerGoneError) -> PlesioError:
         """What a neighbour has left with, or that it was lost."""
@@ -399,20 +404,29 @@ class Grid:
         try:
             if self._composed is not None:
                 self.finish()
-        except BaseException:
-            self._shut(failed=True)
+        except BaseException as error:
+            self._shut(error)
             raise
         self._shut()
 
-    def _shut(self, *, failed: bool = False) -> None:
+    def _shut(self, error: BaseException | None = None) -> None:
         if not self._closed:
             self._closed = True
+            if error is not None and self._result is None and self._collector.collects:
+                self._keep_failed(error)
             if self._result is not None and self._result.lost_workers and self._collector.collects:
                 self._finished_without(self._result.lost_workers)
             if self._saver is not None:
-                self._saver.wait(failed=failed)
+                self._saver.wait(failed=error is not None)
             self._timeline.trace.close()
             self._release()
+
+    def _keep_failed(self, error: BaseException) -> None:
+        """Write what this worker knows of a run that ends here: its own figures."""
+        if isinstance(error, KeyboardInterrupt):
+            self._books.keep(self._so_far(status="interrupted", error="interrupted"))
+        else:
+            self._books.keep(self._so_far(status="failed", error=f"{type(error).__name__}: {error}"))
 
     def __enter__(self) -> Self:
         return self
@@ -425,7 +439,7 @@ class Grid:
             return
         if not isinstance(error, PlesioError) and isinstance(error, Exception):
             self._leaving(TaskError(f"worker {self.rank} ended with an error ({type(error).__name__}: {error})"))
-        self._shut(failed=True)
+        self._shut(error)
 
     def _ensure_open(self) -> None:
         if self._closed:

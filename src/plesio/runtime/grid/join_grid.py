@@ -231,7 +231,7 @@ class _Composer:
             setting=setting,
             info=options.info,
             world="process" if job is None else job.world,
-            folder=folder if collector.collects else None,
+            folder=folder,
             racks=racks,
             on_ended=_nobody_hears if job is None else job.ended,
         )

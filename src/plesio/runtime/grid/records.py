@@ -154,13 +154,17 @@ class Collector:
     @property
     def collects(self) -> bool:
         """Whether this worker is the one."""
-        first = next(group for group in range(self.setting.groups) if group not in self.lost)
-        return self.rank == first * self.setting.stages
+        return self.rank == self._first * self.setting.stages
+
+    @property
+    def _first(self) -> int:
+        """Of the groups that are there; the first of all if none is."""
+        return next((group for group in range(self.setting.groups) if group not in self.lost), 0)
 
     def gather(self, tensors: Sequence[Tensor]) -> dict[int, list[Tensor]] | None:
         """All workers' tensors by rank, on the collector; None elsewhere. Lost groups' are missing."""
         while not self.collects:
-            first = next(group for group in range(self.setting.groups) if group not in self.lost)
+            first = self._first
             try:
                 assert self.links is not None, "there are others"
                 collector = first * self.setting.stages
@@ -185,11 +189,10 @@ class Collector:
 
     def leave(self, reason: str) -> None:
         """Tell the collector that this worker's figures will not come."""
-        first = next((group for group in range(self.setting.groups) if group not in self.lost), 0)
-        if self.links is None or first * self.setting.stages == self.rank:
+        if self.links is None or self.collects:
             return
         try:
-            Outgoing(self.links, first * self.setting.stages, _STATE_TAG).fail(reason)
+            Outgoing(self.links, self._first * self.setting.stages, _STATE_TAG).fail(reason)
         except PeerGoneError:
             return  # there is nobody to tell
 
@@ -208,7 +211,7 @@ class Collector:
                     except PeerGoneError:
                         self.lost.add(rank // self.setting.stages)
             return text
-        first = next(group for group in range(self.setting.groups) if group not in self.lost)
+        first = self._first
         [told], _ = Incoming(self.links, first * self.setting.stages, _RESULT_TAG).take(more=False)
         return bytes(told.cpu().numpy()).decode()
 
@@ -253,7 +256,7 @@ class Books:
         status: Status = "finished",
         error: str | None = None,
     ) -> RunResult:
-        """The result of what workers have told; written where results go."""
+        """The result of what workers have told."""
         ledger = Ledger(
             policy=self.setting.spec, info=self.info, num_workers=self.setting.num_workers, world=self.world
         )
@@ -268,8 +271,11 @@ class Books:
             ledger.report(figures.rank, figures.report)
             staleness.update(dict(figures.staleness))
         ledger.stale(staleness)
-        result = ledger.result(status=status, error=error)
+        return ledger.result(status=status, error=error)
+
+    def keep(self, result: RunResult) -> None:
+        """The run has ended with this: write it where results go."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_results(self.folder / "results.json", [result])
-        return result
+        self.on_ended(result)
