@@ -74,7 +74,8 @@ class Mixing:
         1.0
 
         Raises:
-            ConfigError: It is not square, symmetric and doubly stochastic, or its graph is not connected.
+            ConfigError: It is not square, symmetric and doubly stochastic, its graph is not connected, or its spectral
+                gap is 0.
         """
         rows = tuple(tuple(float(weight) for weight in row) for row in matrix)
         if not rows or any(len(row) != len(rows) for row in rows):
@@ -91,12 +92,18 @@ class Mixing:
                 f"a mixing matrix is symmetric; this one has {values[row, column]:g} at ({row}, {column}) and "
                 f"{values[column, row]:g} at ({column}, {row})"
             )
-        mixing = cls("matrix", rows)
+        values = (values + values.T) / 2  # what is within the tolerance would move the replicas' mean
+        mixing = cls("matrix", tuple(tuple(float(weight) for weight in row) for row in values))
         cut_off = mixing.unreached(lost=())
         if cut_off:
             raise ConfigError(
                 f"the mixing matrix's graph is not connected: group {cut_off[0]} never hears of group 0; "
                 "give some pair of their parts a weight"
+            )
+        if mixing.spectral_gap < _TOLERANCE:
+            raise ConfigError(
+                "the mixing matrix has a spectral gap of 0: its groups pass their weights to and fro and never agree; "
+                "give some group a weight of its own, on the diagonal"
             )
         return mixing
 

@@ -17,7 +17,7 @@ from plesio.planning.theory.convergence import (
     local_sgd,
     synchronous_sgd,
 )
-from plesio.planning.theory.gradient_noise import critical_batch, gradient_noise_scale, grid_variance
+from plesio.planning.theory.gradient_noise import critical_batch, gradient_noise_scale
 
 rates = st.floats(1e-4, 0.2)
 
@@ -33,7 +33,6 @@ def test_values_by_hand():
     assert bound.parts == pytest.approx({"start": 1.0, "noise": 0.06, "staleness": 2 * 0.0004 * 4 * 3})
     assert compressed_gradients(gap=5, learning_rate=0.5, error=0.2, num_steps=100).value == pytest.approx(0.24)
     assert critical_batch(min_steps=100, noise_scale=500, batch_size=250).value == pytest.approx(300)
-    assert grid_variance(num_stages=3, batch_size=6, gradient_variance=2).value == pytest.approx(1)
     assert gradient_noise_scale(covariance_trace=8, squared_gradient_norm=2) == 4
 
 

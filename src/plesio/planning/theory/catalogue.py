@@ -19,7 +19,8 @@ from plesio.planning.theory.convergence import (
     local_sgd,
     synchronous_sgd,
 )
-from plesio.planning.theory.gradient_noise import critical_batch, grid_variance
+from plesio.planning.theory.gradient_noise import critical_batch
+from plesio.planning.theory.grid import grid
 from plesio.planning.theory.parallelism import pipeline_bubble, zero_memory
 from plesio.planning.theory.reliability import checkpoint_interval
 from plesio.planning.theory.stability import constant_staleness
@@ -89,7 +90,7 @@ THEOREMS: tuple[Theorem, ...] = (
     Theorem(compressed_gradients, "Bertsekas & Tsitsiklis 2000", "num_steps"),
     Theorem(error_feedback, "Karimireddy, Rebjock, Stich & Jaggi 2019", "kept_share"),
     Theorem(critical_batch, "McCandlish, Kaplan, Amodei et al. 2018", "batch_size"),
-    Theorem(grid_variance, "Pham & Ahn 2025", "num_stages"),
+    Theorem(grid, "after Pham & Ahn 2025; Lian et al. 2015; Koloskova et al. 2020", "learning_rate"),
     Theorem(constant_staleness, "Levin & May 1976", "staleness"),
     Theorem(varying_staleness, "Yorke 1970", "max_staleness"),
     Theorem(all_reduce_bytes, "Patarasuk & Yuan 2009", "num_ranks"),

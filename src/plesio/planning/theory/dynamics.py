@@ -1,6 +1,7 @@
 """Gradient descent with late gradients on a quadratic, step by step: what the formulas are held against."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,9 +9,11 @@ from numpy.typing import NDArray
 from plesio.planning.theory.roots import rising_root
 from plesio.planning.theory.stability import spectral_radius, stability_limit
 
-__all__ = ["delayed_descent", "iterations_to", "noise_floor"]
+__all__ = ["delayed_descent", "iterations_to", "noise_floor", "stability_limit_of_delays"]
 
 _SETTLED = 1e-12
+_WELL_BELOW = 0.5
+"""Of a learning rate times curvature and the longest delay: what converges with any delays."""
 
 
 def delayed_descent(*, step: float, staleness: int, num_steps: int, momentum: float = 0.0) -> NDArray[np.float64]:
@@ -75,3 +78,32 @@ def iterations_to(target: float, *, condition: float, staleness: int) -> float:
     limit = stability_limit(staleness=staleness)
     best = rising_root(fast_minus_slow, limit / 4, limit)
     return math.log(target) / math.log(spectral_radius(step=best / condition, staleness=staleness))
+
+
+def stability_limit_of_delays(hessian: NDArray[np.float64], delays: Sequence[int]) -> float:
+    """The learning rate up to which descent on a quadratic converges, each parameter's delay being its own.
+
+    ``x[t+1] = x[t] - α H x̂[t]`` with ``x̂_i[t] = x_i[t-d_i]``, the rule of a grid's stages: by the largest eigenvalue of
+    the recursion's matrix over the last states, and bisection. With one delay it is
+    `plesio.planning.theory.stability.stability_limit`.
+
+    >>> round(stability_limit_of_delays(np.eye(2), [0, 0]), 6), round(stability_limit_of_delays(np.eye(2), [0, 6]), 6)
+    (2.0, 0.241073)
+
+    Args:
+        hessian: H, symmetric and positive.
+        delays: d, of each parameter, in steps.
+    """
+    size, depth = len(hessian), max(delays) + 1
+    past = np.zeros((size, size * depth))
+    past[np.arange(size), [size * delay + place for place, delay in enumerate(delays)]] = 1  # x̂ of the last states
+    shift = np.eye(size * depth, k=-size)
+    shift[:size, :size] = np.eye(size)
+    late = np.zeros_like(shift)
+    late[:size] = hessian @ past
+
+    def beyond(rate: float) -> float:
+        return float(np.abs(np.linalg.eigvals(shift - rate * late)).max()) - 1
+
+    largest = float(np.linalg.eigvalsh(hessian)[-1])
+    return rising_root(beyond, _WELL_BELOW / largest / depth, 2 / largest)

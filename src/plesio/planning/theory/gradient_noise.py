@@ -3,7 +3,7 @@
 from plesio.planning.theory.bound import Bound
 from plesio.planning.theory.checks import check_count, check_not_negative, check_positive
 
-__all__ = ["critical_batch", "gradient_noise_scale", "grid_variance"]
+__all__ = ["critical_batch", "gradient_noise_scale"]
 
 
 def gradient_noise_scale(*, covariance_trace: float, squared_gradient_norm: float) -> float:
@@ -55,30 +55,4 @@ def critical_batch(*, min_steps: float = 1000.0, noise_scale: float = 1000.0, ba
             "fewest samples": min_steps * noise_scale,
             "share of steps that a batch twice as large saves": noisy_steps / 2 / (min_steps + noisy_steps),
         },
-    )
-
-
-def grid_variance(*, num_stages: int = 4, batch_size: int = 128, gradient_variance: float = 1.0) -> Bound:
-    """A grid of groups, each a pipeline of K stages without locks: variance of the gradient that is applied.
-
-    ``Kσ²/B_S``, with delays up to 2K (Pham & Ahn 2025), B_S being read as the samples of all groups in a step.
-
-    >>> bound = grid_variance()
-    >>> bound.value, bound.also["longest delay (steps)"]
-    (0.03125, 8)
-
-    Args:
-        num_stages: K, of each group.
-        batch_size: B_S, samples of all groups together.
-        gradient_variance: σ², of one sample's gradient to one stage's parameters.
-
-    Raises:
-        ConfigError: An argument that is out of range.
-    """
-    check_count(num_stages=num_stages, batch_size=batch_size)
-    check_not_negative(gradient_variance=gradient_variance)
-    return Bound(
-        quantity="variance of the gradient",
-        parts={"sampling": num_stages * gradient_variance / batch_size},
-        also={"longest delay (steps)": 2 * num_stages},
     )
