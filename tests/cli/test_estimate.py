@@ -91,11 +91,32 @@ def test_a_search_shows_layouts_and_machines_and_writes_files(tmp_path: Path, ca
     assert {machine["machine"] for machine in values["search"]["machines"]} == {"4xh100", "8xh100", "16xh100"}
 
 
-def test_a_search_compares_accelerators(capsys: pytest.CaptureFixture[str]):
-    assert invoke(f"{SMALL} --search --accelerators a100".split()) == 0
+def test_failures_show_every_way_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert invoke(f"{LLAMA} --tp 8 --pp 4 --failures --out {tmp_path}".split()) == 0
     out = capsys.readouterr().out
-    assert "8xa100" in out
-    assert "8xh100" in out
+    for words in ("plain", "checkpoint and restart", "elastic", "local SGD, 64 groups", "1,000,000"):
+        assert words in out, words
+    values = json.loads((tmp_path / "estimate.json").read_text())
+    ways = {way["name"]: way for way in values["failures"]["ways"]}
+    # the way that the estimate itself is made with
+    restarted = ways["checkpoint and restart"]
+    assert restarted["exact"] == pytest.approx(values["results"]["goodput"], rel=1e-9)
+    low, high = restarted["work_ci95"]
+    assert low - 0.001 <= values["results"]["goodput"] <= high + 0.001
+    assert (tmp_path / "estimate-failing-devices.png").exists()
+
+
+def test_a_search_compares_accelerators(capsys: pytest.CaptureFixture[str]):
+    assert invoke(f"{SMALL} --search --accelerators a100,gb200,tpu-v5p,mi300x --tp 1 --pp 1 --cp 1".split()) == 0
+    out = capsys.readouterr().out
+    for machine in ("8xa100", "8xh100", "8xgb200", "8xtpu-v5p", "8xmi300x"):
+        assert machine in out
+    # racks need not be full, hosts of eight must be
+    rack = "estimate --model llama-2-7b --cluster 100xgb200 --tokens 1B --batch 100 --search --tp 1 --pp 1"
+    assert invoke(f"{rack} --devices 50".split()) == 0
+    assert "50xgb200" in capsys.readouterr().out
+    assert invoke(f"{rack} --accelerators h100".split()) == 2
+    assert "--accelerators: 100 devices do not fill hosts of 8; write 96 or 104" in capsys.readouterr().err
 
 
 def test_bandwidths_and_conditions_count(monkeypatch: pytest.MonkeyPatch):
@@ -121,9 +142,69 @@ def test_bandwidths_and_conditions_count(monkeypatch: pytest.MonkeyPatch):
     assert run("--zero", "0", "--micro-batch", "2", "--recomputation", "full").layout.micro_batch == 2
 
 
+def test_sizes_and_settings_count(monkeypatch: pytest.MonkeyPatch):
+    shown: list[Estimate] = []
+    monkeypatch.setattr("plesio.cli.estimate._show", lambda found, *, out: shown.append(found))
+
+    def run(line: str) -> Training:
+        assert invoke(["estimate", "--tokens", "100B", *line.split()]) == 0
+        return shown[-1].training
+
+    sizes = "--layers 32 --hidden 4096 --heads 32 --kv-heads 8 --ffn 14336 --vocabulary 128256 --sequence-length 8192"
+    named = run("--model llama-3-8b --cluster 64xh100 --tp 2")
+    by_sizes = run(f"{sizes} --gated --cluster 64xh100 --tp 2")
+    assert by_sizes.total_s == named.total_s
+    assert by_sizes.model.name == "transformer-8.03B"
+    deeper = run("--model llama-3-8b --layers 64 --cluster 64xh100 --tp 2")
+    assert deeper.model.name == "llama-3-8b (changed)"
+    assert deeper.total_s > 1.8 * named.total_s
+    assert run("--model llama-3-8b --window 1024 --cluster 64xh100 --tp 2").total_s < named.total_s
+    assert run("--model llama-3-8b --parallel-blocks --cluster 64xh100 --tp 2").total_s < named.total_s
+    assert not run("--model llama-3-8b --cluster 64xh100 --tp 2 --no-sequence-parallel").layout.sequence_parallel
+    waits = run("--model llama-3-8b --cluster 64xh100 --tp 2 --no-overlaps-gradients")
+    assert waits.total_s > named.total_s
+    less = run("--model llama-3-8b --cluster 64xh100 --tp 2 --no-overlaps-gradients --gradients bf16")
+    assert less.total_s < waits.total_s
+    assert less.memory.gradients_bytes == waits.memory.gradients_bytes / 2
+
+
+def test_deepseek_v3_is_estimated(capsys: pytest.CaptureFixture[str]):
+    line = "estimate --model deepseek-v3 --cluster 2048xh800 --pp 16 --ep 64 --recomputation full --tokens 14.8T"
+    assert invoke([*line.split(), "--batch", "15360"]) == 0
+    assert "671B" in capsys.readouterr().out
+
+
+def test_a_layout_that_only_a_lean_program_can_run_says_so(capsys: pytest.CaptureFixture[str]):
+    line = "estimate --model nemotron-340b --cluster 128xh100 --tp 8 --pp 8 --vpp 12 --batch 32 --tokens 1T"
+    assert invoke(line.split()) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "it fits only into a program that keeps gradients in BF16" in out
+    assert invoke([*line.split(), "--gradients", "bf16", "--master-weight-remainders"]) == 0
+    assert "it fits only into" not in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("num_devices", [24, 40, 56, 72, 120])
+def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.CaptureFixture[str]):
+    line = (
+        f"estimate --model gpt2 --cluster {num_devices}xa100 --tokens 1B --batch 2520 --search --zero 1 --pp 1 --cp 1"
+    )
+    assert invoke(line.split()) == 0
+    assert f"{num_devices // 16 * 8}xa100" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        (
+            f"{LLAMA} --tp 8 --pp 4 --vpp 3",
+            "--vpp 3 does not divide the 20 layers of a stage of llama-2-70b; write 2 or 4",
+        ),
+        (f"{LLAMA} --layers 0", "--layers is 0; write 1 or more"),
+        (f"{LLAMA} --kv-rank 512", "write --kv-heads 64"),
+        ("estimate --cluster 8xh100 --tokens 1T", "needs more sizes; write --model, or --layers, --hidden, --heads"),
+        ("estimate --cluster 8xv100 --tokens 1T --model resnet50 --heads 8", "no heads; leave --heads out"),
+        (f"{LLAMA} --tp 1 --sequence-parallel", "write --tp 2 or more"),
+        (f"{LLAMA} --gradients fp8", '--gradients: "fp8" cannot be chosen'),
         (f"{LLAMA} --tp 7", "tp 7 does not divide the 64 attention heads of llama-2-70b; write 4 or 8"),
         (f"{LLAMA} --tp 4 --dp 1", "256xh100 has 256; write --dp 64"),
         (f"{LLAMA} --tp 128", "tp 128 does not divide the 64 attention heads of llama-2-70b; write 32 or 64"),

@@ -27,6 +27,9 @@ Examples:
   plesio estimate --model llama-3-8b --cluster 64xh100 --tokens 300B --search --devices 32,64,128
   plesio estimate --model llama-3-8b --cluster 64xh100 --tokens 300B --search --accelerators a100,h100
   plesio estimate --model ./config.json --cluster 16x4a100 --tp 4 --tokens 20B --network-bandwidth "400 Gbit/s"
+  plesio estimate --layers 48 --hidden 6144 --heads 48 --vocabulary 64000 --sequence-length 4096 --gated \\
+    --cluster 256xh100 --tp 4 --tokens 1T
+  plesio estimate --model llama-3-405b --cluster 16384xh100 --tp 8 --pp 16 --zero 2 --tokens 15T --failures
   plesio estimate --model resnet50 --cluster 64xv100 --precision fp16 --tokens 115M
 \b
 A model is a name or a Hugging Face config.json, a cluster a number of devices and an accelerator.

@@ -70,8 +70,10 @@ class DerivedCommand(typer.core.TyperCommand):
 
 def _parameter(one: "Input") -> inspect.Parameter:
     if one.kind == "switch":
-        switch = f"{one.option}/--no-{one.option[2:]}" if one.default else one.option
-        annotation: Any = Annotated[bool, typer.Option(switch, help=one.help)]
+        switch = f"{one.option}/--no-{one.option[2:]}" if one.default or one.optional else one.option
+        text = f"{one.help} [default: {one.written.instead}]" if one.written.instead else one.help
+        shown = not one.written.instead
+        annotation: Any = Annotated[bool | None, typer.Option(switch, help=text, show_default=shown)]
         return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
     instead = one.written.instead or ("" if one.required or one.default is None else one.format(one.default))
     option = typer.Option(

@@ -1,4 +1,4 @@
-"""`plesio study`: ask one of the twenty studies, or all of them.
+"""`plesio study`: ask one of the studies, or all of them.
 
 A study's options are read off its function (`plesio.core.inputs`), so a command is made for it when it is asked for.
 """
@@ -54,7 +54,7 @@ class _Studies(typer.core.TyperGroup):
 
 app = typer.Typer(
     name="study",
-    help="Ask one of twenty system models a question.",
+    help="Ask a system model a question.",
     epilog=EXAMPLES,
     cls=_Studies,
     rich_markup_mode=None,

@@ -42,6 +42,8 @@ class ArgumentError(ConfigError):
     ('dp is 3; write dp = 2, or num_workers for 4 dp', ('dp', 'num_workers'))
     >>> error.worded({"dp": "--dp", "num_workers": "--workers"})
     '--dp is 3; write --dp 2, or --workers for 4 dp'
+    >>> ArgumentError("write `search = True`, `gated = False`").worded({"search": "--search", "gated": "--gated"})
+    'write --search, --no-gated'
     """
 
     _PARAMETER = re.compile(r"`([a-z]\w*)(?: = ([^`]*))?`")
@@ -65,7 +67,10 @@ class ArgumentError(ConfigError):
         def option(found: re.Match[str]) -> str:
             if found[1] not in options:
                 return found[0].strip("`")
-            return options[found[1]] if found[2] is None else f"{options[found[1]]} {found[2]}"
+            name = options[found[1]]
+            if found[2] in ("True", "False"):
+                return name if found[2] == "True" else f"--no-{name.removeprefix('--')}"
+            return name if found[2] is None else f"{name} {found[2]}"
 
         return self._PARAMETER.sub(option, self.args[0])
 

@@ -4,9 +4,12 @@ A parameter's name ends in its unit, and that is how its text is read: ``gradien
 ``latency_s`` is ``--latency "10 us"``, ``bytes_per_s`` is ``--bandwidth "25 GB/s"``, and ``num_workers`` is ``--workers
 256``. Its type says the rest: int, float, bool, str, a Literal of texts, or a tuple of one of them, written with
 commas. Which numbers it may be is beside the type (`plesio.core.within`), and so is its option where the name does not
-say it (`Written`). What it means is in the ``Args:`` of the docstring. Positional-only parameters are no inputs.
+say it (`Written`). What it means is in the ``Args:`` of the docstring. Positional-only parameters are no inputs. A
+function that takes fields of classes has ``**fields`` with the note `FieldsOf`; what they mean is in the
+``Attributes:`` of the classes.
 """
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -15,7 +18,7 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
@@ -33,7 +36,7 @@ from plesio.core.units import (
 )
 from plesio.core.within import ANY, AT_LEAST_0, Within
 
-__all__ = ["Input", "Written", "checked", "input_of", "inputs_of"]
+__all__ = ["FieldsOf", "Input", "Written", "checked", "fields_of", "input_of", "inputs_of"]
 
 Kind = Literal["bandwidth", "size", "duration", "count", "number", "whole number", "text", "switch"]
 
@@ -227,6 +230,17 @@ class Input:
         return f"{value:g}" if self.kind == "number" else str(value)
 
 
+@dataclass(frozen=True, slots=True)
+class FieldsOf:
+    """The note beside the type of a function's ``**fields``: which there are.
+
+    Attributes:
+        inputs: From `fields_of`.
+    """
+
+    inputs: tuple[Input, ...]
+
+
 def _shown(value: Any) -> str:
     """A value that was refused, on part of a line."""
     if isinstance(value, float):
@@ -247,8 +261,10 @@ def checked(function: Callable[Asked, Result]) -> Callable[Asked, Result]:
 
     @functools.wraps(function)
     def ask(*others: Asked.args, **given: Asked.kwargs) -> Result:
-        for name in given.keys() & known.keys():
-            known[name].check(given[name])
+        for name, value in given.items():
+            if name not in known:
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+            known[name].check(value)
         as_tuples: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         return function(*others, **as_tuples)
 
@@ -263,9 +279,12 @@ def inputs_of(function: Callable[..., Any]) -> tuple[Input, ...]:
     ('gradient_bytes', 'size', 700000000.0)
     """
     hints, explained = typing.get_type_hints(function, include_extras=True), _explanations(function, "Args")
-    found = []
+    found: list[Input] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            continue
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            found += next(note for note in typing.get_args(hints[parameter.name]) if isinstance(note, FieldsOf)).inputs
             continue
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY, f"{parameter.name} is not keyword-only"
         found.append(
@@ -286,6 +305,28 @@ def input_of(owner: type, name: str, *, default: Any = None, written: Written = 
     explained = _explanations(owner, "Attributes")[name]
     found = _input(name, hint if hint in (int, float, bool) else str, default=default, help=explained)
     return replace(found, written=written, optional=True)
+
+
+def fields_of(owner: type, written: Mapping[str, Written], *, instead: str = "") -> tuple[Input, ...]:
+    """The inputs that stand for fields of a dataclass, in the order of ``written``; each may be left out.
+
+    >>> [(one.option, one.help) for one in fields_of(Written, {"metavar": Written(option="placeholder")})]
+    [('--placeholder', 'What stands for its value in the help.')]
+
+    Args:
+        owner: The class.
+        written: How each is written, by its name.
+        instead: What holds where none is given, if that is not the field's own default: ``the model's``.
+    """
+    hints, explained = typing.get_type_hints(owner, include_extras=True), _explanations(owner, "Attributes")
+    defaults = {field.name: field.default for field in dataclasses.fields(owner)}
+    found = []
+    for name, how in written.items():
+        own = defaults[name] if defaults[name] is not dataclasses.MISSING and not instead else None
+        one = _input(name, hints[name], default=own, help=explained[name])
+        how = how if how.instead or not instead else replace(how, instead=instead)
+        found.append(replace(one, written=how, optional=True, default=None if how.instead else own))
+    return tuple(found)
 
 
 def _plain(hint: Any) -> Any:

@@ -57,13 +57,15 @@ def write_estimate(estimate: Estimate, out: Path) -> Path:
         "findings": list(estimate.findings),
         "sensitivities": to_json(estimate.sensitivities),
     }
+    if estimate.failures is not None:
+        values["failures"] = to_json(estimate.failures)
     if estimate.frontier is not None:
         found = estimate.frontier.searches[estimate.training.machine.name]
         values["search"] = {
             "tried": found.num_tried,
             "not_divisible": found.num_not_divisible,
             "too_large": found.num_too_large,
-            "fastest": to_json(found.candidates[: estimate.top]),
+            "fastest": to_json([candidate for candidate, _ in found.distinct(estimate.top)]),
             "machines": [
                 one.to_json()["results"] | {"machine": one.machine.name} for one in estimate.frontier.trainings
             ],

@@ -3,7 +3,17 @@ from typing import Any
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio.planning.estimate import SOFTWARE, Layout, check_layout, find_accelerator, find_model, parse_machine
+from plesio.planning.estimate import (
+    ACCELERATORS,
+    CONSTANTS,
+    SOFTWARE,
+    Layout,
+    check_layout,
+    estimate_step,
+    find_accelerator,
+    find_model,
+    parse_machine,
+)
 
 
 def test_a_machine_is_read_as_it_is_named():
@@ -44,7 +54,18 @@ def test_a_replica_has_as_many_micro_batches_as_its_share_of_the_batch():
         ("llama-3-8b", {"cp": 8, "software": SOFTWARE["megatron-2022"]}, 8, "write cp = 1"),
         ("mixtral-8x7b", {"dp": 8, "ep": 3}, 8, "ep 3 does not divide the 8 experts of mixtral-8x7b; write 2 or 4"),
         ("mixtral-8x7b", {"tp": 8, "ep": 2}, 8, "ep 2 does not divide dp 1 x cp 1"),
-        ("llama-3-8b", {"pp": 8, "vpp": 5}, 8, "the 4 layers of a stage of llama-3-8b with pp = 8; write vpp = 4"),
+        (
+            "llama-3-8b",
+            {"pp": 8, "vpp": 5},
+            8,
+            "vpp 5 does not divide the 4 layers of a stage of llama-3-8b; write 2 or 4",
+        ),
+        (
+            "llama-3-8b",
+            {"pp": 8, "vpp": 3},
+            8,
+            "vpp 3 does not divide the 4 layers of a stage of llama-3-8b; write 2 or 4",
+        ),
         ("llama-3-8b", {"dp": 8, "vpp": 2}, 8, "write vpp = 1, or pp = 2 or more"),
         ("llama-3-8b", {"pp": 8, "vpp": 2}, 12, "for global_batch a multiple of 8"),
         ("llama-3-8b", {"pp": 8, "zero": 3}, 8, "write zero = 2 or less, or pp = 1"),
@@ -78,6 +99,36 @@ def test_a_layout_is_checked_when_made(values: dict[str, Any], message: str):
     with pytest.raises(ConfigError) as caught:
         Layout(**values)
     assert message in str(caught.value)
+
+
+def test_racks_and_slices_are_hosts_of_any_size():
+    rack = parse_machine("2048xgb200")
+    assert (rack.devices_per_host, rack.num_hosts) == (64, 32)  # 72 do not divide 2048
+    assert parse_machine("576xgb200").devices_per_host == 72
+    assert rack.nic.bytes_per_s == 64 * 50e9
+    slice_of_tpus = parse_machine("1024xtpu-v5p")
+    assert slice_of_tpus.num_hosts == 1
+    two = parse_machine("2x256tpu-v6e")
+    assert (two.num_devices, two.num_hosts) == (512, 2)
+    assert two.nic.bytes_per_s == 256 * 12.5e9
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
+def test_every_accelerator_has_an_efficiency_and_can_train(name: str):
+    accelerator = ACCELERATORS[name]
+    assert accelerator.architecture in CONSTANTS.matrix_efficiency
+    precision = "fp16" if name == "v100" else "bf16"
+    layout = Layout(dp=8, zero=3, precision=precision)
+    step = estimate_step(find_model("gpt-1.7b"), layout, parse_machine(f"8x{name}"), global_batch=64)
+    assert 0.1 < step.mfu < 0.8
+
+
+def test_palm_took_as_long_on_tpus_as_its_authors_say():
+    """Chowdhery et al. 2022, section 4: 238.3 thousand tokens/s, 46.2 % MFU; the constant is from this figure."""
+    layout = Layout(tp=12, dp=512, zero=3, sequence_parallel=True, recomputation="full", micro_batch=4)
+    step = estimate_step(find_model("palm-540b"), layout, parse_machine("2x3072tpu-v4"), global_batch=2048)
+    assert step.tokens_per_s == pytest.approx(238_300, rel=0.02)
+    assert step.mfu == pytest.approx(0.462, rel=0.02)
 
 
 def test_accelerators_have_synonyms():

@@ -1,5 +1,7 @@
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +43,17 @@ def transformer(name: str) -> Transformer:
         ("llama-3-405b", 405.9),
         ("mixtral-8x7b", 46.70),
         ("mixtral-8x22b", 140.6),
+        ("mistral-7b", 7.242),
+        ("palm-540b", 540.35),  # Chowdhery et al. 2022, table 1
+        ("palm-62b", 62.50),
+        ("palm-8b", 8.63),
+        ("nemotron-4-340b", 341.0),  # 9.4 billion of the embedding and 331.6 others
+        ("olmo-2-7b", 7.30),
+        ("olmo-2-13b", 13.72),
+        ("olmo-2-32b", 32.23),
+        ("qwen3-30b-a3b", 30.53),
+        ("qwen3-235b-a22b", 235.1),
+        ("deepseek-v3", 671.0),
     ],
 )
 def test_parameters_are_those_of_the_model_of_that_name(name: str, billions: float):
@@ -49,6 +62,60 @@ def test_parameters_are_those_of_the_model_of_that_name(name: str, billions: flo
 
 def test_a_token_meets_two_of_eight_experts():
     assert transformer("mixtral-8x7b").active_parameters / 1e9 == pytest.approx(12.88, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "rel"),
+    [("deepseek-v3", 37.0, 0.02), ("qwen3-235b-a22b", 22.0, 0.01), ("qwen3-30b-a3b", 3.3, 0.02)],
+)
+def test_a_token_meets_the_experts_that_its_authors_state(name: str, billions: float, rel: float):
+    assert transformer(name).active_parameters / 1e9 == pytest.approx(billions, rel=rel)
+
+
+def test_latent_attention_has_the_weights_of_its_six_matrices():
+    model = transformer("deepseek-v3")
+    h, a = 7168, 128
+    down = h * 1536 + h * (512 + 64)
+    up = 1536 * a * (128 + 64) + 512 * a * (128 + 128)
+    assert model.attention_weights == down + up + a * 128 * h
+    assert model.core_attention_flops == 2 * 4096**2 * a * (192 + 128)
+
+
+def test_layers_without_experts_count_once():
+    """Three of 61 layers; their one network is as wide as the nine experts that a token meets elsewhere."""
+    model = transformer("deepseek-v3")
+    experts = replace(model, num_dense_layers=0, dense_ffn_size=0)
+    assert model.layer_flops == pytest.approx(experts.layer_flops)
+    saved = 3 * (256 * 3 * 7168 * 2048 + 7168 * 256 - (18432 - 2048) * 3 * 7168)
+    assert experts.num_parameters - model.num_parameters == saved
+
+
+def test_a_window_leaves_the_pairs_within_it():
+    model = replace(transformer("mistral-7b"), sequence_length=100, window=10)
+    by_hand = sum(min(token + 1, 10) for token in range(100))
+    assert model.attended_pairs / 2 == pytest.approx(by_hand, rel=0.01)
+    assert replace(model, window=100).attended_pairs == replace(model, window=None).attended_pairs == 100**2
+    half = replace(model, num_window_layers=16).attended_pairs
+    assert half == pytest.approx((model.attended_pairs + 100**2) / 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"window": 0}, "window is 0; write 1 or more"),
+        ({"window": None, "num_window_layers": 3}, "of a sliding window; write window"),
+        ({"window": 5, "num_window_layers": 90}, "of 32 layers; write 32 or less"),
+        ({"shared_ffn_size": 5}, "of a model that has experts; write num_experts"),
+        ({"num_experts": 8, "num_dense_layers": 2}, "write both, or neither"),
+        ({"num_experts": 8, "shared_ffn_size": -1}, "write 0 or more"),
+        ({"rope_size": 64}, "of latent attention; write kv_rank"),
+        ({"kv_rank": 512}, "write num_kv_heads = 32"),
+    ],
+)
+def test_sizes_that_do_not_go_together_say_what_would(changes: dict[str, Any], message: str):
+    with pytest.raises(ConfigError) as caught:
+        replace(transformer("mistral-7b"), **changes)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["gpt-1.7b", "gpt3-175b", "gpt-1t"])
@@ -135,6 +202,23 @@ def test_a_config_of_experts_is_read(tmp_path: Path):
             "phi hidden_size=2560 num_attention_heads=32 num_hidden_layers=32 vocab_size=51200 intermediate_size=10240",
             2.78,
         ),
+        # allenai/OLMo-2-0325-32B, nvidia/Minitron-4B-Base, Qwen/Qwen1.5-MoE-A2.7B
+        (
+            "olmo2 hidden_size=5120 num_attention_heads=40 num_hidden_layers=64 vocab_size=100352 "
+            "num_key_value_heads=8 intermediate_size=27648",
+            32.23,
+        ),
+        (
+            "nemotron hidden_size=3072 num_attention_heads=24 num_hidden_layers=32 vocab_size=256000 "
+            "num_key_value_heads=8 intermediate_size=9216 head_dim=128",
+            4.19,
+        ),
+        (
+            "qwen2_moe hidden_size=2048 num_attention_heads=16 num_hidden_layers=24 vocab_size=151936 "
+            "num_key_value_heads=16 intermediate_size=5632 moe_intermediate_size=1408 num_experts=60 "
+            "num_experts_per_tok=4 shared_expert_intermediate_size=5632 decoder_sparse_step=1",
+            14.32,
+        ),
     ],
 )
 def test_other_families_have_the_parameters_that_their_authors_state(values: str, billions: float, tmp_path: Path):
@@ -207,6 +291,101 @@ def test_a_config_that_is_none_says_what_it_lacks(text: str, message: str, tmp_p
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_hugging_face(path)
+
+
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "first_k_dense_replace": 3,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "tie_word_embeddings": False,
+    "vocab_size": 129280,
+}
+QWEN_3 = {
+    "model_type": "qwen3_moe",
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "max_position_embeddings": 40960,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 1536,
+    "num_attention_heads": 64,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 94,
+    "num_key_value_heads": 4,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+MISTRAL = {**LLAMA_3_8B, "model_type": "mistral", "vocab_size": 32000, "sliding_window": 4096}
+
+
+@pytest.mark.parametrize(
+    ("values", "name"), [(DEEPSEEK_V3, "deepseek-v3"), (QWEN_3, "qwen3-235b-a22b"), (MISTRAL, "mistral-7b")]
+)
+def test_a_config_of_a_newer_family_is_the_model_of_that_name(values: dict[str, Any], name: str, tmp_path: Path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values))
+    named = transformer(name)
+    read = read_hugging_face(path, sequence_length=named.sequence_length)
+    assert (read.num_parameters, read.active_parameters) == (named.num_parameters, named.active_parameters)
+    assert read.model_flops == named.model_flops
+
+
+def test_a_window_can_be_of_some_layers(tmp_path: Path):
+    path = tmp_path / "config.json"
+    kinds = ["full_attention", "sliding_attention"] * 16
+    for more, windows in (
+        ({"layer_types": kinds}, 16),
+        ({"max_window_layers": 28}, 4),
+        ({"use_sliding_window": False}, None),
+    ):
+        path.write_text(json.dumps({**MISTRAL, **more}))
+        assert read_hugging_face(path).num_window_layers == windows
+
+
+@pytest.mark.parametrize("name", ["gpt_neox", "gptj", "falcon"])
+def test_blocks_of_some_families_are_parallel(name: str, tmp_path: Path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**GPT2, "model_type": name}))
+    assert read_hugging_face(path).parallel_blocks
+    path.write_text(json.dumps({**GPT2, "model_type": "gpt2"}))
+    assert not read_hugging_face(path).parallel_blocks
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({**QWEN_3, "decoder_sparse_step": 2}, '"decoder_sparse_step": 2, layers with and without experts in turn'),
+        ({**QWEN_3, "mlp_only_layers": [0]}, r'"mlp_only_layers": \[0\], layers'),
+        ({**DEEPSEEK_V3, "v_head_dim": 256}, "values of 256 and keys of 128 a head"),
+        ({**QWEN_3, "n_shared_experts": 1}, '"n_shared_experts": shared experts of the family "qwen3_moe"'),
+        ({key: value for key, value in DEEPSEEK_V3.items() if key != "kv_lora_rank"}, 'has no "kv_lora_rank"'),
+    ],
+)
+def test_a_config_beyond_what_is_modelled_says_so(values: dict[str, Any], message: str, tmp_path: Path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_hugging_face(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_images_have_no_sequence_length():

@@ -1,7 +1,7 @@
 """The fastest layout, held against trying all by hand."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -50,17 +50,32 @@ def test_the_search_finds_what_brute_force_finds():
     found = search_layouts(MODEL, MACHINE, global_batch=BATCH)
     by_hand = brute_force()
     assert {candidate.layout for candidate in found.candidates} == set(by_hand)
-    assert found.best.step.total_s == min(by_hand.values())
+    assert found.best.step.total_s == pytest.approx(min(by_hand.values()), rel=1e-9)
     steps_s = [candidate.step.total_s for candidate in found.candidates]
-    assert steps_s == sorted(steps_s)
+    assert steps_s == pytest.approx(sorted(steps_s), rel=1e-9)
     assert found.num_tried == len(found.candidates) + found.num_not_divisible + found.num_too_large
+
+
+def test_layouts_that_take_as_long_are_shown_once():
+    """One replica has nothing that ZeRO could share, so its stages are as fast."""
+    found = search_layouts(find_model("llama-2-7b"), parse_machine("8xa100"), global_batch=8, fixed={"dp": 1, "cp": 1})
+    shown = found.distinct(10)
+    assert len(shown) == 10
+    steps_s = [candidate.step.total_s for candidate, _ in shown]
+    assert all(later > earlier * (1 + 1e-9) for earlier, later in pairwise(steps_s))
+    assert all(as_fast >= 2 for _, as_fast in shown)
+    every = found.distinct(found.num_tried)
+    assert sum(1 + as_fast for _, as_fast in every) == len(found.candidates)
+    for candidate, _ in every:
+        same = [one for one in found.candidates if one.step.total_s == candidate.step.total_s]
+        assert candidate.memory.total_bytes == min(one.memory.total_bytes for one in same)
 
 
 def test_every_cell_of_the_heat_map_is_the_best_of_its_degrees():
     found = search_layouts(MODEL, MACHINE, global_batch=BATCH)
     for (tp, pp), best in found.best_by_degrees().items():
         same = [one for one in found.candidates if (one.layout.tp, one.layout.pp) == (tp, pp)]
-        assert best.step.total_s == min(one.step.total_s for one in same)
+        assert best.step.total_s == pytest.approx(min(one.step.total_s for one in same), rel=1e-9)
 
 
 def test_what_is_fixed_stays():

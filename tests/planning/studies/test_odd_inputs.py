@@ -21,6 +21,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "compression": {"dimension": 20, "condition": 5.0, "schemes": ("none", "topk:0.5"), "max_iterations": 2000},
     "checkpointing": {"num_runs": 4},
     "consistency": {"ratios": (1.0,), "cvs": (0.1,), "slowdowns": (1.0,), "num_workers": 2, "bounds": (1,)},
+    "goodput": {"num_failures": 100},
     "determinism": {"num_ranks": 4, "num_elements": 100, "training_ranks": 2, "batch": 4, "num_steps": 3},
     "load-balancing": {"num_workers": 4, "num_clusters": 50, "num_steps": 40},
     "local-sgd": {"periods": (1, 2), "num_workers": 2, "num_dimensions": 2, "num_trials": 2, "ratios": (1.0,)},

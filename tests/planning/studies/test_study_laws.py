@@ -102,7 +102,7 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str], study: Study):
 
 
 def test_numbers_are_those_of_the_catalogue():
-    assert [study.number for study in STUDIES] == list(range(1, 21))
+    assert [study.number for study in STUDIES] == list(range(1, 22))
 
 
 def test_an_unknown_study_or_input_is_refused_with_the_nearest():

@@ -3,10 +3,11 @@
 from plesio.planning.estimate.capacity import check_memory
 from plesio.planning.estimate.constants import CONSTANTS, Constants
 from plesio.planning.estimate.hardware import ACCELERATORS, Accelerator, Machine, find_accelerator, parse_machine
+from plesio.planning.estimate.hugging_face import read_hugging_face
 from plesio.planning.estimate.layout import SOFTWARE, Layout, Software, check_layout
 from plesio.planning.estimate.memory import Memory, estimate_memory
 from plesio.planning.estimate.model import Convolutional, Model, Transformer
-from plesio.planning.estimate.named_models import MODELS, find_model, read_hugging_face
+from plesio.planning.estimate.named_models import MODELS, find_model
 from plesio.planning.estimate.search import Search, search_layouts
 from plesio.planning.estimate.step import Step, estimate_step
 from plesio.planning.estimate.training import Conditions, Training, estimate_training

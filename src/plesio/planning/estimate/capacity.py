@@ -1,99 +1,86 @@
-"""Whether a layout fits into the devices' memory, and which change would make it fit."""
+"""Whether a layout fits into the devices' memory, and which layout would.
+
+Programs do not all keep the same. The usual 18 bytes a parameter (`plesio.planning.estimate.memory`) are 14 in one that
+keeps gradients in BF16 and of master weights only what BF16 leaves of them. So a layout is refused if it does not fit
+into such a program either; if only that could run it, the run says so (`plesio.planning.estimate.training_charts`).
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from plesio.core.errors import ArgumentError, ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.planning.estimate.hardware import Machine
 from plesio.planning.estimate.layout import Layout
 from plesio.planning.estimate.memory import Memory, estimate_memory
 from plesio.planning.estimate.model import Convolutional, Model
+from plesio.planning.estimate.search import (
+    Candidate,
+    layouts_of,
+    of_sequences,
+    or_shorter_sequences,
+    working_layouts,
+)
 
-__all__ = ["check_memory", "of_sequences", "or_shorter_sequences"]
+__all__ = ["check_memory", "lean_memory"]
 
 _GIB = 2**30
-_LONG_SEQUENCE = 8192
-"""Longer ones are what a model can read in the end, not what most of its training used (Grattafiori et al. 2024,
-section 3.4)."""
+_WORTH_NEW_DEGREES = 1.1
+"""Other degrees are advised if a step is so many times as fast with them."""
+_FIELDS = ("tp", "pp", "vpp", "dp", "cp", "ep", "zero", "sequence_parallel", "micro_batch", "recomputation")
 
 
 def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Memory:
     """Make sure that it fits, and return the memory of the device that needs the most.
 
     Raises:
-        ConfigError: It does not fit, or cannot be laid out so. One line, with the first of these changes that helps:
-            sequence parallelism, ZeRO 1, selective recomputation, a micro-batch of 1, full recomputation, all of these
-            (and ZeRO 3 without a pipeline), and then also more tensor parallelism and more stages for fewer replicas.
+        ConfigError: It does not fit, even into a program that keeps as little as any does, or cannot be laid out so.
+            One line, with the fastest layout that fits: of the same degrees, or of others if those are faster by a
+            tenth.
     """
     memory = estimate_memory(model, layout, machine, global_batch=global_batch)
-    if memory.fits:
+    if memory.fits or lean_memory(model, layout, machine, global_batch=global_batch).fits:
         return memory
     needs = (
         f"{model.name}{of_sequences(model)} needs {memory.total_bytes / _GIB:.4g} GiB on each "
         f"{machine.accelerator.name}, which has {memory.capacity_bytes / _GIB:.4g} GiB"
     )
-    for changes in _changes(model, layout, machine):
-        changed = replace(layout, **changes)
-        try:
-            fits = estimate_memory(model, changed, machine, global_batch=global_batch).fits
-        except ConfigError:  # of the changes this one is not possible
-            continue
-        if fits:
-            helps = ", ".join(f"`{name} = {value}`" for name, value in changes.items())
-            raise ArgumentError(f"{needs}; write {helps}{or_shorter_sequences(model)}")
-    raise ArgumentError(f"{needs}; take more devices, or a device with more memory{or_shorter_sequences(model)}")
+    best = None
+    for fixed in _fixed(model, layout):
+        layouts = layouts_of(
+            model,
+            machine,
+            global_batch=global_batch,
+            precision=layout.precision,
+            software=layout.software,
+            fixed=fixed,
+        )
+        found = min(working_layouts(model, layouts, machine, global_batch=global_batch), key=_step_s, default=None)
+        if found is not None and (best is None or _step_s(best) > _WORTH_NEW_DEGREES * _step_s(found)):
+            best = found
+    if best is None:
+        raise ArgumentError(f"{needs}; take more devices, or a device with more memory{or_shorter_sequences(model)}")
+    changes = {name: getattr(best.layout, name) for name in _FIELDS}
+    helps = ", ".join(f"`{name} = {value}`" for name, value in changes.items() if value != getattr(layout, name))
+    raise ArgumentError(f"{needs}; write {helps}{or_shorter_sequences(model)}")
 
 
-def of_sequences(model: Model) -> str:
-    """Half a sentence: how long sequences are."""
-    return "" if isinstance(model, Convolutional) else f" with sequences of {model.sequence_length:,} tokens"
+def lean_memory(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Memory:
+    """Memory of a program that keeps gradients in BF16 and master weights as remainders."""
+    lean = replace(layout.software, gradient_bytes=2, master_weight_remainders=True)
+    return estimate_memory(model, replace(layout, software=lean), machine, global_batch=global_batch)
 
 
-def or_shorter_sequences(model: Model) -> str:
-    """Half a sentence: what makes long sequences short; nothing where they are not long."""
-    long = not isinstance(model, Convolutional) and model.sequence_length > _LONG_SEQUENCE
-    return ", or a shorter `sequence_length`" if long else ""
+def _step_s(candidate: Candidate) -> float:
+    return candidate.step.total_s
 
 
-def _changes(model: Model, layout: Layout, machine: Machine) -> Iterator[dict[str, Any]]:
-    """Changes from the one that costs least time to the one that costs most; none that changes nothing."""
-    singles = _single_changes(model, layout)
-    yield from singles
-    everything: dict[str, Any] = {}
-    for change in singles:
-        everything |= change
-        yield dict(everything)
-    if layout.pp == 1 and layout.zero < 3:
-        everything["zero"] = 3
-        yield dict(everything)
+def _fixed(model: Model, layout: Layout) -> Iterator[dict[str, Any]]:
+    """What is kept of the layout: its degrees, and then only those that few change."""
+    kept = {} if layout.micro_batch > 1 else {"micro_batch": 1}
     if isinstance(model, Convolutional):
+        yield kept
         return
-    # replicas are given up for devices that share one
-    without_zero_3 = {**everything, "zero": 1}
-    for factor in (2, 4, 8):
-        if layout.tp * factor <= machine.devices_per_host and layout.dp % factor == 0:
-            yield everything | {"sequence_parallel": True, "tp": layout.tp * factor, "dp": layout.dp // factor}
-    devices = layout.dp * layout.tp * layout.pp
-    tp = max((tp for tp in (1, 2, 4, 8) if tp <= machine.devices_per_host and devices % tp == 0), default=layout.tp)
-    for pp in (2, 4, 8, 16, 32, 64):
-        if pp > layout.pp and devices % (tp * pp) == 0:
-            whole = {"sequence_parallel": tp > 1, "tp": tp, "pp": pp, "dp": devices // (tp * pp)}
-            yield without_zero_3 | whole
-
-
-def _single_changes(model: Model, layout: Layout) -> list[dict[str, Any]]:
-    changes: list[dict[str, Any]] = []
-    if layout.tp > 1 and not layout.sequence_parallel:
-        changes.append({"sequence_parallel": True})
-    if layout.zero == 0:
-        changes.append({"zero": 1})
-    elif layout.zero == 1 and layout.pp > 1:
-        changes.append({"zero": 2})
-    if layout.recomputation == "none" and not layout.software.fused_attention:
-        changes.append({"recomputation": "selective"})
-    if layout.micro_batch > 1:
-        changes.append({"micro_batch": 1})
-    if layout.recomputation != "full" and not isinstance(model, Convolutional):
-        changes.append({"recomputation": "full"})
-    return changes
+    few = {"cp": layout.cp, "ep": layout.ep}
+    yield {**kept, **few, "tp": layout.tp, "pp": layout.pp, "vpp": layout.vpp}
+    yield {**kept, **few, "vpp": 1}

@@ -2,27 +2,29 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio.core.inputs import Written, checked
-from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
-from plesio.cost.activations import Recomputation
+from plesio.core.inputs import FieldsOf, Written, checked
+from plesio.core.within import BANDWIDTH, Within
+from plesio.planning.estimate.failures import RunOnFailingDevices, run_on_failing_devices
 from plesio.planning.estimate.frontier import Frontier, find_frontier
-from plesio.planning.estimate.hardware import Machine, find_accelerator, parse_machine
-from plesio.planning.estimate.layout import SOFTWARE, Layout, SoftwareName
-from plesio.planning.estimate.model import Convolutional, Model
+from plesio.planning.estimate.hardware import Accelerator, Machine, find_accelerator, machine_of, parse_machine
+from plesio.planning.estimate.layout import SOFTWARE, Layout, Software, SoftwareName
+from plesio.planning.estimate.model import Convolutional, Model, Transformer
 from plesio.planning.estimate.named_models import find_model
+from plesio.planning.estimate.options import FIELDS, of_class
 from plesio.planning.estimate.search_charts import search_charts, search_finding, search_tables
 from plesio.planning.estimate.sensitivity import Sensitivity, tornado
-from plesio.planning.estimate.training import DEVICE_MTBF_S, Conditions, Training, estimate_training
+from plesio.planning.estimate.training import Conditions, Training, estimate_training
 from plesio.planning.estimate.training_charts import training_charts, training_finding, training_tables
 
 __all__ = ["Estimate", "estimate"]
 
 _BATCH_TOKENS = 2**22
 """Tokens of a step, if nobody says: about the 4M of Llama 2 (Touvron et al. 2023b)."""
+_GRADIENT_BYTES = {"fp32": 4, "bf16": 2}
 _BATCH_IMAGES = 32
 """Images of a device (Goyal et al. 2017)."""
 
@@ -36,30 +38,36 @@ class Estimate:
         sensitivities: Its tornado.
         frontier: What was searched; None if the layout was given.
         top: Layouts of the search that are shown.
+        failures: The run on devices that fail; None if nobody asked.
     """
 
     training: Training
     sensitivities: tuple[Sensitivity, ...]
     frontier: Frontier | None = None
     top: int = 10
+    failures: RunOnFailingDevices | None = None
 
     @property
     def findings(self) -> Sequence[str]:
-        """The run's with its notes, and the search's."""
+        """The run's with its notes, the search's, and that of failures."""
         found = [training_finding(self.training, self.sensitivities), *self.training.notes]
-        return found if self.frontier is None else [*found, search_finding(self.training, self.frontier)]
+        if self.frontier is not None:
+            found.append(search_finding(self.training, self.frontier))
+        return found if self.failures is None else [*found, self.failures.finding]
 
     @property
     def tables(self) -> Sequence[Table]:
-        """The search's, then the run's."""
-        run = training_tables(self.training, self.sensitivities)
-        return run if self.frontier is None else [*search_tables(self.training, self.frontier, top=self.top), *run]
+        """The search's, then the run's, then those of failures."""
+        found = [] if self.frontier is None else [*search_tables(self.training, self.frontier, top=self.top)]
+        found += training_tables(self.training, self.sensitivities)
+        return found if self.failures is None else [*found, *self.failures.tables]
 
     @property
     def charts(self) -> Sequence[Chart]:
-        """The search's, then the run's."""
-        run = training_charts(self.training, self.sensitivities)
-        return run if self.frontier is None else [*search_charts(self.training, self.frontier), *run]
+        """The search's, then the run's, then those of failures."""
+        found = [] if self.frontier is None else [*search_charts(self.training, self.frontier)]
+        found += training_charts(self.training, self.sensitivities)
+        return found if self.failures is None else [*found, *self.failures.charts]
 
 
 @checked
@@ -67,36 +75,20 @@ def estimate(
     on_progress: Callable[[str, int, int], None] = lambda machine, done, total: None,
     /,
     *,
-    model: Annotated[str, Written(metavar="NAME|FILE")],
+    model: Annotated[str | None, Written(metavar="NAME|FILE")] = None,
     cluster: Annotated[str, Written(metavar="NxNAME")],
     tokens: float,
     global_batch: Annotated[int | None, Written(option="batch")] = None,
-    sequence_length: int | None = None,
-    tp: int | None = None,
-    pp: int | None = None,
-    vpp: int | None = None,
-    dp: int | None = None,
-    ep: int | None = None,
-    cp: int | None = None,
-    zero: int | None = None,
-    micro_batch: int | None = None,
-    recomputation: Recomputation | None = None,
-    precision: Annotated[str, Written(metavar="NAME")] = "bf16",
     software: Annotated[SoftwareName, Written(metavar="NAME")] = "current",
+    gradients: Literal["fp32", "bf16"] | None = None,
     local_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
     network_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
-    storage_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
-    device_mtbf_s: Annotated[float, Written(option="mtbf")] = DEVICE_MTBF_S,
-    restart_s: Annotated[float, DURATION_OR_0] = 600.0,
-    price_per_h: Annotated[float | None, Written(option="price", metavar="DOLLARS")] = None,
-    pue: float = 1.1,
-    carbon_kg_per_kwh: Annotated[float, Written(option="carbon", metavar="KG")] = 0.385,
-    step_error: Annotated[float | None, Written(metavar="SHARE")] = None,
-    confidence: Annotated[float, Written(metavar="SHARE")] = 0.9,
+    failures: bool = False,
     search: bool = False,
     top: Annotated[int, Within(1)] = 10,
     num_devices: Annotated[tuple[int, ...] | None, Within(1)] = None,
     accelerators: Annotated[tuple[str, ...] | None, Written(metavar="NAME,...")] = None,
+    **fields: Annotated[Any, FieldsOf(FIELDS)],
 ) -> Estimate:
     """Estimate time, memory, cost and energy of a training run.
 
@@ -109,36 +101,20 @@ def estimate(
 
     Args:
         on_progress: Called now and then in a search: a machine's name, the layouts tried on it, and all of them.
-        model: llama-70b, or a config.json.
+        model: llama-70b, or a config.json; without, the sizes say it.
         cluster: 2048xh100, or 16x4a100: hosts of 4.
         tokens: Tokens to train with: 2T, 300B; images of a CNN.
         global_batch: Sequences (images) of a step; else about 4M tokens, 32 images a device.
-        sequence_length: Tokens of a sequence; else the model's.
-        tp: Tensor parallelism: devices that share a layer. [1]
-        pp: Pipeline parallelism: stages. [1]
-        vpp: Parts of a stage, interleaved. [1]
-        dp: Data parallelism: replicas. [what remains]
-        ep: Expert parallelism: replicas that share experts. [1]
-        cp: Context parallelism: devices that share a sequence. [1]
-        zero: 0 to 3: replicas share optimizer, gradients, parameters. [1]
-        micro_batch: Sequences of a replica at a time. [1]
-        recomputation: What the backward pass computes again instead of keeping it. [none]
-        precision: Precision of matrix products: fp32, tf32, fp16, bf16, fp8.
         software: current, megatron-core, megatron-2022, megatron-2021, fsdp-2023, deepspeed-2021.
+        gradients: Precision in which gradients are kept and exchanged; else the software's.
         local_bytes_per_s: Bandwidth in a host: "450 GB/s"; else the accelerator's.
         network_bytes_per_s: Bandwidth of a host to others: "3200 Gbit/s"; else the accelerator's.
-        storage_bytes_per_s: Bandwidth for states: "2 TB/s"; else BLOOM's a device.
-        device_mtbf_s: Time between failures of one device: "50000 h".
-        restart_s: Time from a failure until states are read.
-        price_per_h: Price of a device and hour; else the accelerator's.
-        pue: The building's energy over the devices'.
-        carbon_kg_per_kwh: CO2e of a kWh.
-        step_error: Standard deviation of a step's estimate; else that of published steps.
-        confidence: Confidence of the interval.
+        failures: Show every way to go on when devices fail, up to a million of them.
         search: Find the fastest layout; keep the degrees given.
         top: Layouts that a search shows.
         num_devices: Machines that a search compares; else half and twice.
         accelerators: The same, of other accelerators.
+        fields: Of `Layout`, `Transformer`, `Software` and `Conditions`, as `plesio.planning.estimate.options` lists.
 
     Raises:
         ConfigError: A name that is unknown, a layout that cannot be or does not fit, or a number out of range.
@@ -147,27 +123,22 @@ def estimate(
         raise ArgumentError("`num_devices` and `accelerators` compare machines; add `search`")
     machine = _machine(cluster, local_bytes_per_s=local_bytes_per_s, network_bytes_per_s=network_bytes_per_s)
     machines = _machines(machine, sizes=num_devices, accelerators=accelerators) if search else [machine]
-    _check_price(price_per_h, machines)
-    degrees = {"tp": tp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "cp": cp, "zero": zero, "micro_batch": micro_batch}
-    wanted = {**degrees, "recomputation": recomputation}
+    conditions = Conditions(**of_class(Conditions, fields))
+    _check_price(conditions.price_per_h, machines)
+    program = of_class(Software, fields)
+    if gradients is not None:
+        program["gradient_bytes"] = _GRADIENT_BYTES[gradients]
+    degrees = of_class(Layout, fields)
     run = _Run(
-        model=find_model(model, sequence_length=sequence_length),
+        model=find_model(model, **of_class(Transformer, fields)),
         tokens=tokens,
         global_batch=global_batch,
-        conditions=Conditions(
-            device_mtbf_s=device_mtbf_s,
-            restart_s=restart_s,
-            storage_bytes_per_s=storage_bytes_per_s,
-            price_per_h=price_per_h,
-            pue=pue,
-            carbon_kg_per_kwh=carbon_kg_per_kwh,
-            step_error=step_error,
-            confidence=confidence,
-        ),
-        given={name: value for name, value in wanted.items() if value is not None},
-        kind={"precision": precision, "software": SOFTWARE[software]},
+        conditions=conditions,
+        kind={"precision": degrees.pop("precision", "bf16"), "software": replace(SOFTWARE[software], **program)},
+        given=degrees,
     )
-    return run.searched(machines, top=top, on_progress=on_progress) if search else run.laid_out(machine)
+    found = run.searched(machines, top=top, on_progress=on_progress) if search else run.laid_out(machine)
+    return replace(found, failures=run_on_failing_devices(found.training)) if failures else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +196,7 @@ class _Run:
         tp = self.given.get("tp", 1)
         replica = tp * self.given.get("pp", 1) * self.given.get("cp", 1)
         remaining = {"dp": max(machine.num_devices // max(replica, 1), 1), "zero": 1}
-        return Layout(**{**remaining, **self.given}, sequence_parallel=tp > 1, **self.kind)
+        return Layout(**{**remaining, "sequence_parallel": tp > 1, **self.given}, **self.kind)
 
     def _batch(self, machine: Machine, *, multiple_of: int) -> int:
         if self.global_batch is not None:
@@ -259,21 +230,34 @@ def _machines(
 ) -> Sequence[Machine]:
     """The machine itself first, then those that it is compared with."""
     if sizes is None and accelerators is None:
-        sizes = [machine.num_devices // 2, 2 * machine.num_devices]
+        sizes = [_half(machine), 2 * machine.num_devices]
     numbers = [number for number in sizes or () if number not in (0, machine.num_devices)]
     same = [machine, *(_of_size(machine, number) for number in numbers)]
     try:
         kinds = [find_accelerator(name) for name in accelerators or ()]
+        others = [_of_kind(one, kind) for kind in kinds if kind != machine.accelerator for one in same]
     except ConfigError as error:
         raise ArgumentError.about("accelerators", error) from None
-    others = [
-        replace(one, accelerator=kind, local=kind.local, nic=kind.nic)
-        for kind in kinds
-        if kind != machine.accelerator
-        for one in same
-    ]
     return [*same, *others]
 
 
+def _half(machine: Machine) -> int:
+    """Half of the devices, in whole hosts where those must be whole; 0 of a single device."""
+    if machine.num_hosts == 1 or machine.accelerator.own_adapters:
+        return machine.num_devices // 2
+    return machine.num_hosts // 2 * machine.devices_per_host
+
+
 def _of_size(machine: Machine, num_devices: int) -> Machine:
-    return replace(machine, num_devices=num_devices, devices_per_host=min(num_devices, machine.devices_per_host))
+    """More or fewer of the same hosts, or a smaller one."""
+    if not machine.accelerator.own_adapters:
+        return replace(machine, num_devices=num_devices, devices_per_host=min(num_devices, machine.devices_per_host))
+    a_host = machine.accelerator.host_of(num_devices)
+    nic = replace(machine.nic, bytes_per_s=machine.nic.bytes_per_s * a_host / machine.devices_per_host)
+    return replace(machine, num_devices=num_devices, devices_per_host=a_host, nic=nic)
+
+
+def _of_kind(machine: Machine, kind: Accelerator) -> Machine:
+    """As many other accelerators, in hosts of the same size if both kinds are on boards."""
+    on_boards = not (machine.accelerator.own_adapters or kind.own_adapters)
+    return machine_of(kind, machine.num_devices, devices_per_host=machine.devices_per_host if on_boards else None)

@@ -132,18 +132,20 @@ def layer_times(model: Transformer, layout: Layout, kernels: Kernels) -> LayerTi
     """Seconds of a layer."""
     tokens = layout.micro_batch * model.sequence_length / layout.cp
     tp, hidden = layout.tp, model.hidden_size
-    queries, keys = model.attention_size / tp, max(model.kv_size / tp, model.attention_size / model.num_heads)
     columns = (2 if model.gated else 1) * model.ffn_size / tp
     # tokens of one expert: all experts of a device compute one after the other, or as a grouped product
     experts = model.num_experts / layout.ep
     expert_tokens = tokens * model.experts_per_token * layout.ep / model.num_experts
     forward_s = backward_s = weight_s = 0.0
-    for rows, n, k, times in (
-        (tokens, queries + 2 * keys, hidden, 1),
-        (tokens, hidden, queries, 1),
+    products: list[tuple[float, float, float, float]] = [
+        *((tokens, n, k, 1) for n, k in _attention_products(model, tp)),
         (expert_tokens, columns, hidden, experts),
         (expert_tokens, hidden, model.ffn_size / tp, experts),
-    ):
+    ]
+    if model.shared_ffn_size:
+        shared = model.shared_ffn_size / tp
+        products += [(tokens, (2 if model.gated else 1) * shared, hidden, 1), (tokens, hidden, shared, 1)]
+    for rows, n, k, times in products:
         forward_s += kernels.product_s(rows, n, k, times=times) + kernels.cast_s(rows * k * times)
         input_s = kernels.product_s(rows, k, n, times=times) + kernels.cast_s(rows * n * times)
         gradient_s = kernels.product_s(k, n, rows, times=times, added=layout.software.fused_gradient_addition)
@@ -153,9 +155,23 @@ def layer_times(model: Transformer, layout: Layout, kernels: Kernels) -> LayerTi
     return LayerTimes((forward_s, backward_s), attention, _elements_s(model, layout, kernels), weight_s)
 
 
+def _attention_products(model: Transformer, tp: int) -> list[tuple[float, float]]:
+    """Columns and inner size of the products for queries, keys, values and output: a device's part of them."""
+    hidden, output = model.hidden_size, model.attention_size / tp
+    if model.kv_rank is None:
+        keys = max(model.kv_size / tp, model.attention_size / model.num_heads)
+        return [(output + 2 * keys, hidden), (hidden, output)]
+    # every device compresses for itself, and expands for its own heads
+    queries = model.query_size / tp
+    by_rank = [(queries, hidden)]
+    if model.query_rank is not None:
+        by_rank = [(model.query_rank, hidden), (queries, model.query_rank)]
+    return [*by_rank, (model.kv_rank + model.rope_size, hidden), (2 * output, model.kv_rank), (hidden, output)]
+
+
 def _attention_s(model: Transformer, layout: Layout, kernels: Kernels) -> tuple[float, float]:
     """Forward and backward: scores, softmax, dropout and the sum over values."""
-    sequence, size = model.sequence_length, model.attention_size / model.num_heads
+    sequence = model.sequence_length
     heads = layout.micro_batch * model.num_heads / layout.tp
     if (
         layout.software.fused_attention
@@ -165,9 +181,8 @@ def _attention_s(model: Transformer, layout: Layout, kernels: Kernels) -> tuple[
         return forward_s + kernels.kernel_s, 2.5 * forward_s + kernels.kernel_s
     rows = sequence / layout.cp
     pairs = heads * rows * sequence
-    products_s = kernels.product_s(rows, sequence, size, times=heads, half=True) + kernels.product_s(
-        rows, size, sequence, times=heads, half=True
-    )
+    products_s = kernels.product_s(rows, sequence, model.query_size / model.num_heads, times=heads, half=True)
+    products_s += kernels.product_s(rows, model.attention_size / model.num_heads, sequence, times=heads, half=True)
     forward_s = products_s + kernels.elements_s(_SOFTMAX_DROPOUT[0] * pairs)
     return forward_s, 2 * products_s + kernels.elements_s(_SOFTMAX_DROPOUT[1] * pairs)
 
@@ -176,18 +191,21 @@ def _elements_s(model: Transformer, layout: Layout, kernels: Kernels) -> tuple[f
     """Forward and backward: two norms, two residuals with dropout, the activation, and rotated queries and keys."""
     tokens = layout.micro_batch * model.sequence_length / layout.cp
     whole = tokens * model.hidden_size / (layout.tp if layout.sequence_parallel else 1)
-    inside = tokens * model.experts_per_token * model.ffn_size / layout.tp
-    rotated = 0.0 if model.biases else tokens * (model.attention_size + model.kv_size) / layout.tp
+    inside = tokens * (model.experts_per_token * model.ffn_size + model.shared_ffn_size) / layout.tp
+    queries_and_keys = tokens * (model.attention_size + model.kv_size) / layout.tp
+    rotated = 0.0 if model.biases else queries_and_keys
     activation = _GATED if model.gated else _ACTIVATION
+    blocks = 1 if model.parallel_blocks else 2
     forward_s, backward_s = (
-        2 * kernels.elements_s(_NORM[way] * whole)
+        blocks * kernels.elements_s(_NORM[way] * whole)
+        + (2 * kernels.elements_s(_NORM[way] * queries_and_keys / 2) if model.query_key_norms else 0.0)
         + 2 * kernels.elements_s(_DROPOUT_ADD[way] * whole)
         + kernels.elements_s(activation[way] * inside)
         + kernels.elements_s(_ROTATE[way] * rotated)
         for way in (0, 1)
     )
     if not layout.software.fused_gradient_addition:  # the gradient, what was there, and their sum
-        gradients = 3.0 * (model.dense_layer_parameters + model.expert_parameters * model.num_experts / layout.ep)
+        gradients = 3.0 * (model.common_parameters + model.expert_parameters * model.num_experts / layout.ep)
         backward_s += kernels.elements_s(gradients / layout.tp)
     return forward_s, backward_s
 

@@ -36,6 +36,7 @@ class Software:
         gathers_to_recompute: ZeRO 3 gathers a layer's weights once more to compute it anew.
         one_adapter: Data-parallel exchanges use one adapter of a host at a time.
         gradient_bytes: Bytes of a gradient that is kept and exchanged.
+        master_weight_remainders: Of a master weight only the 2 bytes are kept that its BF16 weight lacks.
     """
 
     fused_attention: bool = True
@@ -49,6 +50,7 @@ class Software:
     gathers_to_recompute: bool = False
     one_adapter: bool = False
     gradient_bytes: int = 4
+    master_weight_remainders: bool = False
 
 
 SOFTWARE: Mapping[SoftwareName, Software] = {
@@ -93,9 +95,9 @@ class Layout:
         cp: Context parallelism: devices that share every sequence.
         zero: What replicas share: 0 nothing, 1 the optimizer's state, 2 gradients, too, 3 parameters, too.
         sequence_parallel: What tensor parallelism leaves whole is shared along the sequence.
-        recomputation: ``none``, ``selective`` or ``full``.
+        recomputation: What the backward pass computes again instead of keeping it.
         micro_batch: Sequences of a replica at a time.
-        precision: What matrices are multiplied in.
+        precision: What matrices are multiplied in: fp32, tf32, fp16, bf16, fp8.
         software: As in `SOFTWARE`.
 
     >>> Layout(tp=8, pp=4, dp=2).num_devices
@@ -179,7 +181,8 @@ def _check_convolutional(model: Convolutional, layout: Layout) -> None:
 
 def _check_transformer(model: Transformer, layout: Layout) -> None:
     _check_divides(layout.tp, model.num_heads, degree="tp", what="attention heads", name=model.name)
-    _check_divides(layout.tp, model.ffn_size, degree="tp", what="columns of a feed-forward matrix", name=model.name)
+    for size in {model.ffn_size, model.shared_ffn_size, model.dense_ffn_size}:
+        _check_divides(layout.tp, size, degree="tp", what="columns of a feed-forward matrix", name=model.name)
     if model.num_kv_heads % layout.tp and layout.tp % model.num_kv_heads:
         raise ArgumentError(
             f"`tp` {layout.tp} and the {model.num_kv_heads} heads of keys and values of {model.name} do not divide one "
@@ -205,12 +208,8 @@ def _check_transformer(model: Transformer, layout: Layout) -> None:
             f"`pp` {layout.pp} are more stages than the {model.num_layers} layers of {model.name}; "
             f"write `pp = {model.num_layers}` or less"
         )
-    most = -(-model.num_layers // layout.pp)
-    if layout.vpp > most:
-        raise ArgumentError(
-            f"`vpp` {layout.vpp} are more parts than the {most} layers of a stage of {model.name} with "
-            f"`pp = {layout.pp}`; write `vpp = {most}` or less"
-        )
+    layers = -(-model.num_layers // layout.pp)
+    _check_divides(layout.vpp, layers, degree="vpp", what="layers of a stage", name=model.name)
     if layout.vpp > 1 and layout.pp == 1:
         raise ArgumentError(
             f"`vpp` {layout.vpp} interleaves the stages of a pipeline; write `vpp = 1`, or `pp = 2` or more"

@@ -7,7 +7,7 @@ interleaved stage that is at work are whole, as they collect what p micro-batche
 `plesio.cost.activations` (Korthikanti et al. 2022), corrected for gated networks and shared keys and values, times the
 micro-batches that a stage holds: in 1F1B stage i of p holds ``min(p-i, m)``, and interleaved
 ``(2(p-i-1) + (v-1)p + 1) / v``, which for the first is ``p (1 + (p-1)/pv)``. Stages differ, so both ends of the
-pipeline are looked at, and the stage after the first, which may have a layer more.
+pipeline are looked at, the first stage that has the most layers, and the first one full of experts.
 """
 
 from collections.abc import Mapping
@@ -88,9 +88,14 @@ def estimate_memory(model: Model, layout: Layout, machine: Machine, *, global_ba
         ConfigError: The model cannot be laid out so.
     """
     num_micro_batches = check_layout(model, layout, machine, global_batch=global_batch)
-    stages = sorted({0, min(1, layout.pp - 1), layout.pp - 1})
+    stages = {0, layout.pp - 1}
+    if isinstance(model, Transformer):
+        stages |= {_first_with_most_layers(model, layout), fullest_stage(model, layout)}
     return max(
-        (memory_of_stage(model, layout, machine, stage=stage, num_micro_batches=num_micro_batches) for stage in stages),
+        (
+            memory_of_stage(model, layout, machine, stage=stage, num_micro_batches=num_micro_batches)
+            for stage in sorted(stages)
+        ),
         key=lambda memory: memory.total_bytes,
     )
 
@@ -107,6 +112,8 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
         buffers = _buffers(model, layout, stage)
     full = layout.precision in ("fp32", "tf32")
     weight_bytes, state_bytes = (4, 8) if full else (2, 12)
+    if layout.software.master_weight_remainders and not full:
+        state_bytes -= 2
     activations *= weight_bytes / 2
     gradient_bytes = 4 if full else layout.software.gradient_bytes
     collecting = (dense + experts) / layout.vpp if layout.zero == 2 and layout.vpp > 1 else 0.0
@@ -129,21 +136,46 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
 
 
 def layers_of_stage(model: Transformer, layout: Layout, stage: int) -> int:
-    """Layers of a stage; where they do not come out even, the last has fewer, and the first if two have.
+    """Layers of a stage; where they do not come out even, the last ones have fewer, and as many of the first.
 
-    These two have the output and the embedding as well (Llama 3's stages; Grattafiori et al. 2024, section 3.3.2).
+    The first and the last have the embedding and the output as well (Llama 3's stages; Grattafiori et al. 2024, section
+    3.3.2).
     """
-    fewest, more = divmod(model.num_layers, layout.pp)
-    num_with_fewer = layout.pp - more
-    has_fewer = stage == layout.pp - 1 or (stage == 0 and num_with_fewer > 1)
-    return fewest if more == 0 or has_fewer else fewest + 1
+    layers, rest = divmod(model.num_layers, layout.pp)
+    if rest == 0:
+        return layers
+    with_fewer = layout.pp - rest
+    has_fewer = stage < with_fewer // 2 or stage >= layout.pp - (with_fewer - with_fewer // 2)
+    return layers if has_fewer else layers + 1
+
+
+def _first_with_most_layers(model: Transformer, layout: Layout) -> int:
+    return -model.num_layers % layout.pp // 2
+
+
+def fullest_stage(model: Transformer, layout: Layout) -> int:
+    """The first stage, with its embedding; where layers without experts begin, the first that has none of them."""
+    if not model.num_dense_layers:
+        return 0
+    stages = range(layout.pp)
+    return next((stage for stage in stages if not _dense_layers_of_stage(model, layout, stage)), layout.pp - 1)
+
+
+def _dense_layers_of_stage(model: Transformer, layout: Layout, stage: int) -> int:
+    if not model.num_dense_layers:
+        return 0
+    before = sum(layers_of_stage(model, layout, earlier) for earlier in range(stage))
+    return min(max(model.num_dense_layers - before, 0), layers_of_stage(model, layout, stage))
 
 
 def stage_parameters(model: Transformer, layout: Layout, stage: int) -> tuple[float, float]:
     """Parameters of a device of the stage: those that all replicas have, and those of its experts."""
-    layers = layers_of_stage(model, layout, stage)
+    without_experts = _dense_layers_of_stage(model, layout, stage)
+    layers = layers_of_stage(model, layout, stage) - without_experts
     is_last = stage == layout.pp - 1
-    dense, experts = layers * model.dense_layer_parameters, 0
+    dense, experts = layers * model.common_parameters, 0
+    if without_experts:
+        dense += without_experts * model.dense_layer_parameters
     if model.num_experts == 1:
         dense += layers * model.expert_parameters
     else:
@@ -175,8 +207,11 @@ def _layer_bytes(model: Transformer, layout: Layout, recomputation: Recomputatio
         return kept
     # Of the formula's 34 s b h, 16 are two tensors of width 4h in the network, and 8 are queries, keys, values and the
     # output projection's input, 2 bytes an element.
-    inside = (3 if model.gated else 2) * model.ffn_size * model.experts_per_token
-    attention = 2 * (model.attention_size + model.kv_size)
+    inside = (3 if model.gated else 2) * (model.ffn_size * model.experts_per_token + model.shared_ffn_size)
+    if model.kv_rank is None:
+        attention = 2 * (model.attention_size + model.kv_size)
+    else:  # queries and keys, values and the output's input, and what they are expanded from
+        attention = 2 * (model.query_size + model.attention_size) + model.kv_rank + (model.query_rank or 0)
     wider = inside - 8 * model.hidden_size + attention - 4 * model.hidden_size
     return kept + 2.0 * sequence * layout.micro_batch * wider / layout.tp
 

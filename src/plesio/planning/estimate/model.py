@@ -2,41 +2,52 @@
 
 A multiplication and an addition are 2 FLOPs. Forward, a weight of a matrix costs 2 FLOPs a token, and attention
 ``4 s² a d`` a sequence and layer (scores and their sum over values, a heads of size d). A causal mask saves nothing in
-these counts, as nobody's published FLOPs subtract it. The backward pass costs twice the forward one. *Model* FLOPs are
-these three, *hardware* FLOPs add what is computed anew, so with full recomputation they are nearly 4/3 of the model's
-(Korthikanti et al. 2022, appendix A). For a GPT with full recomputation they come to
+these counts, as nobody's published FLOPs subtract it; a sliding window does. The backward pass costs twice the forward
+one. *Model* FLOPs are these three, *hardware* FLOPs add what is computed anew, so with full recomputation they are
+nearly 4/3 of the model's (Korthikanti et al. 2022, appendix A). For a GPT with full recomputation they come to
 
     96 B s l h² (1 + s/6h + V/16lh)                                       (Narayanan et al. 2021, equation 3)
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from plesio.core.errors import ArgumentError, ConfigError
+from plesio.core.errors import ArgumentError
 from plesio.cost.activations import Recomputation
 
 __all__ = ["Convolutional", "Model", "Transformer"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: what follows from the sizes is found once
 class Transformer:
-    """A decoder-only transformer of the GPT or the Llama family.
+    """A decoder-only transformer: GPT, Llama, and what has grown from them.
 
     Attributes:
         name: What people call it.
-        num_layers: l.
-        hidden_size: h.
-        num_heads: a, of queries.
+        num_layers: Layers.
+        hidden_size: Width between layers.
+        num_heads: Heads of queries.
         num_kv_heads: Heads of keys and values, which groups of query heads share.
-        ffn_size: Width inside of a feed-forward network, of one expert if there are several.
-        vocabulary_size: V, with the padding that is trained.
-        sequence_length: s, tokens.
-        gated: The feed-forward network has a third matrix that gates (SwiGLU).
-        biases: Linear layers have biases and norms have shifts, and positions have an embedding, as in GPT.
+        ffn_size: Width inside a feed-forward network, of one expert if there are several.
+        vocabulary_size: Words, with the padding that is trained.
+        sequence_length: Tokens of a sequence.
+        gated: Feed-forward networks have a third matrix that gates (SwiGLU).
+        biases: Linear layers have biases, norms have shifts, and positions are learnt, as in GPT.
         dropout: Activations are dropped while training, so masks are kept.
         tied_embeddings: The output matrix is the embedding's.
-        head_size: d; None is ``h / a``.
-        num_experts: BatchSource-forward networks a layer.
-        experts_per_token: How many of them a token goes through.
+        head_size: Width of a head; else the hidden size over the heads.
+        num_experts: Feed-forward networks of a layer, of which each token goes through some.
+        experts_per_token: How many of the experts a token goes through.
+        shared_ffn_size: Width of shared experts, which all tokens go through beside their own; 0 is none.
+        num_dense_layers: First layers that have one dense network instead of experts.
+        dense_ffn_size: Width of that network.
+        window: Tokens that a token attends to at most, itself among them (a sliding window).
+        num_window_layers: Layers with that window; else all.
+        parallel_blocks: Attention and feed-forward network read the same input (GPT-J, PaLM).
+        query_key_norms: Queries and keys are normed (OLMo 2, Qwen 3).
+        kv_rank: Width that keys and values are compressed to (latent attention, DeepSeek-V2).
+        query_rank: Width that queries are compressed to.
+        rope_size: Width that latent attention adds to a head for positions.
 
     >>> gpt3 = Transformer(
     ...     name="GPT-3", num_layers=96, hidden_size=12288, num_heads=96, num_kv_heads=96, ffn_size=49152,
@@ -61,61 +72,135 @@ class Transformer:
     head_size: int | None = None
     num_experts: int = 1
     experts_per_token: int = 1
+    shared_ffn_size: int = 0
+    num_dense_layers: int = 0
+    dense_ffn_size: int = 0
+    window: int | None = None
+    num_window_layers: int | None = None
+    parallel_blocks: bool = False
+    query_key_norms: bool = False
+    kv_rank: int | None = None
+    query_rank: int | None = None
+    rope_size: int = 0
 
     def __post_init__(self) -> None:
         for what in _COUNTS:
-            if getattr(self, what) < 1:
-                raise ArgumentError(f"{self.name}: `{what}` is {getattr(self, what)}; write 1 or more")
+            number = getattr(self, what)
+            if number is not None and number < 1:
+                raise ArgumentError(f"{self.name}: `{what}` is {number}; write 1 or more")
         if self.head_size is None and self.hidden_size % self.num_heads:
-            raise ConfigError(
+            raise ArgumentError(
                 f"{self.name}: {self.num_heads} heads do not divide a hidden size of {self.hidden_size}; "
-                "write a divisor, or head_size"
+                "write a divisor for `num_heads`, or `head_size`"
             )
         if self.num_heads % self.num_kv_heads:
-            raise ConfigError(
+            raise ArgumentError(
                 f"{self.name}: {self.num_kv_heads} heads of keys and values do not divide {self.num_heads} heads; "
-                "write a divisor"
+                "write a divisor for `num_kv_heads`"
             )
         if self.experts_per_token > self.num_experts:
-            raise ConfigError(
+            raise ArgumentError(
                 f"{self.name}: a token goes to {self.experts_per_token} of {self.num_experts} experts; "
-                f"write {self.num_experts} or less"
+                f"write {self.num_experts} or less for `experts_per_token`"
+            )
+        self._check_layers()
+        self._check_latent()
+
+    def _check_layers(self) -> None:
+        for what in ("shared_ffn_size", "num_dense_layers", "dense_ffn_size", "num_window_layers"):
+            if (getattr(self, what) or 0) < 0:
+                raise ArgumentError(f"{self.name}: `{what}` is {getattr(self, what)}; write 0 or more")
+        if self.num_experts == 1 and (self.num_dense_layers or self.dense_ffn_size or self.shared_ffn_size):
+            raise ArgumentError(
+                f"{self.name}: shared experts and first layers without experts are of a model that has experts; "
+                "write `num_experts`"
+            )
+        if bool(self.num_dense_layers) != bool(self.dense_ffn_size):
+            raise ArgumentError(
+                f"{self.name}: `num_dense_layers` is {self.num_dense_layers} and `dense_ffn_size` "
+                f"{self.dense_ffn_size}; write both, or neither"
+            )
+        if self.num_dense_layers > self.num_layers or (self.num_window_layers or 0) > self.num_layers:
+            raise ArgumentError(
+                f"{self.name}: `num_dense_layers` is {self.num_dense_layers} and `num_window_layers` "
+                f"{self.num_window_layers or 0} of {self.num_layers} layers; write {self.num_layers} or less"
+            )
+        if self.num_window_layers is not None and self.window is None:
+            raise ArgumentError(f"{self.name}: `num_window_layers` is of a sliding window; write `window`")
+
+    def _check_latent(self) -> None:
+        if self.kv_rank is None:
+            if self.query_rank is not None or self.rope_size:
+                raise ArgumentError(
+                    f"{self.name}: `query_rank` and `rope_size` are of latent attention; write `kv_rank`"
+                )
+        elif self.num_kv_heads != self.num_heads:
+            raise ArgumentError(
+                f"{self.name}: latent attention has keys and values of every head; "
+                f"write `num_kv_heads = {self.num_heads}`"
             )
 
-    @property
+    @cached_property
     def attention_size(self) -> int:
-        """``a d``: width of all queries together."""
+        """``a d``: width of all heads together, a of them of size d."""
         return self.num_heads * self.head_size if self.head_size else self.hidden_size
 
-    @property
+    @cached_property
     def kv_size(self) -> int:
-        """Width of all keys together, and of all values."""
+        """Width of all values together, and of all keys without what latent attention adds for positions."""
         return self.attention_size * self.num_kv_heads // self.num_heads
 
-    @property
+    @cached_property
+    def query_size(self) -> int:
+        """Width of all queries together."""
+        return self.attention_size + self.num_heads * self.rope_size
+
+    @cached_property
     def attention_weights(self) -> int:
         """Weights of a layer's matrices for queries, keys, values and output."""
-        return 2 * self.hidden_size * (self.attention_size + self.kv_size)
+        hidden, output = self.hidden_size, self.attention_size
+        if self.kv_rank is None:
+            return 2 * hidden * (output + self.kv_size)
+        # compressed (with one key for positions, which all heads share), and expanded for every head
+        keys_and_values = hidden * (self.kv_rank + self.rope_size) + self.kv_rank * 2 * output
+        rank = self.query_rank
+        queries = hidden * self.query_size if rank is None else rank * (hidden + self.query_size)
+        return queries + keys_and_values + hidden * output
 
-    @property
+    @cached_property
     def expert_weights(self) -> int:
-        """Weights of one feed-forward network."""
-        return (3 if self.gated else 2) * self.hidden_size * self.ffn_size
+        """Weights of one feed-forward network, of one expert if there are several."""
+        return self._ffn_weights(self.ffn_size)
 
-    @property
+    def _ffn_weights(self, size: int) -> int:
+        return (3 if self.gated else 2) * self.hidden_size * size
+
+    @cached_property
     def layer_parameters(self) -> int:
         """Parameters of a layer, with all its experts."""
-        return self.dense_layer_parameters + self.num_experts * self.expert_parameters
+        return self.common_parameters + self.num_experts * self.expert_parameters
 
-    @property
-    def dense_layer_parameters(self) -> int:
-        """Parameters of a layer without its feed-forward networks."""
-        norms = (4 if self.biases else 2) * self.hidden_size
+    @cached_property
+    def common_parameters(self) -> int:
+        """Parameters of a layer that all its tokens meet: without its feed-forward network, or its experts."""
         router = self.hidden_size * self.num_experts if self.num_experts > 1 else 0
-        biases = self.attention_size + 2 * self.kv_size + self.hidden_size if self.biases else 0
-        return self.attention_weights + norms + router + biases
+        return self._attention_parameters + router + self._ffn_weights(self.shared_ffn_size)
 
-    @property
+    @cached_property
+    def dense_layer_parameters(self) -> int:
+        """Parameters of one of the first layers, if those have no experts."""
+        return self._attention_parameters + self._ffn_weights(self.dense_ffn_size)
+
+    @cached_property
+    def _attention_parameters(self) -> int:
+        norms = (4 if self.biases else 2) * self.hidden_size
+        if self.query_key_norms:
+            norms += 2 * self.attention_size // self.num_heads
+        norms += (self.kv_rank or 0) + (self.query_rank or 0)
+        biases = self.attention_size + 2 * self.kv_size + self.hidden_size if self.biases else 0
+        return self.attention_weights + norms + biases
+
+    @cached_property
     def expert_parameters(self) -> int:
         """Parameters of one feed-forward network."""
         return self.expert_weights + (self.ffn_size + self.hidden_size if self.biases else 0)
@@ -132,26 +217,43 @@ class Transformer:
         norm = (2 if self.biases else 1) * self.hidden_size
         return norm + (0 if self.tied_embeddings else self.vocabulary_size * self.hidden_size)
 
-    @property
+    @cached_property
     def num_parameters(self) -> int:
         """All parameters: for a GPT ``12 l h² (1 + 13/12h + (V+s)/12lh)`` (Narayanan et al. 2021, equation 2)."""
-        return self.num_layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
+        layers = (self.num_layers - self.num_dense_layers) * self.layer_parameters
+        layers += self.num_dense_layers * self.dense_layer_parameters
+        return layers + self.embedding_parameters + self.head_parameters
 
     @property
     def active_parameters(self) -> int:
         """Parameters that a token meets: those of its experts, and all others."""
         idle = (self.num_experts - self.experts_per_token) * self.expert_parameters
-        return self.num_parameters - self.num_layers * idle
+        return self.num_parameters - (self.num_layers - self.num_dense_layers) * idle
 
-    @property
+    @cached_property
+    def attended_pairs(self) -> float:
+        """Pairs of tokens of a sequence and head, on average over the layers; a causal mask computes half of them.
+
+        ``s²``, and ``2sw - w²`` with a window of w.
+        """
+        sequence = self.sequence_length
+        if self.window is None or self.window >= sequence:
+            return float(sequence**2)
+        windows = self.num_layers if self.num_window_layers is None else self.num_window_layers
+        within = 2 * sequence * self.window - self.window**2
+        return sequence**2 + (within - sequence**2) * windows / self.num_layers
+
+    @cached_property
     def core_attention_flops(self) -> float:
         """Forward FLOPs of a sequence in a layer's scores and their sum over values: ``4 s² a d``."""
-        return 4.0 * self.sequence_length**2 * self.attention_size
+        return 2.0 * self.attended_pairs * (self.query_size + self.attention_size)
 
-    @property
+    @cached_property
     def layer_flops(self) -> float:
-        """Forward FLOPs of a sequence in a layer."""
-        weights = self.attention_weights + self.experts_per_token * self.expert_weights
+        """Forward FLOPs of a sequence in a layer, on average over the layers."""
+        networks = self.experts_per_token * self.expert_weights + self._ffn_weights(self.shared_ffn_size)
+        dense = self.num_dense_layers / self.num_layers
+        weights = self.attention_weights + (1 - dense) * networks + dense * self._ffn_weights(self.dense_ffn_size)
         return 2.0 * self.sequence_length * weights + self.core_attention_flops
 
     @property
@@ -159,7 +261,7 @@ class Transformer:
         """Forward FLOPs of a sequence in the output matrix."""
         return 2.0 * self.sequence_length * self.hidden_size * self.vocabulary_size
 
-    @property
+    @cached_property
     def forward_flops(self) -> float:
         """Forward FLOPs of a sequence."""
         return self.num_layers * self.layer_flops + self.head_flops
@@ -188,8 +290,12 @@ _COUNTS = (
     "ffn_size",
     "vocabulary_size",
     "sequence_length",
+    "head_size",
     "num_experts",
     "experts_per_token",
+    "window",
+    "kv_rank",
+    "query_rank",
 )
 
 

@@ -1,15 +1,16 @@
-"""Models that have a name, and those that a Hugging Face config.json describes."""
+"""Models that have a name."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError, nearest
+from plesio.core.units import format_count
+from plesio.planning.estimate.hugging_face import read_hugging_face
 from plesio.planning.estimate.model import Convolutional, Model, Transformer
 
-__all__ = ["MODELS", "find_model", "read_hugging_face"]
+__all__ = ["MODELS", "find_model", "gpt"]
 
 
 def gpt(
@@ -57,6 +58,48 @@ def _llama(
         num_experts=experts,
         experts_per_token=experts_per_token,
     )
+
+
+def _palm(name: str, *, layers: int, hidden: int, heads: int) -> Transformer:
+    """One head of keys and values, parallel blocks, gated networks four times as wide as the layer."""
+    model = _llama(
+        name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=1,
+        ffn=4 * hidden,
+        sequence_length=2048,
+        vocabulary=256000,
+    )
+    return replace(model, head_size=256, tied_embeddings=True, parallel_blocks=True)
+
+
+def _nemotron(name: str, *, layers: int, hidden: int, heads: int) -> Transformer:
+    """Networks four times as wide as the layer, with squared ReLU."""
+    model = _llama(name, layers=layers, hidden=hidden, heads=heads, kv_heads=8, ffn=4 * hidden, vocabulary=256000)
+    return replace(model, gated=False)
+
+
+def _olmo_2(name: str, *, layers: int, hidden: int, heads: int, ffn: int, kv_heads: int | None = None) -> Transformer:
+    model = _llama(name, layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, ffn=ffn, vocabulary=100352)
+    return replace(model, query_key_norms=True)
+
+
+def _qwen_3(name: str, *, layers: int, hidden: int, heads: int, ffn: int) -> Transformer:
+    """128 experts, of which a token goes through 8."""
+    model = _llama(
+        name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=4,
+        ffn=ffn,
+        vocabulary=151936,
+        experts=128,
+        experts_per_token=8,
+    )
+    return replace(model, head_size=128, query_key_norms=True)
 
 
 _LLAMA_3 = {"kv_heads": 8, "sequence_length": 8192, "vocabulary": 128256}
@@ -108,6 +151,46 @@ MODELS: Mapping[str, Model] = {
             experts=8,
             experts_per_token=2,
         ),
+        # Chowdhery et al. 2022, tables 1 and 17
+        _palm("palm-8b", layers=32, hidden=4096, heads=16),
+        _palm("palm-62b", layers=64, hidden=8192, heads=32),
+        _palm("palm-540b", layers=118, hidden=18432, heads=48),
+        # Jiang et al. 2023, table 1
+        replace(
+            _llama("mistral-7b", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, sequence_length=8192),
+            window=4096,
+        ),
+        # Parmar et al. 2024, table 1; NVIDIA 2024 (Nemotron-4 340B), table 1
+        _nemotron("nemotron-4-15b", layers=32, hidden=6144, heads=48),
+        _nemotron("nemotron-4-340b", layers=96, hidden=18432, heads=96),
+        # OLMo et al. 2025, table 3 and the models' config.json
+        _olmo_2("olmo-2-7b", layers=32, hidden=4096, heads=32, ffn=11008),
+        _olmo_2("olmo-2-13b", layers=40, hidden=5120, heads=40, ffn=13824),
+        _olmo_2("olmo-2-32b", layers=64, hidden=5120, heads=40, kv_heads=8, ffn=27648),
+        # Qwen Team 2025 (Qwen3), table 2 and the models' config.json
+        _qwen_3("qwen3-30b-a3b", layers=48, hidden=2048, heads=32, ffn=768),
+        _qwen_3("qwen3-235b-a22b", layers=94, hidden=4096, heads=64, ffn=1536),
+        # DeepSeek-AI 2024 (DeepSeek-V3), section 4.2, without the 14 billion that predict a second token
+        Transformer(
+            name="deepseek-v3",
+            num_layers=61,
+            hidden_size=7168,
+            num_heads=128,
+            num_kv_heads=128,
+            head_size=128,
+            kv_rank=512,
+            query_rank=1536,
+            rope_size=64,
+            ffn_size=2048,
+            num_experts=256,
+            experts_per_token=8,
+            shared_ffn_size=2048,
+            num_dense_layers=3,
+            dense_ffn_size=18432,
+            vocabulary_size=129280,
+            sequence_length=4096,
+            gated=True,
+        ),
         # torchvision's parameters and multiplications; activations are outputs of convolutions, of which batch norm
         # and ReLU keep one more each
         Convolutional(
@@ -142,182 +225,57 @@ _SYNONYMS = {
     "llama-3.1-8b": "llama-3-8b",
     "llama-3.1-70b": "llama-3-70b",
     "llama-3.1-405b": "llama-3-405b",
+    "nemotron-15b": "nemotron-4-15b",
+    "nemotron-340b": "nemotron-4-340b",
+    "nemotron4-15b": "nemotron-4-15b",
+    "nemotron4-340b": "nemotron-4-340b",
+    "palm": "palm-540b",
 }
 
 
-def find_model(name: str, *, sequence_length: int | None = None) -> Model:
-    """The model of that name, or that a Hugging Face ``config.json`` at that path describes.
+def find_model(name: str | None = None, **sizes: Any) -> Model:
+    """The model of that name, or that a Hugging Face ``config.json`` at that path describes, or that sizes describe.
 
     >>> model = find_model("llama-3-8b")
     >>> f"{model.num_parameters / 1e9:.2f}"
     '8.03'
+    >>> sizes = {"num_layers": 24, "hidden_size": 2304, "num_heads": 24}
+    >>> model = find_model(**sizes, vocabulary_size=51200, sequence_length=2048)
+    >>> model.name, find_model("llama-3-8b", num_layers=16).num_layers
+    ('transformer-1.76B', 16)
 
     Args:
-        name: A name of `MODELS`, or a path that ends in ``.json``.
-        sequence_length: Instead of the model's own.
+        name: A name of `MODELS`, a path that ends in ``.json``, or None for a model that only its sizes describe.
+        sizes: Attributes of `Transformer` instead of the model's own. Without a name heads have keys and values of
+            their own, and networks are four times as wide as the layer, unless these say otherwise.
 
     Raises:
         ConfigError: There is none.
     """
+    if name is None:
+        return _of_sizes(sizes)
     key = name.strip().lower().replace("_", "-")
     key = _SYNONYMS.get(key, key)
     if key in MODELS:
         model = MODELS[key]
     elif name.endswith(".json"):
-        return read_hugging_face(Path(name), sequence_length=sequence_length)
+        model = read_hugging_face(Path(name), sequence_length=sizes.get("sequence_length"))
     else:
         raise ConfigError(f'unknown model "{name}"; {nearest(key, MODELS)} (or the path of a config.json)')
-    if sequence_length is None:
+    if not sizes:
         return model
     if isinstance(model, Convolutional):
-        raise ArgumentError(f"{model.name} has no sequences; leave `sequence_length` out")
-    return replace(model, sequence_length=sequence_length)
+        raise ArgumentError(f"{model.name} has no sequences and no heads; leave `{next(iter(sizes))}` out")
+    changed = model.name if sizes.keys() == {"sequence_length"} else f"{model.name} (changed)"
+    return replace(model, name=changed, **sizes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
-    """What a ``model_type`` of transformers says about a model beside its sizes.
-
-    Attributes:
-        gated: As in `Transformer`.
-        biases: As in `Transformer`, where they are one with learnt positions. Of a family with biases and without such
-            positions they are left out: under 0.1 % of its parameters, and positions would be more.
-        tied: The output matrix is the embedding's, if the file does not say.
-        kv_heads: Heads of keys and values, if the file does not say; None is those of queries.
-        multi_query: All heads share keys and values, unless the file says otherwise.
-        head_size: If the file does not say; None is ``h / a``.
-        experts: The file must say how many.
-        dropout: As in `Transformer`, if the file does not say.
-    """
-
-    gated: bool = False
-    biases: bool = False
-    tied: bool = False
-    kv_heads: int | None = None
-    multi_query: bool = False
-    head_size: int | None = None
-    experts: bool = False
-    dropout: bool = False
-
-
-# the defaults of transformers' configurations
-_FAMILIES: Mapping[str, _Family] = {
-    "llama": _Family(gated=True),
-    "mistral": _Family(gated=True, kv_heads=8),
-    "mixtral": _Family(gated=True, kv_heads=8, experts=True),
-    "qwen2": _Family(gated=True, kv_heads=32),
-    "qwen3": _Family(gated=True, kv_heads=32, head_size=128),
-    "gemma": _Family(gated=True, kv_heads=16, head_size=256, tied=True),
-    "phi": _Family(),
-    "phi3": _Family(gated=True),
-    "gpt2": _Family(biases=True, tied=True, dropout=True),
-    "gpt_bigcode": _Family(biases=True, tied=True, multi_query=True, dropout=True),
-    "gpt_neo": _Family(biases=True, tied=True),
-    "gpt_neox": _Family(),
-    "gptj": _Family(),
-    "opt": _Family(biases=True, tied=True, dropout=True),
-    "bloom": _Family(tied=True),
-    "falcon": _Family(tied=True, multi_query=True),
-}
-"""Readers by ``model_type``."""
-
-
-def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Transformer:
-    """The transformer of a ``config.json`` as Hugging Face's transformers writes it.
-
-    Args:
-        path: Path of the file.
-        sequence_length: Instead of the longest that the file allows, which need not be there then.
-
-    Raises:
-        ConfigError: The file cannot be read, lacks a size, or is of a family that is not modelled. One line.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no model file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the model {path}: {error}") from None
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path} is no JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} has no sizes; write a config.json of transformers")
-    family = _family(values, path=path)
-
-    def given(*names: str) -> int | None:
-        return next((values[name] for name in names if type(values.get(name)) is int), None)
-
-    def size(*names: str, instead: str = "write a config.json of a decoder-only transformer") -> int:
-        found = given(*names)
-        if found is None:
-            name = next((name for name in names if name in values), names[0])
-            lack = f'"{name}": {json.dumps(values[name])}, no size' if name in values else f'no "{name}"'
-            raise ArgumentError(f"{path} has {lack}; {instead}")
-        return found
-
-    hidden = size("hidden_size", "n_embd", "n_embed")
-    heads = size("num_attention_heads", "n_head", "num_heads")
-    num_layers = size("num_hidden_layers", "n_layer", "num_layers")
-    if family.gated:
-        ffn = size("intermediate_size", instead="write the width of the gated feed-forward networks")
-    else:
-        ffn = given("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner") or 4 * hidden
-    if sequence_length is None:
-        sequence_length = size(
-            "max_position_embeddings",
-            "n_positions",
-            "seq_length",
-            instead="write how long sequences are for `sequence_length`",
-        )
-    return Transformer(
-        name=path.parent.name or path.stem,
-        num_layers=num_layers,
-        hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=_kv_heads(values, family, heads=heads),
-        ffn_size=ffn,
-        vocabulary_size=size("vocab_size"),
-        sequence_length=sequence_length,
-        gated=family.gated,
-        biases=family.biases,
-        dropout=_has_dropout(values, family),
-        tied_embeddings=bool(values.get("tie_word_embeddings", family.tied)),
-        head_size=given("head_dim") or family.head_size,
-        num_experts=size("num_local_experts") if family.experts else given("num_local_experts", "num_experts") or 1,
-        experts_per_token=size("num_experts_per_tok") if family.experts else given("num_experts_per_tok") or 1,
-    )
-
-
-def _family(values: Mapping[str, Any], *, path: Path) -> _Family:
-    for unknown in ("kv_lora_rank", "n_shared_experts", "shared_expert_intermediate_size"):
-        if values.get(unknown):
-            raise ConfigError(
-                f'{path} has "{unknown}": latent attention and shared experts are not modelled; '
-                "write a model of the GPT or Llama family, or a mixture of equal experts"
-            )
-    name = values.get("model_type")
-    if not isinstance(name, str):
-        raise ConfigError(f'{path} has no "model_type"; write one of {", ".join(_FAMILIES)}')
-    if name not in _FAMILIES:
-        raise ConfigError(
-            f'{path} has "model_type": "{name}", which is not modelled; these are: {", ".join(_FAMILIES)}'
-        )
-    if values.get("word_embed_proj_dim", values.get("hidden_size")) != values.get("hidden_size"):
-        raise ConfigError(f'{path} has a "word_embed_proj_dim" that is not its "hidden_size", which is not modelled')
-    return _FAMILIES[name]
-
-
-def _has_dropout(values: Mapping[str, Any], family: _Family) -> bool:
-    names = ("resid_pdrop", "resid_dropout", "hidden_dropout", "dropout", "attn_pdrop", "attention_dropout")
-    said = [values[name] for name in names if isinstance(values.get(name), (int, float))]
-    return any(said) if said else family.dropout
-
-
-def _kv_heads(values: Mapping[str, Any], family: _Family, *, heads: int) -> int:
-    """As written; null is all heads. Falcon's newer layers have groups, whatever ``multi_query`` says."""
-    if family.multi_query and not values.get("new_decoder_architecture"):
-        return 1 if values.get("multi_query", True) else heads
-    for name in ("num_key_value_heads", "num_kv_heads"):
-        if name in values:
-            return values[name] if type(values[name]) is int else heads
-    return family.kv_heads or heads
+def _of_sizes(sizes: Mapping[str, Any]) -> Transformer:
+    needed = ("num_layers", "hidden_size", "num_heads", "vocabulary_size", "sequence_length")
+    lacking = [name for name in needed if name not in sizes]
+    if lacking:
+        words = ", ".join(f"`{name}`" for name in lacking)
+        raise ArgumentError(f"a model without a name needs more sizes; write `model`, or {words}")
+    usual = {"num_kv_heads": sizes["num_heads"], "ffn_size": 4 * sizes["hidden_size"]}
+    model = Transformer(name="transformer", **{**usual, **sizes})
+    return replace(model, name=f"transformer-{format_count(model.num_parameters)}")

@@ -9,14 +9,14 @@ of which a part is kept free for what an allocator cannot use, and what remains 
 of them alike, so the fastest step is the fastest run.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.cost.activations import Recomputation
-from plesio.planning.estimate.capacity import of_sequences, or_shorter_sequences
 from plesio.planning.estimate.constants import CONSTANTS, Constants
 from plesio.planning.estimate.hardware import Machine
 from plesio.planning.estimate.layout import SOFTWARE, Layout, Software
@@ -24,7 +24,16 @@ from plesio.planning.estimate.memory import Memory, estimate_memory
 from plesio.planning.estimate.model import Convolutional, Model
 from plesio.planning.estimate.step import Step, estimate_step
 
-__all__ = ["RESERVE", "Candidate", "Search", "layouts_of", "search_layouts"]
+__all__ = [
+    "RESERVE",
+    "Candidate",
+    "Search",
+    "layouts_of",
+    "of_sequences",
+    "or_shorter_sequences",
+    "search_layouts",
+    "working_layouts",
+]
 
 RESERVE = 0.05
 """Share of the memory that a search leaves free: an assumption."""
@@ -33,6 +42,11 @@ _LARGEST_MICRO_BATCH = 16
 _SHORTEST_CONTEXT = 1024
 _DOUBLINGS = 12
 _PROGRESS_EVERY = 256
+_SAME = 1e-9
+"""Relative difference of two steps that take as long."""
+_LONG_SEQUENCE = 8192
+"""Longer ones are what a model can read in the end, not what most of its training used (Grattafiori et al. 2024,
+section 3.4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +63,7 @@ class Search:
     """What came of all layouts.
 
     Attributes:
-        candidates: Those that work, the fastest first; at least one.
+        candidates: Those that work, the fastest first, and of equally fast ones that of the least memory; at least one.
         num_tried: All of them.
         num_not_divisible: Those of them whose degrees do not divide what they share, or that no program offers.
         num_too_large: The ones that a device's memory cannot hold.
@@ -64,6 +78,18 @@ class Search:
     def best(self) -> Candidate:
         """The fastest."""
         return self.candidates[0]
+
+    def distinct(self, most: int) -> tuple[tuple[Candidate, int], ...]:
+        """The fastest, without those that take as long as one before; with each, how many those are."""
+        found: list[tuple[Candidate, int]] = []
+        for candidate in self.candidates:
+            if found and math.isclose(candidate.step.total_s, found[-1][0].step.total_s, rel_tol=_SAME):
+                found[-1] = (found[-1][0], found[-1][1] + 1)
+            elif len(found) == most:
+                break
+            else:
+                found.append((candidate, 0))
+        return tuple(found)
 
     def best_by_degrees(self) -> Mapping[tuple[int, int], Candidate]:
         """The fastest for each tensor and pipeline parallelism that works, by (tp, pp)."""
@@ -131,7 +157,7 @@ def layouts_of(
                 ep=ep,
                 cp=cp,
                 zero=zero,
-                sequence_parallel=tp > 1,
+                sequence_parallel=tp > 1 and fixed.get("sequence_parallel", True),
                 recomputation=recomputation,
                 micro_batch=micro_batch,
                 precision=precision,
@@ -198,27 +224,14 @@ def search_layouts(
     space = tuple(
         layouts_of(model, machine, global_batch=global_batch, precision=precision, software=software, fixed=fixed)
     )
-    candidates, num_not_divisible, num_too_large = [], 0, 0
-    kept = ", ".join(f"`{name} = {value}`" for name, value in (fixed or {}).items())
-    refusal: ConfigError = ArgumentError(
-        f"{kept} cannot be had from {machine.num_devices} devices; write divisors of them, or fix less"
-    )
+    outcomes = _Outcomes()
     for done, layout in enumerate(space):
         if done % _PROGRESS_EVERY == 0:
             on_progress(done, len(space))
-        try:
-            memory = estimate_memory(model, layout, machine, global_batch=global_batch)
-        except ConfigError as error:
-            num_not_divisible, refusal = num_not_divisible + 1, error
-            continue
-        if not _fits(memory):
-            num_too_large += 1
-            continue
-        step = estimate_step(model, layout, machine, global_batch=global_batch, constants=constants)
-        candidates.append(Candidate(layout=layout, step=step, memory=memory))
+        outcomes.add(model, layout, machine, global_batch=global_batch, constants=constants)
     on_progress(len(space), len(space))
-    if not candidates:
-        if num_too_large:
+    if not outcomes.candidates:
+        if outcomes.num_too_large:
             larger = _larger_machine(
                 model, machine, global_batch=global_batch, precision=precision, software=software, fixed=fixed
             )
@@ -226,13 +239,67 @@ def search_layouts(
                 f"no layout of {model.name} fits into the memory of {machine.name}{of_sequences(model)}; "
                 f"{larger}{or_shorter_sequences(model)}"
             )
-        raise refusal
+        kept = ", ".join(f"`{name} = {value}`" for name, value in (fixed or {}).items())
+        raise outcomes.refusal or ArgumentError(
+            f"{kept} cannot be had from {machine.num_devices} devices; write divisors of them, or fix less"
+        )
     return Search(
-        candidates=tuple(sorted(candidates, key=lambda candidate: candidate.step.total_s)),
+        candidates=outcomes.in_order(),
         num_tried=len(space),
-        num_not_divisible=num_not_divisible,
-        num_too_large=num_too_large,
+        num_not_divisible=outcomes.num_not_divisible,
+        num_too_large=outcomes.num_too_large,
     )
+
+
+@dataclass(slots=True)
+class _Outcomes:
+    """What came of the layouts so far."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    num_not_divisible: int = 0
+    num_too_large: int = 0
+    refusal: ConfigError | None = None
+
+    def add(
+        self, model: Model, layout: Layout, machine: Machine, *, global_batch: int, constants: Constants = CONSTANTS
+    ) -> None:
+        try:
+            memory = estimate_memory(model, layout, machine, global_batch=global_batch)
+        except ConfigError as error:
+            self.num_not_divisible, self.refusal = self.num_not_divisible + 1, error
+            return
+        if not _fits(memory):
+            self.num_too_large += 1
+            return
+        step = estimate_step(model, layout, machine, global_batch=global_batch, constants=constants)
+        self.candidates.append(Candidate(layout=layout, step=step, memory=memory))
+
+    def in_order(self) -> tuple[Candidate, ...]:
+        """The fastest first; steps whose difference is rounding count as equal, and the least memory goes first."""
+        return tuple(
+            sorted(self.candidates, key=lambda one: (float(f"{one.step.total_s:.9e}"), one.memory.total_bytes))
+        )
+
+
+def working_layouts(
+    model: Model, layouts: Iterable[Layout], machine: Machine, *, global_batch: int
+) -> tuple[Candidate, ...]:
+    """Those of the layouts that can be and fit, the fastest first."""
+    outcomes = _Outcomes()
+    for layout in layouts:
+        outcomes.add(model, layout, machine, global_batch=global_batch)
+    return outcomes.in_order()
+
+
+def of_sequences(model: Model) -> str:
+    """Half a sentence: how long sequences are."""
+    return "" if isinstance(model, Convolutional) else f" with sequences of {model.sequence_length:,} tokens"
+
+
+def or_shorter_sequences(model: Model) -> str:
+    """Half a sentence: what makes long sequences short; nothing where they are not long."""
+    long = not isinstance(model, Convolutional) and model.sequence_length > _LONG_SEQUENCE
+    return ", or a shorter `sequence_length`" if long else ""
 
 
 def _larger_machine(

@@ -47,11 +47,12 @@ def _fastest(training: Training, found: Search, *, top: int) -> Table:
             format_days(_run_s(training, one.step.total_s)),
             f"{100 * one.step.mfu:.1f} %",
             format_gib(one.memory.total_bytes),
+            str(as_fast) if as_fast else "",
         )
-        for one in found.candidates[:top]
+        for one, as_fast in found.distinct(top)
     ]
-    title = f"The fastest layouts on {training.machine.name}:"
-    return Table(title=title, headers=("layout", "step", "run", "MFU", "memory"), rows=rows)
+    title = f"The fastest layouts on {training.machine.name}; of those that are as fast, that of the least memory:"
+    return Table(title=title, headers=("layout", "step", "run", "MFU", "memory", "others as fast"), rows=rows)
 
 
 def _run_s(training: Training, step_s: float) -> float:

@@ -23,7 +23,7 @@ from plesio.planning.estimate.constants import CONSTANTS, Constants
 from plesio.planning.estimate.hardware import Machine
 from plesio.planning.estimate.kernels import Kernels, LayerTimes, head_times, launched_s, layer_times
 from plesio.planning.estimate.layout import Layout, check_layout
-from plesio.planning.estimate.memory import layers_of_stage, stage_parameters
+from plesio.planning.estimate.memory import fullest_stage, layers_of_stage, stage_parameters
 from plesio.planning.estimate.model import Convolutional, Model, Transformer
 
 __all__ = ["Step", "estimate_step"]
@@ -179,7 +179,7 @@ class _TransformerStep:
         head = _both_ways(self.head)
         head_s = sum(head.values())
         first, last = layers_of_stage(model, layout, 0), layers_of_stage(model, layout, layout.pp - 1)
-        most = max(first, layers_of_stage(model, layout, min(1, layout.pp - 1)))
+        most = -(-model.num_layers // layout.pp)
         last_decides = layout.pp == 1 or last * layer_s + head_s >= most * layer_s
         layers = last if last_decides else most
         slowest_s = layers * layer_s + (head_s if last_decides else 0.0)
@@ -215,19 +215,20 @@ class _TransformerStep:
         return seconds
 
     def _tensor_s(self) -> tuple[float, float]:
-        """Forward and backward, of the two blocks of a layer."""
+        """Forward and backward, of a layer's blocks: two, or one if they are parallel."""
         layout, software = self.layout, self.layout.software
         if layout.tp == 1:
             return 0.0, 0.0
         group = self.group(layout.tp, 1)
         num_bytes = self.tokens * self.model.hidden_size * self.kernels.element_bytes
+        blocks = 1 if self.model.parallel_blocks else 2
         if not layout.sequence_parallel:
-            forward_s = backward_s = 2 * group.all_reduce_s(num_bytes)
+            forward_s = backward_s = blocks * group.all_reduce_s(num_bytes)
             hidden_s = self.layer.weight_gradient_s if software.overlaps_tensor else 0.0
             return forward_s, max(backward_s - hidden_s, 0.0)
         once_s = group.all_gather_s(num_bytes)
-        # forward: two gathered, two scattered; backward: as many, and two gathered once more for the weights' gradients
-        forward_s, plain_s, beside_s = 4 * once_s, 2 * once_s, 4 * once_s
+        # forward: a block gathers and scatters; backward: as often, and it gathers once more for the weights' gradients
+        forward_s, plain_s, beside_s = 2 * blocks * once_s, blocks * once_s, 2 * blocks * once_s
         if software.splits_tensor:
             forward_s = exposed_in_parts_s(forward_s, beside_s=self.layer.matrix_s[0], parts=layout.tp)
             plain_s = exposed_in_parts_s(
@@ -281,7 +282,7 @@ class _TransformerStep:
     def _gradients_s(self, backward_s: float, *, layers: int, num_micro_batches: int) -> float:
         """Data-parallel exchanges that nothing hides, and what the others cost the computing."""
         layout = self.layout
-        dense, experts = stage_parameters(self.model, layout, 0)
+        dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
         gradient, weight = layout.software.gradient_bytes, self.kernels.element_bytes
         stride = layout.tp
         exchange_s = gather_s = 0.0
@@ -319,15 +320,18 @@ class _TransformerStep:
     def _beside_s(self, exchange_s: float, layer_s: float, *, layers: int) -> float:
         """Seconds that exchanges beside all layers' computing add: what is left over, and what they slow down.
 
-        NCCL takes multiprocessors for every adapter that it drives, so an exchange by one of them slows down less.
+        NCCL takes multiprocessors for every adapter that it drives, so an exchange by one of them slows down less. TPUs
+        have engines of their own for it.
         """
         exposed_s = exposed_in_turn_s(exchange_s, beside_s=layer_s, parts=layers)
+        if self.machine.accelerator.exchanges_apart:
+            return exposed_s
         adapters = 1 / self.machine.devices_per_host if self.layout.software.one_adapter else 1.0
         return exposed_s + adapters * self.constants.contention * min(exchange_s, layers * layer_s)
 
     def _optimizer_s(self) -> float:
         layout = self.layout
-        dense, experts = stage_parameters(self.model, layout, 0)
+        dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
         if layout.zero:
             replicas = layout.dp * layout.cp
             dense, experts = dense / replicas, experts * layout.ep / replicas

@@ -13,10 +13,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Annotated, Any
 
 from plesio.core.errors import ArgumentError
 from plesio.core.json_values import to_json
+from plesio.core.within import BANDWIDTH, DURATION_OR_0
 from plesio.planning.estimate.accuracy import step_error, step_notes
 from plesio.planning.estimate.capacity import check_memory
 from plesio.planning.estimate.constants import CONSTANTS, Constants
@@ -56,18 +57,18 @@ class Conditions:
         device_mtbf_s: Mean time between failures of a device, with its share of host and network.
         restart_s: Time from a failure until the run begins to read its last state: noticing it, replacing the host,
             starting all processes. An assumption.
-        storage_bytes_per_s: What all devices together write and read states at; None is BLOOM's a device.
-        price_per_h: US dollars for a device and hour; None is the accelerator's.
+        storage_bytes_per_s: Bandwidth at which all devices together write and read states.
+        price_per_h: US dollars for a device and hour; else the accelerator's.
         pue: The building's energy over the devices' (Touvron et al. 2023a).
         carbon_kg_per_kwh: Emissions of the grid (Touvron et al. 2023a: the mean of the United States).
-        step_error: Relative standard deviation of an estimated step's time; None is that of published steps, and
-            more where none is like it (`plesio.planning.estimate.accuracy`).
+        step_error: Relative standard deviation of an estimated step's time; else that of published steps, and more
+            where none is like it.
         confidence: Confidence of the interval.
     """
 
     device_mtbf_s: float = DEVICE_MTBF_S
-    restart_s: float = 600.0
-    storage_bytes_per_s: float | None = None
+    restart_s: Annotated[float, DURATION_OR_0] = 600.0
+    storage_bytes_per_s: Annotated[float | None, BANDWIDTH] = None
     price_per_h: float | None = None
     pue: float = 1.1
     carbon_kg_per_kwh: float = 0.385

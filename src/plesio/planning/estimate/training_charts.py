@@ -113,6 +113,17 @@ def training_finding(training: Training, rows: Sequence[Sensitivity]) -> str:
         f"{format_dollars(training.cost)} and {format_amount(training.energy_kwh / 1000)} MWh. Most of it goes into "
         f"{name_of_part(part)}, {100 * share:.0f} %; what would help most is {100 * CHANGE:g} % {upgrade.better} "
         f"{upgrade.name}: {format_days(saved_s)} fewer, {100 * saved_s / training.total_s:.1f} %."
+        f"{_memory_caution(training.memory)}"
+    )
+
+
+def _memory_caution(memory: Memory) -> str:
+    """A sentence about a layout that few programs can run; nothing about one that fits."""
+    if memory.fits:
+        return ""
+    return (
+        f" With 18 bytes a parameter it needs {format_gib(memory.total_bytes)} of {format_gib(memory.capacity_bytes)}: "
+        "it fits only into a program that keeps gradients in BF16 and of master weights only the remainders."
     )
 
 

@@ -1,4 +1,4 @@
-"""Twenty system models, each a question with a typed answer: ``plesio.planning.studies.stragglers(num_workers=64)``.
+"""System models, each a question with a typed answer: ``plesio.planning.studies.stragglers(num_workers=64)``.
 
 `STUDIES` lists them; `docs/studies` explains each: the model, its assumptions and sources, and where it stops being
 true. A study's module, in `plesio.planning.studies.models`, is imported when the study is first asked for.
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from plesio.planning.studies.models.consistency import consistency
     from plesio.planning.studies.models.data_parallel import data_parallel
     from plesio.planning.studies.models.determinism import determinism
+    from plesio.planning.studies.models.goodput import goodput
     from plesio.planning.studies.models.hierarchical import hierarchical
     from plesio.planning.studies.models.load_balancing import load_balancing
     from plesio.planning.studies.models.local_sgd import local_sgd
@@ -45,6 +46,7 @@ __all__ = [
     "data_parallel",
     "determinism",
     "find_study",
+    "goodput",
     "hierarchical",
     "load_balancing",
     "local_sgd",

@@ -1,4 +1,4 @@
-"""The twenty studies: their names and questions. A study's module is imported when it is asked."""
+"""The studies: their names and questions. A study's module is imported when it is asked."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Study:
     """A question that one function answers.
 
     Attributes:
-        number: Its place, 1 to 20.
+        number: Its place, from 1 on.
         name: As on the command line.
         question: What it answers.
     """
@@ -76,6 +76,7 @@ STUDIES: tuple[Study, ...] = (
     Study(18, "hierarchical", "What does an all-reduce in two levels save over a flat one?"),
     Study(19, "determinism", "What makes two runs differ, and where do they first?"),
     Study(20, "time-to-train", "How long does a training run take, with its failures and its checkpoints?"),
+    Study(21, "goodput", "What share of a large machine's time is work, when its devices fail?"),
 )
 
 

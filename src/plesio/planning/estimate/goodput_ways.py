@@ -1,0 +1,174 @@
+"""What is done about devices that fail, and what share of their time is then work that counts.
+
+Devices fail independently, each once in its mean time M_1 on average, so a machine of n fails every M_1/n. Four ways:
+
+- *plain*: one synchronous run without spare hosts. It saves its state at the best interval (`best_interval_s`). A
+  failure stops all until the device is repaired and the state is read.
+- *checkpoint and restart*: the same with spare hosts, so that the run goes on as soon as it has been started anew.
+- *elastic*: data-parallel replicas of some devices each. One that has lost a device is away until that is repaired; the
+  others go on without it, and all stand still for a moment when one leaves or comes back (`plesio.sim.replicas`).
+- *local SGD*, M groups: each group takes steps of its own and exchanges parameters with the others once a round, and no
+  group waits for another. One that has lost a device is started anew with spare hosts, takes the parameters over from
+  the others and has lost what it did since its last exchange. So a group is a run that fails M times less often, whose
+  states are its rounds, and the share is the same for every group.
+
+Shares are of simulated time (`plesio.sim.checkpoints`); beside them is the closed form of Daly (2006) where there is
+one. They count steps that are done, whatever those are worth: local SGD may need more of them, and an elastic run has a
+smaller batch while a replica is away.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from plesio.planning.theory.checks import check_not_negative, check_positive
+from plesio.planning.theory.reliability import best_interval_s, cluster_mtbf_s, expected_slowdown
+from plesio.sim.checkpoints import simulate_long_run
+from plesio.sim.replicas import simulate_replicas
+
+__all__ = [
+    "DEVICE_NUMBERS",
+    "EXCHANGE_S",
+    "NUM_FAILURES",
+    "NUM_GROUPS",
+    "RECONFIGURE_S",
+    "REPAIR_S",
+    "FailingDevices",
+    "WayToGoOn",
+    "ways_to_go_on",
+]
+
+DEVICE_NUMBERS = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+"""Machines that are compared."""
+NUM_GROUPS = (8, 16, 64)
+NUM_FAILURES = 20_000
+"""Failures that are simulated of each way and machine."""
+REPAIR_S = 3600.0
+"""Until a device is repaired: an assumption."""
+RECONFIGURE_S = 30.0
+"""Until replicas have gone on without one, or with one more: an assumption."""
+EXCHANGE_S = 1.0
+"""That a round's exchange is not hidden: an assumption."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailingDevices:
+    """How devices fail, and how long it takes to go on.
+
+    Attributes:
+        device_mtbf_s: M_1, mean seconds between failures of one device.
+        checkpoint_s: Seconds to write a state, and to read it.
+        restart_s: Seconds from a failure until a run with spare hosts reads its state, or a group its parameters.
+        repair_s: Seconds from a failure until the device is repaired, where there are no spare hosts.
+        reconfigure_s: Seconds that all replicas stand still when one leaves or comes back.
+        replica_devices: Devices of a replica.
+        round_s: Seconds of a group's steps between two exchanges.
+        exchange_s: Seconds that a group stands still for an exchange.
+    """
+
+    device_mtbf_s: float
+    checkpoint_s: float
+    restart_s: float
+    repair_s: float = REPAIR_S
+    reconfigure_s: float = RECONFIGURE_S
+    replica_devices: int
+    round_s: float
+    exchange_s: float = EXCHANGE_S
+
+    def __post_init__(self) -> None:
+        check_positive(device_mtbf_s=self.device_mtbf_s, checkpoint_s=self.checkpoint_s, round_s=self.round_s)
+        check_not_negative(
+            restart_s=self.restart_s,
+            repair_s=self.repair_s,
+            reconfigure_s=self.reconfigure_s,
+            exchange_s=self.exchange_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayToGoOn:
+    """What a way makes of the devices' time.
+
+    Attributes:
+        name: ``plain``, ``checkpoint and restart``, ``elastic`` or ``local SGD, 8 groups``.
+        parts: Shares of the time of all devices by what it goes into; they add up to 1.
+        work_ci95: Ends of the 95 % confidence interval of the share that is work.
+        exact: That share by closed form; NaN where there is none.
+    """
+
+    name: str
+    parts: Mapping[str, float]
+    work_ci95: tuple[float, float]
+    exact: float
+
+    @property
+    def share(self) -> float:
+        """Share of the time that is work which counts: the goodput."""
+        return self.parts["work"]
+
+
+def ways_to_go_on(
+    devices: FailingDevices,
+    num_devices: int,
+    *,
+    num_groups: Sequence[int] = NUM_GROUPS,
+    num_failures: int = NUM_FAILURES,
+    seed: int = 0,
+) -> tuple[WayToGoOn, ...]:
+    """Every way on so many devices: plain, checkpoint and restart, elastic, local SGD by number of groups.
+
+    >>> devices = FailingDevices(
+    ...     device_mtbf_s=1.8e8, checkpoint_s=3.0, restart_s=600.0, replica_devices=128, round_s=200.0
+    ... )
+    >>> [(way.name, round(way.share, 2)) for way in ways_to_go_on(devices, 100_000, num_groups=(8,))]
+    [('plain', 0.13), ('checkpoint and restart', 0.67), ('elastic', 0.96), ('local SGD, 8 groups', 0.95)]
+
+    Args:
+        devices: How they fail.
+        num_devices: n.
+        num_groups: M, of local SGD, each once; those above n are left out.
+        num_failures: Failures that are simulated of each.
+        seed: Seed of the simulation.
+    """
+    return tuple(_ways(devices, num_devices, num_groups=num_groups, num_failures=num_failures, seed=seed))
+
+
+def _ways(
+    devices: FailingDevices, num_devices: int, *, num_groups: Sequence[int], num_failures: int, seed: int
+) -> Iterator[WayToGoOn]:
+    mtbf_s = cluster_mtbf_s(node_mtbf_s=devices.device_mtbf_s, num_nodes=num_devices)
+    saved = {
+        "interval_s": best_interval_s(checkpoint_s=devices.checkpoint_s, mtbf_s=mtbf_s),
+        "checkpoint_s": devices.checkpoint_s,
+        "mtbf_s": mtbf_s,
+    }
+    drawn = {"num_failures": num_failures, "seed": seed}
+    yield _saved("plain", "states", saved | {"restart_s": devices.repair_s + devices.checkpoint_s}, drawn)
+    back = saved | {"restart_s": devices.restart_s + devices.checkpoint_s}
+    yield _saved("checkpoint and restart", "states", back, drawn)
+    replicas = max(num_devices // devices.replica_devices, 1)
+    elastic = simulate_replicas(
+        num_replicas=replicas,
+        replica_mtbf_s=replicas * mtbf_s,
+        away_s=devices.repair_s,
+        reconfigure_s=devices.reconfigure_s,
+        **drawn,
+    )
+    parts = {"work": elastic.work, "restarts": elastic.waiting, "replicas away": elastic.away}
+    yield WayToGoOn(name="elastic", parts=parts, work_ci95=elastic.work_ci95, exact=math.nan)
+    for groups in dict.fromkeys(num_groups):
+        if groups <= num_devices:
+            rounds = {
+                "interval_s": devices.round_s,
+                "checkpoint_s": devices.exchange_s,
+                "mtbf_s": groups * mtbf_s,
+                "restart_s": devices.restart_s,
+            }
+            name = f"local SGD, {groups} group{'s' if groups > 1 else ''}"
+            yield _saved(name, "exchanges", rounds, drawn)
+
+
+def _saved(name: str, writing: str, times: Mapping[str, float], drawn: Mapping[str, int]) -> WayToGoOn:
+    run = simulate_long_run(**times, **drawn)  # type: ignore[arg-type]
+    parts = {"work": run.work, writing: run.writing, "lost work": run.lost, "restarts": run.restarts}
+    return WayToGoOn(name=name, parts=parts, work_ci95=run.work_ci95, exact=1 / expected_slowdown(**times))
