@@ -12,7 +12,7 @@ _ITERATIONS = {0: 100.0, 1: 110.0, 5: 145.0, 10: 200.0, 20: 350.0, 50: math.inf}
 
 def printed(asking: Asking) -> tuple[Printed, ...]:
     """Iterations to 1e-4 of the start, at the best step for each staleness."""
-    answer = asking.defaults(BoundedStaleness, num_trials=1)
+    answer = asking.defaults(BoundedStaleness, num_trials=1, num_dimensions=2)
     return (
         Printed(
             place="solution",

@@ -43,7 +43,7 @@ def printed(asking: Asking) -> tuple[Printed, ...]:
         ),
         Printed(
             place="solution",
-            rows=(Row(what="dropped without a balancing loss", unit="%", text=15.0, here=100 * skewed.dropped),),
+            rows=(Row(what="dropped without a balancing loss", unit="%", text=15.0, here=100 * skewed.dropped_limit),),
             cause="The same for Zipf(0.5) at a capacity of 1.25; the text names no skew.",
         ),
     )

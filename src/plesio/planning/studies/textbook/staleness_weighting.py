@@ -10,10 +10,10 @@ def printed(asking: Asking) -> tuple[Printed, ...]:
     """The small step, what weighting costs, and how much better it is."""
     from plesio.planning.studies.models.bounded_staleness import bounded_staleness
 
-    answer = asking.defaults(StalenessWeighting, num_trials=2)
+    answer = asking.defaults(StalenessWeighting)
     by_name = {each.name: each for each in answer.untuned}
     small, inverse = by_name["small"], by_name["inverse"]
-    fresh = bounded_staleness(delays=(0,), num_trials=1).points[0].best_iterations
+    fresh = bounded_staleness(delays=(0,), num_trials=1, num_dimensions=2).points[0].best_iterations
     return (
         Printed(
             place="solution",
