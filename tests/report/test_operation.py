@@ -182,3 +182,9 @@ def test_the_same_is_said_in_the_terminal(real: Path, capsys: pytest.CaptureFixt
     out = " ".join(capsys.readouterr().out.split())
     assert "bsp: Communication takes" in out
     assert "bsp,compress=topk:0.01: An exchange sends" in out
+
+
+def test_a_runs_own_folder_has_advice_too(real: Path):
+    (folder,) = (real / "runs").glob("bsp-seed0")
+    assert invoke(["report", str(folder)]) == 0
+    assert "Communication takes" in (folder / "report.html").read_text(encoding="utf-8")

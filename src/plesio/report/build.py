@@ -70,8 +70,15 @@ def build_report(directory: Path) -> Path:
 
 
 def read_operations(directory: Path, comparison: Comparison) -> list[Operation]:
-    """How the first run of each policy went from step to step; without those whose traces cannot be read."""
-    return _of_policies(read_operation, directory, comparison)
+    """How the first run of each policy went from step to step; without those whose traces cannot be read.
+
+    A run's own trace folder has one run, whose traces are beside its results.
+    """
+    found = _of_policies(read_operation, directory, comparison)
+    with contextlib.suppress(DataError):
+        own = None if found or not trace_paths(directory) else read_operation(directory)
+        found += [] if own is None else [own]
+    return found
 
 
 def _trace_links(directory: Path) -> list[TraceLink]:
