@@ -238,4 +238,6 @@ def test_the_command_explains_the_folder_of_such_a_run(tmp_path: Path, capsys: p
     assert "it went from bsp to ssp:2, because the schedule changes at step 5." in text
     assert "it went from ssp:2 to bsp, because the schedule changes at step 12." in text
     assert "in collectives and" in text
-    assert "adaptive" not in text
+    story, _, advice = text.partition("The p99 of a step")
+    assert "adaptive" not in story
+    assert "worker 2 takes 3.0 times as long as the median worker" in advice

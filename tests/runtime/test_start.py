@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import plesio
 from plesio.core.errors import ConfigError, DataError, ExchangeError, TaskError, TransportError
 from plesio.core.results import read_results
+from plesio.core.trace import read_trace
 from plesio.runtime.job import Job
 from plesio.runtime.worker.environment import Place
 from plesio.testing import Ending, LocalJob
@@ -237,6 +238,15 @@ def test_full_disk_while_tracing_does_not_stop_the_training(tmp_path: Path):
     assert result["samples"] == 20 * 96
     assert any("tracing stopped, training goes on" in line for line in result["fallbacks"])
     assert len(result["fallbacks"]) == len(set(result["fallbacks"]))
+
+
+def test_the_trace_has_the_sizes_of_ddps_buckets(tmp_path: Path):
+    endings = run(2, "without_results", policy="bsp", epochs=1, trace=tmp_path)
+    for rank, ending in endings.items():
+        assert ending.error is None, ending.trace
+        (event,) = (one for one in read_trace(tmp_path / f"trace-{rank}.jsonl").records if one.kind == "buckets")
+        assert sum(event.fields["num_bytes"]) > 0
+        assert event.clock > 0
 
 
 def test_plesio_imports_without_torch():

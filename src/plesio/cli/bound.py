@@ -5,7 +5,7 @@ A bound's options are read off its function (`plesio.core.inputs`), so a command
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +22,8 @@ Examples:
   plesio bound list
   plesio bound constant-staleness --staleness 8 --momentum 0.9 --out runs/stability
   plesio bound checkpoint-interval --checkpoint "5 min" --nodes 1000 --node-mtbf "1825 d"
-  plesio bound statements"""
+  plesio bound statements A.7
+  plesio bound chapter proofs"""
 
 
 class _Bounds(typer.core.TyperGroup):
@@ -57,16 +58,42 @@ def list_bounds() -> None:
         typer.echo(f"{theorem.name:<31} {theorem.summary}")
 
 
-@app.command("statements")
-def list_statements() -> None:
+@app.command("statements", epilog="\b\nExamples:\n  plesio bound statements\n  plesio bound statements A.7 A.15")
+def list_statements(
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PLACE]...", help='Only those made there, such as "A.7" or "theorem 9".'),
+    ] = None,
+) -> None:
     """List common statements: whether each holds, and the numbers that show it."""
-    from plesio.planning.theory.statements import STATEMENTS
+    from plesio.planning.theory.statements import statements_of
 
-    for number, statement in enumerate(STATEMENTS, start=1):
+    for number, statement in statements_of(*(places or ())):
         witness = statement.check()
         numbers = "; ".join(f"{name}: {value:.4g}" for name, value in witness.numbers.items())
-        typer.echo(f"{number:>2}  {'true ' if witness.holds else 'false'}  {statement.claim} ({statement.place})")
+        answer = "" if statement.answer is None else f"; the text: {statement.answer}"
+        typer.echo(f"{number:>2}  {witness.verdict:<5}  {statement.claim} ({statement.place}{answer})")
         typer.echo(f"           {statement.reason}\n           {numbers}")
+        if statement.command:
+            typer.echo(f"           {statement.command}")
+
+
+@app.command("chapter", epilog="\b\nExamples:\n  plesio bound chapter\n  plesio bound chapter proofs")
+def list_chapter(
+    part: Annotated[
+        str | None, typer.Argument(metavar="[PART]", help="Only this one: proofs, theorems or rules.")
+    ] = None,
+) -> None:
+    """List the text's proofs, theorems and operational rules: where each stands here, and what shows it."""
+    from plesio.planning.theory.chapter import parts_of_chapter
+
+    for place, (title, entries) in enumerate(parts_of_chapter(part)):
+        typer.echo(f"{chr(10) if place else ''}{title}")
+        for entry in entries:
+            typer.echo(f"{entry.place:>12}  {entry.stand}: {entry.claim}")
+            typer.echo(f"{'':>12}  {entry.reason}")
+            if entry.command:
+                typer.echo(f"{'':>12}  {entry.command}")
 
 
 def _command(theorem: "Theorem") -> Any:

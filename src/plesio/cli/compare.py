@@ -190,14 +190,15 @@ def warn_of_code(recipe: Path, *, task: str) -> None:
 
 
 def print_results(out: Path) -> None:
-    """Write the report, print its table and sentences, and say where it is."""
+    """Write the report, print its table, sentences and advice, and say where it is."""
     from rich.console import Console
 
-    from plesio.report.build import build_report, read_comparison
+    from plesio.report.build import build_report, read_comparison, read_operations
     from plesio.report.table import render_comparison
 
-    page = build_report(out)
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_comparison(read_comparison(out)))
+    page, comparison = build_report(out), read_comparison(out)
+    shown = render_comparison(comparison, operations=read_operations(out, comparison))
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(shown)
     typer.echo(f"\n{page}")
 
 

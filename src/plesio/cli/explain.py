@@ -69,11 +69,12 @@ def explain(
     place = found.choose(policy=policy, seed=seed)
     explanation = found.explanation(place, bsp_directory=bsp)
     page = directory / PAGE_NAME if page is None else page
-    write_whole(page, render_explanation_page(explanation))
+    advice = found.advice(place)
+    write_whole(page, render_explanation_page(explanation, advice=advice))
     if json_file is not None:
         write_whole(json_file, json.dumps(explanation.to_json(), indent=1, allow_nan=False) + "\n")
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False, markup=False)
-    console.print(render_explanation(explanation))
+    console.print(render_explanation(explanation, advice=advice or ()))
     others = _others_text(found, place)
     if others:
         console.print(f"\n{others}")

@@ -15,6 +15,7 @@ from plesio.core.errors import DataError
 from plesio.core.files import write_whole
 from plesio.core.results import read_results
 from plesio.report.model import Comparison
+from plesio.report.operation import Operation, read_operation
 from plesio.report.page import render_page
 from plesio.report.page_details import TraceLink
 from plesio.report.perfetto import PERFETTO_NAME, trace_paths, write_perfetto
@@ -22,9 +23,9 @@ from plesio.report.summarise import compare_runs
 from plesio.report.timelines import Window, read_window
 from plesio.report.utilisation import RunUtilisation, read_utilisation
 
-__all__ = ["REPORT_NAME", "RESULTS_NAME", "build_report", "read_comparison"]
+__all__ = ["REPORT_NAME", "RESULTS_NAME", "build_report", "read_comparison", "read_operations"]
 
-_T = TypeVar("_T", Window, RunUtilisation)
+_T = TypeVar("_T", Window, RunUtilisation, Operation)
 
 REPORT_NAME = "report.html"
 RESULTS_NAME = "results.json"
@@ -61,10 +62,23 @@ def build_report(directory: Path) -> Path:
         traces=_trace_links(directory),
         windows=_of_policies(read_window, directory, comparison),
         utilisations=_of_policies(read_utilisation, directory, comparison),
+        operations=read_operations(directory, comparison),
     )
     path = directory / REPORT_NAME
     write_whole(path, page)
     return path
+
+
+def read_operations(directory: Path, comparison: Comparison) -> list[Operation]:
+    """How the first run of each policy went from step to step; without those whose traces cannot be read.
+
+    A run's own trace folder has one run, whose traces are beside its results.
+    """
+    found = _of_policies(read_operation, directory, comparison)
+    with contextlib.suppress(DataError):
+        own = None if found or not trace_paths(directory) else read_operation(directory)
+        found += [] if own is None else [own]
+    return found
 
 
 def _trace_links(directory: Path) -> list[TraceLink]:

@@ -1,6 +1,6 @@
 """The explanation of a run that changed in a terminal, and as a page with pictures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,24 +13,30 @@ from plesio.report.explanation_metric import metric_chart
 from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
 from plesio.report.explanation_verdict import measured_rows, verdict_sentences
 from plesio.report.markup import prose
+from plesio.report.operation_advice import NOTHING_TO_ADVISE
 from plesio.report.page_frame import page_of, section, section_of_charts, table
 
 __all__ = ["render_explanation", "render_explanation_page"]
 
 
-def render_explanation(explanation: Explanation) -> RenderableType:
-    """How it did against bsp, with the figures as a table, and then the sentences as paragraphs."""
+def render_explanation(explanation: Explanation, *, advice: Sequence[str] = ()) -> RenderableType:
+    """How it did against bsp, with the figures as a table, then the sentences as paragraphs, and the advice."""
     figures = _measured_table(explanation)
     parts: list[RenderableType] = [
         *map(Text, (heading_text(explanation), *verdict_sentences(explanation))),
         *([] if figures is None else [figures]),
-        *map(Text, (*explanation_sentences(explanation), *closing_sentences(explanation))),
+        *map(Text, (*explanation_sentences(explanation), *closing_sentences(explanation), *advice)),
     ]
     return Group(parts[0], *(line for part in parts[1:] for line in (Text(), part)))
 
 
-def render_explanation_page(explanation: Explanation) -> str:
-    """The page as one HTML document."""
+def render_explanation_page(explanation: Explanation, *, advice: Sequence[str] | None = None) -> str:
+    """The page as one HTML document.
+
+    Args:
+        explanation: What it tells.
+        advice: What to do about how the run went; None where it has no traces.
+    """
     rows = [(row.what, row.here, row.bsp, row.compared) for row in measured_rows(explanation)]
     verdict = "".join(f"<p>{prose(text)}</p>" for text in verdict_sentences(explanation))
     verdict += table(["measured", "this run", "bsp", "compared"], rows) if rows else ""
@@ -41,6 +47,9 @@ def render_explanation_page(explanation: Explanation) -> str:
     sentences = "".join(f"<li>{prose(text)}</li>" for text in explanation_sentences(explanation))
     closing = "".join(f"<p>{prose(text)}</p>" for text in closing_sentences(explanation))
     parts.append(section(f"<ol>{sentences}</ol>{closing}", slug="in-words", title="What it changed"))
+    if advice is not None:
+        texts = "".join(f"<p>{prose(text)}</p>" for text in advice or (NOTHING_TO_ADVISE,))
+        parts.append(section(texts, slug="advice", title="Advice"))
     charts = explanation_charts(explanation)
     if charts:
         parts.append(section_of_charts(charts, title="In pictures"))

@@ -13,6 +13,8 @@ from plesio.core.errors import DataError, PolicySpecError
 from plesio.core.results import RunResult, read_results
 from plesio.policies import parse_policy, read_log
 from plesio.report.explanation import Explanation, explanation_of
+from plesio.report.operation import read_operation
+from plesio.report.operation_advice import operation_advice
 
 __all__ = ["ChangingRuns", "find_changing_runs"]
 
@@ -81,6 +83,12 @@ class ChangingRuns:
             num_seeds=self._num_seeds(run),
             how_to_know=self._how_to_know(run) if bsp is None else "",
         )
+
+    def advice(self, place: int) -> list[str] | None:
+        """What to do about how one run went from step to step; None if it has no traces."""
+        folder = self.folders[place]
+        operation = None if folder is None else read_operation(folder)
+        return None if operation is None else operation_advice(operation)
 
     def _num_seeds(self, run: RunResult) -> int:
         """How many seeds both this policy and bsp were run to the end with."""

@@ -6,6 +6,7 @@ from plesio.report import page_details as details
 from plesio.report import page_overview as overview
 from plesio.report.comparison_charts import comparison_charts
 from plesio.report.model import Comparison
+from plesio.report.operation import Operation
 from plesio.report.page_details import TraceLink
 from plesio.report.page_frame import page_of, section, section_of_charts
 from plesio.report.resource_charts import resource_charts
@@ -21,6 +22,7 @@ def render_page(
     traces: Sequence[TraceLink] = (),
     windows: Sequence[Window] = (),
     utilisations: Sequence[RunUtilisation] = (),
+    operations: Sequence[Operation] = (),
 ) -> str:
     """The page as one HTML document, with links to the runs' ``traces`` and pictures of what was read from them."""
     charts = [*comparison_charts(comparison, windows=windows), *resource_charts(comparison, utilisations)]
@@ -35,6 +37,7 @@ def render_page(
             overview.alerts(comparison),
             section(overview.comparison_table(comparison), slug="comparison", title="The comparison"),
             section(overview.sentence_list(comparison), slug="in-words", title="In words"),
+            overview.advice_section(comparison, operations),
             section_of_charts(charts, title="In pictures"),
             section("\n".join(runs), slug="details", title="The runs"),
         ],

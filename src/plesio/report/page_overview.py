@@ -1,16 +1,20 @@
 """The page's overview: heading, runs that failed, table and sentences; each as escaped HTML."""
 
 import html
+from collections.abc import Sequence
 
 from plesio.core.units import format_bytes
 from plesio.report.comparison_charts import policy_looks
 from plesio.report.markup import prose
 from plesio.report.metric import Metric
 from plesio.report.model import Comparison, PolicySummary
+from plesio.report.operation import Operation
+from plesio.report.operation_advice import NOTHING_TO_ADVISE, operations_advice
+from plesio.report.page_frame import section
 from plesio.report.sentences import p_text, policy_sentence, ratio_text, seeds_text
 from plesio.report.statistics import Difference, Ratio
 
-__all__ = ["alerts", "comparison_table", "heading", "sentence_list"]
+__all__ = ["advice_section", "alerts", "comparison_table", "heading", "sentence_list"]
 
 _NONE = "–"
 
@@ -52,6 +56,20 @@ def sentence_list(comparison: Comparison) -> str:
         for summary in comparison.policies
     ]
     return f'<ul class="sentences">{"".join(items)}</ul>'
+
+
+def advice_section(comparison: Comparison, operations: Sequence[Operation]) -> str:
+    """What to do about how the first run of each policy went; nothing where no run has traces."""
+    if not operations:
+        return ""
+    items = [
+        f"<li>{_chip(comparison, policy)}<span><strong>{_breakable(policy)}</strong>: {prose(text)}</span></li>"
+        for policy, texts in operations_advice(operations).items()
+        for text in texts
+    ]
+    body = f'<ul class="sentences">{"".join(items)}</ul>' if items else f"<p>{NOTHING_TO_ADVISE}</p>"
+    note = '<p class="note">From the traces of the first run of each policy.</p>'
+    return section(body + note, slug="advice", title="Advice")
 
 
 def _breakable(policy: str) -> str:

@@ -11,17 +11,21 @@ from rich.text import Text
 
 from plesio.core.charts import Chart, Table
 from plesio.core.files import write_whole
+from plesio.core.json_values import to_json
 from plesio.core.predictions import Scale
 from plesio.core.units import format_percent, format_seconds
 from plesio.planning.studies import Asked, find_study
 from plesio.planning.studies.measured import Measured
+from plesio.planning.studies.textbook import Printed, printed_results, value_text
 from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.markup import prose
 from plesio.report.page_frame import page_of, section, section_of_charts, table
 
 __all__ = [
+    "cause_texts",
     "measured_table",
     "parts_table",
+    "printed_table",
     "render_answer",
     "render_index_page",
     "render_measured",
@@ -31,11 +35,31 @@ __all__ = [
 
 
 def render_answer(asked: Asked) -> RenderableType:
-    """The finding, the parts, and the tables."""
+    """The finding, the parts, the tables, and what the text prints."""
     rows: list[RenderableType] = [Text(asked.answer.finding)]
-    for one in (parts_table(asked), *asked.answer.tables()):
+    printed = printed_results(find_study(asked.study), asked=asked)
+    for one in (parts_table(asked), *asked.answer.tables(), printed_table(printed)):
         rows += [Text(), terminal_table(one)]
-    return Group(*rows)
+    return Group(*rows, *map(Text, cause_texts(printed)))
+
+
+def printed_table(printed: Sequence[Printed]) -> Table:
+    """A row for each result that the text prints, ours beside it; a number leads to the cause."""
+    rows = [
+        (row.what, value_text(row.text, row.unit), value_text(row.here, row.unit), str(number))
+        for number, one in enumerate(printed, start=1)
+        for row in one.rows
+    ]
+    title = "The text's results, and ours from its inputs:"
+    return Table(title=title, headers=("what", "the text", "here", "cause"), rows=rows)
+
+
+def cause_texts(printed: Sequence[Printed]) -> list[str]:
+    """A numbered sentence for each reason why the text's results differ from ours, with their place."""
+    return [
+        f"{number}. {one.cause} ({one.place if one.by == 'study' else f'{one.place}; here: by {one.by}'})"
+        for number, one in enumerate(printed, start=1)
+    ]
 
 
 def parts_table(asked: Asked) -> Table:
@@ -99,6 +123,7 @@ def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
             section(f"<p>{prose(asked.answer.finding)}</p>", slug="in-words", title="In words"),
             section_of_charts(asked.answer.charts(), title="In pictures"),
             "" if measured is None else _measured_section(measured),
+            _printed_section(asked),
             *(
                 section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title.removesuffix(":"))
                 for place, one in enumerate(tables)
@@ -108,6 +133,16 @@ def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
         title=f"Plesio: {asked.study}",
         header=f"<h1>{prose(asked.question)}</h1>\n<p>Study {study.number}: {asked.study}</p>",
     )
+
+
+def _printed_section(asked: Asked) -> str:
+    study = find_study(asked.study)
+    printed = printed_results(study, asked=asked)
+    shown = printed_table(printed)
+    causes = "".join(f"<p>{prose(text)}</p>" for text in cause_texts(printed))
+    words = "<p>Ours are from the text's inputs, whatever was asked above.</p>"
+    title = f"Beside the text, exercise {study.exercise}"
+    return section(words + table(shown.headers, shown.rows) + causes, slug="textbook", title=title)
 
 
 def _measured_section(measured: Measured) -> str:
@@ -146,7 +181,8 @@ def write_study(asked: Asked, out: Path, *, measured: Measured | None = None) ->
     write_whole(page, render_study_page(asked, measured=measured))
     for chart in (*asked.answer.charts(), *(() if measured is None else measured.charts)):
         write_whole(out / _picture_name(asked, chart), draw_picture(chart))
-    values = asked.to_json() | ({} if measured is None else {"measured": measured.to_json()})
+    printed = {"textbook": to_json(printed_results(find_study(asked.study), asked=asked))}
+    values = asked.to_json() | printed | ({} if measured is None else {"measured": measured.to_json()})
     write_whole(out / f"{asked.study}.json", json.dumps(values, indent=1) + "\n")
     return page
 

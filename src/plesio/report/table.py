@@ -1,5 +1,7 @@
 """The comparison in a terminal: one row a policy, then a sentence each."""
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -7,6 +9,8 @@ from rich.text import Text
 
 from plesio.core.units import format_bytes
 from plesio.report.model import Comparison, PolicySummary
+from plesio.report.operation import Operation
+from plesio.report.operation_advice import operations_advice
 from plesio.report.sentences import policy_sentence, ratio_text, share_text
 from plesio.report.statistics import Ratio
 
@@ -15,12 +19,11 @@ __all__ = ["comparison_table", "render_comparison"]
 _NONE = "–"
 
 
-def render_comparison(comparison: Comparison) -> RenderableType:
-    """The table, then what each policy cost and won."""
-    sentences = [
-        Padding(Text(policy_sentence(summary, comparison=comparison)), (1, 0, 0, 0)) for summary in comparison.policies
-    ]
-    return Group(comparison_table(comparison), *sentences)
+def render_comparison(comparison: Comparison, *, operations: Sequence[Operation] = ()) -> RenderableType:
+    """The table, then what each policy cost and won, and what to do about how the runs went, if anything."""
+    texts = [policy_sentence(summary, comparison=comparison) for summary in comparison.policies]
+    texts += [f"{policy}: {text}" for policy, found in operations_advice(operations).items() for text in found]
+    return Group(comparison_table(comparison), *(Padding(Text(text), (1, 0, 0, 0)) for text in texts))
 
 
 def comparison_table(comparison: Comparison) -> Table:

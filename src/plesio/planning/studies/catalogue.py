@@ -27,6 +27,11 @@ class Study:
     question: str
 
     @property
+    def exercise(self) -> str:
+        """The text's exercise that it answers: ``C.4``."""
+        return f"C.{self.number}"
+
+    @property
     def function(self) -> Callable[..., Answer]:
         """The function of this name in the module of this name, which checks its inputs first."""
         name = self.name.replace("-", "_")
@@ -81,16 +86,16 @@ STUDIES: tuple[Study, ...] = (
 
 
 def find_study(name: str) -> Study:
-    """The study of this name.
+    """The study of this name, or of this number, or exercise of the text.
 
-    >>> find_study("pipeline").number
-    5
+    >>> find_study("pipeline").number, find_study("4").name, find_study("C.4").name
+    (5, 'collectives', 'collectives')
 
     Raises:
         ConfigError: There is none.
     """
     for study in STUDIES:
-        if study.name == name:
+        if name.casefold() in (study.name, str(study.number), study.exercise.casefold()):
             return study
     names = [study.name for study in STUDIES]
     raise ConfigError(f'there is no study "{name}"; {nearest(name, names)}')

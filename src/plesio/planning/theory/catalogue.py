@@ -19,11 +19,14 @@ from plesio.planning.theory.convergence import (
     local_sgd,
     synchronous_sgd,
 )
-from plesio.planning.theory.gradient_noise import critical_batch
+from plesio.planning.theory.generalisation import generalisation_gap
+from plesio.planning.theory.gradient_noise import batch_variance, critical_batch
 from plesio.planning.theory.grid import grid
+from plesio.planning.theory.local_steps import local_staleness
 from plesio.planning.theory.parallelism import pipeline_bubble, zero_memory
 from plesio.planning.theory.reliability import checkpoint_interval
 from plesio.planning.theory.stability import constant_staleness
+from plesio.planning.theory.unbiased_compression import unbiased_compression
 
 __all__ = ["THEOREMS", "Theorem", "find_theorem"]
 
@@ -89,10 +92,14 @@ THEOREMS: tuple[Theorem, ...] = (
     Theorem(local_sgd, "Khaled, Mishchenko & Richtárik 2020", "period"),
     Theorem(compressed_gradients, "Bertsekas & Tsitsiklis 2000", "num_steps"),
     Theorem(error_feedback, "Karimireddy, Rebjock, Stich & Jaggi 2019", "kept_share"),
+    Theorem(unbiased_compression, "after Alistarh, Grubic, Li, Tomioka & Vojnović 2017", "compression_variance"),
+    Theorem(generalisation_gap, "Hardt, Recht & Singer 2016", "num_steps"),
+    Theorem(batch_variance, "the variance of a mean", "num_workers"),
     Theorem(critical_batch, "McCandlish, Kaplan, Amodei et al. 2018", "batch_size"),
     Theorem(grid, "after Pham & Ahn 2025; Lian et al. 2015; Koloskova et al. 2020", "learning_rate"),
     Theorem(constant_staleness, "Levin & May 1976", "staleness"),
     Theorem(varying_staleness, "Yorke 1970", "max_staleness"),
+    Theorem(local_staleness, "counting", "period"),
     Theorem(all_reduce_bytes, "Patarasuk & Yuan 2009", "num_ranks"),
     Theorem(speedup, "Amdahl 1967", "num_workers"),
     Theorem(best_num_workers, "the derivative of T(n)", "compute_s"),

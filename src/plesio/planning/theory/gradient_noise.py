@@ -1,9 +1,9 @@
 """How much noise a batch leaves in a gradient, and from which batch on less noise no longer pays."""
 
-from plesio.planning.theory.bound import Bound
+from plesio.planning.theory.bound import Bound, Condition
 from plesio.planning.theory.checks import check_count, check_not_negative, check_positive
 
-__all__ = ["critical_batch", "gradient_noise_scale"]
+__all__ = ["batch_variance", "critical_batch", "gradient_noise_scale"]
 
 
 def gradient_noise_scale(*, covariance_trace: float, squared_gradient_norm: float) -> float:
@@ -55,4 +55,39 @@ def critical_batch(*, min_steps: float = 1000.0, noise_scale: float = 1000.0, ba
             "fewest samples": min_steps * noise_scale,
             "share of steps that a batch twice as large saves": noisy_steps / 2 / (min_steps + noisy_steps),
         },
+    )
+
+
+def batch_variance(*, batch_size: int = 256, num_workers: int = 8, gradient_variance: float = 1.0) -> Bound:
+    """A global batch that n workers share: variance of the gradient that is applied, and of each worker's own.
+
+    ``σ²/B`` for every n: each worker's own is ``nσ²/B``, and the mean over n of them has the n-th part. Samples must be
+    drawn independently; from a fixed order without replacement the variance is smaller, and still the same for every n.
+
+    >>> bound = batch_variance(batch_size=256, num_workers=8, gradient_variance=1.0)
+    >>> bound.value, bound.also["of a worker's own gradient"]
+    (0.00390625, 0.03125)
+
+    Args:
+        batch_size: B, samples of all workers in a step.
+        num_workers: n, with equal shares.
+        gradient_variance: σ², of one sample's gradient.
+
+    Raises:
+        ConfigError: ``n ≤ B`` does not hold, or an argument is out of range.
+    """
+    check_count(batch_size=batch_size, num_workers=num_workers)
+    check_not_negative(gradient_variance=gradient_variance)
+    return Bound(
+        quantity="variance of the gradient",
+        parts={"sampling": gradient_variance / batch_size},
+        conditions=(
+            Condition(
+                premise="n ≤ B",
+                value=num_workers,
+                limit=batch_size,
+                remedy=f"write `num_workers` of at most {batch_size}",
+            ),
+        ),
+        also={"of a worker's own gradient": num_workers * gradient_variance / batch_size},
     )

@@ -9,12 +9,42 @@ Where a statement is about all functions or all settings, a check can only refut
 also proved (`Statement.reason`), and whose numbers agree.
 """
 
+from plesio.core.errors import ConfigError, nearest
+from plesio.planning.theory.statements.asynchrony import ASYNCHRONY_STATEMENTS
+from plesio.planning.theory.statements.batches import BATCH_STATEMENTS
 from plesio.planning.theory.statements.changes import CHANGE_STATEMENTS
 from plesio.planning.theory.statements.definitions import DEFINITION_STATEMENTS
-from plesio.planning.theory.statements.statement import Statement, Witness
+from plesio.planning.theory.statements.statement import Statement, Verdict, Witness
+from plesio.planning.theory.statements.systems import SYSTEM_STATEMENTS
 from plesio.planning.theory.statements.theorems import THEOREM_STATEMENTS
 
-__all__ = ["STATEMENTS", "Statement", "Witness"]
+__all__ = ["EXERCISES", "STATEMENTS", "Statement", "Verdict", "Witness", "statements_of"]
 
-STATEMENTS: tuple[Statement, ...] = (*THEOREM_STATEMENTS, *DEFINITION_STATEMENTS, *CHANGE_STATEMENTS)
-"""Statements in the order of the text, then those on a bound that changes."""
+EXERCISES: tuple[Statement, ...] = tuple(
+    sorted(
+        (*ASYNCHRONY_STATEMENTS, *BATCH_STATEMENTS, *SYSTEM_STATEMENTS),
+        key=lambda statement: int(statement.place.removeprefix("A.")),
+    )
+)
+"""The text's own twenty, A.1 to A.20."""
+
+STATEMENTS: tuple[Statement, ...] = (*EXERCISES, *THEOREM_STATEMENTS, *DEFINITION_STATEMENTS, *CHANGE_STATEMENTS)
+"""The twenty, then others in the order of the text, then those on a bound that changes."""
+
+
+def statements_of(*places: str) -> list[tuple[int, Statement]]:
+    """The statements that are made at ``places``, all without; each with its number among all.
+
+    >>> [(number, statement.verdict) for number, statement in statements_of("A.7")]
+    [(7, 'false')]
+
+    Raises:
+        ConfigError: None is made there.
+    """
+    numbered = list(enumerate(STATEMENTS, start=1))
+    known = {statement.place.casefold(): statement.place for statement in STATEMENTS}
+    for place in places:
+        if place.casefold() not in known:
+            raise ConfigError(f'no statement is made at "{place}"; {nearest(place, known.values())}')
+    wanted = {place.casefold() for place in places} or set(known)
+    return [each for each in numbered if each[1].place.casefold() in wanted]

@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Statement", "Witness"]
+__all__ = ["Statement", "Verdict", "Witness"]
+
+Verdict = Literal["true", "true under a condition", "false"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,12 +14,25 @@ class Witness:
     """What a check found.
 
     Attributes:
-        holds: Whether the statement does.
+        holds: Whether the statement does; under its condition, where it has one.
         numbers: What shows it, by name.
+        holds_otherwise: Whether it does where the condition fails; None without a condition.
     """
 
     holds: bool
     numbers: Mapping[str, float]
+    holds_otherwise: bool | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the numbers say of the statement.
+
+        >>> Witness(True, {"with": 1.0}, holds_otherwise=False).verdict
+        'true under a condition'
+        """
+        if not self.holds:
+            return "false"
+        return "true under a condition" if self.holds_otherwise is False else "true"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +43,16 @@ class Statement:
         place: Where the text makes it.
         claim: What it says, in our words.
         verdict: Whether it is true.
-        reason: Why, in one line.
+        reason: Why, in one line; under a condition, what that is.
         check: Computes a witness.
+        answer: What the text's solution says, where it has one.
+        command: Command that shows more of it; empty where there is none.
     """
 
     place: str
     claim: str
-    verdict: Literal["true", "false"]
+    verdict: Verdict
     reason: str
     check: Callable[[], Witness]
+    answer: Literal["true", "false"] | None = None
+    command: str = ""

@@ -10,6 +10,9 @@ from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["CompressionRecords", "Recorded"]
 
+_WHOLE_BITS = 6
+"""Bits of the number of exchanges up to which each is recorded; from there on half as many with each bit."""
+
 
 class Recorded(Protocol):
     """A reducer whose doings are taken down."""
@@ -32,11 +35,12 @@ class Recorded(Protocol):
 
 
 class CompressionRecords:
-    """The trace's events ``flush`` and ``compression``, and a line among the fallbacks where a guard had to act.
+    """The trace's events ``flush``, ``residual`` and ``compression``, and a fallback's line where a guard had to act.
 
-    ``flush``: an exchange was sent in full, for the ``reason`` ``guard`` (with this rank's residual as a ``ratio`` to
-    its updates, and the ``limit``) or ``settle`` (another policy or the end follows). ``compression``: the figures of
-    one reducer when its exchange ends.
+    ``residual``: this rank's largest residual as a ``ratio`` to its updates' average norm, after each of the first 64
+    exchanges, each second one up to 128, each fourth up to 256 and so on. ``flush``: an exchange was sent in full, for
+    the ``reason`` ``guard`` (with this rank's residual as a ``ratio`` to its updates, and the ``limit``) or ``settle``
+    (another policy or the end follows). ``compression``: the figures of one reducer when its exchange ends.
 
     Args:
         reducers: Of one exchange; all do the same, at the same clocks. None where it sends nothing that is dense.
@@ -47,9 +51,19 @@ class CompressionRecords:
         self._reducers = reducers
         self._timeline = timeline
         self._num_told = [0] * len(reducers)
+        self._keeps_residual = any(reducer.compression.keeps_residual for reducer in reducers)
+        self._num_exchanges = 0
 
-    def look(self) -> None:
-        """Tell of the flushes since the last call that a guard had asked for."""
+    def exchanged(self, clock: int) -> None:
+        """Tell how much is kept back after the exchange of ``clock``, and of the flushes that a guard had asked for."""
+        self._num_exchanges += 1
+        every = 1 << max(0, self._num_exchanges.bit_length() - _WHOLE_BITS)
+        if self._keeps_residual and self._num_exchanges % every == 0:
+            ratio = max(reducer.figures().residual_ratio for reducer in self._reducers)
+            self._event("residual", clock, ratio=ratio if math.isfinite(ratio) else None)  # JSON has no infinity
+        self._look()
+
+    def _look(self) -> None:
         for number, reducer in enumerate(self._reducers):
             flushes = reducer.flushes
             for flush in flushes[self._num_told[number] :]:
@@ -63,7 +77,7 @@ class CompressionRecords:
 
     def close(self, clock: int) -> None:
         """Tell the figures of an exchange that ends at ``clock``."""
-        self.look()
+        self._look()
         figures = [reducer.figures() for reducer in self._reducers]
         for reducer, each in zip(self._reducers, figures, strict=True):
             self._event(

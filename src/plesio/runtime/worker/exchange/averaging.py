@@ -191,7 +191,7 @@ class AveragingExchange:
         if any(mean.refused for mean in self._means):
             self._blame(started.clock)
         if self._records is not None:
-            self._records.look()
+            self._records.exchanged(started.clock)
         self._snapshots.offer(started.global_samples, at_s=started.at_s, state=lambda: self._state(means))
 
     def _blame(self, clock: int) -> None:

@@ -219,7 +219,13 @@ class DdpExchange(SynchronousExchange):
             yield
 
     def close(self) -> None:
-        """Take the hooks off the model."""
+        """Take the hooks off the model, and record the sizes of the buckets in the trace."""
+        told = self._ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        sizes = told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes", "")
+        if sizes:
+            num_bytes = [int(size) for size in sizes.split(", ")]
+            clock = self._timeline.meter.totals.clock
+            self._timeline.event("buckets", at_s=self._timeline.now_s(), clock=clock, num_bytes=num_bytes)
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

@@ -142,7 +142,7 @@ class GradientMeanExchange(SynchronousExchange):
         """The oldest mean under way, when it is there."""
         first = self._under_way.popleft()
         means = [mean.wait() for mean in first.means]
-        self._records.look()
+        self._records.exchanged(first.started.clock)
         return first.started, means, [] if first.sparse is None else first.sparse.wait()
 
     def _await_first(self) -> _Due:

@@ -1,0 +1,199 @@
+"""How a run went from step to step: where its time went, how its steps varied, what exchanges sent and kept back.
+
+All of it is read from the traces of one run; `plesio.report.operation_advice` says what to do about it.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from plesio.core.results import RunResult, read_results
+from plesio.core.trace import Trace, read_trace
+from plesio.report.perfetto import trace_paths
+from plesio.report.spans import Span, by_worker, spans_of
+
+__all__ = ["Exchanges", "Operation", "StepTimes", "operation_of", "read_operation"]
+
+_WARM_UP_STEPS = 3
+_FEWEST_STEPS = 20
+"""Fewer have no 99th percentile."""
+_FEWEST_RATIOS = 9
+"""Fewer residuals show no trend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """How long the workers computed for a step, without its exchange and without the first steps.
+
+    Attributes:
+        p50_s: Median of all workers' steps.
+        p99_s: The 99th percentile.
+        medians_s: Each worker's own median.
+        own_ratio: The largest of the workers' own p99 over their own p50.
+    """
+
+    p50_s: float
+    p99_s: float
+    medians_s: Mapping[int, float]
+    own_ratio: float
+
+    @property
+    def ratio(self) -> float:
+        """p99 over p50."""
+        return self.p99_s / self.p50_s
+
+    @property
+    def slowest(self) -> int:
+        """The worker with the longest median."""
+        return max(self.medians_s, key=self.medians_s.__getitem__)
+
+    @property
+    def slowest_ratio(self) -> float:
+        """Its median over the median worker's."""
+        return self.medians_s[self.slowest] / statistics.median(self.medians_s.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanges:
+    """What exchanges sent.
+
+    Attributes:
+        number: Exchanges of a worker.
+        num_bytes: Bytes that a worker sent in one, on average.
+        communicate_s: Median time that one took, waiting for others left out; 0 where it was hidden.
+        buckets_bytes: Sizes of DDP's buckets, in their order; empty where the gradient is one message.
+    """
+
+    number: int
+    num_bytes: float
+    communicate_s: float
+    buckets_bytes: tuple[int, ...] = ()
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """What a worker sent a second while it communicated; None where that was hidden."""
+        return self.num_bytes / self.communicate_s if self.communicate_s > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A run, step by step.
+
+    Attributes:
+        policy: The run's.
+        compute_share: Share of all workers' time that was computing.
+        communicate_share: Share in which they stood still for transfers.
+        steps: None of a run with too few.
+        exchanges: None where nothing was exchanged.
+        residuals: What error feedback kept back, as a multiple of an update, largest worker, in the order of exchanges.
+    """
+
+    policy: str
+    compute_share: float
+    communicate_share: float
+    steps: StepTimes | None = None
+    exchanges: Exchanges | None = None
+    residuals: tuple[float, ...] = ()
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the workers' time in which they waited for each other."""
+        return max(0.0, 1 - self.compute_share - self.communicate_share)
+
+    @property
+    def residual_growth(self) -> float | None:
+        """Mean of the last third of the residuals over that of the first; None with too few."""
+        third = len(self.residuals) // 3
+        if len(self.residuals) < _FEWEST_RATIOS:
+            return None
+        first = statistics.fmean(self.residuals[:third])
+        return statistics.fmean(self.residuals[-third:]) / first if first > 0 else None
+
+
+def read_operation(run_folder: Path) -> Operation | None:
+    """How the run in a trace folder went; None if it has no spans.
+
+    Raises:
+        DataError: A trace or the result cannot be read.
+    """
+    results = run_folder / "results.json"
+    run = read_results(results)[0] if results.exists() else None
+    return operation_of(by_worker([read_trace(path) for path in trace_paths(run_folder)]), run)
+
+
+def operation_of(traces: Mapping[int, Trace], run: RunResult | None = None) -> Operation | None:
+    """How the run with these traces went; None if they have no spans.
+
+    Args:
+        traces: By worker.
+        run: Its result, which has the bytes.
+    """
+    spans = [span for span in spans_of(traces) if span.kind != "evaluate"]
+    spent_s = {kind: sum(span.duration_s for span in spans if span.kind == kind) for kind in ("compute", "communicate")}
+    whole_s = sum(span.duration_s for span in spans)
+    if whole_s <= 0:
+        return None
+    return Operation(
+        policy=str(next(iter(traces.values())).header.get("policy", "")),
+        compute_share=spent_s["compute"] / whole_s,
+        communicate_share=spent_s["communicate"] / whole_s,
+        steps=_step_times(spans),
+        exchanges=None if run is None else _exchanges(spans, traces, run),
+        residuals=_residuals(traces),
+    )
+
+
+def _step_times(spans: Iterable[Span]) -> StepTimes | None:
+    by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for span in spans:
+        if span.kind == "compute":
+            by_step[span.worker][span.clock] += span.duration_s
+    steps = {worker: _settled(times_s) for worker, times_s in by_step.items()}
+    pooled = [duration_s for durations_s in steps.values() for duration_s in durations_s]
+    if len(pooled) < _FEWEST_STEPS or min(map(len, steps.values())) < 2 or statistics.median(pooled) <= 0:
+        return None
+    own = [_p99(durations_s) / statistics.median(durations_s) for durations_s in steps.values()]
+    return StepTimes(
+        p50_s=statistics.median(pooled),
+        p99_s=_p99(pooled),
+        medians_s={worker: statistics.median(durations_s) for worker, durations_s in steps.items()},
+        own_ratio=max(own),
+    )
+
+
+def _settled(times_s: Mapping[int, float]) -> list[float]:
+    return [times_s[clock] for clock in sorted(times_s)[_WARM_UP_STEPS:]]
+
+
+def _p99(durations_s: Sequence[float]) -> float:
+    return statistics.quantiles(durations_s, n=100, method="inclusive")[98]
+
+
+def _exchanges(spans: Iterable[Span], traces: Mapping[int, Trace], run: RunResult) -> Exchanges | None:
+    by_clock: dict[tuple[int, int], float] = defaultdict(float)
+    for span in spans:
+        if span.kind == "communicate":
+            by_clock[span.worker, span.clock] += span.duration_s
+    number = round(len(by_clock) / len(traces))
+    if not number or not run.bytes_sent_total:
+        return None
+    records = (record for trace in traces.values() for record in trace.records if record.kind == "buckets")
+    buckets = next((tuple(record.fields["num_bytes"]) for record in records), ())
+    return Exchanges(
+        number=number,
+        num_bytes=run.bytes_sent_total / len(traces) / number,
+        communicate_s=statistics.median(by_clock.values()),
+        buckets_bytes=buckets,
+    )
+
+
+def _residuals(traces: Mapping[int, Trace]) -> tuple[float, ...]:
+    """By exchange, the largest of the workers'."""
+    largest: dict[int, float] = {}
+    for trace in traces.values():
+        for record in trace.records:
+            if record.kind == "residual" and record.fields.get("ratio") is not None:
+                largest[record.clock] = max(largest.get(record.clock, 0.0), float(record.fields["ratio"]))
+    return tuple(largest[clock] for clock in sorted(largest))
