@@ -57,6 +57,7 @@ class Conditions:
         restart_s: Time from a failure until the run begins to read its last state: noticing it, replacing the host,
             starting all processes. An assumption.
         storage_bytes_per_s: What all devices together write and read states at; None is BLOOM's a device.
+        checkpoint_interval_s: Work between two states; None is the best.
         price_per_h: US dollars for a device and hour; None is the accelerator's.
         pue: The building's energy over the devices' (Touvron et al. 2023a).
         carbon_kg_per_kwh: Emissions of the grid (Touvron et al. 2023a: the mean of the United States).
@@ -68,6 +69,7 @@ class Conditions:
     device_mtbf_s: float = DEVICE_MTBF_S
     restart_s: float = 600.0
     storage_bytes_per_s: float | None = None
+    checkpoint_interval_s: float | None = None
     price_per_h: float | None = None
     pue: float = 1.1
     carbon_kg_per_kwh: float = 0.385
@@ -81,6 +83,8 @@ class Conditions:
         )
         if self.storage_bytes_per_s is not None:
             check_positive(storage_bytes_per_s=self.storage_bytes_per_s)
+        if self.checkpoint_interval_s is not None:
+            check_positive(checkpoint_interval_s=self.checkpoint_interval_s)
         if self.price_per_h is not None and not 0 <= self.price_per_h <= _MOST_PRICE_PER_H:
             raise ArgumentError(
                 f"`price_per_h` is {self.price_per_h:g}; write 0 or more dollars, up to {_MOST_PRICE_PER_H:,.0f}"
@@ -106,6 +110,7 @@ class Conditions:
             checkpoint_s=checkpoint_s,
             restart_s=self.restart_s + checkpoint_s,  # the last state is read as fast as it was written
             mtbf_s=cluster_mtbf_s(node_mtbf_s=self.device_mtbf_s, num_nodes=num_devices),
+            interval_s=self.checkpoint_interval_s,
             remedy="a longer `device_mtbf_s`, a higher `storage_bytes_per_s`, or a shorter `restart_s`",
         )
 
