@@ -4,7 +4,8 @@ A parameter's name ends in its unit, and that is how its text is read: ``gradien
 ``latency_s`` is ``--latency "10 us"``, ``bytes_per_s`` is ``--bandwidth "25 GB/s"``, and ``num_workers`` is ``--workers
 256``. Its type says the rest: int, float, bool, str, a Literal of texts, or a tuple of one of them, written with
 commas. Which numbers it may be is beside the type (`plesio.core.within`), and so is its option where the name does not
-say it (`Written`), and the other input without which it means nothing (`OnlyWith`). What it means is in the ``Args:`` of the docstring. Positional-only parameters are no inputs.
+say it (`Written`), and the other input without which it has no effect (`OnlyWith`). What it means is in the ``Args:``
+of the docstring. Positional-only parameters are no inputs.
 """
 
 import functools
@@ -97,13 +98,13 @@ class OnlyWith:
 
     Attributes:
         other: The input that decides.
-        values: The values with which it has an effect; None is where that one is not given.
+        values: The values with which it has an effect; none where it has one only if the other is not given.
     """
 
     other: str
-    values: tuple[str | None, ...]
+    values: tuple[str, ...]
 
-    def __init__(self, other: str, *values: str | None) -> None:
+    def __init__(self, other: str, *values: str) -> None:
         object.__setattr__(self, "other", other)
         object.__setattr__(self, "values", values)
 
@@ -113,10 +114,10 @@ class OnlyWith:
         >>> OnlyWith("distribution", "pareto").refusal("shape", "uniform")
         '`shape` has no effect with a `distribution` of uniform; leave it out, or write `distribution = pareto`'
         """
+        if not self.values:
+            return f"`{name}` has no effect with `{self.other}`; leave one of them out" if value else ""
         if value in self.values:
             return ""
-        if None in self.values:
-            return f"`{name}` has no effect with `{self.other}`; leave one of them out"
         instead = " or ".join(f"`{self.other} = {each}`" for each in self.values)
         return f"`{name}` has no effect with a `{self.other}` of {value}; leave it out, or write {instead}"
 

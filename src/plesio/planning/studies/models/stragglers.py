@@ -28,6 +28,7 @@ import numpy as np
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
+from plesio.core.inputs import OnlyWith
 from plesio.core.units import counted, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
 from plesio.cost.step_time import EmpiricalTrace
@@ -282,10 +283,10 @@ def stragglers(
     *,
     num_workers: Annotated[int, Within(1, 10_000)] = 256,
     distribution: Kind = "lognormal",
-    mean_s: Annotated[float, DURATION] = 0.05,
-    cv: Annotated[float, Within(1e-3, 10)] = 0.3,
-    shape: Annotated[float, Within(1, 1e3, without="low")] = 1.5,
-    trace: str = "",
+    mean_s: Annotated[float, DURATION, OnlyWith("distribution", "lognormal", "gamma", "uniform", "pareto")] = 0.05,
+    cv: Annotated[float, Within(1e-3, 10), OnlyWith("distribution", "lognormal", "gamma", "uniform")] = 0.3,
+    shape: Annotated[float, Within(1, 1e3, without="low"), OnlyWith("distribution", "pareto")] = 1.5,
+    trace: Annotated[str, OnlyWith("distribution", "trace")] = "",
     all_reduce_s: Annotated[float, DURATION_OR_0] = 0.0,
     slowdown: Annotated[float, Within(1, 1e6)] = 1.5,
     content_cv: Annotated[float, Within(0, 10)] = 0.1,

@@ -156,8 +156,7 @@ class TimeToTrain(Answer):
 
     def _scaling(self) -> LineChart:
         numbers = list(self.by_devices)
-        first, last = (self.by_devices[number] for number in (numbers[0], numbers[-1]))
-        times = numbers[-1] / numbers[0]
+        first_s, last_s = (self.by_devices[number].goodput.total_s for number in (numbers[0], numbers[-1]))
         series = [
             Series(
                 name=name,
@@ -169,18 +168,15 @@ class TimeToTrain(Answer):
                 (f"{_FAILING} times as many", self.by_devices_failing),
             )
         ]
-        first_days = first.goodput.total_s / _DAY_S
-        linear = Series(
-            name="linear", x=numbers, y=[first_days * numbers[0] / number for number in numbers], style="dashed"
-        )
+        in_proportion = [first_s / _DAY_S * numbers[0] / number for number in numbers]
         how = "at the same MFU" if self.pace == "mfu" else "whose layout is computed anew for each number"
         return LineChart(
             slug="devices",
-            title=f"{times:,.0f} times the devices are {first.goodput.total_s / last.goodput.total_s:,.3g} times as fast",
+            title=f"{numbers[-1] / numbers[0]:,.0f} times the devices are {first_s / last_s:,.3g} times as fast",
             caption=f"Expected days of the run by number of devices, {how}.",
             x=Axis(title="devices", log=True),
             y=Axis(title="time (days)", log=True),
-            series=[*series, linear],
+            series=[*series, Series(name="in proportion", x=numbers, y=in_proportion, style="dashed")],
         )
 
     def _simulated(self) -> LineChart:
