@@ -51,6 +51,15 @@ def test_linear_scaling_works_up_to_a_limit_which_warm_up_moves(answer: BatchSca
     assert by_rule["linear"][without] < 0.3 * by_rule["none"][without]  # while it works, it is worth it
 
 
+def test_other_starts_have_other_critical_batches_which_the_noise_scale_knows(answer: BatchScaling):
+    found = [one.critical_batch for one in answer.problems]
+    assert found[0] == answer.critical_batch
+    assert max(found) > 1.5 * min(found)
+    for one in answer.problems:
+        assert one.critical_batch == pytest.approx(one.mean_noise_scale, rel=0.1)
+        assert one.linear_limits[0] <= one.linear_limits[10]
+
+
 def test_on_a_quadratic_warm_up_does_not_move_the_limit():
     rng = np.random.default_rng(0)
     bowl = Bowl.with_noise_scale(1e-12, dimension=10, condition=10.0, walls=0.0, rng=rng)
