@@ -83,7 +83,7 @@ def ask_all(
         answers.append(study.ask())
         write_study(answers[-1], out)
         typer.echo(f"{study.number:>2}  {study.name:<20} {time.perf_counter() - began_s:5.1f} s", err=True)
-    write_whole(out / "index.html", render_index_page(answers, folder=out))
+    write_whole(out / "index.html", render_index_page(answers))
     typer.echo(f"{out / 'index.html'}")
 
 
