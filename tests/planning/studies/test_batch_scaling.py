@@ -23,7 +23,7 @@ def test_reference_law(answer: BatchScaling):
 
 def test_where_curvatures_are_equal_the_noise_scale_is_the_trace_over_the_squared_gradient():
     """Then tr(HΣ)/GᵀHG is tr Σ/‖G‖², and B_crit is B₀ (r₀/r - 1)/ln(r₀/r) for a loss that falls from r₀ to r."""
-    alike = batch_scaling(condition=1.0, batches=(4, 16, 64, 256, 1024, 4096), target=0.1)
+    alike = batch_scaling(condition_number=1.0, batches=(4, 16, 64, 256, 1024, 4096), target=0.1)
     assert alike.mean_noise_scale == pytest.approx(alike.mean_simple_scale)
     expected = 16 * (10 - 1) / math.log(10)
     assert alike.critical_batch == pytest.approx(expected, rel=0.1)

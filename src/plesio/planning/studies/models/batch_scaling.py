@@ -265,6 +265,7 @@ class BatchScaling(Answer):
                 x=[one.batch for one in self._of("best", warmup)],
                 y=[one.length for one in self._of("best", warmup)],
                 style="points",
+                hollow=True,
             )
             for warmup in self._warmups()
         ]
@@ -287,8 +288,8 @@ def batch_scaling(
     *,
     batch: Annotated[int, Within(1, 10**9)] = 256,
     noise_scale: Annotated[float, Within(1e-6, 1e9)] = 16.0,
-    dimension: Annotated[int, Within(2, 1000)] = 100,
-    condition: Annotated[float, Within(1, 1e4)] = 100.0,
+    num_dimensions: Annotated[int, Within(2, 1000)] = 100,
+    condition_number: Annotated[float, Within(1, 1e4)] = 100.0,
     target: Annotated[float, Within(1e-4, 1, without="high")] = 0.1,
     batches: Annotated[tuple[int, ...], Within(1, 10**9, fewest=3, most=30)] = (
         4,
@@ -319,8 +320,8 @@ def batch_scaling(
     Args:
         batch: Samples of a step that the answer is for.
         noise_scale: tr Σ / ‖G‖² at the start.
-        dimension: Numbers of the bowl.
-        condition: Largest eigenvalue over smallest.
+        num_dimensions: Dimensions of the bowl.
+        condition_number: Largest eigenvalue over smallest.
         target: The loss to reach, over the first.
         batches: Sizes that are measured; the rules start from the smallest.
         walls: How much more curvature there is at first where rules are tried, 0 for a quadratic.
@@ -337,7 +338,7 @@ def batch_scaling(
     if len(sizes) < _FEWEST_SIZES:
         raise ArgumentError(f"`batches` has {counted(len(sizes), 'different size')}; write 3 or more")
     rng = np.random.default_rng(seed)
-    bowl = Bowl.with_noise_scale(noise_scale, dimension=dimension, condition=condition, walls=0.0, rng=rng)
+    bowl = Bowl.with_noise_scale(noise_scale, dimension=num_dimensions, condition=condition_number, walls=0.0, rng=rng)
     measured = {float(size): _steps_to(target, bowl, batch=size, most=max_steps, rng=rng) for size in sizes}
     _, mean_noise_scale, mean_simple_scale = descend_greedily(
         bowl, batch=math.inf, target=target, num_runs=1, most=max_steps, rng=rng
@@ -363,7 +364,9 @@ def batch_scaling(
 
     def other(number: int) -> Problem:
         own = np.random.default_rng((seed, number))
-        start = Bowl.with_noise_scale(noise_scale, dimension=dimension, condition=condition, walls=0.0, rng=own)
+        start = Bowl.with_noise_scale(
+            noise_scale, dimension=num_dimensions, condition=condition_number, walls=0.0, rng=own
+        )
         return _problem(
             start,
             sizes,
@@ -439,7 +442,7 @@ def _steps_to(target: float, bowl: Bowl, *, batch: int, most: int, rng: np.rando
 def _not_reached(batch: int, *, target: float, most: int) -> ArgumentError:
     return ArgumentError(
         f"with `batches` of {batch} the `target` of {target:g} is not reached in {counted(most, 'step')}; write larger "
-        "`batches`, a smaller `condition`, `dimension` or `noise_scale`, a larger `target` or `max_steps`"
+        "`batches`, a smaller `condition_number`, `num_dimensions` or `noise_scale`, a larger `target` or `max_steps`"
     )
 
 

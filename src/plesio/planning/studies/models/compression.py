@@ -142,14 +142,14 @@ class CompressedTraining(Answer):
         runs: Runs in the order asked for; sending everything first.
         bytes_per_s: Bandwidth of a link.
         num_workers: Workers that exchange.
-        tolerance: Tolerance of the loss, over the first.
+        target: Target of the loss, over the first.
     """
 
     unit: ClassVar[str] = "s"
     runs: tuple[CompressedRun, ...]
     bytes_per_s: float
     num_workers: int
-    tolerance: float
+    target: float
 
     @property
     def dense(self) -> CompressedRun:
@@ -215,7 +215,7 @@ class CompressedTraining(Answer):
             for run in self.runs
         ]
         headers = ("scheme", "step (1/L)", "iterations", "error", "sent", "less", "in all", "time", "pays below")
-        title = f"To {self.tolerance:g} of the first loss, at {format_bandwidth(self.bytes_per_s)} (sent: a worker's):"
+        title = f"To {self.target:g} of the first loss, at {format_bandwidth(self.bytes_per_s)} (sent: a worker's):"
         return [Table(title=title, headers=headers, rows=rows)]
 
     def charts(self) -> Sequence[Chart]:
@@ -232,9 +232,9 @@ def _spread(number: int) -> list[int]:
 def compression(
     *,
     schemes: tuple[str, ...] = _SCHEMES,
-    dimension: Annotated[int, Within(2, 5000)] = 1000,
-    condition: Annotated[float, Within(1, 1e4, without="low")] = 1000.0,
-    tolerance: Annotated[float, Within(1e-9, 1, without="high")] = 1e-4,
+    num_dimensions: Annotated[int, Within(2, 5000)] = 1000,
+    condition_number: Annotated[float, Within(1, 1e4, without="low")] = 1000.0,
+    target: Annotated[float, Within(1e-9, 1, without="high")] = 1e-4,
     max_iterations: Annotated[int, Within(1, 200_000)] = 40_000,
     num_workers: Annotated[int, Within(1, 2**20)] = 8,
     gradient_bytes: Annotated[float, SIZE] = 100e6,
@@ -252,9 +252,9 @@ def compression(
 
     Args:
         schemes: Compressions as policies have them, sign, or levels:S, each with @STEP for a step other than its own.
-        dimension: Numbers of the quadratic.
-        condition: Its largest eigenvalue over its smallest.
-        tolerance: The loss to reach, over the first.
+        num_dimensions: Dimensions of the quadratic.
+        condition_number: Its largest eigenvalue over its smallest.
+        target: The loss to reach, over the first.
         max_iterations: Iterations after which a descent is given up.
         num_workers: Workers that exchange.
         gradient_bytes: Size of a gradient, of 4-byte numbers.
@@ -270,9 +270,9 @@ def compression(
     _check_gradient(gradient_bytes, num_workers=num_workers)
 
     setting = _Setting(
-        dimension=dimension,
-        condition=condition,
-        tolerance=tolerance,
+        num_dimensions=num_dimensions,
+        condition_number=condition_number,
+        target=target,
         max_iterations=max_iterations,
         num_workers=num_workers,
         gradient_bytes=gradient_bytes,
@@ -285,23 +285,20 @@ def compression(
     dense = setting.run("none")
     if dense.iterations is None:
         raise ArgumentError(
-            f"`max_iterations` is {max_iterations}, and sending everything takes more; write more, or a larger "
-            "`tolerance`"
+            f"`max_iterations` is {max_iterations}, and sending everything takes more; write more, or a larger `target`"
         )
     texts = [text for text in dict.fromkeys(schemes) if text != "none"]
     runs = [setting.run(text).beside(dense) for text in texts]
-    return CompressedTraining(
-        runs=(dense, *runs), bytes_per_s=bytes_per_s, num_workers=num_workers, tolerance=tolerance
-    )
+    return CompressedTraining(runs=(dense, *runs), bytes_per_s=bytes_per_s, num_workers=num_workers, target=target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Setting:
     """What every compression is tried on: a quadratic, and workers who exchange a gradient; as `compression` has it."""
 
-    dimension: int
-    condition: float
-    tolerance: float
+    num_dimensions: int
+    condition_number: float
+    target: float
     max_iterations: int
     num_workers: int
     gradient_bytes: float
@@ -314,15 +311,15 @@ class _Setting:
     def run(self, text: str) -> CompressedRun:
         """Descend with the scheme of this text, and cost its iterations."""
         try:
-            stage, step = parse_scheme(text, dimension=self.dimension)
+            stage, step = parse_scheme(text, dimension=self.num_dimensions)
         except ConfigError as error:
             raise ArgumentError.about("schemes", error) from None
         descent = descend(
             stage,
             step=step,
-            dimension=self.dimension,
-            condition=self.condition,
-            tolerance=self.tolerance,
+            dimension=self.num_dimensions,
+            condition=self.condition_number,
+            tolerance=self.target,
             most=self.max_iterations,
             seed=self.seed,
         )

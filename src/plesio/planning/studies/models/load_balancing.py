@@ -233,7 +233,7 @@ class LoadBalancing(Answer):
             x=Axis(title="worker"),
             y=Axis(title="steps (%)"),
             series=[
-                Series(name=one.name, x=workers, y=[100 * share for share in one.slowest], style="points")
+                Series(name=one.name, x=workers, y=[100 * share for share in one.slowest], style="points", hollow=True)
                 for one in self.balanced
                 if one.name in ("equal", "rebalanced")
             ],

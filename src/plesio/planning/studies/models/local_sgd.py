@@ -45,7 +45,7 @@ _NUM_CURVE_POINTS = 80
 _NONCONVEX_SHARE = 0.05
 _NONCONVEX_NOISE = 0.2
 """Noise where the loss is not convex, over that of the quadratics: its gradients are smaller."""
-_NONCONVEX_DRAWS, _NONCONVEX_TRIALS, _NONCONVEX_STEPS = 3, 3, 512
+_NONCONVEX_TRIALS, _NONCONVEX_STEPS = 3, 512
 _NONCONVEX_WORKERS, _NONCONVEX_DIMENSIONS = 8, 10
 """Runs are really done there, so they are no larger whatever is asked for."""
 _FLOOR_ITERATIONS = 1024
@@ -246,6 +246,7 @@ def local_sgd(
     floor_step: Annotated[float, Within(1e-3, 1, without="high")] = 0.1,
     ratios: Annotated[tuple[float, ...], Within(1e-9, 1e9)] = (0.1, 0.5, 2.0, 10.0, 50.0),
     num_trials: Annotated[int, Within(1, 100)] = 20,
+    num_draws: Annotated[int, Within(1, 20)] = 3,
     seed: int = 0,
 ) -> LocalSgd:
     """Time to a target by number of local steps, and what the workers' drift costs.
@@ -268,6 +269,7 @@ def local_sgd(
         floor_step: One step for all K, for the floors.
         ratios: Communicating over computing, for the pictures.
         num_trials: Simulated runs for each floor.
+        num_draws: Draws of the data of the loss that is not convex.
         seed: Seed of the quadratics and the simulation.
 
     Raises:
@@ -314,14 +316,17 @@ def local_sgd(
             heterogeneity=heterogeneity,
             noise=_NONCONVEX_NOISE * noise,
             ratio=communicate_s / compute_s,
+            num_draws=num_draws,
             seed=seed,
         ),
     )
 
 
-def _nonconvex(periods: Sequence[int], *, heterogeneity: float, noise: float, ratio: float, seed: int) -> NonConvex:
+def _nonconvex(
+    periods: Sequence[int], *, heterogeneity: float, noise: float, ratio: float, num_draws: int, seed: int
+) -> NonConvex:
     draws, tried = [], [period for period in periods if period <= _NONCONVEX_STEPS] or [1]
-    for draw in range(_NONCONVEX_DRAWS):
+    for draw in range(num_draws):
         problem = make_sigmoid_regression(
             num_workers=_NONCONVEX_WORKERS,
             num_dimensions=_NONCONVEX_DIMENSIONS,

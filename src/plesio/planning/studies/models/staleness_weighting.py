@@ -260,7 +260,13 @@ class StalenessWeighting(Answer):
             x=Axis(title="staleness (updates)"),
             y=Axis(title="updates (%)", log=True),
             series=[
-                Series(name=name, x=range(len(shares)), y=[100 * share or math.nan for share in shares], style="points")
+                Series(
+                    name=name,
+                    x=range(len(shares)),
+                    y=[100 * share or math.nan for share in shares],
+                    style="points",
+                    hollow=True,
+                )
                 for name, shares in self.shares.items()
             ],
         )
