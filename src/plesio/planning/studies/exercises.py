@@ -144,9 +144,9 @@ EXERCISES: Mapping[str, Exercise] = {
         "they wait?",
         unit="%",
         value=lambda answer: 100 * answer.at.bubble,
-        reason="With GPipe and 1F1B the bubble is (p-1)/(m+p-1): each stage waits for p-1 micro-batches' time while the "
-        "pipeline fills and drains. Twice as many micro-batches as stages leave about 30 %; interleaving divides p-1 "
-        "by v.",
+        reason="With GPipe and 1F1B the bubble is (p-1)/(m+p-1): each stage waits for the time of p-1 micro-batches "
+        "while the pipeline fills and drains. Twice as many micro-batches as stages leave about 30 %; interleaving "
+        "divides p-1 by v.",
     ),
     "compression": Exercise(
         question="At {bytes_per_s} a worker computes for {compute_s} and sends {gradient_bytes}. How many times as "
