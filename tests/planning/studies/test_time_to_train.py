@@ -55,13 +55,13 @@ def test_a_layout_gives_the_utilisation():
 
 
 def test_a_layout_is_computed_anew_for_each_number_of_devices():
-    """A table at the utilisation of 2,048 devices would have 4.06 days where a run of its own has 10.8."""
+    """At the utilisation of 2,048 devices, 16,384 would take an eighth of the time; in a layout they take a third."""
     asked = {"tokens": 2e12, "pace": "layout"}
     answer = time_to_train(machine="2048xa100", **asked)  # type: ignore[arg-type]
     alone = time_to_train(machine="16384xa100", **asked)  # type: ignore[arg-type]
     there = answer.by_devices[16_384]
     assert there.goodput.work_s == alone.ideal_s
-    assert there.goodput.work_s / DAY_S == pytest.approx(10.8, abs=0.05)
+    assert there.goodput.work_s > 2.5 * answer.ideal_s / 8
     shares = [point.mfu for point in answer.by_devices.values()]
     assert shares == sorted(shares, reverse=True)
 

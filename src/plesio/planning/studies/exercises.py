@@ -103,7 +103,7 @@ def _grade(apart: float, *, right: float, close: float) -> str:
 def _saved_by_inverse(answer: Any) -> float:
     asked = answer.tuned[0].staleness
     (inverse,) = (one for one in answer.tuned if (one.staleness, one.weighting) == (asked, "inverse"))
-    return 100 * inverse.saved
+    return float(100 * inverse.saved)
 
 
 EXERCISES: Mapping[str, Exercise] = {
