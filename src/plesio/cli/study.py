@@ -13,6 +13,7 @@ import typer
 
 from plesio.cli.function_options import command_of, make_folder
 from plesio.cli.options import Out
+from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
 from plesio.testbed.testbed import QUIET
 
@@ -27,6 +28,7 @@ Examples:
   plesio study list
   plesio study stragglers --workers 64 --cv 0.3
   plesio study collectives --ranks 256 --bandwidth "50 GB/s" --out runs/collectives
+  plesio study pipeline --quiz
   plesio study all --out runs/studies"""
 
 Measure = Annotated[
@@ -35,6 +37,9 @@ Measure = Annotated[
         "--measure",
         help="Do the real thing on this machine as well, as far as it has the inputs; let nothing else run meanwhile.",
     ),
+]
+Quiz = Annotated[
+    bool, typer.Option("--quiz", help="Ask you first: a question, your prediction (a line of the input), the answer.")
 ]
 
 
@@ -87,20 +92,47 @@ def ask_all(
         answers.append(study.ask())
         write_study(answers[-1], out)
         typer.echo(f"{study.number:>2}  {study.name:<20} {time.perf_counter() - began_s:5.1f} s", err=True)
-    write_whole(out / "index.html", render_index_page(answers, folder=out))
+    write_whole(out / "index.html", render_index_page(answers))
     typer.echo(f"{out / 'index.html'}")
 
 
 def _command(study: "Study") -> Any:
     """The command of a study: its inputs as options, and where the answer goes."""
+    from plesio.planning.measured import has_measurement
 
-    def ask(inputs: dict[str, Any], out: Path | None, measure: bool = False) -> None:
+    def ask(inputs: dict[str, Any], out: Path | None, quiz: bool, measure: bool = False) -> None:
+        if quiz:
+            _check_alone(out=out, measure=measure)
+            _quiz(study.ask(**inputs))
+            return
         if out is not None:
             make_folder(out)  # before anything is measured
         _show(study.ask(**inputs), measured=_measure(study, inputs) if measure else None, out=out)
 
-    more = {"out": (Out, None), "measure": (Measure, False)}
+    more: dict[str, tuple[Any, Any]] = {"out": (Out, None), "quiz": (Quiz, False)}
+    if has_measurement(study.name):
+        more["measure"] = (Measure, False)
     return command_of(f"plesio study {study.name}", study.inputs(), ask, summary=study.question, more=more)
+
+
+def _check_alone(*, out: Path | None, measure: bool) -> None:
+    """An exercise shows its answer here, so that other options have no effect."""
+    for option, given in (("--out", out is not None), ("--measure", measure)):
+        if given:
+            raise ConfigError(f"{option} has no effect with --quiz; leave one of them out")
+
+
+def _quiz(asked: "Asked") -> None:
+    """A question; a prediction from a line of the input; the answer with its reason."""
+    from plesio.planning.studies.exercises import EXERCISES
+
+    exercise = EXERCISES[asked.study]
+    typer.echo(f"{exercise.ask(asked)}\nYour prediction ({exercise.hint()}; nothing to see the answer): ", nl=False)
+    sys.stdout.flush()
+    line = sys.stdin.readline()
+    if not sys.stdin.isatty():
+        typer.echo()  # nobody's key has ended the line
+    typer.echo(f"\n{exercise.judge(exercise.read(line), asked)}\n{exercise.reason}\n\n{asked.answer.finding}")
 
 
 def _measure(study: "Study", inputs: dict[str, Any]) -> "Measured":

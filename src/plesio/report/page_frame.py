@@ -1,23 +1,31 @@
 """What all pages have in common: one document that needs nothing else, light or dark as the reader's system is.
 
-Plotly's script is in a page once; nothing is fetched from anywhere. Texts are escaped here; parts, headers and contents
-are HTML already.
+Plotly's script is in a page once, or beside the pages of a folder that has many; nothing is fetched from anywhere.
+Texts are escaped here; parts, headers and contents are HTML already.
 """
 
 import html
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from string import Template
+from typing import Literal
 
 import plotly.io
 from plotly.offline import get_plotlyjs
 
 from plesio.core.charts import Chart
+from plesio.core.files import write_whole
 from plesio.report.charts import draw_figure
 from plesio.report.markup import prose
 from plesio.report.page_style import STYLE
 
-__all__ = ["page_of", "section", "section_of_charts", "table"]
+__all__ = ["SCRIPT_FILE", "page_of", "section", "section_of_charts", "table", "write_script"]
+
+SCRIPT_FILE = "plotly.min.js"
+"""Name of Plotly's script beside the pages that share it."""
+_BESIDE = f"""<script src="{SCRIPT_FILE}" onerror="addEventListener('load', () => document.querySelector('header')
+.insertAdjacentHTML('beforeend', '<p>The pictures need the file {SCRIPT_FILE} beside this page.</p>'))"></script>"""
 
 _CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
 
@@ -29,7 +37,7 @@ _PAGE = Template("""<!doctype html>
 <meta name="color-scheme" content="light dark">
 <title>$title</title>
 <style>$style</style>
-<script>$plotly</script>
+$script
 </head>
 <body>
 <header>
@@ -43,21 +51,42 @@ $main
 """)
 
 
-def page_of(parts: Iterable[str], *, title: str, header: str) -> str:
+def page_of(
+    parts: Iterable[str], *, title: str, header: str, script: Literal["inside", "beside", "none"] = "inside"
+) -> str:
     """The whole document, of its parts one below the other.
 
     Args:
         parts: Sections, and what stands between them; empty ones are left out.
         title: That of the browser's window.
         header: The heading and the facts below it.
+        script: Where Plotly's script is: in the page, or beside it, where `write_script` puts it. Without charts there
+            is none.
     """
     return _PAGE.substitute(
         title=html.escape(title),
         style=STYLE,
-        plotly=get_plotlyjs(),
+        script=_script(script),
         header=header,
         main="\n".join(filter(None, parts)),
     )
+
+
+def _script(where: Literal["inside", "beside", "none"]) -> str:
+    if where == "inside":
+        return f"<script>{get_plotlyjs()}</script>"
+    return _BESIDE if where == "beside" else ""
+
+
+def write_script(folder: Path) -> None:
+    """Put Plotly's script beside the pages of a folder, if it is not there.
+
+    Raises:
+        DataError: The file cannot be written.
+    """
+    path, script = folder / SCRIPT_FILE, get_plotlyjs()
+    if not path.exists() or path.read_text(encoding="utf-8") != script:
+        write_whole(path, script)
 
 
 def section(content: str, *, slug: str, title: str) -> str:

@@ -1,6 +1,5 @@
 """A study's answer in a terminal, as a page, and as files; and the index of many."""
 
-import base64
 import html
 import json
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from plesio.planning.studies.measured import Measured
 from plesio.planning.studies.textbook import Printed, printed_results, value_text
 from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_charts, table
+from plesio.report.page_frame import page_of, section, section_of_charts, table, write_script
 
 __all__ = [
     "cause_texts",
@@ -114,7 +113,7 @@ def _error_text(error: float, scale: Scale) -> str:
 
 
 def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
-    """The page as one HTML document."""
+    """The page as an HTML document; Plotly's script has to be beside it."""
     study = find_study(asked.study)
     inputs = [(one.option, one.format(asked.inputs[one.name]), one.help) for one in study.inputs()]
     tables = (parts_table(asked), *asked.answer.tables())
@@ -132,6 +131,7 @@ def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
         ],
         title=f"Plesio: {asked.study}",
         header=f"<h1>{prose(asked.question)}</h1>\n<p>Study {study.number}: {asked.study}</p>",
+        script="beside",
     )
 
 
@@ -152,12 +152,11 @@ def _measured_section(measured: Measured) -> str:
     return pictures + section(words + table(shown.headers, shown.rows), slug="errors", title="How far the model is off")
 
 
-def render_index_page(answers: Sequence[Asked], *, folder: Path) -> str:
-    """The page that leads to the pages of all ``answers``, which `write_study` wrote into ``folder``."""
+def render_index_page(answers: Sequence[Asked]) -> str:
+    """The page that leads to the pages and pictures of all ``answers``, which `write_study` wrote into its folder."""
     cards = []
     for asked in answers:
-        image = (folder / _picture_name(asked, asked.answer.charts()[0])).read_bytes()
-        picture = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+        picture = _picture_name(asked, asked.answer.charts()[0])
         cards.append(
             f'<figure class="narrow"><h3><a href="{asked.study}.html">{prose(asked.question)}</a></h3>'
             f'<a href="{asked.study}.html"><img src="{picture}" alt="{html.escape(asked.answer.charts()[0].caption)}" '
@@ -168,22 +167,26 @@ def render_index_page(answers: Sequence[Asked], *, folder: Path) -> str:
         [section(f'<div class="figures">\n{pictures}\n</div>', slug="studies", title="Questions and answers")],
         title="Plesio: studies",
         header=f"<h1>{len(answers)} studies</h1>\n<p>Each with its defaults; its page has tables and all pictures.</p>",
+        script="none",
     )
 
 
 def write_study(asked: Asked, out: Path, *, measured: Measured | None = None) -> Path:
     """Write the page, the pictures and the numbers into the folder ``out``; returns the page's path.
 
+    All pages of a folder share one script, which is written with the first.
+
     Raises:
         DataError: A file cannot be written.
     """
     page = out / f"{asked.study}.html"
     write_whole(page, render_study_page(asked, measured=measured))
+    write_script(out)
     for chart in (*asked.answer.charts(), *(() if measured is None else measured.charts)):
         write_whole(out / _picture_name(asked, chart), draw_picture(chart))
     printed = {"textbook": to_json(printed_results(find_study(asked.study), asked=asked))}
     values = asked.to_json() | printed | ({} if measured is None else {"measured": measured.to_json()})
-    write_whole(out / f"{asked.study}.json", json.dumps(values, indent=1) + "\n")
+    write_whole(out / f"{asked.study}.json", json.dumps(values) + "\n")
     return page
 
 

@@ -23,7 +23,7 @@ def test_reference_law(answer: BatchScaling):
 
 def test_where_curvatures_are_equal_the_noise_scale_is_the_trace_over_the_squared_gradient():
     """Then tr(HΣ)/GᵀHG is tr Σ/‖G‖², and B_crit is B₀ (r₀/r - 1)/ln(r₀/r) for a loss that falls from r₀ to r."""
-    alike = batch_scaling(condition=1.0, batches=(4, 16, 64, 256, 1024, 4096), target=0.1)
+    alike = batch_scaling(condition_number=1.0, batches=(4, 16, 64, 256, 1024, 4096), target=0.1)
     assert alike.mean_noise_scale == pytest.approx(alike.mean_simple_scale)
     expected = 16 * (10 - 1) / math.log(10)
     assert alike.critical_batch == pytest.approx(expected, rel=0.1)
@@ -49,6 +49,15 @@ def test_linear_scaling_works_up_to_a_limit_which_warm_up_moves(answer: BatchSca
         for rule in ("linear", "none")
     }
     assert by_rule["linear"][without] < 0.3 * by_rule["none"][without]  # while it works, it is worth it
+
+
+def test_other_starts_have_other_critical_batches_which_the_noise_scale_knows(answer: BatchScaling):
+    found = [one.critical_batch for one in answer.problems]
+    assert found[0] == answer.critical_batch
+    assert max(found) > 1.5 * min(found)
+    for one in answer.problems:
+        assert one.critical_batch == pytest.approx(one.mean_noise_scale, rel=0.1)
+        assert one.linear_limits[0] <= one.linear_limits[10]
 
 
 def test_on_a_quadratic_warm_up_does_not_move_the_limit():

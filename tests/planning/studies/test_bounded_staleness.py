@@ -6,6 +6,7 @@ import pytest
 from plesio.core.errors import ConfigError
 from plesio.planning.studies import bounded_staleness
 from plesio.planning.studies.delayed_descent import descend, eigenvalues_of
+from plesio.planning.studies.refusing_server import serve
 from plesio.planning.theory.stability import stability_limit
 
 REFERENCE = {0: 463, 1: 932, 5: 3271, 10: 6229, 20: 12152, 50: 29927}
@@ -58,6 +59,25 @@ def test_a_step_above_the_limit_is_said_to_diverge():
     assert answer.unstable_from == 16  # docs/studies/reference.md, theorem 9
     assert math.isinf(answer.points[-1].tiny_iterations)
     assert "diverges" in answer.finding
+
+
+def test_a_server_refuses_what_is_older_than_its_bound():
+    served = {point.delay: point.served for point in bounded_staleness(delays=(0, 5, 50), num_trials=3).points}
+    assert all(point.max_age <= bound for bound, point in served.items())
+    assert served[0].refused > served[5].refused > served[50].refused
+    assert served[50].refused < 1e-3
+    assert served[0].refused == pytest.approx(0.84, abs=0.01)
+    alone = bounded_staleness(delays=(0,), num_trials=2, num_workers=1, slowdown=1.0).points[0].served
+    assert alone.refused == alone.mean_age == 0
+
+
+def test_a_server_applies_in_the_order_of_pushes():
+    """Two workers of one pace: one counts and the other, one update late, is refused; both then pull anew."""
+    served = serve(np.array([[1.0], [1.0]]), bound=0, num_updates=3)
+    assert served.at.tolist() == [1.0, 2.0, 3.0]
+    assert served.pushed.tolist() == [1, 3, 5]
+    both = serve(np.array([[1.0], [1.0]]), bound=1, num_updates=4)
+    assert both.ages.tolist() == [0, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,8 @@ def test_a_slow_codec_makes_compressing_pay_less():
         {"schemes": ("topk:0.1@9",)},
         {"schemes": ("levels:0",)},
         {"schemes": ("sign:3",)},
-        {"tolerance": 0.0},
-        {"dimension": 1},
+        {"target": 0.0},
+        {"num_dimensions": 1},
         {"max_iterations": 10},
     ],
 )
@@ -94,7 +94,7 @@ def test_impossible_inputs_are_refused(inputs: dict[str, object]):
         compression(**inputs)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [{"num_workers": 0}, {"condition": 1.0}])
+@pytest.mark.parametrize("wrong", [{"num_workers": 0}, {"condition_number": 1.0}])
 def test_nobody_and_one_curvature_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="write"):
         compression(schemes=("none",), **wrong)  # type: ignore[arg-type]

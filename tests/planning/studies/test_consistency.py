@@ -98,3 +98,13 @@ def test_the_title_names_what_helps_against_a_slow_worker() -> None:
 
     assert title((1.0,)) == "Where nobody is slow for good, there is nothing to rebalance"
     assert title((1.0, 4.0)).startswith("Against a worker that is 4 times slower for good, ")
+
+
+def test_curves_end_at_the_target_when_the_contenders_are_there():
+    answer = alone()
+    for spec, curve in answer.curves.items():
+        (contender,) = [each for each in answer.at.contenders if each.spec == spec]
+        times_s, losses = list(curve), list(curve.values())
+        assert times_s == sorted(times_s)
+        assert times_s[-1] == pytest.approx(contender.time_s, rel=0.02)
+        assert losses[-1] <= 1.001e-3 < losses[0]

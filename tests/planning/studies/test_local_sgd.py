@@ -7,6 +7,7 @@ from plesio.core.errors import ConfigError
 from plesio.planning.studies import local_sgd
 from plesio.planning.studies.heterogeneous_quadratic import make_heterogeneous
 from plesio.planning.studies.models.local_sgd import penalty_of
+from plesio.planning.studies.sigmoid_regression import _gradients, _loss, make_sigmoid_regression
 
 REFERENCE = {1: 4.6e-4, 4: 6.3e-4, 8: 1.1e-3, 32: 3.5e-3}
 """docs/studies/reference.md, study 7: floors of a problem whose size it does not state."""
@@ -113,3 +114,26 @@ def test_a_penalty_is_fitted_to_those_that_arrive():
 def test_impossible_inputs_are_refused(inputs: dict[str, float]):
     with pytest.raises(ConfigError, match="write"):
         local_sgd(**inputs)  # type: ignore[arg-type]
+
+
+def test_local_steps_cost_iterations_where_the_loss_is_not_convex():
+    found = local_sgd(num_trials=2).nonconvex
+    assert len(found.over_first) == 3
+    for over in found.over_first:
+        assert over[1] == 1
+        assert over[32] > 1.5
+    assert 0.05 < found.penalty < 0.3
+
+
+def test_gradients_of_sigmoid_neurons_are_those_of_their_loss():
+    problem = make_sigmoid_regression(
+        num_workers=3, num_dimensions=4, heterogeneity=0.5, noise=0.0, random=np.random.default_rng(0)
+    )
+    one, small = problem.start, 1e-6
+    gradient = _gradients(problem.inputs, problem.labels, np.tile(one, (1, 3, 1)))[0].mean(axis=0)
+    for place in range(4):
+        moved = one + small * np.eye(4)[place]
+        slope = (_loss(problem.inputs, problem.labels, moved) - _loss(problem.inputs, problem.labels, one)) / small
+        assert slope == pytest.approx(gradient[place], abs=1e-6)
+    flat = _loss(problem.inputs, problem.labels, np.linspace(-20, 20, 101)[:, None] * np.ones(4))
+    assert (np.diff(flat, 2) < 0).any()  # not convex

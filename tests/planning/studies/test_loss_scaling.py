@@ -70,6 +70,13 @@ def test_handlings_go_well_or_wrong_as_they_should(answer: LossScaling):
     assert apart["found_inf not shared"] > 1
 
 
+def test_only_cutting_infinities_applies_a_wrong_step(answer: LossScaling):
+    for losses in answer.overflow_rules.values():
+        assert losses["skip the step"] < 1e-6
+        assert losses["repeat the update before"] < 1e-6
+        assert losses["cut infinities to 65504"] > 1e-4
+
+
 def test_clipping_a_nan_makes_everything_nan():
     assert np.isnan(clipped(np.array([1.0, math.nan, 2.0]), 1.0)).all()
     assert np.linalg.norm(clipped(np.array([3.0, 4.0]), 1.0)) == pytest.approx(1)

@@ -16,15 +16,33 @@ from plesio.planning.studies import STUDIES, Study, find_study
 NUMBERS = ("number", "bandwidth", "size", "duration", "count")
 LARGE = 10**9
 QUICK: dict[str, dict[str, Any]] = {
-    "batch-scaling": {"dimension": 4, "batches": (16, 64, 256), "condition": 2.0, "max_steps": 200},
+    "batch-scaling": {
+        "num_dimensions": 4,
+        "batches": (16, 64, 256),
+        "condition_number": 2.0,
+        "max_steps": 200,
+        "num_problems": 2,
+    },
     "bounded-staleness": {"delays": (0, 1), "condition_number": 2.0, "num_trials": 2, "num_dimensions": 2},
-    "compression": {"dimension": 20, "condition": 5.0, "schemes": ("none", "topk:0.5"), "max_iterations": 2000},
+    "compression": {
+        "num_dimensions": 20,
+        "condition_number": 5.0,
+        "schemes": ("none", "topk:0.5"),
+        "max_iterations": 2000,
+    },
     "checkpointing": {"num_runs": 4},
     "consistency": {"ratios": (1.0,), "cvs": (0.1,), "slowdowns": (1.0,), "num_workers": 2, "bounds": (1,)},
     "goodput": {"num_failures": 100},
     "determinism": {"num_ranks": 4, "num_elements": 100, "training_ranks": 2, "batch": 4, "num_steps": 3},
     "load-balancing": {"num_workers": 4, "num_clusters": 50, "num_steps": 40},
-    "local-sgd": {"periods": (1, 2), "num_workers": 2, "num_dimensions": 2, "num_trials": 2, "ratios": (1.0,)},
+    "local-sgd": {
+        "periods": (1, 2),
+        "num_workers": 2,
+        "num_dimensions": 2,
+        "num_trials": 2,
+        "num_draws": 1,
+        "ratios": (1.0,),
+    },
     "loss-scaling": {"num_steps": 60, "num_gradients": 30},
     "mixture-of-experts": {"num_experts": 8, "num_devices": 4, "tokens_per_device": 64, "num_draws": 2},
     "overlap": {"num_layers": 6},

@@ -143,3 +143,12 @@ def simulated_end_s(ends: list[int]) -> float:
     kernel.after(UNEQUAL.seconds[0], lambda: ready(0, 0.0))
     kernel.run()
     return ended[-1]
+
+
+def test_the_sentence_has_the_time_of_the_fastest_buckets_in_the_table():
+    """One limit takes 540 ms where buckets of different sizes take 498."""
+    answer = overlap(num_layers=50, backward_s=0.25, bytes_per_s=3e9)
+    assert answer.optimum.end_s < 0.95 * answer.total
+    rows = {row[0]: row for table in answer.tables() for row in table.rows}
+    assert f"take {rows['the best of different sizes'][3]}" in answer.finding
+    assert "buckets of different sizes are no faster" in overlap().finding

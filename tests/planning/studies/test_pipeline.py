@@ -1,5 +1,6 @@
 import pytest
 
+from plesio.core.charts import LineChart
 from plesio.core.errors import ConfigError
 from plesio.planning.studies import pipeline
 from plesio.planning.theory.parallelism import bubble_share, micro_batches_for
@@ -54,9 +55,25 @@ def test_the_frontier_is_not_beaten():
             for front in answer.frontier
         )
     assert answer.fastest is not None
-    assert answer.fastest.activation_bytes <= answer.memory_bytes
+    assert answer.fastest.activation_bytes + answer.state_bytes <= answer.memory_bytes
     assert pipeline(memory_bytes=1e6).fastest is None
     assert "nothing fits" in pipeline(memory_bytes=1e6).finding
+
+
+def test_weights_and_optimizer_take_memory_that_the_schedule_does_not_change():
+    """GPT-3's 174 billion parameters without embeddings, 16 bytes each, on 64 devices."""
+    answer = pipeline()
+    assert answer.state_bytes == pytest.approx(96 * 12 * 12288**2 * 16 / 64)
+    assert pipeline(memory_bytes=36e9).fastest is None
+    less = pipeline(memory_bytes=36e9, bytes_per_parameter=2.0).fastest
+    assert less is not None
+
+
+def test_each_number_of_stages_has_its_own_micro_batches_for_the_target():
+    (chart,) = [each for each in pipeline().charts() if each.slug == "utilisation"]
+    assert isinstance(chart, LineChart)
+    assert list(chart.series[-1].x) == [57, 133, 285, 589]
+    assert not chart.marks
 
 
 def test_the_slowest_stage_and_sends_set_the_pace():
@@ -80,6 +97,8 @@ def test_the_slowest_stage_and_sends_set_the_pace():
         {"forward_s": -1.0},
         {"stage_weights": (1.0, 2.0)},
         {"num_layers": 4},
+        {"num_layers": 50},
+        {"schedule": "zbv", "num_layers": 88, "num_micro_batches": 32},
         {"hidden": 0},
     ],
 )

@@ -117,3 +117,17 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 def test_a_trace_that_is_not_there_is_refused():
     with pytest.raises(DataError, match="cannot read"):
         stragglers(distribution="trace", trace="/nowhere/steps.txt")
+
+
+def test_a_heavy_tail_has_a_percentile_where_it_has_no_variance():
+    """For the coefficient of variation E[max] differs more between distributions than for the percentile."""
+    tails = stragglers().tails
+    lognormal = {point.cv: point.cost for point in tails.points if point.kind == "lognormal"}
+    assert lognormal[0.3] == pytest.approx(2.211, abs=0.001)
+    heaviest = tails.points[-1]
+    assert heaviest.kind == "pareto"
+    assert math.isinf(heaviest.cv)
+    assert heaviest.p99_over_median == pytest.approx(50 ** (1 / 1.5))
+    low, high = tails.efficiencies_at(1.8)
+    at_cv = [100 / point.cost for point in tails.points if point.cv == 0.3]
+    assert high - low < 0.5 * (max(at_cv) - min(at_cv))

@@ -11,6 +11,8 @@ import pytest
 from plesio.cli.main import invoke
 from plesio.core.errors import ConfigError
 from plesio.planning.studies import STUDIES, Asked, Study, find_study
+from plesio.planning.studies.exercises import EXERCISES
+from plesio.report.page_frame import SCRIPT_FILE
 from plesio.report.study import write_study
 
 
@@ -72,6 +74,16 @@ def test_numbers_that_are_none_and_seeds_that_are_none_are_refused(study: Study)
 
 
 @each_study
+def test_the_exercise_asks_with_the_inputs_and_has_an_answer(study: Study):
+    asked, exercise = asked_once(study), EXERCISES[study.name]
+    assert "{" not in exercise.ask(asked)
+    assert exercise.ask(asked).endswith("?")
+    value = exercise.value(asked.answer)
+    assert math.isfinite(value)
+    assert ": right" in exercise.judge(value, asked)
+
+
+@each_study
 def test_every_field_is_described(study: Study):
     """A number without a meaning and a unit is of no use in a JSON file."""
     answer = type(asked_once(study).answer)
@@ -89,6 +101,8 @@ def test_files_are_written(study: Study, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("study")
     asked = asked_once(study)
     page = write_study(asked, folder)
+    assert (folder / SCRIPT_FILE).stat().st_size > 1e6
+    assert page.stat().st_size < 5e5
     assert page.read_text().count("<figure") == len(asked.answer.charts())
     for chart in asked.answer.charts():
         assert (folder / f"{study.name}-{chart.slug}.png").read_bytes().startswith(b"\x89PNG")

@@ -35,7 +35,7 @@ def test_the_interval_is_that_of_failures_and_of_the_utilisation():
 
 
 def test_more_devices_take_less_work_and_lose_more_of_it():
-    runs = list(time_to_train().by_devices.values())
+    runs = [point.goodput for point in time_to_train().by_devices.values()]
     assert all(before.work_s > after.work_s for before, after in pairwise(runs))
     assert all(before.share > after.share for before, after in pairwise(runs))
 
@@ -54,6 +54,25 @@ def test_a_layout_gives_the_utilisation():
     assert answer.sensitivities[0].name == "peak FLOP/s"
 
 
+def test_a_layout_is_computed_anew_for_each_number_of_devices():
+    """At the utilisation of 2,048 devices, 16,384 would take an eighth of the time; in a layout they take a third."""
+    asked = {"tokens": 2e12, "pace": "layout"}
+    answer = time_to_train(machine="2048xa100", **asked)  # type: ignore[arg-type]
+    alone = time_to_train(machine="16384xa100", **asked)  # type: ignore[arg-type]
+    there = answer.by_devices[16_384]
+    assert there.goodput.work_s == alone.ideal_s
+    assert there.goodput.work_s > 2.5 * answer.ideal_s / 8
+    shares = [point.mfu for point in answer.by_devices.values()]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_an_interval_of_ones_own_is_no_better_than_the_best():
+    best = time_to_train()
+    own = time_to_train(checkpoint_interval_s=2 * 3600)
+    assert own.goodput.interval_s == 2 * 3600
+    assert own.total > best.total
+
+
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
@@ -63,6 +82,10 @@ def test_a_layout_gives_the_utilisation():
         ({"num_runs": 1}, "num_runs is 1; write 2 "),
         ({"confidence": 90.0}, "confidence is 90; write more than 0, less than 1"),
         ({"pace": "layout", "tp": 7}, "write"),
+        ({"machine": "8xa100"}, "write a machine of 14 devices or more"),
+        ({"tp": 4}, "tp has no effect with a pace of mfu; leave it out, or write pace = layout"),
+        ({"pace": "layout", "mfu": 0.3}, "mfu has no effect"),
+        ({"checkpoint_interval_s": 0.0}, "checkpoint_interval_s is 0; write"),
         ({"device_mtbf_s": 600.0}, "write a longer device_mtbf_s"),
     ],
 )

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from plesio.core.errors import ArgumentError
 from plesio.core.json_values import to_json
-from plesio.core.within import BANDWIDTH, DURATION_OR_0
+from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0
 from plesio.planning.estimate.accuracy import step_error, step_notes
 from plesio.planning.estimate.capacity import check_memory
 from plesio.planning.estimate.constants import CONSTANTS, Constants
@@ -57,7 +57,8 @@ class Conditions:
         device_mtbf_s: Mean time between failures of a device, with its share of host and network.
         restart_s: Time from a failure until the run begins to read its last state: noticing it, replacing the host,
             starting all processes. An assumption.
-        storage_bytes_per_s: Bandwidth at which all devices together write and read states.
+        storage_bytes_per_s: Bandwidth at which all devices together write and read states; else BLOOM's a device.
+        checkpoint_interval_s: Work between two states; else the best.
         price_per_h: US dollars for a device and hour; else the accelerator's.
         pue: The building's energy over the devices' (Touvron et al. 2023a).
         carbon_kg_per_kwh: Emissions of the grid (Touvron et al. 2023a: the mean of the United States).
@@ -69,6 +70,7 @@ class Conditions:
     device_mtbf_s: float = DEVICE_MTBF_S
     restart_s: Annotated[float, DURATION_OR_0] = 600.0
     storage_bytes_per_s: Annotated[float | None, BANDWIDTH] = None
+    checkpoint_interval_s: Annotated[float | None, DURATION] = None
     price_per_h: float | None = None
     pue: float = 1.1
     carbon_kg_per_kwh: float = 0.385
@@ -82,6 +84,8 @@ class Conditions:
         )
         if self.storage_bytes_per_s is not None:
             check_positive(storage_bytes_per_s=self.storage_bytes_per_s)
+        if self.checkpoint_interval_s is not None:
+            check_positive(checkpoint_interval_s=self.checkpoint_interval_s)
         if self.price_per_h is not None and not 0 <= self.price_per_h <= _MOST_PRICE_PER_H:
             raise ArgumentError(
                 f"`price_per_h` is {self.price_per_h:g}; write 0 or more dollars, up to {_MOST_PRICE_PER_H:,.0f}"
@@ -107,6 +111,7 @@ class Conditions:
             checkpoint_s=checkpoint_s,
             restart_s=self.restart_s + checkpoint_s,  # the last state is read as fast as it was written
             mtbf_s=cluster_mtbf_s(node_mtbf_s=self.device_mtbf_s, num_nodes=num_devices),
+            interval_s=self.checkpoint_interval_s,
             remedy="a longer `device_mtbf_s`, a higher `storage_bytes_per_s`, or a shorter `restart_s`",
         )
 

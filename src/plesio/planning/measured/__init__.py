@@ -9,6 +9,7 @@ should run meanwhile.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from plesio.core.errors import ConfigError
@@ -17,7 +18,16 @@ if TYPE_CHECKING:
     from plesio.core.inputs import Input
     from plesio.planning.studies.measured import Measured
 
-__all__ = ["measure_study"]
+__all__ = ["has_measurement", "measure_study"]
+
+
+def has_measurement(study: str) -> bool:
+    """Whether this machine can do what the study models; failures of thousands of devices it cannot.
+
+    >>> has_measurement("pipeline"), has_measurement("goodput")
+    (True, False)
+    """
+    return find_spec(f"plesio.planning.measured.{study.replace('-', '_')}") is not None
 
 
 def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_step: Callable[[str], None]) -> "Measured":
@@ -31,7 +41,7 @@ def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_ste
         on_step: Is told what is being measured.
 
     Raises:
-        ConfigError: There is no such study, or it has no such input.
+        ConfigError: There is no such study, it has no such input, or nothing to measure.
         PlesioError: It cannot be measured here.
     """
     from plesio.core.inputs import inputs_of
@@ -43,6 +53,8 @@ def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_ste
     unknown = [name for name in asked if name not in known]
     if unknown:
         raise ConfigError(f'the study {study} has no input "{unknown[0]}"')
+    if not has_measurement(study):
+        raise ConfigError(f"the study {study} has no measurement on one machine; leave it out")
     module = import_module(f"plesio.planning.measured.{study.replace('-', '_')}")
     own = {one.name: one for one in inputs_of(module.measure)}
     left_out = {

@@ -10,12 +10,15 @@ part of the gradient is beneath what FP16 can hold. In a step
 4. if it was found, the step is skipped and S halved; else the gradient is divided by S, then clipped to a norm, then
    applied. After ``growth_interval`` steps in a row S is doubled (Micikevicius et al. 2018, section 3.2).
 
+Two other rules for 4 are tried: the update of the step before is applied once more, or what is infinite is replaced by
+the largest number of the format, so that the step is taken with a gradient that is wrong in those places.
+
 At some steps one number of one rank's gradient is far too large, a *spike*. What goes wrong when 3 is left out or 4 is
 done in another order is what `Handling` can be told to do.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,10 +27,21 @@ from numpy.typing import NDArray
 
 from plesio.planning.studies.compressed_descent import rounded_to_bf16
 
-__all__ = ["HANDLINGS", "LARGEST", "SMALLEST", "Convergence", "Handling", "LossScale", "clipped", "converge"]
+__all__ = [
+    "HANDLINGS",
+    "LARGEST",
+    "OVERFLOW_RULES",
+    "SMALLEST",
+    "Convergence",
+    "Handling",
+    "LossScale",
+    "clipped",
+    "converge",
+]
 
 LARGEST = 65520.0
 """What is as large or larger is infinite in FP16: half a step beyond 65504."""
+_LARGEST_FINITE = 65504.0
 SMALLEST = 2.0**-25
 """What is as small or smaller is zero: half of the smallest subnormal, 5.96e-8."""
 _SMALLEST_EIGENVALUE = 1e-2
@@ -76,6 +90,7 @@ class Handling:
         dynamic: Whether it moves.
         clip_scaled: Whether they are clipped before they are divided by the scale.
         share_found_inf: Whether a rank tells the others.
+        on_overflow: What is applied where an infinity was found: nothing, the update before, or the largest number.
     """
 
     name: str
@@ -84,8 +99,15 @@ class Handling:
     dynamic: bool = False
     clip_scaled: bool = False
     share_found_inf: bool = True
+    on_overflow: Literal["skip", "repeat", "saturate"] = "skip"
 
 
+OVERFLOW_RULES = (
+    Handling(name="skip the step", scale=2.0**16),
+    Handling(name="repeat the update before", scale=2.0**16, on_overflow="repeat"),
+    Handling(name="cut infinities to 65504", scale=2.0**16, on_overflow="saturate"),
+)
+"""With a scale that stays, so that what is done about an overflow is all in which they differ."""
 HANDLINGS = (
     Handling(name="FP32", form="fp32"),
     Handling(name="BF16", form="bf16"),
@@ -106,7 +128,7 @@ class Convergence:
     Attributes:
         name: Name of its handling.
         final_loss: Last loss over the first; NaN if parameters became so.
-        skipped: Share of the steps that were not applied, mean of the ranks.
+        overflowed: Share of the steps in which an infinity was found, mean of the ranks.
         scales_apart: The largest scale of a rank over the smallest, at the end.
         steps: Steps at which the loss was looked at.
         losses: Losses over the first, as many.
@@ -114,7 +136,7 @@ class Convergence:
 
     name: str
     final_loss: float
-    skipped: float
+    overflowed: float
     scales_apart: float
     steps: tuple[int, ...]
     losses: tuple[float, ...]
@@ -138,7 +160,7 @@ def converge(
     gradient: float,
     num_steps: int,
     growth_interval: int,
-    spikes: Sequence[int],
+    spikes: Mapping[int, int],
     spike: float,
 ) -> Convergence:
     """Do ``num_steps`` steps of the length 1/L, clipped to the norm c.
@@ -150,8 +172,8 @@ def converge(
         gradient: c, the largest gradient at first.
         num_steps: Steps.
         growth_interval: Growth interval of a dynamic scale.
-        spikes: Steps at which there is one.
-        spike: How large rank 0's last gradient is then.
+        spikes: Numbers of rank 0's gradient that have one, by step.
+        spike: How large it is then.
     """
     eigenvalues = np.logspace(math.log10(_SMALLEST_EIGENVALUE), 0, dimension)
     x: Vector = np.ones(dimension)
@@ -160,18 +182,19 @@ def converge(
     scales = [LossScale(handling.scale, growth_interval=growth) for _ in range(num_ranks)]
     to_form = _FORMS[handling.form]
     steps, losses = [0], [1.0]
-    num_skipped = 0.0
+    num_overflowed = 0.0
     first = float(eigenvalues.sum())
+    before: Vector = np.zeros(dimension)
     for step in range(num_steps):
         own = np.tile(gradient * eigenvalues * x, (num_ranks, 1))
         if step in spikes:
-            own[0, -1] = spike
+            own[0, spikes[step]] = spike
         values = np.array([scale.value for scale in scales])
         with np.errstate(over="ignore", invalid="ignore"):
             sent = to_form(own * values[:, None])
-            update, infinite = _handled(sent.mean(axis=0), handling, values=values, owner=owner, norm=gradient)
-            x = x - update / gradient
-        num_skipped += infinite.mean()
+            update, infinite = _handled(sent, handling, values=values, owner=owner, norm=gradient, before=before)
+            x, before = x - update / gradient, update
+        num_overflowed += infinite.mean()
         for scale, found in zip(scales, infinite, strict=True):
             scale.update(found_inf=bool(found))
         if (step + 1) % _LOOK_EVERY == 0:
@@ -181,7 +204,7 @@ def converge(
     return Convergence(
         name=handling.name,
         final_loss=losses[-1],
-        skipped=num_skipped / num_steps,
+        overflowed=num_overflowed / num_steps,
         scales_apart=max(last) / min(last),
         steps=tuple(steps),
         losses=tuple(losses),
@@ -189,14 +212,19 @@ def converge(
 
 
 def _handled(
-    mean: Vector, handling: Handling, *, values: Vector, owner: NDArray[np.intp], norm: float
+    sent: Vector, handling: Handling, *, values: Vector, owner: NDArray[np.intp], norm: float, before: Vector
 ) -> tuple[Vector, NDArray[np.bool_]]:
-    """What is applied of a mean, and which ranks have found an infinity, or were told of one."""
+    """What is applied of the ranks' gradients, and which ranks have found an infinity, or were told of one."""
+    mean = sent.mean(axis=0)
     infinite = np.bincount(owner, weights=~np.isfinite(mean), minlength=len(values)) > 0
     if handling.share_found_inf:
         infinite[:] = infinite.any()
+    if handling.on_overflow == "saturate":
+        mean = np.clip(sent, -_LARGEST_FINITE, _LARGEST_FINITE).mean(axis=0)
     found = clipped(mean, norm) if handling.clip_scaled else mean
-    update = np.where(infinite[owner], 0.0, found / values[owner])
+    update = found / values[owner]
+    if handling.on_overflow != "saturate":
+        update = np.where(infinite[owner], before if handling.on_overflow == "repeat" else 0.0, update)
     return (update if handling.clip_scaled else clipped(update, norm)), infinite
 
 

@@ -19,6 +19,8 @@ from plesio.sim.pipeline_schedules import (
 
 __all__ = ["PipelinePoint", "PipelineStages", "frontier", "points_of"]
 
+_PARAMETERS_BY_HIDDEN2 = 12
+"""Parameters of a layer over h²: 4 of the attention and 8 of an MLP of width 4h (Narayanan et al. 2021, eq. 2)."""
 _MOST_OTHER_PLACES = 4096
 """Micro-batches times stages where all schedules and recomputations are tried; their operations are done one by one."""
 
@@ -64,6 +66,7 @@ class PipelineStages:
         num_layers: Layers of the whole model.
         again: Share of a forward pass that the backward pass computes again, by recomputation.
         layer_bytes: Bytes that a device keeps of a layer and a micro-batch, by recomputation.
+        state_bytes: Bytes of a device's weights, gradients and optimizer state.
     """
 
     weights: tuple[float, ...]
@@ -74,6 +77,7 @@ class PipelineStages:
     num_layers: int
     again: Mapping[Recomputation, float]
     layer_bytes: Mapping[Recomputation, float]
+    state_bytes: float
 
     @classmethod
     def of_transformer(
@@ -90,6 +94,7 @@ class PipelineStages:
         sequence: int,
         micro_batch: int,
         tensor_parallel: int,
+        bytes_per_parameter: float,
     ) -> "PipelineStages":
         """Stages of a transformer's layers, whose sizes say what is kept and what is computed again.
 
@@ -105,7 +110,9 @@ class PipelineStages:
             sequence: Positions of a sequence.
             micro_batch: Sequences of a micro-batch.
             tensor_parallel: Devices that share a stage.
+            bytes_per_parameter: Bytes of a parameter's weight, gradient and optimizer state.
         """
+        parameters = num_layers * _PARAMETERS_BY_HIDDEN2 * hidden**2
         kinds: tuple[Recomputation, ...] = get_args(Recomputation)
         return cls(
             weights=weights,
@@ -126,6 +133,7 @@ class PipelineStages:
                 )
                 for kind in kinds
             },
+            state_bytes=bytes_per_parameter * parameters / (len(weights) * tensor_parallel),
         )
 
     def run(
@@ -162,7 +170,8 @@ class PipelineStages:
         """Whether so many micro-batches can be run so, with whole layers on every stage."""
         p = len(self.weights)
         return num_micro_batches >= fewest_micro_batches(schedule, num_devices=p) and (
-            schedule != "interleaved" or (num_micro_batches % p == 0 and self.num_layers % (p * self.num_chunks) == 0)
+            self.num_layers % (p * self.chunks(schedule)) == 0
+            and (schedule != "interleaved" or num_micro_batches % p == 0)
         )
 
     def point(self, schedule: Schedule, num_micro_batches: int, recomputation: Recomputation) -> PipelinePoint:

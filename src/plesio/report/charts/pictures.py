@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
+from PIL import Image
 
 from plesio.core.charts import Axis, BarChart, Chart, HeatMap, LineChart, Look, Panels, RangeChart, Series, Timeline
 from plesio.report.charts.colours import AMOUNTS, COLOURS, MARK_INK, QUIET, ink_on, series_looks
@@ -36,6 +37,7 @@ __all__ = ["draw_picture"]
 
 _WIDTH_IN = 8.0
 _DPI = 130
+_COLOURS = 128
 _LEGEND_LETTERS = 118
 """Letters of names, and of the signs before them, side by side."""
 _SIGN_LETTERS = 7
@@ -75,8 +77,12 @@ def draw_picture(chart: Chart) -> bytes:
     else:
         cells[0].set_title(chart.title, fontsize=11, pad=6 + _LINE_PT * (1 + max(rows, default=-1)), **title)
     _name_below(figure, fewest=fewest_names(chart))
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
+    drawn, image = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="rgba")
+    width, height = (int(size) for size in figure.canvas.get_width_height())
+    # a few colours and their blends with white: a palette shows them all, in a third of the bytes
+    pixels = Image.frombytes("RGBA", (width, height), drawn.getvalue()).convert("RGB")
+    pixels.quantize(_COLOURS, method=Image.Quantize.FASTOCTREE).save(image, "png")
     return image.getvalue()
 
 

@@ -22,7 +22,7 @@ noise of a network is neither the same everywhere nor known.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
@@ -32,19 +32,19 @@ from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.units import counted
 from plesio.core.within import Within
-from plesio.planning.studies.noisy_descent import Bowl, descend_greedily, estimate_noise_scale, steps_to_target
+from plesio.planning.studies.interval import interval_of
+from plesio.planning.studies.noisy_descent import Bowl, descend_greedily, estimate_noise_scale
+from plesio.planning.studies.step_length_rules import LENGTHS, Rule, RulePoint, RuleRuns, largest_batch
 from plesio.planning.studies.study import Answer
 
-__all__ = ["BatchPoint", "BatchScaling", "Rule", "RulePoint", "batch_scaling"]
+__all__ = ["BatchPoint", "BatchScaling", "Problem", "Rule", "RulePoint", "batch_scaling"]
 
-Rule = Literal["linear", "square-root", "none"]
 Numbers = NDArray[np.float64]
 
-_LENGTHS = 2.0 ** np.arange(1.0, -7.0, -1.0)
-"""Step lengths that are tried, over 1/L."""
 _GREEDY_RUNS = 16
-_RULE_RUNS = 5
 _DRAWS = 2000
+_FEWEST_SIZES = 3
+"""Different ones, for a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,22 +65,18 @@ class BatchPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RulePoint:
-    """One batch size, with the step length that a rule gives it.
+class Problem:
+    """One start on the bowl, of several.
 
     Attributes:
-        rule: Which; ``best`` is the best of many constant lengths.
-        warmup_steps: Steps over which their length grows.
-        batch: B.
-        length: Length of a step, over 1/L.
-        steps: Steps to the target, the median of some runs; infinite where it is not reached.
+        critical_batch: B_crit, from its own measured steps.
+        mean_noise_scale: Mean of ``tr(HΣ)/GᵀHG`` over the steps of a run without noise.
+        linear_limits: The largest batch at which linear scaling still gets to the target, by steps of warm-up.
     """
 
-    rule: str
-    warmup_steps: int
-    batch: float
-    length: float
-    steps: float
+    critical_batch: float
+    mean_noise_scale: float
+    linear_limits: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +95,7 @@ class BatchScaling(Answer):
         points: Measured steps.
         rules: Steps with each rule, on the bowl with walls.
         base_batch: Where the rules start.
+        problems: Problems that differ in their start; the first is the one that all else is about.
     """
 
     unit: ClassVar[str] = "steps"
@@ -113,19 +110,37 @@ class BatchScaling(Answer):
     points: tuple[BatchPoint, ...]
     rules: tuple[RulePoint, ...]
     base_batch: float
+    problems: tuple[Problem, ...]
 
     @property
     def finding(self) -> str:
         """The critical batch, measured and by the noise scale; how far linear scaling goes."""
-        limits = {warmup: self.largest("linear", warmup_steps=warmup) for warmup in self._warmups()}
-        reach = " and ".join(
-            f"{limit:,.0f} {f'with {warmup} of' if warmup else 'without'} warm-up" for warmup, limit in limits.items()
-        )
         return (
             f"Steps are {self.least_steps:.3g} (1 + {self.critical_batch:.3g}/B): at B = {self.critical_batch:.3g} "
             "there are twice as many as there must be, with more hardly fewer; the noise scale says "
-            f"{self.mean_noise_scale:.3g}. The step length may grow in proportion to the batch up to {reach}."
+            f"{self.mean_noise_scale:.3g}. {self._spread()} The step length may grow in proportion to the batch up to "
+            f"{self._reach()}."
         )
+
+    def _spread(self) -> str:
+        """A sentence: how other starts on the same bowl differ."""
+        if len(self.problems) == 1:
+            return "Other starts have others."
+        found = [one.critical_batch for one in self.problems]
+        ratios = interval_of([one.critical_batch / one.mean_noise_scale for one in self.problems])
+        return (
+            f"From {counted(len(self.problems), 'start')} it is {interval_of(found):.0f} (mean and 95 % interval), "
+            f"{min(found):.0f} to {max(found):.0f}, and {ratios:.2f} times what the noise scale says."
+        )
+
+    def _reach(self) -> str:
+        """Half a sentence: how far linear scaling goes, by warm-up, from all starts."""
+        words = []
+        for warmup in self._warmups():
+            limits = sorted(one.linear_limits[warmup] for one in self.problems)
+            limit = f"{limits[0]:,.0f}" if limits[0] == limits[-1] else f"{limits[0]:,.0f} to {limits[-1]:,.0f}"
+            words.append(f"{limit} {f'with {warmup} of' if warmup else 'without'} warm-up")
+        return " and ".join(words)
 
     @property
     def total(self) -> float:
@@ -142,12 +157,7 @@ class BatchScaling(Answer):
 
     def largest(self, rule: Rule, *, warmup_steps: int) -> float:
         """The largest batch up to which every one of the rule's runs is at the target; 0 if none is."""
-        largest = 0.0
-        for point in self._of(rule, warmup_steps):
-            if math.isinf(point.steps):
-                break
-            largest = point.batch
-        return largest
+        return largest_batch(self._of(rule, warmup_steps))
 
     def _of(self, rule: str, warmup_steps: int) -> list[RulePoint]:
         return [one for one in self.rules if one.rule == rule and one.warmup_steps == warmup_steps]
@@ -175,7 +185,23 @@ class BatchScaling(Answer):
             Table(title="Steps to the target:", headers=("batch", "steps", "±", "fitted"), rows=steps),
             Table(title="Noise scales:", headers=("what", "samples"), rows=scales),
             self._rules_table(),
+            self._problems_table(),
         ]
+
+    def _problems_table(self) -> Table:
+        rows = [
+            (
+                str(number),
+                f"{one.critical_batch:.0f}",
+                f"{one.mean_noise_scale:.0f}",
+                f"{one.critical_batch / one.mean_noise_scale:.2f}",
+                *(f"{limit:,.0f}" for limit in one.linear_limits.values()),
+            )
+            for number, one in enumerate(self.problems)
+        ]
+        limits = [f"linear up to, warm-up {warmup}" for warmup in self._warmups()]
+        headers = ("start", "critical batch", "noise scale", "ratio", *limits)
+        return Table(title="By start:", headers=headers, rows=rows)
 
     def _rules_table(self) -> Table:
         ways = [(rule, warmup) for rule in (*get_args(Rule), "best") for warmup in self._warmups()]
@@ -239,6 +265,7 @@ class BatchScaling(Answer):
                 x=[one.batch for one in self._of("best", warmup)],
                 y=[one.length for one in self._of("best", warmup)],
                 style="points",
+                hollow=True,
             )
             for warmup in self._warmups()
         ]
@@ -250,7 +277,7 @@ class BatchScaling(Answer):
         return LineChart(
             slug="lengths",
             title="The best step length grows with the batch, and then no more",
-            caption=f"Step length over 1/L by batch: the best of {len(_LENGTHS)}, and what rules make of the first.",
+            caption=f"Step length over 1/L by batch: the best of {len(LENGTHS)}, and what rules make of the first.",
             x=Axis(title="batch (samples)", log=True),
             y=Axis(title="step length (1/L)", log=True),
             series=series,
@@ -261,8 +288,8 @@ def batch_scaling(
     *,
     batch: Annotated[int, Within(1, 10**9)] = 256,
     noise_scale: Annotated[float, Within(1e-6, 1e9)] = 16.0,
-    dimension: Annotated[int, Within(2, 1000)] = 100,
-    condition: Annotated[float, Within(1, 1e4)] = 100.0,
+    num_dimensions: Annotated[int, Within(2, 1000)] = 100,
+    condition_number: Annotated[float, Within(1, 1e4)] = 100.0,
     target: Annotated[float, Within(1e-4, 1, without="high")] = 0.1,
     batches: Annotated[tuple[int, ...], Within(1, 10**9, fewest=3, most=30)] = (
         4,
@@ -281,6 +308,7 @@ def batch_scaling(
     rules_target: Annotated[float, Within(1e-4, 1, without="high")] = 0.02,
     warmup_steps: Annotated[int, Within(1, 1000)] = 10,
     max_steps: Annotated[int, Within(1, 5000)] = 2000,
+    num_problems: Annotated[int, Within(1, 50)] = 6,
     seed: int = 0,
 ) -> BatchScaling:
     """Steps by batch size, the critical batch, and scaling rules with and without warm-up.
@@ -292,24 +320,25 @@ def batch_scaling(
     Args:
         batch: Samples of a step that the answer is for.
         noise_scale: tr Σ / ‖G‖² at the start.
-        dimension: Numbers of the bowl.
-        condition: Largest eigenvalue over smallest.
+        num_dimensions: Dimensions of the bowl.
+        condition_number: Largest eigenvalue over smallest.
         target: The loss to reach, over the first.
         batches: Sizes that are measured; the rules start from the smallest.
         walls: How much more curvature there is at first where rules are tried, 0 for a quadratic.
         rules_target: The loss to reach there.
         warmup_steps: Steps over which a step length grows, in the runs with warm-up.
         max_steps: Steps after which a descent is given up.
+        num_problems: Starts on the same bowl, each with measurements of its own.
         seed: Seed of start and noise.
 
     Raises:
         ConfigError: A number out of range, or batches with which the target cannot be reached.
     """
     sizes = sorted(set(batches))
-    if len(sizes) < 3:
+    if len(sizes) < _FEWEST_SIZES:
         raise ArgumentError(f"`batches` has {counted(len(sizes), 'different size')}; write 3 or more")
     rng = np.random.default_rng(seed)
-    bowl = Bowl.with_noise_scale(noise_scale, dimension=dimension, condition=condition, walls=0.0, rng=rng)
+    bowl = Bowl.with_noise_scale(noise_scale, dimension=num_dimensions, condition=condition_number, walls=0.0, rng=rng)
     measured = {float(size): _steps_to(target, bowl, batch=size, most=max_steps, rng=rng) for size in sizes}
     _, mean_noise_scale, mean_simple_scale = descend_greedily(
         bowl, batch=math.inf, target=target, num_runs=1, most=max_steps, rng=rng
@@ -317,23 +346,81 @@ def batch_scaling(
     least_steps, slope = _line(measured)
     estimated, error = estimate_noise_scale(bowl, small=sizes[0], large=sizes[-1], num_draws=_DRAWS, rng=rng)
     walled = Bowl(eigenvalues=bowl.eigenvalues, walls=walls, trace=bowl.trace, start=bowl.start)
+    rules = tuple(
+        point
+        for warmup in (0, warmup_steps)
+        for point in RuleRuns(bowl=walled, warmup_steps=warmup, target=rules_target, most=max_steps, rng=rng).all_rules(
+            sizes
+        )
+    )
+    first = Problem(
+        critical_batch=slope / least_steps,
+        mean_noise_scale=mean_noise_scale,
+        linear_limits={
+            warmup: largest_batch([one for one in rules if (one.rule, one.warmup_steps) == ("linear", warmup)])
+            for warmup in (0, warmup_steps)
+        },
+    )
+
+    def other(number: int) -> Problem:
+        own = np.random.default_rng((seed, number))
+        start = Bowl.with_noise_scale(
+            noise_scale, dimension=num_dimensions, condition=condition_number, walls=0.0, rng=own
+        )
+        return _problem(
+            start,
+            sizes,
+            walls=walls,
+            target=target,
+            rules_target=rules_target,
+            warmup_steps=warmup_steps,
+            most=max_steps,
+            rng=own,
+        )
+
     return BatchScaling(
         batch=batch,
         least_steps=least_steps,
-        critical_batch=slope / least_steps,
+        critical_batch=first.critical_batch,
         mean_noise_scale=mean_noise_scale,
         mean_simple_scale=mean_simple_scale,
         first_noise_scale=float(bowl.noise_scale(bowl.start[None])[0]),
         estimated_noise_scale=estimated,
         estimated_error=error,
         points=tuple(_point(size, steps, fitted=least_steps + slope / size) for size, steps in measured.items()),
-        rules=tuple(
-            point
-            for warmup in (0, warmup_steps)
-            for point in _rules(walled, sizes, warmup_steps=warmup, target=rules_target, most=max_steps, rng=rng)
-        ),
+        rules=rules,
         base_batch=sizes[0],
+        problems=(first, *(other(number) for number in range(1, num_problems))),
     )
+
+
+def _problem(
+    bowl: Bowl,
+    sizes: Sequence[int],
+    *,
+    walls: float,
+    target: float,
+    rules_target: float,
+    warmup_steps: int,
+    most: int,
+    rng: np.random.Generator,
+) -> Problem:
+    """What is found from another start; sizes with which it is not there in time are not part of its line."""
+    measured = {}
+    for size in sizes:
+        steps, _, _ = descend_greedily(bowl, batch=size, target=target, num_runs=_GREEDY_RUNS, most=most, rng=rng)
+        if np.isfinite(steps).all():
+            measured[float(size)] = steps
+    if len(measured) < _FEWEST_SIZES:
+        raise _not_reached(sizes[0], target=target, most=most)
+    _, scale, _ = descend_greedily(bowl, batch=math.inf, target=target, num_runs=1, most=most, rng=rng)
+    least_steps, slope = _line(measured)
+    walled = replace(bowl, walls=walls)
+    limits = {}
+    for warmup in (0, warmup_steps):
+        runs = RuleRuns(bowl=walled, warmup_steps=warmup, target=rules_target, most=most, rng=rng)
+        limits[warmup] = largest_batch(runs.by_rule("linear", sizes, base=runs.best([sizes[0]])[0].length))
+    return Problem(critical_batch=slope / least_steps, mean_noise_scale=scale, linear_limits=limits)
 
 
 def _line(measured: Mapping[float, Numbers]) -> tuple[float, float]:
@@ -344,55 +431,19 @@ def _line(measured: Mapping[float, Numbers]) -> tuple[float, float]:
     return fit.intercept, fit.slope
 
 
-def _rules(
-    bowl: Bowl, sizes: Sequence[int], *, warmup_steps: int, target: float, most: int, rng: np.random.Generator
-) -> list[RulePoint]:
-    def median_steps(pairs: Sequence[tuple[float, float]]) -> list[float]:
-        rows = np.repeat(np.array(pairs), _RULE_RUNS, axis=0)
-        found = steps_to_target(
-            bowl,
-            batches=rows[:, 0],
-            lengths=rows[:, 1],
-            warmup_steps=np.full(len(rows), float(warmup_steps)),
-            target=target,
-            most=most,
-            rng=rng,
-        )
-        return [float(value) for value in np.median(found.reshape(-1, _RULE_RUNS), axis=1)]
-
-    tried = [(float(size), float(length)) for size in sizes for length in _LENGTHS]
-    needed = np.array(median_steps(tried)).reshape(len(sizes), len(_LENGTHS))
-    points = [
-        RulePoint(
-            rule="best",
-            warmup_steps=warmup_steps,
-            batch=size,
-            length=float(_LENGTHS[row.argmin()]),
-            steps=float(row.min()),
-        )
-        for size, row in zip(sizes, needed, strict=True)
-    ]
-    base, exponents = points[0].length, {"linear": 1.0, "square-root": 0.5, "none": 0.0}
-    for rule, exponent in exponents.items():
-        lengths = [base * (size / sizes[0]) ** exponent for size in sizes]
-        steps = median_steps(list(zip(map(float, sizes), lengths, strict=True)))
-        points += [
-            RulePoint(rule=rule, warmup_steps=warmup_steps, batch=size, length=length, steps=number)
-            for size, length, number in zip(sizes, lengths, steps, strict=True)
-        ]
-    return points
-
-
 def _steps_to(target: float, bowl: Bowl, *, batch: int, most: int, rng: np.random.Generator) -> Numbers:
     """Steps of each run; all of them must get there."""
     steps, _, _ = descend_greedily(bowl, batch=batch, target=target, num_runs=_GREEDY_RUNS, most=most, rng=rng)
     if not np.isfinite(steps).all():
-        raise ArgumentError(
-            f"with `batches` of {batch} the `target` of {target:g} is not reached in {counted(most, 'step')}; "
-            "write larger `batches`, a smaller `condition`, `dimension` or `noise_scale`, a larger `target` "
-            "or `max_steps`"
-        )
+        raise _not_reached(batch, target=target, most=most)
     return steps
+
+
+def _not_reached(batch: int, *, target: float, most: int) -> ArgumentError:
+    return ArgumentError(
+        f"with `batches` of {batch} the `target` of {target:g} is not reached in {counted(most, 'step')}; write larger "
+        "`batches`, a smaller `condition_number`, `num_dimensions` or `noise_scale`, a larger `target` or `max_steps`"
+    )
 
 
 def _point(batch: float, steps: Numbers, *, fitted: float) -> BatchPoint:

@@ -7,9 +7,11 @@ and the answer depends on how the step is chosen:
                              slowest coordinate: iterations grow linearly, about ``κ ln(1/ε) / limit``
     one tiny step for all    the slowest coordinate goes down by ``1 - αλ`` an update, late or not: no penalty
 
-Both are deterministic, with one delay for all updates. Beside them are trials: random starts, delays drawn from 0 to τ,
-which is what a server does that refuses what is older (Ho et al. 2013), and noisy gradients. τ + 1 workers taking turns
-have a delay of τ, so computing time, in steps of one worker, is iterations over τ + 1.
+Both are deterministic, with one delay for all updates. Beside them are trials, with random starts and noisy gradients:
+delays drawn from 0 to τ, and a server that refuses what is older than τ (`planning.studies.refusing_server`), to which
+workers of unequal pace push. How many gradients are refused, and how long it takes, follows from the workers; few of
+them never make an update as old as a large bound allows. τ + 1 workers taking turns have a delay of τ, so computing
+time, in steps of one worker, is iterations over τ + 1.
 
 Where it stops being true: noise that is not small, where a smaller step is wanted anyway (Koloskova et al. 2022), and
 momentum, with which the limit is far lower.
@@ -21,76 +23,19 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.planning.studies.delayed_descent import (
-    BestStep,
-    Descent,
-    descend,
     eigenvalues_of,
-    find_best_step,
 )
-from plesio.planning.studies.interval import Interval, interval_of
+from plesio.planning.studies.refusing_server import Workers
+from plesio.planning.studies.staleness_trials import DelayPoint, StalenessProblem
 from plesio.planning.studies.study import Answer
-from plesio.planning.theory.stability import first_unstable_staleness, stability_limit
+from plesio.planning.theory.stability import first_unstable_staleness
 
-__all__ = ["BoundedStaleness", "Curve", "DelayPoint", "bounded_staleness"]
-
-_NUM_CURVE_POINTS = 120
-_PATIENCE = 2
-"""How many times what undelayed descent needs, for each unit of delay, before a step counts as useless."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """Distance by iteration, over the trials.
-
-    Attributes:
-        iterations: Where it was looked at.
-        distance: Geometric mean.
-        low: Lower end of its 95 % confidence interval.
-        high: Upper end.
-    """
-
-    iterations: tuple[int, ...]
-    distance: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayPoint:
-    """One delay.
-
-    Attributes:
-        delay: τ, in updates.
-        limit: αL at which a constant delay of τ becomes unstable.
-        best_step: The αL that arrives first.
-        best_iterations: Updates that it takes.
-        by_step: Updates for all steps that were tried, by αL.
-        tiny_iterations: Updates with the one tiny step; infinite where that is above the limit.
-        best_trials: Updates in trials, with the best step.
-        tiny_trials: Updates in trials, with the tiny step.
-        curve: Curve of the trials with the best step.
-    """
-
-    delay: int
-    limit: float
-    best_step: float
-    best_iterations: float
-    by_step: Mapping[float, float]
-    tiny_iterations: float
-    best_trials: Interval
-    tiny_trials: Interval
-    curve: Curve
-
-    @property
-    def computing_steps(self) -> float:
-        """Steps of one worker until τ + 1 workers, who take turns, are there."""
-        return self.best_iterations / (self.delay + 1)
+__all__ = ["BoundedStaleness", "bounded_staleness"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +49,7 @@ class BoundedStaleness(Answer):
         cost: Additional iterations for each unit of delay, as a share of those without.
         target: Distance from the optimum that is wanted.
         num_trials: Trials for each delay.
+        num_workers: Workers that push to the server.
     """
 
     unit: ClassVar[str] = "iterations"
@@ -113,6 +59,7 @@ class BoundedStaleness(Answer):
     cost: float
     target: float
     num_trials: int
+    num_workers: int
 
     @property
     def finding(self) -> str:
@@ -127,7 +74,18 @@ class BoundedStaleness(Answer):
             f"With the best step for each, a staleness of {counted(last.delay, 'update')} takes "
             f"{last.best_iterations:.0f} "
             f"iterations instead of {first.best_iterations:.0f}, {100 * self.cost:.0f} % more for each; one step of "
-            f"{self.tiny_step:g}/L for all {tiny}, and is unstable from a staleness of {self.unstable_from} on."
+            f"{self.tiny_step:g}/L for all {tiny}, and is unstable from a staleness of {self.unstable_from} on. "
+            f"{self._served()}"
+        )
+
+    def _served(self) -> str:
+        """A sentence: what a server refuses, and with which bound it is there first."""
+        fastest = min(self.points, key=lambda point: point.served.steps.mean)
+        first, last = self.points[0].served, self.points[-1].served
+        return (
+            f"A server with {counted(self.num_workers, 'worker')} refuses {100 * first.refused:.0f} % of the gradients "
+            f"at a bound of 0 and {100 * last.refused:.0f} % at {self.points[-1].delay}; it is there first with a "
+            f"bound of {fastest.delay}, in the time of {fastest.served.steps.mean:.0f} steps of a worker."
         )
 
     @property
@@ -142,7 +100,7 @@ class BoundedStaleness(Answer):
         return {"without staleness": first, "added by staleness": self.total - first}
 
     def tables(self) -> Sequence[Table]:
-        """A row for each delay."""
+        """Staleness that is given, and a server that bounds it; a row for each."""
         rows = [
             (
                 str(point.delay),
@@ -168,19 +126,32 @@ class BoundedStaleness(Answer):
         )
         trials = counted(self.num_trials, "trial")
         title = f"Iterations to a distance of {self.target:g}, and in {trials} (mean and 95 % interval):"
-        return [Table(title=title, headers=headers, rows=rows)]
+        return [Table(title=title, headers=headers, rows=rows), self._server_table()]
+
+    def _server_table(self) -> Table:
+        rows = [
+            (
+                str(point.delay),
+                f"{100 * point.served.refused:.1f} %",
+                f"{point.served.mean_age:.1f}",
+                str(point.served.max_age),
+                f"{point.served.iterations:.0f}",
+                f"{point.served.steps:.0f}",
+            )
+            for point in self.points
+        ]
+        return Table(
+            title=f"{counted(self.num_workers, 'worker')} and a server that refuses what is older, best steps:",
+            headers=("bound", "refused", "mean age", "oldest", "iterations", "time (mean steps)"),
+            rows=rows,
+        )
 
     def charts(self) -> Sequence[Chart]:
         """Iterations by delay; curves over iterations and over computing time; where steps become unstable."""
         return [
             self._iterations(),
-            self._curves(slug="curves", title="More staleness, more iterations", unit="iterations", turns=False),
-            self._curves(
-                slug="wall-clock",
-                title="Workers that take turns win back what staleness costs, and no more",
-                unit="computing steps of one worker, τ + 1 workers",
-                turns=True,
-            ),
+            self._curves(),
+            self._wall_clock(),
             self._steps(),
         ]
 
@@ -211,11 +182,11 @@ class BoundedStaleness(Answer):
             ],
         )
 
-    def _curves(self, *, slug: str, title: str, unit: str, turns: bool) -> LineChart:
+    def _curves(self) -> LineChart:
         series = [
             Series(
                 name=f"staleness up to {point.delay}",
-                x=[number / (point.delay + 1 if turns else 1) for number in point.curve.iterations],
+                x=point.curve.iterations,
                 y=point.curve.distance,
                 low=point.curve.low,
                 high=point.curve.high,
@@ -223,14 +194,27 @@ class BoundedStaleness(Answer):
             for point in self.points
         ]
         return LineChart(
-            slug=slug,
-            title=title,
+            slug="curves",
+            title="More staleness, more iterations",
             caption=f"Distance from the optimum, best steps: mean of {counted(self.num_trials, 'trial')}, 95 % "
-            "interval; who has "
-            "arrived stays there.",
-            x=Axis(title=unit),
+            "interval; who has arrived stays there.",
+            x=Axis(title="iterations"),
             y=Axis(title="distance", log=True),
             series=series,
+        )
+
+    def _wall_clock(self) -> LineChart:
+        fastest = min(self.points, key=lambda point: point.served.steps.mean)
+        return LineChart(
+            slug="wall-clock",
+            title=f"{counted(self.num_workers, 'worker')} are there first with a bound of {fastest.delay}",
+            caption="Distance from the optimum over time, first trial: a server refuses what is older than its bound.",
+            x=Axis(title="time (mean steps of a worker)"),
+            y=Axis(title="distance", log=True),
+            series=[
+                Series(name=f"bound {point.delay}", x=point.served.curve_steps, y=point.served.curve_distance)
+                for point in self.points
+            ],
         )
 
     def _steps(self) -> LineChart:
@@ -262,6 +246,9 @@ def bounded_staleness(
     num_dimensions: Annotated[int, Within(2, 100)] = 10,
     num_trials: Annotated[int, Within(1, 100)] = 10,
     noise: Annotated[float, Within(0, 1e6)] = 1e-6,
+    num_workers: Annotated[int, Within(1, 512)] = 8,
+    cv: Annotated[float, Within(0, 10)] = 0.3,
+    slowdown: Annotated[float, Within(1, 100)] = 3.0,
     seed: int = 0,
 ) -> BoundedStaleness:
     """Iterations by staleness, with the best step for each and with one tiny step.
@@ -278,6 +265,9 @@ def bounded_staleness(
         num_dimensions: Dimensions of the quadratic; only the two ends of its spectrum decide.
         num_trials: Trials for each staleness, with random starts, delays and noise.
         noise: Standard deviation of a gradient's noise in each coordinate, in trials.
+        num_workers: Workers that push to the server.
+        cv: Coefficient of variation of their steps.
+        slowdown: How many times as long one of them takes.
         seed: Seed of the trials.
 
     Raises:
@@ -285,7 +275,10 @@ def bounded_staleness(
     """
     spectrum = eigenvalues_of(condition_number, num_dimensions=num_dimensions)
     random = np.random.default_rng(seed)
-    problem = _Problem(spectrum=spectrum, target=target, noise=noise, num_trials=num_trials)
+    workers = Workers(num_workers=num_workers, cv=cv, slowdown=slowdown)
+    problem = StalenessProblem(
+        spectrum=spectrum, target=target, noise=noise, num_trials=num_trials, workers=workers, seed=seed
+    )
     points = tuple(problem.point(delay, tiny_step=tiny_step, random=random) for delay in sorted({0, *delays}))
     first, last = points[0], points[-1]
     cost = (last.best_iterations / first.best_iterations - 1) / last.delay if last.delay else 0.0
@@ -296,83 +289,7 @@ def bounded_staleness(
         cost=cost,
         target=target,
         num_trials=num_trials,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Problem:
-    spectrum: NDArray[np.float64]
-    target: float
-    noise: float
-    num_trials: int
-
-    def point(self, delay: int, *, tiny_step: float, random: np.random.Generator) -> DelayPoint:
-        limit = stability_limit(staleness=delay)
-        best = self._best_step(delay, limit=limit)
-        tiny = self._constant(delay, step=tiny_step, most=self._enough(tiny_step)) if tiny_step < limit else math.inf
-        trials = self._trials(delay, step=best.step, random=random)
-        tiny_trials = (
-            [trial.iterations for trial in self._trials(delay, step=tiny_step, random=random)]
-            if tiny_step < limit
-            else [math.inf]
-        )
-        return DelayPoint(
-            delay=delay,
-            limit=limit,
-            best_step=best.step,
-            best_iterations=best.iterations,
-            by_step=best.tried,
-            tiny_iterations=tiny,
-            best_trials=interval_of([trial.iterations for trial in trials]),
-            tiny_trials=interval_of(tiny_trials),
-            curve=_curve(trials),
-        )
-
-    def _enough(self, step: float) -> int:
-        """Updates in which even a start that is far off in the slowest coordinate arrives."""
-        return _PATIENCE * math.ceil(math.log(len(self.spectrum) / self.target) / (step * float(self.spectrum[0])))
-
-    def _best_step(self, delay: int, *, limit: float) -> BestStep:
-        most = self._enough(limit)
-        return find_best_step(lambda step: self._constant(delay, step=step, most=most), largest=limit)
-
-    def _constant(self, delay: int, *, step: float, most: int) -> float:
-        return descend(
-            eigenvalues=self.spectrum,
-            start=np.ones(len(self.spectrum)),
-            steps=step,
-            delays=np.full(most, delay),
-            target=self.target,
-        ).iterations
-
-    def _trials(self, delay: int, *, step: float, random: np.random.Generator) -> list[Descent]:
-        most = self._enough(step)
-        return [
-            descend(
-                eigenvalues=self.spectrum,
-                start=random.standard_normal(len(self.spectrum)),
-                steps=step,
-                delays=random.integers(0, delay + 1, most),
-                target=self.target,
-                noise=self.noise,
-                random=random,
-            )
-            for _ in range(self.num_trials)
-        ]
-
-
-def _curve(trials: Sequence[Descent]) -> Curve:
-    longest = max(len(trial.distance) for trial in trials)
-    places = np.unique(np.linspace(0, longest - 1, _NUM_CURVE_POINTS).astype(int))
-    logs = [
-        interval_of([math.log(trial.distance[min(place, len(trial.distance) - 1)]) for trial in trials])
-        for place in places
-    ]
-    return Curve(
-        iterations=tuple(places.tolist()),
-        distance=tuple(math.exp(log.mean) for log in logs),
-        low=tuple(math.exp(log.low) for log in logs),
-        high=tuple(math.exp(log.high) for log in logs),
+        num_workers=num_workers,
     )
 
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
+from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
@@ -31,18 +31,15 @@ from plesio.cost.all_reduce import ring_all_reduce_s
 from plesio.cost.collectives import all_gather_s, all_to_all_s
 from plesio.cost.link import Link
 from plesio.planning.studies.compressed_descent import descend, parse_scheme
+from plesio.planning.studies.compression_charts import bandwidth_text, charts_of
 from plesio.planning.studies.study import Answer
 from plesio.policies.compression import NO_COMPRESSION, Compression
 
 __all__ = ["CompressedRun", "CompressedTraining", "compression"]
 
 _COST = {"all_reduce": ring_all_reduce_s, "all_gather": all_gather_s, "all_to_all": all_to_all_s}
-_BANDWIDTHS = tuple(10 ** (power / 4) for power in range(24, 45))
-"""Bandwidths of the picture: 1 MB/s to 100 GB/s."""
 _MOST_POINTS = 150
 """Points of a curve."""
-_MOST_LINES = 6
-"""Lines of a picture, and as many colours."""
 _SCHEMES = (
     "none",
     "fp16",
@@ -105,6 +102,16 @@ class CompressedRun:
         return self.compute_s + self.codec_s + self.latency_s
 
     @property
+    def parts_s(self) -> Mapping[str, float]:
+        """Seconds of an iteration, by what they go into."""
+        return {
+            "compute": self.compute_s,
+            "codec": self.codec_s,
+            "latency": self.latency_s,
+            "transfer": self.transfer_s,
+        }
+
+    @property
     def total_s(self) -> float:
         """Seconds until the target; infinite if it is not reached."""
         return math.inf if self.iterations is None else self.iterations * (self.fixed_s + self.transfer_s)
@@ -135,14 +142,14 @@ class CompressedTraining(Answer):
         runs: Runs in the order asked for; sending everything first.
         bytes_per_s: Bandwidth of a link.
         num_workers: Workers that exchange.
-        tolerance: Tolerance of the loss, over the first.
+        target: Target of the loss, over the first.
     """
 
     unit: ClassVar[str] = "s"
     runs: tuple[CompressedRun, ...]
     bytes_per_s: float
     num_workers: int
-    tolerance: float
+    target: float
 
     @property
     def dense(self) -> CompressedRun:
@@ -175,7 +182,7 @@ class CompressedTraining(Answer):
             else f"At {where} {best.scheme} is at the target in {format_seconds(best.total_s)}, sending everything in "
             f"{format_seconds(dense.total_s)}"
         )
-        pays = f"; some compression pays below {_bandwidth_text(max(limits))}" if limits else "; nothing pays here"
+        pays = f"; some compression pays below {bandwidth_text(max(limits))}" if limits else "; nothing pays here"
         failed = f"; without a result: {', '.join(lost)}" if lost else ""
         return f"{found}{pays}{failed}."
 
@@ -189,7 +196,7 @@ class CompressedTraining(Answer):
         """The parts of all its iterations."""
         best = self.best
         assert best.iterations is not None, "sending everything reaches the target"
-        return {name: best.iterations * value for name, value in _parts(best).items()}
+        return {name: best.iterations * value for name, value in best.parts_s.items()}
 
     def tables(self) -> Sequence[Table]:
         """A row for each compression."""
@@ -203,102 +210,17 @@ class CompressedTraining(Answer):
                 f"{self.dense.sent_bytes / run.sent_bytes:.3g}x" if run.sent_bytes else "–",
                 format_bytes(run.iterations * run.sent_bytes) if run.iterations else "–",
                 format_seconds(run.total_s) if run.iterations else "–",
-                "–" if run is self.dense else _bandwidth_text(run.break_even_bytes_per_s),
+                "–" if run is self.dense else bandwidth_text(run.break_even_bytes_per_s),
             )
             for run in self.runs
         ]
         headers = ("scheme", "step (1/L)", "iterations", "error", "sent", "less", "in all", "time", "pays below")
-        title = f"To {self.tolerance:g} of the first loss, at {format_bandwidth(self.bytes_per_s)} (sent: a worker's):"
+        title = f"To {self.target:g} of the first loss, at {format_bandwidth(self.bytes_per_s)} (sent: a worker's):"
         return [Table(title=title, headers=headers, rows=rows)]
 
     def charts(self) -> Sequence[Chart]:
-        """Time by bandwidth; loss by iteration and by bytes; where time goes."""
-        finished = [run for run in self.runs if run.iterations is not None]
-        shown = sorted(finished, key=lambda run: (run is not self.dense, run.total_s))[:_MOST_LINES]
-        return [self._by_bandwidth(shown), self._by_iteration(), self._by_bytes(), self._bars(finished)]
-
-    def _by_bandwidth(self, runs: Sequence[CompressedRun]) -> LineChart:
-        series = [
-            Series(
-                name=run.scheme,
-                x=[rate / 1e6 for rate in _BANDWIDTHS],
-                y=[(run.iterations or 0) * (run.fixed_s + run.sent_bytes / rate) for rate in _BANDWIDTHS],
-                style="dashed" if run is self.dense else "line",
-            )
-            for run in runs
-        ]
-        limit = self.best.break_even_bytes_per_s
-        known = self.best is not self.dense and limit is not None and math.isfinite(limit)
-        return LineChart(
-            slug="bandwidth",
-            title=f"{self.best.scheme} pays below {_bandwidth_text(limit)}"
-            if self.best is not self.dense
-            else f"Nothing pays at {format_bandwidth(self.bytes_per_s)}",
-            caption=f"Time to the target by bandwidth, of the {len(runs)} fastest at "
-            f"{format_bandwidth(self.bytes_per_s)}; dashed: everything is sent.",
-            x=Axis(title="bandwidth (MB/s)", log=True),
-            y=Axis(title="time (s)", log=True),
-            series=series,
-            marks={"break-even": limit / 1e6} if known and limit is not None else {},
-        )
-
-    def _curves(self, runs: Sequence[CompressedRun], *, scale: str) -> list[Series]:
-        series = []
-        for run in runs:
-            unit = 1.0 if scale == "iterations" else run.sent_bytes / 1e9
-            x, y = [at * unit for at in run.at[1:]], run.losses[1:]
-            series.append(Series(name=run.scheme, x=x, y=y, style="dashed" if run is self.dense else "line"))
-        return series
-
-    def _by_iteration(self) -> LineChart:
-        finished = sorted((run for run in self.runs if run.iterations), key=lambda run: run.iterations or 0)
-        places = {round(place * (len(finished) - 1) / (_MOST_LINES - 1)) for place in range(_MOST_LINES)}
-        shown = [run for place, run in enumerate(finished) if place in places or run is self.dense][:_MOST_LINES]
-        slowest = max(self.runs, key=lambda run: run.iterations or 0)
-        return LineChart(
-            slug="iterations",
-            title=f"From {self.dense.iterations:,} iterations to {slowest.outcome} with {slowest.scheme}",
-            caption=f"Loss over the first one by iteration: {len(shown)} of the {len(finished)} that reach the target.",
-            x=Axis(title="iteration", log=True),
-            y=Axis(title="loss / first loss", log=True),
-            series=self._curves(shown, scale="iterations"),
-        )
-
-    def _by_bytes(self) -> LineChart:
-        finished = [run for run in self.runs if run.iterations]
-        least = min(finished, key=lambda run: (run.iterations or 0) * run.sent_bytes)
-        all_bytes = (least.iterations or 0) * least.sent_bytes
-        return LineChart(
-            slug="bytes",
-            title=f"The fewest bytes to the target: {format_bytes(all_bytes)} a worker, with {least.scheme}",
-            caption="Loss over the first one by what a worker has sent, places and scales counted.",
-            x=Axis(title="sent by a worker (GB)", log=True),
-            y=Axis(title="loss / first loss", log=True),
-            series=self._curves(sorted(finished, key=lambda run: run.total_s)[:_MOST_LINES], scale="bytes"),
-        )
-
-    def _bars(self, finished: Sequence[CompressedRun]) -> BarChart:
-        runs = sorted(finished, key=lambda run: run.total_s)
-        times = self.dense.total_s / self.best.total_s
-        parts = {name: [_parts(run)[name] * (run.iterations or 0) / 60 for run in runs] for name in _parts(self.dense)}
-        return BarChart(
-            slug="time",
-            title=f"{self.best.scheme} is {times:.2g} times as fast as sending everything",
-            caption=f"Time to the target at {format_bandwidth(self.bytes_per_s)} and what it is spent on.",
-            axis=Axis(title="time (min)"),
-            rows=[run.scheme for run in runs],
-            parts=parts,
-        )
-
-
-def _parts(run: CompressedRun) -> dict[str, float]:
-    return {"compute": run.compute_s, "codec": run.codec_s, "latency": run.latency_s, "transfer": run.transfer_s}
-
-
-def _bandwidth_text(limit: float | None) -> str:
-    if limit is None:
-        return "never"
-    return "always" if limit == math.inf else format_bandwidth(limit)
+        """Time by bandwidth; loss by iteration, by time and by bytes; where time goes."""
+        return charts_of(self)
 
 
 def _spread(number: int) -> list[int]:
@@ -310,9 +232,9 @@ def _spread(number: int) -> list[int]:
 def compression(
     *,
     schemes: tuple[str, ...] = _SCHEMES,
-    dimension: Annotated[int, Within(2, 5000)] = 1000,
-    condition: Annotated[float, Within(1, 1e4, without="low")] = 1000.0,
-    tolerance: Annotated[float, Within(1e-9, 1, without="high")] = 1e-4,
+    num_dimensions: Annotated[int, Within(2, 5000)] = 1000,
+    condition_number: Annotated[float, Within(1, 1e4, without="low")] = 1000.0,
+    target: Annotated[float, Within(1e-9, 1, without="high")] = 1e-4,
     max_iterations: Annotated[int, Within(1, 200_000)] = 40_000,
     num_workers: Annotated[int, Within(1, 2**20)] = 8,
     gradient_bytes: Annotated[float, SIZE] = 100e6,
@@ -330,9 +252,9 @@ def compression(
 
     Args:
         schemes: Compressions as policies have them, sign, or levels:S, each with @STEP for a step other than its own.
-        dimension: Numbers of the quadratic.
-        condition: Its largest eigenvalue over its smallest.
-        tolerance: The loss to reach, over the first.
+        num_dimensions: Dimensions of the quadratic.
+        condition_number: Its largest eigenvalue over its smallest.
+        target: The loss to reach, over the first.
         max_iterations: Iterations after which a descent is given up.
         num_workers: Workers that exchange.
         gradient_bytes: Size of a gradient, of 4-byte numbers.
@@ -348,9 +270,9 @@ def compression(
     _check_gradient(gradient_bytes, num_workers=num_workers)
 
     setting = _Setting(
-        dimension=dimension,
-        condition=condition,
-        tolerance=tolerance,
+        num_dimensions=num_dimensions,
+        condition_number=condition_number,
+        target=target,
         max_iterations=max_iterations,
         num_workers=num_workers,
         gradient_bytes=gradient_bytes,
@@ -363,23 +285,20 @@ def compression(
     dense = setting.run("none")
     if dense.iterations is None:
         raise ArgumentError(
-            f"`max_iterations` is {max_iterations}, and sending everything takes more; write more, or a larger "
-            "`tolerance`"
+            f"`max_iterations` is {max_iterations}, and sending everything takes more; write more, or a larger `target`"
         )
     texts = [text for text in dict.fromkeys(schemes) if text != "none"]
     runs = [setting.run(text).beside(dense) for text in texts]
-    return CompressedTraining(
-        runs=(dense, *runs), bytes_per_s=bytes_per_s, num_workers=num_workers, tolerance=tolerance
-    )
+    return CompressedTraining(runs=(dense, *runs), bytes_per_s=bytes_per_s, num_workers=num_workers, target=target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Setting:
     """What every compression is tried on: a quadratic, and workers who exchange a gradient; as `compression` has it."""
 
-    dimension: int
-    condition: float
-    tolerance: float
+    num_dimensions: int
+    condition_number: float
+    target: float
     max_iterations: int
     num_workers: int
     gradient_bytes: float
@@ -392,15 +311,15 @@ class _Setting:
     def run(self, text: str) -> CompressedRun:
         """Descend with the scheme of this text, and cost its iterations."""
         try:
-            stage, step = parse_scheme(text, dimension=self.dimension)
+            stage, step = parse_scheme(text, dimension=self.num_dimensions)
         except ConfigError as error:
             raise ArgumentError.about("schemes", error) from None
         descent = descend(
             stage,
             step=step,
-            dimension=self.dimension,
-            condition=self.condition,
-            tolerance=self.tolerance,
+            dimension=self.num_dimensions,
+            condition=self.condition_number,
+            tolerance=self.target,
             most=self.max_iterations,
             seed=self.seed,
         )

@@ -27,87 +27,16 @@ from itertools import groupby
 from typing import Annotated, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, SHARE, Within
-from plesio.planning.studies.delayed_descent import descend
-from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds, make_heterogeneous
+from plesio.planning.studies.consistency_contest import FAMILIES, LEARNING_STEPS, Cell, Contest
+from plesio.planning.studies.heterogeneous_quadratic import best_rounds, make_heterogeneous
 from plesio.planning.studies.study import Answer
-from plesio.planning.studies.update_order import UpdateOrder, order_updates
-from plesio.sim.recurrences import simulate_barrier, simulate_bound
 
-__all__ = ["Cell", "Consistency", "Contender", "consistency"]
-
-Array = NDArray[np.float64]
-
-_FAMILIES = ("BSP", "local SGD", "SSP", "asynchronous")
-"""Families from the strictest on; ties go to the first."""
-
-_TIE = 0.01
-_PATIENCE = 3
-"""How many times BSP's steps asynchronous workers get."""
-
-_LEARNING_STEPS = np.geomspace(0.25, 1.25, 10)
-"""α of asynchronous workers, over BSP's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """A consistency model in one situation.
-
-    Attributes:
-        family: Which of the four.
-        spec: As policies are written.
-        time_s: Seconds until the target; infinite if it is not reached.
-        steps: Steps of each worker until then, on average.
-        computing_s: Mean seconds that a worker computed.
-        mean_staleness: Mean staleness of the updates; 0 behind barriers.
-    """
-
-    family: str
-    spec: str
-    time_s: float
-    steps: float
-    computing_s: float
-    mean_staleness: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One situation.
-
-    Attributes:
-        ratio: Seconds of an exchange over those of a step.
-        cv: Coefficient of variation of the steps.
-        slowdown: Slow-down of one worker, for good.
-        contenders: All that were tried.
-        rebalanced_s: Seconds of BSP where workers have as much work as they are fast.
-    """
-
-    ratio: float
-    cv: float
-    slowdown: float
-    contenders: tuple[Contender, ...]
-    rebalanced_s: float
-
-    def best_of(self, family: str) -> Contender:
-        """The fastest of one family."""
-        return min((each for each in self.contenders if each.family == family), key=lambda each: each.time_s)
-
-    @property
-    def winner(self) -> Contender:
-        """The fastest; within a hundredth of it, the strictest."""
-        bests = [self.best_of(family) for family in _FAMILIES]
-        limit_s = (1 + _TIE) * min(each.time_s for each in bests)
-        return next(each for each in bests if each.time_s <= limit_s)
-
-    @property
-    def gain(self) -> float:
-        """BSP's time over the winner's."""
-        return self.best_of("BSP").time_s / self.winner.time_s
+__all__ = ["Consistency", "consistency"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +45,7 @@ class Consistency(Answer):
 
     Attributes:
         at: The situation that was asked for.
+        curves: Loss above the optimum by seconds there, of the best of each family, until the target.
         transient: Winners by ratio and variation, without a slow worker.
         persistent: Winners by ratio and slowdown of one worker, with little variation.
         step_s: Mean seconds of a step.
@@ -123,6 +53,7 @@ class Consistency(Answer):
 
     unit: ClassVar[str] = "s"
     at: Cell
+    curves: Mapping[str, Mapping[float, float]]
     transient: tuple[Cell, ...]
     persistent: tuple[Cell, ...]
     step_s: float
@@ -133,7 +64,7 @@ class Consistency(Answer):
         at, winner = self.at, self.at.winner
         won = {
             family: sum(cell.winner.family == family for cell in (*self.transient, *self.persistent))
-            for family in _FAMILIES
+            for family in FAMILIES
         }
         wins = ", ".join(f"{family} {number}" for family, number in won.items())
         return (
@@ -171,11 +102,11 @@ class Consistency(Answer):
             ),
             Table(
                 title=f"One worker that is slow for good, an exchange of {self.at.ratio:g} steps:",
-                headers=("slowdown", *_FAMILIES, "BSP, rebalanced"),
+                headers=("slowdown", *FAMILIES, "BSP, rebalanced"),
                 rows=[
                     (
                         f"{cell.slowdown:g}",
-                        *(_seconds(cell.best_of(family).time_s) for family in _FAMILIES),
+                        *(_seconds(cell.best_of(family).time_s) for family in FAMILIES),
                         _seconds(cell.rebalanced_s),
                     )
                     for cell in slow
@@ -184,7 +115,7 @@ class Consistency(Answer):
         ]
 
     def charts(self) -> Sequence[Chart]:
-        """The two maps, and lines through both."""
+        """The two maps, a line through one, and loss over time."""
         return [
             _map(
                 self.transient,
@@ -203,7 +134,20 @@ class Consistency(Answer):
                 axis="slowdown of one worker",
             ),
             self._by_slowdown(),
+            self._losses(),
         ]
+
+    def _losses(self) -> LineChart:
+        winner = self.at.winner
+        return LineChart(
+            slug="loss-time",
+            title=f"{winner.spec} is at the target first, after {format_seconds(winner.time_s)}",
+            caption="Expected loss above the optimum by time, of the best of each family, until it stays at the target "
+            f"or below; an exchange takes {self.at.ratio:g} steps.",
+            x=Axis(title="time (s)"),
+            y=Axis(title="loss above the optimum", log=True),
+            series=[Series(name=spec, x=list(curve), y=list(curve.values())) for spec, curve in self.curves.items()],
+        )
 
     @property
     def _slowest(self) -> float:
@@ -223,7 +167,7 @@ class Consistency(Answer):
         slowdowns = [cell.slowdown for cell in cells]
         lines = [
             Series(name=family, x=slowdowns, y=[_or_gap(cell.best_of(family).time_s) for cell in cells])
-            for family in _FAMILIES
+            for family in FAMILIES
         ]
         rebalanced = Series(
             name="BSP, rebalanced", x=slowdowns, y=[cell.rebalanced_s for cell in cells], style="dashed"
@@ -293,117 +237,32 @@ def consistency(
         random=np.random.default_rng(seed),
     )
     barriers = {period: best_rounds(problem, period=period, target=target) for period in (1, *periods)}
-    contest = _Contest(
+    contest = Contest(
         problem=problem,
         target=target,
         bounds=bounds,
-        iterations={period: found for period, (_, found) in barriers.items()},
-        learning_steps=tuple((barriers[1][0] * _LEARNING_STEPS).tolist()),
+        barriers=barriers,
+        learning_steps=tuple((barriers[1][0] * LEARNING_STEPS).tolist()),
         overlap=overlap,
         step_s=step_s,
         seed=seed,
     )
-    if math.isinf(contest.iterations[1]):
+    if math.isinf(barriers[1][1]):
         raise ArgumentError(
             f"BSP itself does not get to a `target` of {target:g}; write a larger `target` or less `noise`"
         )
     quiet = min(cvs)
     maps_ratios = sorted({*ratios, ratio})
+    at = contest.cell(ratio=ratio, cv=cv, slowdown=slowdown)
     return Consistency(
-        at=contest.cell(ratio=ratio, cv=cv, slowdown=slowdown),
+        at=at,
+        curves=contest.curves(at),
         transient=tuple(contest.cell(ratio=x, cv=y, slowdown=1.0) for y in cvs for x in maps_ratios),
         persistent=tuple(
             contest.cell(ratio=x, cv=max(quiet, 0.1), slowdown=y) for y in sorted(slowdowns) for x in maps_ratios
         ),
         step_s=step_s,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Contest:
-    problem: HeterogeneousQuadratic
-    target: float
-    bounds: tuple[int, ...]
-    iterations: Mapping[int, float]
-    """Iterations by period; 1 is BSP."""
-    learning_steps: tuple[float, ...]
-    overlap: float
-    step_s: float
-    seed: int
-
-    def cell(self, *, ratio: float, cv: float, slowdown: float) -> Cell:
-        num_workers = len(self.problem.eigenvalues)
-        finite = [number for number in self.iterations.values() if math.isfinite(number)]
-        most = int(max(_PATIENCE * self.iterations[1], *finite))
-        variance = math.log1p(cv**2)
-        random = np.random.default_rng(self.seed)
-        times_s = self.step_s * random.lognormal(-variance / 2, math.sqrt(variance), (num_workers, most))
-        speeds = np.ones((num_workers, 1))
-        speeds[-1] = 1 / slowdown
-        exchange_s = max(ratio - self.overlap, 0.0) * self.step_s
-        slow_s = times_s / speeds
-        contenders = [self._barrier(slow_s, exchange_s, period=period) for period in self.iterations]
-        contenders += [self._bound(slow_s, exchange_s, bound=bound) for bound in (*self.bounds, math.inf)]
-        rebalanced = self._barrier(times_s / speeds.mean(), exchange_s, period=1)
-        return Cell(ratio=ratio, cv=cv, slowdown=slowdown, contenders=tuple(contenders), rebalanced_s=rebalanced.time_s)
-
-    def _barrier(self, times_s: Array, exchange_s: float, *, period: int) -> Contender:
-        steps = self.iterations[period]
-        never = math.isinf(steps)
-        used_s = times_s[:, : times_s.shape[1] if never else int(steps)]
-        return Contender(
-            family="BSP" if period == 1 else "local SGD",
-            spec="bsp" if period == 1 else f"local_sgd:{period}",
-            time_s=math.inf if never else simulate_barrier(used_s, exchange_s=exchange_s, period=period).end_s,
-            steps=steps,
-            computing_s=float(used_s.sum(axis=1).mean()),
-            mean_staleness=0.0,
-        )
-
-    def _bound(self, times_s: Array, exchange_s: float, *, bound: float) -> Contender:
-        schedule = simulate_bound(times_s, bound=bound, exchange_s=exchange_s)
-        order = order_updates(schedule, exchange_s=exchange_s)
-        # when the first worker has used up its steps the run is over: later updates would be too few and too fresh
-        running = order.applied_s <= schedule.finish_s[:, -1].min() + exchange_s
-        order = UpdateOrder(
-            workers=order.workers[running], staleness=order.staleness[running], applied_s=order.applied_s[running]
-        )
-        reached = min(self._updates(order, step=step) for step in self.learning_steps)
-        never = math.isinf(reached)
-        used = slice(None) if never else slice(int(reached))
-        by_worker = np.bincount(order.workers[used], minlength=len(times_s))
-        computing_s = [times_s[worker, :number].sum() for worker, number in enumerate(by_worker)]
-        return Contender(
-            family="asynchronous" if math.isinf(bound) else "SSP",
-            spec="asp" if math.isinf(bound) else f"ssp:{bound:.0f}",
-            time_s=math.inf if never else float(order.applied_s[int(reached) - 1]),
-            steps=math.inf if never else reached / len(times_s),
-            computing_s=float(np.mean(computing_s)),
-            mean_staleness=float(order.staleness[used].mean()),
-        )
-
-    def _updates(self, order: UpdateOrder, *, step: float) -> float:
-        """Updates until the expected loss stays at the target or below."""
-        problem, num_workers = self.problem, len(self.problem.eigenvalues)
-        curvature = problem.eigenvalues.mean(axis=0)
-        scale = np.sqrt(curvature)  # in these coordinates the distance is the root of twice the loss
-        angle = step * curvature * order.staleness.mean() / num_workers
-        if angle.max() >= math.pi / 2:
-            return math.inf
-        variance = step * problem.noise**2 / (2 * curvature * num_workers) * (1 + np.sin(angle)) / np.cos(angle)
-        going = descend(
-            eigenvalues=problem.eigenvalues,
-            start=scale,
-            optima=problem.optima * scale,
-            workers=order.workers,
-            delays=order.staleness,
-            steps=step / num_workers,
-            target=0.0,
-        )
-        kept = np.exp(-2 * step / num_workers * np.outer(np.arange(len(going.distance)), curvature))
-        losses = 0.5 * going.distance**2 + 0.5 * ((1 - kept) * variance) @ curvature
-        late = np.flatnonzero(losses > self.target)
-        return math.inf if going.diverged or late[-1] == len(losses) - 1 else int(late[-1]) + 1
 
 
 def _map(
@@ -420,8 +279,8 @@ def _map(
         y=Axis(title=axis),
         columns=[f"{column:g}" for column in columns],
         rows=[f"{row:g}" for row in rows],
-        values=[[_FAMILIES.index(places[row, column].winner.family) for column in columns] for row in rows],
-        categories=_FAMILIES,
+        values=[[FAMILIES.index(places[row, column].winner.family) for column in columns] for row in rows],
+        categories=FAMILIES,
         texts=[[f"{places[row, column].gain:.2f}" for column in columns] for row in rows],
     )
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
+from plesio.core.inputs import OnlyWith
 from plesio.core.units import counted, format_percent
 from plesio.core.within import AT_LEAST_0, Within
 from plesio.planning.studies.reduction_order import SOURCES, OrderEffect, Source, order_effect, sums_by_order, train
@@ -236,13 +237,13 @@ def determinism(
     first: str | None = None,
     second: str | None = None,
     tolerance: Annotated[float, AT_LEAST_0] = 1e-5,
-    num_ranks: Annotated[int, Within(2, 1024)] = 64,
-    num_elements: Annotated[int, Within(1, 10**6)] = 100_000,
-    training_ranks: Annotated[int, Within(2, 1024)] = 8,
-    batch: Annotated[int, Within(2, 1024)] = 64,
-    learning_rate: Annotated[float, Within(0, 1e6)] = 1.0,
-    num_steps: Annotated[int, Within(1, 1000)] = 150,
-    seed: int = 0,
+    num_ranks: Annotated[int, Within(2, 1024), OnlyWith("first")] = 64,
+    num_elements: Annotated[int, Within(1, 10**6), OnlyWith("first")] = 100_000,
+    training_ranks: Annotated[int, Within(2, 1024), OnlyWith("first")] = 8,
+    batch: Annotated[int, Within(2, 1024), OnlyWith("first")] = 64,
+    learning_rate: Annotated[float, Within(0, 1e6), OnlyWith("first")] = 1.0,
+    num_steps: Annotated[int, Within(1, 1000), OnlyWith("first")] = 150,
+    seed: Annotated[int, OnlyWith("first")] = 0,
 ) -> Determinism:
     """The first difference of two recorded runs, or of simulated ones by what differs between them.
 

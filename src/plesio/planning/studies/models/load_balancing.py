@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
+from plesio.core.inputs import OnlyWith
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import AT_LEAST_0, DURATION, Within
 from plesio.planning.studies.study import Answer
@@ -232,7 +233,7 @@ class LoadBalancing(Answer):
             x=Axis(title="worker"),
             y=Axis(title="steps (%)"),
             series=[
-                Series(name=one.name, x=workers, y=[100 * share for share in one.slowest], style="points")
+                Series(name=one.name, x=workers, y=[100 * share for share in one.slowest], style="points", hollow=True)
                 for one in self.balanced
                 if one.name in ("equal", "rebalanced")
             ],
@@ -259,9 +260,9 @@ def _bound_text(bound: float) -> str:
 def load_balancing(
     *,
     distribution: Distribution = "uniform",
-    low: Annotated[float, Within(1e-3, 1e3)] = 0.7,
-    high: Annotated[float, Within(1e-3, 1e3)] = 1.3,
-    cv: Annotated[float, Within(0, 10)] = 0.3,
+    low: Annotated[float, Within(1e-3, 1e3), OnlyWith("distribution", "uniform")] = 0.7,
+    high: Annotated[float, Within(1e-3, 1e3), OnlyWith("distribution", "uniform")] = 1.3,
+    cv: Annotated[float, Within(0, 10), OnlyWith("distribution", "lognormal")] = 0.3,
     num_workers: Annotated[int, Within(2, 1024)] = 16,
     batch: Annotated[int, Within(1, 10**6)] = 32,
     sample_s: Annotated[float, DURATION] = 1e-3,

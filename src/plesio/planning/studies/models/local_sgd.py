@@ -16,6 +16,8 @@ arrives first, because a step that suits K = 1 has a floor above the target for 
 
 Gradients that are added up *along* K local steps and applied at once are the parameters' average to the letter.
 
+Beside the quadratics stands a loss that is not convex (`planning.studies.sigmoid_regression`), where runs are done.
+
 Where it stops being true: loss surfaces on which averaging helps (Lin et al. 2020, post-local SGD), and workers
 that are not equally fast (`plesio.planning.studies.consistency`).
 """
@@ -27,17 +29,25 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from plesio.core.charts import Axis, Chart, LineChart, Series, Table
+from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
 from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds, make_heterogeneous
 from plesio.planning.studies.interval import Interval, interval_of
+from plesio.planning.studies.local_sgd_charts import charts_of
+from plesio.planning.studies.sigmoid_regression import make_sigmoid_regression
 from plesio.planning.studies.study import Answer
 
-__all__ = ["LocalSgd", "PeriodPoint", "local_sgd", "penalty_of"]
+__all__ = ["LocalSgd", "NonConvex", "PeriodPoint", "local_sgd", "penalty_of"]
 
 _NUM_CURVE_POINTS = 80
+_NONCONVEX_SHARE = 0.05
+_NONCONVEX_NOISE = 0.2
+"""Noise where the loss is not convex, over that of the quadratics: its gradients are smaller."""
+_NONCONVEX_TRIALS, _NONCONVEX_STEPS = 3, 512
+_NONCONVEX_WORKERS, _NONCONVEX_DIMENSIONS = 8, 10
+"""Runs are really done there, so they are no larger whatever is asked for."""
 _FLOOR_ITERATIONS = 1024
 """Iterations of the simulated floors. The first half settles them: five times the slowest coordinate's e-fold."""
 
@@ -77,6 +87,27 @@ class PeriodPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NonConvex:
+    """Local steps where the loss is not convex, on several draws of the data.
+
+    Attributes:
+        iterations: Steps of each worker until the target, with the best step, by period, for each draw.
+        penalty: c, if iterations grow as 1 + cK, of the mean over the draws.
+        best_period: The period that is first in the mean, with the study's times.
+    """
+
+    iterations: tuple[Mapping[int, float], ...]
+    penalty: float
+    best_period: int
+
+    @property
+    def over_first(self) -> tuple[Mapping[int, float], ...]:
+        """Iterations over those of the fewest local steps, of the draws for which these arrive."""
+        arriving = [of for of in self.iterations if math.isfinite(of[min(of)])]
+        return tuple({period: number / of[min(of)] for period, number in of.items()} for of in arriving)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSgd(Answer):
     """What local steps cost and save.
 
@@ -90,6 +121,7 @@ class LocalSgd(Answer):
         floor_step: The one step for all K of the floors.
         times: Seconds until the target by Tm / Tc and by K, where a step takes a second.
         best_periods: K* and the K that is best, by Tm / Tc.
+        nonconvex: The same where the loss is not convex.
     """
 
     unit: ClassVar[str] = "s"
@@ -102,32 +134,42 @@ class LocalSgd(Answer):
     floor_step: float
     times: Mapping[float, Mapping[int, float]]
     best_periods: Mapping[float, tuple[float, int]]
+    nonconvex: NonConvex
 
     @property
-    def _best(self) -> PeriodPoint:
+    def best(self) -> PeriodPoint:
+        """The number of local steps that is first."""
         return min(self.points, key=lambda point: point.time_s)
 
     @property
     def finding(self) -> str:
         """The best K by the sweep and by the formula, and what drift costs."""
-        best, first, last = self._best, self.points[0], self.points[-1]
+        best, first, last = self.best, self.points[0], self.points[-1]
         formula = "no penalty" if math.isinf(self.best_period) else f"the formula says {self.best_period:.2g}"
         return (
             f"{best.period} local steps get to the target first, in {format_seconds(best.time_s)} instead of "
             f"{format_seconds(first.time_s)} with {first.period} ({formula}); each local step costs "
             f"{100 * self.penalty:.1f} % more iterations, and the floor with one step of {self.floor_step:g} for all "
-            f"rises from {first.floor:.2g} to {last.floor:.2g} at {last.period}."
+            f"rises from {first.floor:.2g} to {last.floor:.2g} at {last.period}. {self._where_not_convex()}"
+        )
+
+    def _where_not_convex(self) -> str:
+        if not self.nonconvex.over_first:
+            return "Where the loss is not convex nothing is at the target in time."
+        return (
+            f"Where the loss is not convex each costs {100 * self.nonconvex.penalty:.1f} %, and "
+            f"{self.nonconvex.best_period} are first."
         )
 
     @property
     def total(self) -> float:
         """Seconds until the target, with the best K."""
-        return self._best.time_s
+        return self.best.time_s
 
     @property
     def parts(self) -> Mapping[str, float]:
         """Computing and communicating."""
-        computing_s = self._best.iterations * self.compute_s
+        computing_s = self.best.iterations * self.compute_s
         return {"computing": computing_s, "communicating": self.total - computing_s}
 
     def tables(self) -> Sequence[Table]:
@@ -165,107 +207,28 @@ class LocalSgd(Answer):
                 headers=("communicating over computing", "sqrt(Tm/(c Tc))", "best of those above"),
                 rows=best,
             ),
+            self._nonconvex_table(),
         ]
 
+    def _nonconvex_table(self) -> Table:
+        draws, over = self.nonconvex.iterations, self.nonconvex.over_first
+        rows = [
+            (
+                str(period),
+                *(_number(of[period]) for of in draws),
+                f"{np.mean(means):.2f}" if (means := [each[period] for each in over]) else "–",
+            )
+            for period in draws[0]
+        ]
+        headers = ("local steps", *(f"data {number}" for number in range(len(draws))), "over the first, mean")
+        title = (
+            f"Not convex: iterations to {100 * _NONCONVEX_SHARE:g} % of the first loss, with the best step for each:"
+        )
+        return Table(title=title, headers=headers, rows=rows)
+
     def charts(self) -> Sequence[Chart]:
-        """Time by K, iterations by K, floors, loss over time, and K* by Tm / Tc."""
-        return [self._times(), self._iterations(), self._floors(), self._losses(), self._best_periods()]
-
-    def _times(self) -> LineChart:
-        best = {ratio: min(times.values()) for ratio, times in self.times.items()}
-        return LineChart(
-            slug="time",
-            title=f"{self._best.period} local steps are the fastest where an exchange takes "
-            f"{self.communicate_s / self.compute_s:g} steps",
-            caption="Time until the target over the shortest, by communicating over computing.",
-            x=Axis(title="local steps K", log=True),
-            y=Axis(title="time over the shortest", log=True),
-            series=[
-                Series(
-                    name=f"Tm / Tc = {ratio:g}",
-                    x=list(times),
-                    y=[_or_gap(time_s / best[ratio]) for time_s in times.values()],
-                )
-                for ratio, times in self.times.items()
-            ],
-        )
-
-    def _iterations(self) -> LineChart:
-        periods = [point.period for point in self.points]
-        arriving = [point for point in self.points if math.isfinite(point.iterations)]
-        scale = sum(each.iterations for each in arriving) / sum(1 + self.penalty * each.period for each in arriving)
-        return LineChart(
-            slug="iterations",
-            title=f"Each local step costs {100 * self.penalty:.1f} % more iterations, or none with equal Hessians",
-            caption=f"Iterations of each worker to a loss of {self.target:g}, with the best step for each K.",
-            x=Axis(title="local steps K"),
-            y=Axis(title="iterations"),
-            series=[
-                Series(name="unequal workers", x=periods, y=[_or_gap(point.iterations) for point in self.points]),
-                Series(name="equal Hessians", x=periods, y=[_or_gap(point.equal_iterations) for point in self.points]),
-                Series(
-                    name="mean of K gradients",
-                    x=periods,
-                    y=[_or_gap(point.gradient_iterations) for point in self.points],
-                ),
-                Series(
-                    name="1 + cK", x=periods, y=[scale * (1 + self.penalty * each) for each in periods], style="dashed"
-                ),
-            ],
-        )
-
-    def _floors(self) -> LineChart:
-        periods = [point.period for point in self.points]
-        return LineChart(
-            slug="floors",
-            title="Unequal workers drift: the floor rises with the local steps",
-            caption=f"Expected loss above the optimum in the end, with a step of {self.floor_step:g} for all K.",
-            x=Axis(title="local steps K", log=True),
-            y=Axis(title="loss above the optimum", log=True),
-            series=[
-                Series(name="unequal workers", x=periods, y=[point.floor for point in self.points]),
-                Series(name="equal Hessians", x=periods, y=[point.equal_floor for point in self.points]),
-                Series(
-                    name="unequal workers, simulated",
-                    x=periods,
-                    y=[point.simulated_floor.mean for point in self.points],
-                    style="points",
-                ),
-            ],
-        )
-
-    def _losses(self) -> LineChart:
-        return LineChart(
-            slug="loss",
-            title="Fewer exchanges are faster until the drift costs more than they save",
-            caption="Expected loss above the optimum over time, with the best step for each K.",
-            x=Axis(title="time (s)"),
-            y=Axis(title="loss above the optimum", log=True),
-            series=[
-                Series(name=f"K = {point.period}", x=list(point.loss), y=list(point.loss.values()))
-                for point in self.points
-                if point.loss
-            ],
-        )
-
-    def _best_periods(self) -> LineChart:
-        ratios = list(self.best_periods)
-        return LineChart(
-            slug="best-period",
-            title="The best number of local steps grows as the root of communicating over computing",
-            caption=f"K* = sqrt(Tm / (c Tc)) with c = {self.penalty:.3f}, and the best of the K that were tried.",
-            x=Axis(title="communicating over computing, Tm / Tc", log=True),
-            y=Axis(title="local steps K", log=True),
-            series=[
-                Series(name="formula", x=ratios, y=[_or_gap(formula) for formula, _ in self.best_periods.values()]),
-                Series(
-                    name="best of the sweep",
-                    x=ratios,
-                    y=[best for _, best in self.best_periods.values()],
-                    style="points",
-                ),
-            ],
-        )
+        """Time by K, iterations by K, floors, loss over time, K* by Tm / Tc, and a loss that is not convex."""
+        return charts_of(self)
 
 
 def local_sgd(
@@ -283,6 +246,7 @@ def local_sgd(
     floor_step: Annotated[float, Within(1e-3, 1, without="high")] = 0.1,
     ratios: Annotated[tuple[float, ...], Within(1e-9, 1e9)] = (0.1, 0.5, 2.0, 10.0, 50.0),
     num_trials: Annotated[int, Within(1, 100)] = 20,
+    num_draws: Annotated[int, Within(1, 20)] = 3,
     seed: int = 0,
 ) -> LocalSgd:
     """Time to a target by number of local steps, and what the workers' drift costs.
@@ -305,6 +269,7 @@ def local_sgd(
         floor_step: One step for all K, for the floors.
         ratios: Communicating over computing, for the pictures.
         num_trials: Simulated runs for each floor.
+        num_draws: Draws of the data of the loss that is not convex.
         seed: Seed of the quadratics and the simulation.
 
     Raises:
@@ -346,6 +311,50 @@ def local_sgd(
         floor_step=floor_step,
         times=times,
         best_periods={ratio: (_best_period(ratio, penalty), _first_to_end(each)) for ratio, each in times.items()},
+        nonconvex=_nonconvex(
+            [point.period for point in points],
+            heterogeneity=heterogeneity,
+            noise=_NONCONVEX_NOISE * noise,
+            ratio=communicate_s / compute_s,
+            num_draws=num_draws,
+            seed=seed,
+        ),
+    )
+
+
+def _nonconvex(
+    periods: Sequence[int], *, heterogeneity: float, noise: float, ratio: float, num_draws: int, seed: int
+) -> NonConvex:
+    draws, tried = [], [period for period in periods if period <= _NONCONVEX_STEPS] or [1]
+    for draw in range(num_draws):
+        problem = make_sigmoid_regression(
+            num_workers=_NONCONVEX_WORKERS,
+            num_dimensions=_NONCONVEX_DIMENSIONS,
+            heterogeneity=heterogeneity,
+            noise=noise,
+            random=np.random.default_rng((seed, draw)),
+        )
+        draws.append(
+            {
+                period: problem.iterations_to(
+                    _NONCONVEX_SHARE,
+                    period=period,
+                    most=_NONCONVEX_STEPS,
+                    num_trials=_NONCONVEX_TRIALS,
+                    seed=seed,
+                )[1]
+                for period in tried
+            }
+        )
+    arriving = [of for of in draws if math.isfinite(of[tried[0]])]
+    mean = {
+        period: float(np.mean([of[period] / of[tried[0]] for of in arriving])) if arriving else math.inf
+        for period in tried
+    }
+    return NonConvex(
+        iterations=tuple(draws),
+        penalty=penalty_of(mean),
+        best_period=_first_to_end({period: number * (1 + ratio / period) for period, number in mean.items()}),
     )
 
 
@@ -422,10 +431,6 @@ def _first_to_end(times: Mapping[int, float]) -> int:
 
 def _number(value: float) -> str:
     return f"{value:.0f}" if math.isfinite(value) else "never"
-
-
-def _or_gap(value: float) -> float:
-    return value if math.isfinite(value) else math.nan
 
 
 def _check_floor_step(floor_step: float, *, hessian_spread: float) -> None:

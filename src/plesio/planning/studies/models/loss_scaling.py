@@ -18,11 +18,12 @@ Where it stops being true: gradients of a network are of many sizes at once and 
 has a network's); sums over ranks in FP16 may overflow where no summand does.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from plesio.core.within import DURATION_OR_0, Within
 from plesio.planning.studies.half_precision_descent import (
     HANDLINGS,
     LARGEST,
+    OVERFLOW_RULES,
     SMALLEST,
     Convergence,
     LossScale,
@@ -47,7 +49,10 @@ _NUM_CAST = 20_000
 _TOLERATED = 1e-3
 """Share of numbers that may lose bits and of steps that may overflow where a scale is called usable."""
 _STANDARD = NormalDist()
-_SPIKES = (4, 8, 12)
+_SPIKES = dict.fromkeys((4, 8, 12), -1)
+_OVERFLOWING = (0.01, 0.05, 0.2)
+"""Shares of the steps that overflow where rules for overflows are compared."""
+_PROBLEM: Mapping[str, Any] = {"num_ranks": 4, "dimension": 64, "gradient": 1e-6, "num_steps": 1000}
 _DRAWN = (
     "FP32",
     "FP16, unscaled",
@@ -148,6 +153,8 @@ class LossScaling(Answer):
         distribution: That of the run, its name.
         run: The run with a dynamic scale.
         convergence: Convergence of a small problem, by how its gradients are handled.
+        overflow_rules: Mean loss of the second half of a run, over the first loss, by the share of the steps that
+            overflow and what is done about it.
         step_s: Seconds of a step.
         growth_interval: Steps without overflow before the scale is doubled.
     """
@@ -157,6 +164,7 @@ class LossScaling(Answer):
     distribution: str
     run: ScalingRun
     convergence: tuple[Convergence, ...]
+    overflow_rules: Mapping[float, Mapping[str, float]]
     step_s: float
     growth_interval: int
 
@@ -207,8 +215,20 @@ class LossScaling(Answer):
         }
 
     def tables(self) -> Sequence[Table]:
-        """Shares by scale; convergence by handling."""
-        return [self._shares_table(), self._convergence_table()]
+        """Shares by scale; convergence by handling; what to do about overflows."""
+        return [self._shares_table(), self._convergence_table(), self._rules_table()]
+
+    def _rules_table(self) -> Table:
+        rules = list(next(iter(self.overflow_rules.values())))
+        rows = [
+            (f"{100 * share:g} %", *(f"{losses[rule]:.2g}" for rule in rules))
+            for share, losses in self.overflow_rules.items()
+        ]
+        return Table(
+            title="Loss over the first, mean of steps 500 to 1,000, by what is done about an overflow:",
+            headers=("steps that overflow", *rules),
+            rows=rows,
+        )
 
     def _shares_table(self) -> Table:
         rows = [
@@ -229,11 +249,11 @@ class LossScaling(Answer):
 
     def _convergence_table(self) -> Table:
         rows = [
-            (one.name, f"{one.final_loss:.2g}", format_percent(one.skipped, digits=2), f"{one.scales_apart:g}x")
+            (one.name, f"{one.final_loss:.2g}", format_percent(one.overflowed, digits=2), f"{one.scales_apart:g}x")
             for one in self.convergence
         ]
         steps = self.convergence[0].steps[-1]
-        headers = ("handling", "loss / first", "steps skipped", "ranks' scales apart")
+        headers = ("handling", "loss / first", "steps that overflow", "ranks' scales apart")
         return Table(title=f"A quadratic after {steps:,} steps of the same length:", headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
@@ -355,21 +375,25 @@ def loss_scaling(
             rng=rng,
         ),
         convergence=tuple(
-            converge(
-                handling,
-                num_ranks=4,
-                dimension=64,
-                gradient=1e-6,
-                num_steps=1000,
-                growth_interval=growth_interval,
-                spikes=_SPIKES,
-                spike=10.0,
-            )
+            converge(handling, growth_interval=growth_interval, spikes=_SPIKES, spike=10.0, **_PROBLEM)
             for handling in HANDLINGS
         ),
+        overflow_rules={share: _by_rule(share, seed) for share in _OVERFLOWING},
         step_s=step_s,
         growth_interval=growth_interval,
     )
+
+
+@functools.cache
+def _by_rule(share: float, seed: int) -> Mapping[str, float]:
+    """The mean loss of the second half of a run, over the first loss, by what is done about overflows."""
+    rng = np.random.default_rng(seed)
+    steps = np.flatnonzero(rng.random(_PROBLEM["num_steps"]) < share)
+    spikes = dict(zip(steps.tolist(), rng.integers(0, _PROBLEM["dimension"], len(steps)).tolist(), strict=True))
+    runs = [
+        converge(handling, growth_interval=1, spikes=spikes, spike=math.inf, **_PROBLEM) for handling in OVERFLOW_RULES
+    ]
+    return {run.name: float(np.mean(run.losses[len(run.losses) // 2 :])) for run in runs}
 
 
 def _shares(sizes: Range, power: int, *, number: int, rng: np.random.Generator) -> Shares:

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Annotated, ClassVar, Literal, get_args
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table, Timeline, TimelineBar
-from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.core.units import counted, format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.collectives import ALL_REDUCES
 from plesio.cost.link import Link
@@ -50,6 +50,8 @@ _MOST_POINTS = 100
 _BUCKET_KINDS = ("buckets 1, 3, 5 ...", "buckets 2, 4, 6 ...")
 _BANDWIDTH_FACTORS = tuple(2 ** (step / 2) for step in range(-8, 9))
 _EMBEDDING_SHARE = 0.3
+_SAME = 1e-3
+"""Times that differ by less, as a share, are the same in words."""
 _TAPER = 64.0
 """How many times the bytes of the last layer ready the first one has."""
 
@@ -110,18 +112,29 @@ class Overlap(Answer):
 
     @property
     def finding(self) -> str:
-        """The best bucket, what it hides, and what PyTorch's default would."""
+        """The best limit, what it hides, what no limit can reach, and what PyTorch's default would."""
         return (
-            f"Buckets of {format_bytes(self.best_cap_bytes)} are the fastest: {format_seconds(self.total)} from the "
+            f"Of buckets with one limit, those of {format_bytes(self.best_cap_bytes)} are the fastest: "
+            f"{format_seconds(self.total)} from the "
             f"backward pass's begin until all is added up, {100 * self.best.hidden_share:.1f} % of the communication "
-            f"hidden and {format_seconds(self.best.exposed_s)} exposed; {format_seconds(self.whole.exposed_s)} with "
+            f"hidden and {format_seconds(self.best.exposed_s)} exposed; {self._beyond_one_limit()}. "
+            f"{format_seconds(self.whole.exposed_s)} are exposed with "
             f"one bucket, {format_seconds(self.default.exposed_s)} with PyTorch's default of 25 MiB, and "
             f"{format_seconds(self.least_s - self.layers.backward_s)} at least, whatever the buckets."
         )
 
+    def _beyond_one_limit(self) -> str:
+        """Half a sentence: whether buckets of different sizes are faster."""
+        if self.optimum.end_s >= (1 - _SAME) * self.total:
+            return "buckets of different sizes are no faster"
+        return (
+            f"{counted(len(self.optimum.bytes), 'bucket')} of different sizes, up to "
+            f"{format_bytes(self.optimum.largest_bytes)}, take {format_seconds(self.optimum.end_s)}"
+        )
+
     @property
     def total(self) -> float:
-        """Seconds with the best buckets."""
+        """Seconds with the best limit."""
         return self.best.end_s
 
     @property
@@ -139,7 +152,7 @@ class Overlap(Answer):
         named = {
             **{_layers(count): self.by_layers[count] for count in counts},
             f"up to {format_bytes(self.best_cap_bytes)}, the best limit": self.best,
-            "the best buckets at all": self.optimum,
+            "the best of different sizes": self.optimum,
             "PyTorch's default, 25 MiB": self.default,
             "one bucket: nothing hidden": self.whole,
         }
@@ -185,11 +198,12 @@ class Overlap(Answer):
         bounds = {
             "nothing hidden: one bucket": self.whole.end_s,
             "all hidden": self.hidden_entirely_s,
-            "the best buckets at all": self.optimum.end_s,
+            "the best of different sizes": self.optimum.end_s,
         }
         return LineChart(
             slug="bucket-size",
-            title=f"Buckets of {format_bytes(self.best_cap_bytes)} are the fastest: {format_seconds(self.total)}",
+            title=f"Of one limit for all buckets {format_bytes(self.best_cap_bytes)} is the fastest: "
+            f"{format_seconds(self.total)}",
             caption="Time from the backward pass's begin until all gradients are added up, by size of a bucket.",
             x=Axis(title="limit of a bucket (MB)", log=True),
             y=Axis(title="time (ms)"),
@@ -239,9 +253,9 @@ class Overlap(Answer):
             ]
         return Timeline(
             slug="timeline",
-            title=f"The best buckets expose {format_seconds(self.best.exposed_s)}, the worst of these "
+            title=f"Buckets of the best limit expose {format_seconds(self.best.exposed_s)}, the worst of these "
             f"{format_seconds(most_s)}",
-            caption="The backward pass, and the stream that all-reduces: by layer, with the best buckets, with "
+            caption="The backward pass, and the stream that all-reduces: by layer, with the best limit, with "
             "PyTorch's default, and with one bucket.",
             axis=Axis(title="time (ms)"),
             rows=[name for buckets in shown for name in (f"{buckets}: backward", "stream")],
@@ -252,16 +266,16 @@ class Overlap(Answer):
         gb_per_s = [point.bytes_per_s / 1e9 for point in self.by_bandwidth]
         slow, fast = self.by_bandwidth[0], self.by_bandwidth[-1]
         exposed = {
-            "best buckets": [point.best_exposed_s for point in self.by_bandwidth],
+            "best limit": [point.best_exposed_s for point in self.by_bandwidth],
             "PyTorch's default": [point.default_exposed_s for point in self.by_bandwidth],
             "one bucket": [point.whole_exposed_s for point in self.by_bandwidth],
         }
         return LineChart(
             slug="bandwidth",
-            title=f"With the best buckets {format_seconds(slow.best_exposed_s)} are exposed at "
+            title=f"With the best limit {format_seconds(slow.best_exposed_s)} are exposed at "
             f"{format_bandwidth(slow.bytes_per_s)}, {format_seconds(fast.best_exposed_s)} at "
             f"{format_bandwidth(fast.bytes_per_s)}",
-            caption="Exposed communication by bandwidth, with the best buckets of each.",
+            caption="Exposed communication by bandwidth, with the best limit of each.",
             x=Axis(title="bandwidth (GB/s)", log=True),
             y=Axis(title="exposed (ms)", log=True),
             series=[

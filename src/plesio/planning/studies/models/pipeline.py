@@ -10,11 +10,12 @@ that the answer is held to; its own times come from doing every operation in its
 GPipe holds all m micro-batches' activations, 1F1B ``min(p - i, m)`` on stage i, interleaving ``1 + (p-1)/(pv)`` times
 as many, ZB-H2 nearly twice, ZB-V as many. What a layer holds of a micro-batch, with and without recomputation, is in
 `plesio.cost.activations` (Korthikanti et al. 2022); recomputing adds a forward pass, or its attention core, to every
-backward pass.
+backward pass. Beside activations a device holds its layers' weights, gradients and optimizer state, ``12h²`` parameters
+a layer over the tensor-parallel devices, which do not depend on the schedule.
 
-Where it stops being true: sends that share a link or keep a device busy, times that depend on the micro-batch, memory
-beside activations (weights and optimizer state do not depend on the schedule), an optimizer step that all devices
-begin together, for which ZB-H2 and ZB-V would wait as 1F1B does.
+Where it stops being true: sends that share a link or keep a device busy, times that depend on the micro-batch,
+embeddings (which the first and last stage hold besides), an optimizer step that all devices begin together, for which
+ZB-H2 and ZB-V would wait as 1F1B does.
 """
 
 import math
@@ -22,21 +23,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table, Timeline, TimelineBar
+from plesio.core.charts import Chart, Table, TimelineBar
 from plesio.core.errors import ArgumentError
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.activations import Recomputation
+from plesio.planning.studies.pipeline_charts import charts_of, words_of
 from plesio.planning.studies.pipeline_stages import PipelinePoint, PipelineStages, frontier, points_of
 from plesio.planning.studies.study import Answer
-from plesio.planning.theory.parallelism import bubble_share, micro_batches_for
+from plesio.planning.theory.parallelism import micro_batches_for
 from plesio.sim.pipeline_schedules import Schedule, operations
 
 __all__ = ["Pipeline", "pipeline"]
 
-_STAGES_DRAWN = (4, 8, 16, 32)
-_MOST_DRAWN = 256
-"""Micro-batches in the picture of utilisation."""
 _MOST_PLACES = 32_768
 """Micro-batches times stages; their operations are done one by one."""
 _SLOWER = 1.2
@@ -63,7 +62,8 @@ class Pipeline(Answer):
         num_stages: p.
         target_bubble: Share of the time.
         needed: Micro-batches of equal stages for that, with GPipe and 1F1B.
-        memory_bytes: Bytes of each device for activations.
+        memory_bytes: Bytes of each device.
+        state_bytes: Bytes of a device's weights, gradients and optimizer state.
         by_schedule: All schedules that have an order, as asked for otherwise.
         points: Schedules, numbers of micro-batches and recomputations.
         frontier: Those of them than which none is faster with as little memory.
@@ -80,6 +80,7 @@ class Pipeline(Answer):
     target_bubble: float
     needed: int
     memory_bytes: float
+    state_bytes: float
     by_schedule: tuple[PipelinePoint, ...]
     points: tuple[PipelinePoint, ...]
     frontier: tuple[PipelinePoint, ...]
@@ -103,13 +104,14 @@ class Pipeline(Answer):
         """Run the stages as asked for, and as they could be run instead."""
         points = points_of(stages, num_micro_batches, schedule=schedule, recomputation=recomputation)
         here = [p for p in points if (p.num_micro_batches, p.recomputation) == (num_micro_batches, recomputation)]
-        fitting = [point for point in points if point.activation_bytes <= memory_bytes]
+        fitting = [point for point in points if point.activation_bytes + stages.state_bytes <= memory_bytes]
         return cls(
             at=next(point for point in here if point.schedule == schedule),
             num_stages=len(stages.weights),
             target_bubble=target_bubble,
             needed=micro_batches_for(target_bubble, num_stages=len(stages.weights)),
             memory_bytes=memory_bytes,
+            state_bytes=stages.state_bytes,
             by_schedule=tuple(here),
             points=points,
             frontier=frontier(points),
@@ -128,10 +130,11 @@ class Pipeline(Answer):
         if self.fastest is not None:
             each = format_seconds(self.fastest.micro_batch_s)
             fits = f"of what fits into {format_bytes(self.memory_bytes)}"
-            best = f"{fits}, {_words(self.fastest)} is fastest, {each} a micro-batch"
+            best = f"{fits}, {words_of(self.fastest)} is fastest, {each} a micro-batch"
         return (
-            f"{_words(at)} in {self.num_stages} stages takes {format_seconds(at.iteration_s)} an iteration, "
-            f"{100 * at.bubble:.1f} % of it bubble, and holds {format_bytes(at.activation_bytes)} of activations; for "
+            f"{words_of(at)} in {self.num_stages} stages takes {format_seconds(at.iteration_s)} an iteration, "
+            f"{100 * at.bubble:.1f} % of it bubble, and holds {format_bytes(at.activation_bytes)} of activations "
+            f"beside {format_bytes(self.state_bytes)} of weights, gradients and optimizer; for "
             f"{100 * self.target_bubble:g} % bubble GPipe and 1F1B need {self.needed} micro-batches; {best}."
         )
 
@@ -157,13 +160,14 @@ class Pipeline(Answer):
         for name in dict.fromkeys((*ours, *_PUBLISHED)):
             bubble, activations = _PUBLISHED.get(name, (math.nan, math.nan))
             point = ours.get(name)
-            numbers = ("–",) * 5
+            numbers = ("–",) * 6
             if point is not None:
                 waiting_s = point.iteration_s * point.bubble
                 numbers = (
                     format_seconds(point.iteration_s),
                     f"{100 * point.bubble:.1f} %",
                     format_bytes(point.activation_bytes),
+                    format_bytes(self.state_bytes + point.activation_bytes),
                     f"{waiting_s / base_s:.2f}" if base_s else "–",
                     f"{point.held / base.held:.2f}",
                 )
@@ -173,6 +177,7 @@ class Pipeline(Answer):
             "iteration",
             "bubble",
             "activations",
+            "memory",
             "bubble by 1F1B's",
             "held by 1F1B's",
             "published bubble",
@@ -187,13 +192,23 @@ class Pipeline(Answer):
                 str(point.num_micro_batches),
                 point.recomputation,
                 format_bytes(point.activation_bytes),
+                format_bytes(self.state_bytes + point.activation_bytes),
                 format_seconds(point.micro_batch_s),
                 f"{100 * point.bubble:.1f} %",
-                "yes" if point.activation_bytes <= self.memory_bytes else "no",
+                "yes" if self.state_bytes + point.activation_bytes <= self.memory_bytes else "no",
             )
             for point in self.frontier
         ]
-        headers = ("schedule", "micro-batches", "recomputed", "activations", "time a micro-batch", "bubble", "fits")
+        headers = (
+            "schedule",
+            "micro-batches",
+            "recomputed",
+            "activations",
+            "memory",
+            "time a micro-batch",
+            "bubble",
+            "fits",
+        )
         return Table(title="None is faster with as little memory:", headers=headers, rows=rows)
 
     def _recomputation(self) -> Table:
@@ -226,117 +241,7 @@ class Pipeline(Answer):
 
     def charts(self) -> Sequence[Chart]:
         """Time against memory; who does what when; utilisation and memory by micro-batches; where the time goes."""
-        return [self._time_memory(), self._timeline(), self._utilisation(), self._memory(), self._shares()]
-
-    def _time_memory(self) -> LineChart:
-        series = [
-            Series(
-                name=schedule,
-                x=[point.activation_bytes / 1e9 for point in self.points if point.schedule == schedule],
-                y=[1e3 * point.micro_batch_s for point in self.points if point.schedule == schedule],
-                style="points",
-            )
-            for schedule in dict.fromkeys(point.schedule for point in self.points)
-        ]
-        front = Series(
-            name="frontier",
-            x=[point.activation_bytes / 1e9 for point in self.frontier],
-            y=[1e3 * point.micro_batch_s for point in self.frontier],
-            style="dashed",
-        )
-        title = "Nothing fits" if self.fastest is None else f"{_words(self.fastest)} is the fastest that fits"
-        return LineChart(
-            slug="time-memory",
-            title=title,
-            caption="A point is a schedule, a number of micro-batches and a recomputation; nothing is below the line.",
-            x=Axis(title="activations of the fullest device (GB)", log=True),
-            y=Axis(title="time a micro-batch (ms)", log=True),
-            series=[*series, front],
-            marks={"memory": self.memory_bytes / 1e9},
-        )
-
-    def _timeline(self) -> Timeline:
-        busy_s = math.fsum(span.end - span.start for span in self.drawn)
-        waiting = 1 - busy_s / self.num_stages / max(span.end for span in self.drawn)
-        return Timeline(
-            slug="timeline",
-            title=f"With few micro-batches devices wait {100 * waiting:.0f} % of the time ({self.at.schedule})",
-            caption=f"A few micro-batches, whose numbers are in the boxes, in {self.num_stages} stages.",
-            axis=Axis(title="time (s)"),
-            rows=[f"device {device}" for device in range(self.num_stages)],
-            spans=self.drawn,
-        )
-
-    def _utilisation(self) -> LineChart:
-        counts = range(1, _MOST_DRAWN + 1)
-        series = [
-            Series(
-                name=f"{stages} stages",
-                x=list(counts),
-                y=[100 * (1 - bubble_share(num_stages=stages, num_micro_batches=count)) for count in counts],
-            )
-            for stages in sorted({*_STAGES_DRAWN, self.num_stages})
-        ]
-        twice = 100 * bubble_share(num_stages=self.num_stages, num_micro_batches=2 * self.num_stages)
-        return LineChart(
-            slug="utilisation",
-            title=f"Twice as many micro-batches as stages leave {twice:.0f} % bubble",
-            caption="Share of the time in which equal stages compute, with GPipe and 1F1B.",
-            x=Axis(title="micro-batches", log=True),
-            y=Axis(title="utilisation (%)"),
-            series=series,
-            marks={f"{100 * self.target_bubble:g} % bubble": self.needed} if self.needed <= _MOST_DRAWN else {},
-        )
-
-    def _memory(self) -> LineChart:
-        at = self.at
-        lines: dict[str, list[PipelinePoint]] = {}
-        for schedule in dict.fromkeys(point.schedule for point in self.points):
-            points = [p for p in self.points if (p.schedule, p.recomputation) == (schedule, at.recomputation)]
-            points.sort(key=lambda point: point.num_micro_batches)
-            same = next((name for name, line in lines.items() if line[-1].held == points[-1].held), None)
-            if same is None:
-                lines[schedule] = points
-            else:  # one line would hide the other
-                lines[f"{same}, {schedule}"] = lines.pop(same)
-        series = [
-            Series(
-                name=name,
-                x=[point.num_micro_batches for point in line],
-                y=[point.activation_bytes / 1e9 for point in line],
-            )
-            for name, line in lines.items()
-        ]
-        return LineChart(
-            slug="memory",
-            title="Only GPipe's memory goes on growing with the micro-batches",
-            caption=f"Activations of the fullest device, recomputation: {at.recomputation}.",
-            x=Axis(title="micro-batches", log=True),
-            y=Axis(title="activations (GB)", log=True),
-            series=series,
-        )
-
-    def _shares(self) -> BarChart:
-        points = self.by_schedule
-        least = min(points, key=lambda point: point.bubble)
-        return BarChart(
-            slug="schedules",
-            title=f"{self.at.schedule} waits {100 * self.at.bubble:.0f} % of the time, {least.schedule} "
-            f"{100 * least.bubble:.0f} %",
-            caption=f"Seconds of an iteration of {counted(self.at.num_micro_batches, 'micro-batch')} in which a device "
-            "computes, on average, and waits.",
-            axis=Axis(title="time (s)"),
-            rows=[point.schedule for point in points],
-            parts={
-                "computing": [point.iteration_s * (1 - point.bubble) for point in points],
-                "bubble": [point.iteration_s * point.bubble for point in points],
-            },
-        )
-
-
-def _words(point: PipelinePoint) -> str:
-    again = "" if point.recomputation == "none" else f" and {point.recomputation} recomputation"
-    return f"{point.schedule} with {point.num_micro_batches} micro-batches{again}"
+        return charts_of(self)
 
 
 def pipeline(
@@ -356,7 +261,8 @@ def pipeline(
     sequence: Annotated[int, Within(1, 10**8)] = 2048,
     micro_batch: Annotated[int, Within(1, 10**6)] = 1,
     tensor_parallel: Annotated[int, Within(1, 10**6)] = 8,
-    memory_bytes: Annotated[float, SIZE] = 36e9,
+    memory_bytes: Annotated[float, SIZE] = 80e9,
+    bytes_per_parameter: Annotated[float, Within(0, 1000)] = 16.0,
     target_bubble: Annotated[float, Within(1e-4, 1, without="high")] = 0.05,
 ) -> Pipeline:
     """Time, bubble and activations of a pipeline; the frontier of time against memory.
@@ -381,7 +287,9 @@ def pipeline(
         sequence: Positions of a sequence.
         micro_batch: Sequences of a micro-batch.
         tensor_parallel: Devices that share a stage.
-        memory_bytes: Bytes of each device, for activations.
+        memory_bytes: Bytes of each device.
+        bytes_per_parameter: Bytes of a parameter's weight, gradient and optimizer state: 16 for Adam in mixed
+            precision, less where replicas share them.
         target_bubble: Share of the time.
 
     Raises:
@@ -403,6 +311,7 @@ def pipeline(
         sequence=sequence,
         micro_batch=micro_batch,
         tensor_parallel=tensor_parallel,
+        bytes_per_parameter=bytes_per_parameter,
     )
     return Pipeline.of(
         stages,
@@ -419,9 +328,11 @@ def _check_stages(num_stages: int, *, num_layers: int, stage_weights: Sequence[f
         raise ArgumentError(
             f"`stage_weights` has {counted(len(stage_weights), 'value')}; write 1 or the {num_stages} of `num_stages`"
         )
-    if num_layers < num_stages:
+    if num_layers % num_stages:
+        whole = num_layers // num_stages * num_stages
+        instead = f"{whole} or {whole + num_stages}" if whole else f"{num_stages} or more"
         raise ArgumentError(
-            f"`num_layers` is {num_layers}, below the {num_stages} of `num_stages`; write {num_stages} or more"
+            f"`num_layers` is {num_layers}, which the {num_stages} of `num_stages` do not divide; write {instead}"
         )
 
 
@@ -436,6 +347,11 @@ def _check_work(num_micro_batches: int, *, num_stages: int) -> None:
 
 def _check_chunks(schedule: Schedule, *, num_stages: int, num_chunks: int, num_layers: int) -> None:
     """Pieces of a device are whole layers; where interleaving is not what is asked for, it is only left out."""
+    if schedule == "zbv" and num_layers % (2 * num_stages):
+        raise ArgumentError(
+            f"`num_layers` is {num_layers}, and zbv has 2 stages on each of the {num_stages} of `num_stages`; write a "
+            f"multiple of {2 * num_stages}"
+        )
     if schedule != "interleaved" or num_layers % (num_stages * num_chunks) == 0:
         return
     good = [n for n in range(1, num_layers // num_stages + 1) if num_layers % (n * num_stages) == 0]

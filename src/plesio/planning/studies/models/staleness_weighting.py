@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.errors import ArgumentError, PolicySpecError
+from plesio.core.inputs import OnlyWith
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.planning.studies.delayed_descent import BestStep, Descent, descend, eigenvalues_of, find_best_step
@@ -53,7 +54,9 @@ class UntunedWeighting:
     Attributes:
         name: What is done to an update.
         step: The step of a fresh update, in units of 1/L.
-        iterations: Updates until the target; infinite where a trial diverged.
+        iterations: Updates until the target; infinite where a trial did not arrive.
+        by_trial: Updates of each trial; infinite where it did not arrive.
+        num_diverged: Trials that diverged.
         curve_iterations: Where the first trial was looked at.
         curve_distance: Its distance there, as a share of the start's.
     """
@@ -61,8 +64,26 @@ class UntunedWeighting:
     name: str
     step: float
     iterations: Interval
+    by_trial: tuple[float, ...]
+    num_diverged: int
     curve_iterations: tuple[int, ...]
     curve_distance: tuple[float, ...]
+
+    @property
+    def arrival(self) -> str:
+        """Iterations, and how many of the trials got there where not all did.
+
+        With as few as one trial that does not arrive there is no mean over all; that of the others is not what anybody
+        can expect.
+        """
+        arrived = [number for number in self.by_trial if math.isfinite(number)]
+        lost = len(self.by_trial) - len(arrived)
+        if not lost:
+            return f"{self.iterations:.0f}"
+        how = "diverge" if self.num_diverged == lost else "do not arrive"
+        if not arrived:
+            return "diverges" if self.num_diverged == lost else "does not arrive"
+        return f"{lost} of {len(self.by_trial)} {how}, the others {interval_of(arrived):.0f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +116,7 @@ class StalenessWeighting(Answer):
         tuned: Runs with the best step for each weighting, on several distributions of staleness.
         shares: Shares of updates by their staleness, for each distribution.
         target: Distance that is wanted, as a share of the start's.
-        num_trials: Repetitions of what was not tuned, with other draws of the staleness.
+        num_trials: Repetitions of what was not tuned, with other starts and other draws of the staleness.
     """
 
     unit: ClassVar[str] = "iterations"
@@ -115,23 +136,19 @@ class StalenessWeighting(Answer):
         asked = next(iter(self.shares))
         best = max((each for each in self.tuned if each.staleness == asked), key=lambda each: each.saved)
         constant = max(each.saved for each in self.tuned if each.staleness == "constant")
-        unweighted = f"take {plain.iterations.mean:.0f}"
-        if math.isinf(plain.iterations.mean):
-            unweighted = "diverge" if plain.curve_distance[-1] > 1 else "do not arrive"
-        weighted = f"takes {inverse.iterations:.0f} iterations"
-        if math.isinf(inverse.iterations.mean):
-            weighted = _arrival(inverse)
+        saves = f"{best.weighting} saves {100 * best.saved:.0f} % of unweighted updates' iterations"
+        if best.weighting == "none":
+            saves = "no weighting saves iterations"
         return (
-            f"With staleness {asked} and a step of 1/L, unweighted updates {unweighted}, 1/(1+τ) "
-            f"{weighted}, and one step of {small.step:.3g}/L for all takes "
-            f"{small.iterations:.0f}. With the best step for each, {best.weighting} saves {100 * best.saved:.0f} % of "
-            "unweighted updates' iterations; where staleness is constant no weighting saves more than "
-            f"{100 * constant:.1f} %."
+            f"With staleness {asked} and a step of 1/L, iterations of unweighted updates: {plain.arrival}; of 1/(1+τ): "
+            f"{inverse.arrival}; of one step of {small.step:.3g}/L for all: {small.arrival} (mean of "
+            f"{counted(self.num_trials, 'trial')} and its 95 % interval, each from a start of its own). With the best "
+            f"step for each, {saves}; where staleness is constant no weighting saves more than {100 * constant:.1f} %."
         )
 
     @property
     def total(self) -> float:
-        """Iterations with one small step for all."""
+        """Mean iterations with one small step for all."""
         return self._untuned("small").iterations.mean
 
     @property
@@ -148,7 +165,7 @@ class StalenessWeighting(Answer):
             (
                 _LABELS.get(each.name, each.name),
                 f"{each.step:.4g}",
-                _arrival(each),
+                each.arrival,
             )
             for each in self.untuned
         ]
@@ -243,16 +260,16 @@ class StalenessWeighting(Answer):
             x=Axis(title="staleness (updates)"),
             y=Axis(title="updates (%)", log=True),
             series=[
-                Series(name=name, x=range(len(shares)), y=[100 * share or math.nan for share in shares], style="points")
+                Series(
+                    name=name,
+                    x=range(len(shares)),
+                    y=[100 * share or math.nan for share in shares],
+                    style="points",
+                    hollow=True,
+                )
                 for name, shares in self.shares.items()
             ],
         )
-
-
-def _arrival(each: UntunedWeighting) -> str:
-    if math.isfinite(each.iterations.mean):
-        return f"{each.iterations:.0f}"
-    return "diverges" if each.curve_distance[-1] > 1 else "does not arrive"
 
 
 _LABELS = {"none": "unweighted", "small": "one small step", "inverse": "1/(1+τ)"}
@@ -260,7 +277,7 @@ _LABELS = {"none": "unweighted", "small": "one small step", "inverse": "1/(1+τ)
 
 def staleness_weighting(
     *,
-    max_staleness: Annotated[int, Within(0, 500)] = 20,
+    max_staleness: Annotated[int, Within(0, 500), OnlyWith("shares")] = 20,
     shares: Annotated[tuple[float, ...], Within(0, fewest=0, most=500)] = (),
     weightings: tuple[str, ...] = ("exp:0.1", "cap:10"),
     condition_number: Annotated[float, Within(1, 1e5)] = 100.0,
@@ -284,8 +301,8 @@ def staleness_weighting(
         target: Distance that is wanted, as a share of the start's.
         num_dimensions: Dimensions of the quadratic without tuned steps; with them only the ends of its spectrum take
             part.
-        num_trials: Draws of the staleness, for the steps that are not tuned.
-        seed: Seed of start and draws.
+        num_trials: Starts, each with a draw of the staleness, for the steps that are not tuned.
+        seed: Seed of starts and draws.
 
     Raises:
         ConfigError: An input that is out of range.
@@ -298,17 +315,15 @@ def staleness_weighting(
         raise ArgumentError.about("weightings", error) from None
     random = np.random.default_rng(seed)
     spectrum = eigenvalues_of(condition_number, num_dimensions=num_dimensions)
-    start = random.standard_normal(num_dimensions)
+    starts = [random.standard_normal(num_dimensions)]
     even = np.array(shares or (1.0,) * (max_staleness + 1))
     even = even / even.sum()
     name = "as measured" if shares else f"0 to {max_staleness}"
     most = _enough(condition_number, num_stalenesses=len(even), target=target)
     draws = [random.choice(len(even), size=most, p=even) for _ in range(num_trials)]
+    starts += [random.standard_normal(num_dimensions) for _ in range(num_trials - 1)]
     plans = [(each.spec, 1.0, each) for each in parsed] + [("small", 1 / len(even), UNWEIGHTED)]
-    untuned = tuple(
-        _untuned(plan, draws=draws, spectrum=spectrum, start=start, target=target * float(np.linalg.norm(start)))
-        for plan in plans
-    )
+    untuned = tuple(_untuned(plan, draws=draws, spectrum=spectrum, starts=starts, target=target) for plan in plans)
     stalenesses = {name: draws[0], **_others(round(float(even @ np.arange(len(even)))), most=most, random=random)}
     ends = eigenvalues_of(condition_number, num_dimensions=2)
     return StalenessWeighting(
@@ -363,22 +378,26 @@ def _untuned(
     *,
     draws: Sequence[NDArray[np.int64]],
     spectrum: NDArray[np.float64],
-    start: NDArray[np.float64],
+    starts: Sequence[NDArray[np.float64]],
     target: float,
 ) -> UntunedWeighting:
     name, step, weighting = plan
 
-    def trial(staleness: NDArray[np.int64]) -> Descent:
+    def trial(start: NDArray[np.float64], staleness: NDArray[np.int64]) -> Descent:
+        wanted = target * float(np.linalg.norm(start))
         steps = step * _weights(weighting, staleness)
-        return descend(eigenvalues=spectrum, start=start, steps=steps, delays=staleness, target=target)
+        return descend(eigenvalues=spectrum, start=start, steps=steps, delays=staleness, target=wanted)
 
-    trials = [trial(staleness) for staleness in draws]
+    trials = [trial(start, staleness) for start, staleness in zip(starts, draws, strict=True)]
+    iterations = [each.iterations for each in trials]
     shown = trials[0].distance
     places = np.unique(np.linspace(0, len(shown) - 1, _NUM_CURVE_POINTS).astype(int))
     return UntunedWeighting(
         name=name,
         step=step,
-        iterations=interval_of([each.iterations for each in trials]),
+        iterations=interval_of(iterations),
+        by_trial=tuple(iterations),
+        num_diverged=sum(each.diverged for each in trials),
         curve_iterations=tuple(places.tolist()),
         curve_distance=tuple((shown[places] / shown[0]).tolist()),
     )

@@ -28,18 +28,18 @@ import numpy as np
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
+from plesio.core.inputs import OnlyWith
 from plesio.core.units import counted, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
 from plesio.cost.step_time import EmpiricalTrace
 from plesio.planning.studies.interval import Interval, interval_of
 from plesio.planning.studies.order_statistics import (
     Durations,
-    GammaTimes,
     LogNormalTimes,
     ParetoTimes,
     TraceTimes,
-    UniformTimes,
 )
+from plesio.planning.studies.step_time_tails import CVS, LEAST_VARIED_SHAPE, Tails, tails_of, varying_times
 from plesio.planning.studies.straggler_trace import PERIODS, ComposedTrace, compose_trace, slowest_sum
 from plesio.planning.studies.study import Answer
 
@@ -48,11 +48,9 @@ __all__ = ["BarrierPoint", "Stragglers", "stragglers"]
 Kind = Literal["lognormal", "gamma", "uniform", "pareto", "trace"]
 
 _WORKERS = (1, 4, 16, 64, 256, 1024)
-_CVS = (0.05, 0.1, 0.2, 0.3, 0.5)
 _BACKUPS = (0, 1, 2, 4, 8, 13, 26, 52)
 _MOST_DRAWS = 10**7
 _LEVELS = (0.5, 0.9, 0.99)
-_LEAST_VARIED_SHAPE = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +84,7 @@ class Stragglers(Answer):
         periods: The slowest worker's K steps over K means, by K, with a barrier every K steps; simulated.
         by_workers: Costs of the same distribution by number of workers.
         grid: Costs of lognormal times by number of workers and coefficient of variation.
-        tails: Costs by kind of distribution and coefficient of variation, at N workers.
+        tails: Costs by kind of distribution and how heavy its tail is, at N workers.
         late: Probability that a worker takes longer, by the time over the mean.
         late_twice: Probability that at least one of them takes more than twice the mean.
         composed: A trace of several causes.
@@ -104,7 +102,7 @@ class Stragglers(Answer):
     periods: Mapping[int, float]
     by_workers: Mapping[int, float]
     grid: tuple[BarrierPoint, ...]
-    tails: Mapping[str, Mapping[float, float]]
+    tails: Tails
     late: Mapping[float, float]
     late_twice: float
     composed: ComposedTrace
@@ -150,8 +148,8 @@ class Stragglers(Answer):
         return [
             Table(
                 title="Lognormal step times, slowest over mean, by number of workers and coefficient of variation:",
-                headers=("workers", *(f"{cv:g}" for cv in _CVS)),
-                rows=[(str(number), *(f"{cells[number, cv]:.3f}" for cv in _CVS)) for number in _WORKERS],
+                headers=("workers", *(f"{cv:g}" for cv in CVS)),
+                rows=[(str(number), *(f"{cells[number, cv]:.3f}" for cv in CVS)) for number in _WORKERS],
             ),
             Table(
                 title=f"Backups, waiting for the fastest {self.num_workers}:",
@@ -174,31 +172,26 @@ class Stragglers(Answer):
                     for level, value in self.quantiles.items()
                 ],
             ),
+            self.tails.table(),
             *self.composed.tables(),
         ]
 
     def charts(self) -> Sequence[Chart]:
         """Efficiency by tail and by workers, ways out, distribution, and the composed trace."""
-        return [self._tails(), self._workers(), self._backups(), self._late(), self._causes(), self._slowest()]
-
-    def _tails(self) -> LineChart:
-        return LineChart(
-            slug="tails",
-            title=f"At {counted(self.num_workers, 'worker')} the tail decides, not the variation alone",
-            caption="Efficiency, mean over E[max], by coefficient of variation.",
-            x=Axis(title="coefficient of variation"),
-            y=Axis(title="efficiency (%)"),
-            series=[
-                Series(name=kind, x=list(costs), y=[100 / cost for cost in costs.values()])
-                for kind, costs in self.tails.items()
-            ],
-        )
+        return [
+            *self.tails.charts(),
+            self._workers(),
+            self._backups(),
+            self._late(),
+            self._causes(),
+            self._slowest(),
+        ]
 
     def _workers(self) -> LineChart:
         cells = {(point.num_workers, point.cv): point.cost for point in self.grid}
         lines = [
             Series(name=f"lognormal, cv {cv:g}", x=_WORKERS, y=[100 / cells[number, cv] for number in _WORKERS])
-            for cv in _CVS
+            for cv in CVS
         ]
         asked = Series(
             name="as asked",
@@ -282,10 +275,10 @@ def stragglers(
     *,
     num_workers: Annotated[int, Within(1, 10_000)] = 256,
     distribution: Kind = "lognormal",
-    mean_s: Annotated[float, DURATION] = 0.05,
-    cv: Annotated[float, Within(1e-3, 10)] = 0.3,
-    shape: Annotated[float, Within(1, 1e3, without="low")] = 1.5,
-    trace: str = "",
+    mean_s: Annotated[float, DURATION, OnlyWith("distribution", "lognormal", "gamma", "uniform", "pareto")] = 0.05,
+    cv: Annotated[float, Within(1e-3, 10), OnlyWith("distribution", "lognormal", "gamma", "uniform")] = 0.3,
+    shape: Annotated[float, Within(1, 1e3, without="low"), OnlyWith("distribution", "pareto")] = 1.5,
+    trace: Annotated[str, OnlyWith("distribution", "trace")] = "",
     all_reduce_s: Annotated[float, DURATION_OR_0] = 0.0,
     slowdown: Annotated[float, Within(1, 1e6)] = 1.5,
     content_cv: Annotated[float, Within(0, 10)] = 0.1,
@@ -332,15 +325,15 @@ def stragglers(
         all_reduce_s=all_reduce_s,
         cost=max(times.expected_s(rank=num_workers, of=num_workers) / times.mean_s, 1.0),  # 1 but for rounding
         simulated_cost=interval_of(drawn_s.max(axis=1) / times.mean_s),
-        has_variance=distribution != "pareto" or shape > _LEAST_VARIED_SHAPE,
+        has_variance=distribution != "pareto" or shape > LEAST_VARIED_SHAPE,
         quantiles={level: times.slowest_quantile_s(level, of=num_workers) / times.mean_s for level in _LEVELS},
         backups={
             number: times.expected_s(rank=num_workers, of=num_workers + number) / times.mean_s for number in _BACKUPS
         },
         periods={period: slowest_sum(drawn_s, period=period) / times.mean_s for period in PERIODS},
         by_workers={number: times.expected_s(rank=number, of=number) / times.mean_s for number in _WORKERS},
-        grid=tuple(_lognormal_point(number, cv=each) for number in _WORKERS for each in _CVS),
-        tails={kind: _by_cv(kind, num_workers=num_workers) for kind in ("lognormal", "gamma", "uniform")},
+        grid=tuple(_lognormal_point(number, cv=each) for number in _WORKERS for each in CVS),
+        tails=tails_of(num_workers),
         late={float(time): _share_later(times, float(time) * times.mean_s) for time in late},
         late_twice=_any_of(num_workers, _share_later(times, 2 * times.mean_s)),
         composed=compose_trace(
@@ -363,23 +356,7 @@ def _times(kind: Kind, *, mean_s: float, cv: float, shape: float, trace: str) ->
         return TraceTimes(np.sort(EmpiricalTrace.read(Path(trace)).durations_s))
     if kind == "pareto":
         return ParetoTimes(mean_s=mean_s, shape=shape)
-    return _varying(kind, mean_s=mean_s, cv=cv)
-
-
-def _varying(kind: str, *, mean_s: float, cv: float) -> Durations:
-    if kind == "uniform":
-        half = 3**0.5 * cv
-        if half > 1:
-            raise ArgumentError(
-                f"`cv` is {cv:g}, and uniform times would be negative; write at most 0.577, or another `distribution`"
-            )
-        return UniformTimes(low_s=mean_s * (1 - half), high_s=mean_s * (1 + half))
-    return GammaTimes(mean_s=mean_s, cv=cv) if kind == "gamma" else LogNormalTimes(mean_s=mean_s, cv=cv)
-
-
-def _by_cv(kind: str, *, num_workers: int) -> dict[float, float]:
-    """The cost by coefficient of variation; the mean is 1."""
-    return {cv: _varying(kind, mean_s=1.0, cv=cv).expected_s(rank=num_workers, of=num_workers) for cv in _CVS}
+    return varying_times(kind, mean_s=mean_s, cv=cv)
 
 
 def _any_of(number: int, share: float) -> float:

@@ -9,43 +9,40 @@ Where it stops being true: a utilisation that falls during the run, failures in 
 hand, evaluation, and queues.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
-from plesio.core.errors import ConfigError
+from plesio.core.inputs import OnlyWith
 from plesio.core.units import format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, Within
 from plesio.planning.estimate.goodput import Goodput
-from plesio.planning.estimate.hardware import Machine, parse_machine
-from plesio.planning.estimate.layout import Layout
+from plesio.planning.estimate.hardware import parse_machine
 from plesio.planning.estimate.named_models import find_model
-from plesio.planning.estimate.sensitivity import CHANGE, Sensitivity, best_upgrade, tornado
-from plesio.planning.estimate.training import CHECKPOINT_BYTES, DEVICE_MTBF_S, Conditions, Training, estimate_training
+from plesio.planning.estimate.sensitivity import CHANGE, Sensitivity, best_upgrade
+from plesio.planning.estimate.training import DEVICE_MTBF_S, Conditions
 from plesio.planning.estimate.training_charts import (
     format_amount,
     format_days,
     format_dollars,
-    name_of_part,
     parts_chart,
     tornado_chart,
     tornado_table,
 )
 from plesio.planning.studies.study import Answer
+from plesio.planning.studies.training_work import STATE_BYTES, DevicePoint, GivenPace, LaidOut, Work
 from plesio.sim.checkpoints import Runs, simulate_runs
 
 __all__ = ["TimeToTrain", "time_to_train"]
 
+Pace = Literal["mfu", "layout"]
+
 _DAY_S = 86_400.0
 _FAILING = 5
 """Times as many failures, for the picture."""
-_DOUBLINGS = 9
-_STATE_BYTES = 16
-"""A parameter's weight and gradient in half precision, master weight and two moments (Rajbhandari et al. 2020)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +51,7 @@ class TimeToTrain(Answer):
 
     Attributes:
         machine: Devices and accelerator.
+        pace: What decided a step: a utilisation that was given, or a layout.
         mfu: Model FLOPs utilisation of a step.
         work_shares: What the work goes into: shares that add up to 1.
         goodput: The run with its failures.
@@ -64,13 +62,14 @@ class TimeToTrain(Answer):
         simulated_slowdown_ci95: 95 % confidence interval of that average.
         simulated_s: Quantiles of the simulated runs' seconds, of 0, 1, 2 ... 100 %.
         sensitivities: Inputs down and up by 20 %.
-        by_devices: The run by number of devices, at the same utilisation.
+        by_devices: The run by number of devices: at the utilisation that was given, or laid out anew for each.
         by_devices_failing: The same with failures five times as often.
         cost: US dollars.
     """
 
     unit: ClassVar[str] = "s"
     machine: str
+    pace: Pace
     mfu: float
     work_shares: Mapping[str, float]
     goodput: Goodput
@@ -81,8 +80,8 @@ class TimeToTrain(Answer):
     simulated_slowdown_ci95: tuple[float, float]
     simulated_s: tuple[float, ...]
     sensitivities: tuple[Sensitivity, ...]
-    by_devices: Mapping[int, Goodput]
-    by_devices_failing: Mapping[int, Goodput]
+    by_devices: Mapping[int, DevicePoint]
+    by_devices_failing: Mapping[int, DevicePoint]
     cost: float
 
     @property
@@ -136,10 +135,18 @@ class TimeToTrain(Answer):
 
     def _devices(self) -> Table:
         rows = [
-            (f"{number:,}", format_days(run.work_s), format_days(run.total_s), f"{100 * run.share:.1f} %")
-            for number, run in self.by_devices.items()
+            (
+                f"{number:,}",
+                f"{100 * point.mfu:.1f} %",
+                format_days(point.goodput.work_s),
+                format_days(point.goodput.total_s),
+                f"{100 * point.goodput.share:.1f} %",
+            )
+            for number, point in self.by_devices.items()
         ]
-        return Table(title="By number of devices:", headers=("devices", "ideal", "expected", "goodput"), rows=rows)
+        how = "if all had the given MFU (--pace layout estimates each)" if self.pace == "mfu" else "each laid out anew"
+        headers = ("devices", "MFU", "ideal", "expected", "goodput")
+        return Table(title=f"By number of devices, {how}:", headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
         """The parts, the tornado, numbers of devices, and simulated runs."""
@@ -148,20 +155,28 @@ class TimeToTrain(Answer):
         return [parts, tornado_chart(self.sensitivities, self.total), self._scaling(), self._simulated()]
 
     def _scaling(self) -> LineChart:
-        most = max(self.by_devices)
+        numbers = list(self.by_devices)
+        first_s, last_s = (self.by_devices[number].goodput.total_s for number in (numbers[0], numbers[-1]))
+        series = [
+            Series(
+                name=name,
+                x=list(points),
+                y=[point.goodput.total_s / _DAY_S for point in points.values()],
+            )
+            for name, points in (
+                ("as many failures as asked", self.by_devices),
+                (f"{_FAILING} times as many", self.by_devices_failing),
+            )
+        ]
+        in_proportion = [first_s / _DAY_S * numbers[0] / number for number in numbers]
+        how = "at the same MFU" if self.pace == "mfu" else "whose layout is computed anew for each number"
         return LineChart(
             slug="devices",
-            title=f"With {most:,} devices {100 * self.by_devices[most].share:.0f} % of the time is work that counts",
-            caption="Goodput by number of devices: the share of the time that is work which no failure undoes.",
+            title=f"{numbers[-1] / numbers[0]:,.0f} times the devices are {first_s / last_s:,.3g} times as fast",
+            caption=f"Expected days of the run by number of devices, {how}.",
             x=Axis(title="devices", log=True),
-            y=Axis(title="goodput (%)"),
-            series=[
-                Series(name=name, x=list(runs), y=[100 * run.share for run in runs.values()])
-                for name, runs in (
-                    ("as many failures as asked", self.by_devices),
-                    (f"{_FAILING} times as many", self.by_devices_failing),
-                )
-            ],
+            y=Axis(title="time (days)", log=True),
+            series=[*series, Series(name="in proportion", x=numbers, y=in_proportion, style="dashed")],
         )
 
     def _simulated(self) -> LineChart:
@@ -183,18 +198,19 @@ def _range(low_s: float, high_s: float) -> str:
 
 def time_to_train(
     *,
-    parameters: Annotated[float, Within(1, 1e15)] = 70e9,
+    parameters: Annotated[float, Within(1, 1e15), OnlyWith("pace", "mfu")] = 70e9,
     tokens: Annotated[float, Within(1, 1e16)] = 1.4e12,
     machine: str = "256xa100",
-    pace: Literal["mfu", "layout"] = "mfu",
-    mfu: Annotated[float, Within(1e-3, 1)] = 0.4,
-    model: str = "llama-2-70b",
-    tp: Annotated[int, Within(1, 2**16)] = 8,
-    pp: Annotated[int, Within(1, 2**16)] = 4,
-    num_sequences: Annotated[int, Within(1, 10**9)] = 1024,
+    pace: Pace = "mfu",
+    mfu: Annotated[float, Within(1e-3, 1), OnlyWith("pace", "mfu")] = 0.4,
+    model: Annotated[str, OnlyWith("pace", "layout")] = "llama-2-70b",
+    tp: Annotated[int, Within(1, 2**16), OnlyWith("pace", "layout")] = 8,
+    pp: Annotated[int, Within(1, 2**16), OnlyWith("pace", "layout")] = 4,
+    num_sequences: Annotated[int, Within(1, 10**9), OnlyWith("pace", "layout")] = 1024,
     device_mtbf_s: Annotated[float, DURATION] = DEVICE_MTBF_S,
     restart_s: Annotated[float, DURATION_OR_0] = 600.0,
     storage_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
+    checkpoint_interval_s: Annotated[float | None, DURATION] = None,
     price_per_h: Annotated[float, Within(0, 1e5)] = 2.0,
     mfu_error: Annotated[float, Within(0, 10)] = 0.1,
     confidence: Annotated[float, Within(0, 1, without="both")] = 0.9,
@@ -211,15 +227,17 @@ def time_to_train(
         parameters: N, trained.
         tokens: D, to train with.
         machine: Number of devices and accelerator.
-        pace: What decides a step: the utilisation given, or a model's layout, with that model's parameters.
-        mfu: Model FLOPs utilisation, 0 to 1, for the pace mfu.
-        model: Model for the pace layout.
-        tp: Tensor parallelism, for the pace layout.
-        pp: Pipeline stages, for the pace layout.
-        num_sequences: Global batch, for the pace layout.
+        pace: What decides a step: the utilisation given, or a model's layout, with that model's parameters; replicas
+            are what devices remain.
+        mfu: Model FLOPs utilisation, 0 to 1.
+        model: Model.
+        tp: Tensor parallelism.
+        pp: Pipeline stages.
+        num_sequences: Global batch.
         device_mtbf_s: Mean time between failures of one device; the default is Llama 3's.
         restart_s: Time from a failure until states are read.
         storage_bytes_per_s: Bandwidth for states; none is BLOOM's of each device.
+        checkpoint_interval_s: Work between two states; none is the best.
         price_per_h: US dollars for a device and hour.
         mfu_error: Relative standard deviation of the utilisation.
         confidence: Confidence of the interval, 0 to 1.
@@ -227,83 +245,37 @@ def time_to_train(
         seed: Seed of their failures.
 
     Raises:
-        ConfigError: An input that is out of range, or a layout that is none.
+        ConfigError: An input that is out of range, a layout that is none, or a model that the machine cannot hold.
     """
     conditions = Conditions(
         device_mtbf_s=device_mtbf_s,
         restart_s=restart_s,
         storage_bytes_per_s=storage_bytes_per_s,
+        checkpoint_interval_s=checkpoint_interval_s,
         price_per_h=price_per_h,
         step_error=mfu_error,
         confidence=confidence,
     )
+    work: Work
     if pace == "layout":
-        training = _laid_out(
-            model, machine, tp=tp, pp=pp, global_batch=num_sequences, tokens=tokens, conditions=conditions
-        )
-        work, shares, rows = _Work.of(training), _step_shares(training), tornado(training)
+        work = LaidOut(find_model(model), tp, pp, num_sequences, tokens, parse_machine(machine), conditions)
     else:
-        work = _Work(parameters, 6 * parameters * tokens, mfu, parse_machine(machine), conditions)
-        shares = {"arithmetic at the peak": mfu, "what keeps devices from their peak": 1 - mfu}
-        rows = _tornado(work)
-    return _answer(work, work_shares=shares, sensitivities=rows, num_runs=num_runs, seed=seed)
+        work = GivenPace(parameters, 6 * parameters * tokens, mfu, parse_machine(machine), conditions)
+    return _answer(work, pace=pace, num_runs=num_runs, seed=seed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """FLOPs at a utilisation on a machine."""
-
-    parameters: float
-    flops: float
-    mfu: float
-    machine: Machine
-    conditions: Conditions
-
-    @classmethod
-    def of(cls, training: Training) -> "_Work":
-        flops = training.num_steps * training.step.model_flops
-        parameters = float(training.model.num_parameters)
-        return cls(parameters, flops, training.step.mfu, training.machine, training.conditions)
-
-    def goodput(self, *, num_devices: int | None = None) -> Goodput:
-        number = num_devices or self.machine.num_devices
-        work_s = self.flops / (number * self.machine.accelerator.peak("bf16") * self.mfu)
-        return self.conditions.goodput(work_s, checkpoint_bytes=CHECKPOINT_BYTES * self.parameters, num_devices=number)
-
-    def by_devices(self) -> Mapping[int, Goodput]:
-        """Goodput by number of devices: a quarter of them, then twice as many each time, as long as runs end."""
-        runs = {}
-        for power in range(_DOUBLINGS):
-            number = max(self.machine.num_devices * 2**power // 4, 1)
-            try:
-                runs[number] = self.goodput(num_devices=number)
-            except ConfigError:
-                break
-        return runs
-
-    def cost(self) -> float:
-        device_hours = self.machine.num_devices * self.goodput().total_s / 3600
-        return device_hours * (self.conditions.price_per_h or 0.0)
-
-
-def _answer(
-    work: _Work,
-    *,
-    work_shares: Mapping[str, float],
-    sensitivities: tuple[Sensitivity, ...],
-    num_runs: int,
-    seed: int,
-) -> TimeToTrain:
+def _answer(work: Work, *, pace: Pace, num_runs: int, seed: int) -> TimeToTrain:
     """The work with its failures: by formula, simulated, and on other numbers of devices."""
-    conditions, goodput = work.conditions, work.goodput()
-    simulated = _simulated(goodput, num_runs=num_runs, seed=seed)
-    often = replace(conditions, device_mtbf_s=conditions.device_mtbf_s / _FAILING)
+    conditions, here = work.conditions, work.here()
+    simulated = _simulated(here.goodput, num_runs=num_runs, seed=seed)
+    device_hours = work.machine.num_devices * here.goodput.total_s / 3600
     return TimeToTrain(
         machine=work.machine.name,
-        mfu=work.mfu,
-        work_shares=work_shares,
-        goodput=goodput,
-        state_bytes=_STATE_BYTES * work.parameters,
+        pace=pace,
+        mfu=here.mfu,
+        work_shares=work.shares,
+        goodput=here.goodput,
+        state_bytes=STATE_BYTES * work.num_parameters,
         interval_s=_interval(
             simulated, mfu_error=conditions.step_error or 0.0, confidence=conditions.confidence, seed=seed
         ),
@@ -311,60 +283,11 @@ def _answer(
         simulated_slowdown=simulated.slowdown,
         simulated_slowdown_ci95=simulated.slowdown_ci95,
         simulated_s=tuple(np.quantile(simulated.elapsed_s, np.linspace(0, 1, 101)).tolist()),
-        sensitivities=sensitivities,
+        sensitivities=work.sensitivities(),
         by_devices=work.by_devices(),
-        by_devices_failing=replace(work, conditions=often).by_devices(),
-        cost=work.cost(),
+        by_devices_failing=work.by_devices(failing=_FAILING),
+        cost=device_hours * (conditions.price_per_h or 0.0),
     )
-
-
-def _step_shares(training: Training) -> dict[str, float]:
-    """What a step of the layout goes into: shares that add up to 1."""
-    parts = training.step.parts
-    return {name_of_part(name): value / training.step.total_s for name, value in parts.items() if value}
-
-
-def _laid_out(
-    model: str, machine: str, *, tp: int, pp: int, global_batch: int, tokens: float, conditions: Conditions
-) -> Training:
-    parsed = parse_machine(machine)
-    dp = max(parsed.num_devices // max(tp * pp, 1), 1)
-    layout = Layout(tp=tp, pp=pp, dp=dp, zero=1, sequence_parallel=tp > 1)
-    return estimate_training(
-        find_model(model), layout, parsed, global_batch=global_batch, tokens=tokens, conditions=conditions
-    )
-
-
-def _tornado(work: _Work) -> tuple[Sensitivity, ...]:
-    """As `plesio.planning.estimate.sensitivity.tornado`, of work whose utilisation is given."""
-    conditions = work.conditions
-
-    def changed(field: str, value: float | None, factor: float) -> _Work:
-        assert value is not None
-        return replace(work, conditions=replace(conditions, **{field: factor * value}))
-
-    inputs: dict[str, Callable[[float], _Work]] = {
-        "MFU": lambda factor: replace(work, mfu=factor * work.mfu),
-        "time between failures": partial(changed, "device_mtbf_s", conditions.device_mtbf_s),
-        "restart": partial(changed, "restart_s", conditions.restart_s),
-        "storage bandwidth": partial(
-            changed, "storage_bytes_per_s", conditions.all_storage_bytes_per_s(work.machine.num_devices)
-        ),
-        "price": partial(changed, "price_per_h", conditions.price_per_h),
-    }
-    rows = []
-    for name, scaled in inputs.items():
-        low, high = scaled(1 - CHANGE), scaled(1 + CHANGE)
-        rows.append(
-            Sensitivity(
-                name=name,
-                low_s=low.goodput().total_s,
-                high_s=high.goodput().total_s,
-                low_cost=low.cost(),
-                high_cost=high.cost(),
-            )
-        )
-    return tuple(sorted(rows, key=lambda row: -row.swing_s))
 
 
 def _simulated(run: Goodput, *, num_runs: int, seed: int) -> Runs:
