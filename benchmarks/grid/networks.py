@@ -7,10 +7,12 @@ Autograd calls the sleep where the gradient would be computed, so that schedules
 two passes is not.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -195,13 +197,12 @@ def take_precedence(*, paced: bool) -> None:
     """Have this process run when it is due, whatever else the machine does; where the system lets it.
 
     A paced process is a device's stand-in and computes little: all its threads get real-time priority. One that
-    computes is only preferred to others.
+    computes is preferred to others, in a session of its own, as Linux shares processors out among sessions first.
     """
-    for thread in map(int, os.listdir("/proc/self/task")):
-        try:
-            if paced:
+    with contextlib.suppress(PermissionError):  # not root, or it leads a session already
+        if paced:
+            for thread in map(int, os.listdir("/proc/self/task")):
                 os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(10))
-            else:
-                os.setpriority(os.PRIO_PROCESS, thread, -15)
-        except (PermissionError, ProcessLookupError):
-            continue
+        else:
+            os.setsid()
+            Path("/proc/self/autogroup").write_text("-20", encoding="ascii")

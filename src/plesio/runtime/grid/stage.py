@@ -141,7 +141,8 @@ class Stage:
         Raises:
             TaskError: The layers cannot take what they are given, hand on no tensors, or the loss is no scalar.
         """
-        inputs = [tensor.detach().requires_grad_(_differentiable(tensor)) for tensor in inputs]
+        wanted = not self.is_first  # nobody is sent the gradients of the network's own inputs
+        inputs = [tensor.detach().requires_grad_(wanted and _differentiable(tensor)) for tensor in inputs]
         again = self._setting.weights == "recompute" and not self._at_once
         random_state = None if self._at_once else RandomState.of(self._device)
         weights = self._weights(action.version) if self._stashes else {}
