@@ -91,6 +91,7 @@ class PacedPart(nn.Module):
         self.enter, self.leave = nn.Linear(width, width), nn.Linear(width, outputs)
 
     def forward(self, given: Tensor) -> Tensor:
+        """What is handed on."""
         self.pace.begin()
         hidden = _Moment.apply(self.enter(given[:, : self.width]), self.pace, "inputs")
         weight = _Moment.apply(self.leave.weight, self.pace, "weights")
@@ -180,7 +181,9 @@ class Shape:
         """``count`` micro-batches of inputs and targets."""
         generator = torch.Generator().manual_seed(1)
         size = count * self.batch
-        return torch.randn(size, self.width, generator=generator), torch.randint(0, CLASSES, (size,), generator=generator)
+        return torch.randn(size, self.width, generator=generator), torch.randint(
+            0, CLASSES, (size,), generator=generator
+        )
 
 
 def optimizer(weights: Any) -> torch.optim.Optimizer:
