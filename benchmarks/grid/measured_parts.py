@@ -57,7 +57,8 @@ class Plan:
 
     def some(self, cases: Sequence[Case]) -> Sequence[Case]:
         """Those that are looked at."""
-        return [case for case in cases if case in (SEQUENTIAL, ONE_F_ONE_B, OUR_1F1B, DECOUPLED[1])] if self.quick else cases
+        few = (SEQUENTIAL, ONE_F_ONE_B, OUR_1F1B, DECOUPLED[1])
+        return [case for case in cases if case in few] if self.quick else cases
 
 
 def _row(case: Case, stages: int, modelled: Timing | None, measured: Sequence[Timing]) -> dict[str, Any]:

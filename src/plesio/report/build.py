@@ -14,6 +14,7 @@ from urllib.parse import quote
 from plesio.core.errors import DataError
 from plesio.core.files import write_whole
 from plesio.core.results import read_results
+from plesio.report.grid_stages import RunStages, read_stages
 from plesio.report.model import Comparison
 from plesio.report.page import render_page
 from plesio.report.page_details import TraceLink
@@ -24,7 +25,7 @@ from plesio.report.utilisation import RunUtilisation, read_utilisation
 
 __all__ = ["REPORT_NAME", "RESULTS_NAME", "build_report", "read_comparison"]
 
-_T = TypeVar("_T", Window, RunUtilisation)
+_T = TypeVar("_T", Window, RunUtilisation, RunStages)
 
 REPORT_NAME = "report.html"
 RESULTS_NAME = "results.json"
@@ -61,6 +62,7 @@ def build_report(directory: Path) -> Path:
         traces=_trace_links(directory),
         windows=_of_policies(read_window, directory, comparison),
         utilisations=_of_policies(read_utilisation, directory, comparison),
+        stages=_of_policies(read_stages, directory, comparison),
     )
     path = directory / REPORT_NAME
     write_whole(path, page)
