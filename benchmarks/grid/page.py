@@ -79,7 +79,8 @@ def throughput_chart(found: Row) -> LineChart:
         base = _starting(found["rows"], "sequential", stages=row["stages"])
         kind = row["case"].partition(", m")[0]
         multiple = row["case"].partition(", m = ")[2]
-        name = f"{kind}, m = {int(multiple) // row['stages']}K" if multiple else kind
+        rounds = int(multiple or 0) // row["stages"]
+        name = f"{kind}, m = {'' if rounds == 1 else rounds}K" if multiple else kind
         by_case.setdefault(f"{name} ({row['runner']})", []).append(
             (row["stages"], _virtual(base) / _virtual(row), real_s(base) / real_s(row))
         )
