@@ -30,7 +30,7 @@ MICRO_BATCH = 8
 TARGET = 0.96
 LEARNED = (SEQUENTIAL, OUR_GPIPE, OUR_1F1B, TWO_BW, *DECOUPLED)
 """One of each kind of numbers."""
-RATES = (0.0125, 0.025, 0.05, 0.1, 0.2)
+RATES = (0.003125, 0.00625, 0.0125, 0.025, 0.05, 0.1)
 """Step sizes that are tried, for updates of one micro-batch."""
 
 
