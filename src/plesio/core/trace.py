@@ -52,7 +52,7 @@ FLUSH_S = 1.0
 WHOLE_STEPS = 2**17
 BLOCK_STEPS = 64
 _RARE = frozenset({"evaluate"})
-_OF_STEPS = frozenset({"push", "pull", "apply", "refuse"})
+_OF_STEPS = frozenset({"push", "pull", "apply", "refuse", "backward", "mix"})
 """Events that there may be of every step."""
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from plesio.core.errors import DataError
 from plesio.core.files import write_whole
 from plesio.core.results import read_results
+from plesio.report.grid_stages import RunStages, read_stages
 from plesio.report.model import Comparison
 from plesio.report.operation import Operation, read_operation
 from plesio.report.page import render_page
@@ -25,7 +26,7 @@ from plesio.report.utilisation import RunUtilisation, read_utilisation
 
 __all__ = ["REPORT_NAME", "RESULTS_NAME", "build_report", "read_comparison", "read_operations"]
 
-_T = TypeVar("_T", Window, RunUtilisation, Operation)
+_T = TypeVar("_T", Window, RunUtilisation, Operation, RunStages)
 
 REPORT_NAME = "report.html"
 RESULTS_NAME = "results.json"
@@ -63,6 +64,7 @@ def build_report(directory: Path) -> Path:
         windows=_of_policies(read_window, directory, comparison),
         utilisations=_of_policies(read_utilisation, directory, comparison),
         operations=read_operations(directory, comparison),
+        stages=_of_policies(read_stages, directory, comparison),
     )
     path = directory / REPORT_NAME
     write_whole(path, page)

@@ -51,7 +51,7 @@ def in_virtual_world(
     def work(job: Any) -> tuple[dict[str, Tensor] | None, RunResult]:
         model = network()
         make = options.get("optimizer", optimizer)
-        told = {key: value for key, value in options.items() if key in ("scheduler_factory", "clip")}
+        told = {key: value for key, value in options.items() if key in ("scheduler_factory", "clip", "trace")}
         with plesio.grid(
             options.get("model", lambda: model)(),
             make,

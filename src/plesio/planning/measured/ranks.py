@@ -23,6 +23,7 @@ from plesio.runtime.job import Job
 from plesio.runtime.site import THIS_HOST, Site
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.runtime.worker.job_handle import Ambient, within
 from plesio.testbed.testbed import Testbed
 
 __all__ = ["Ranks", "fitted_links", "ranks_on_hosts", "serve_functions", "slowest_s", "timed"]
@@ -51,7 +52,7 @@ class Ranks:
             raise
 
     def run(self, function: Callable[..., Any], **arguments: Any) -> list[Any]:
-        """What ``function(group, **arguments)`` returns on each rank.
+        """What ``function(group, **arguments)`` returns on each rank; sessions that it joins find their job.
 
         Args:
             function: Of a module; told its process group.
@@ -161,7 +162,7 @@ def serve_functions(environment: Mapping[str, str], commands: Connection) -> Non
         place = Place.from_environment()
         assert place is not None, "two ranks or more"
         try:
-            with Job(place) as job:
+            with Job(place) as job, within(Ambient(job=job)):
                 group = job.group("cpu")
                 commands.send(("ready", None))
                 while (command := commands.recv()) is not None:

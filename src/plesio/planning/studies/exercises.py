@@ -270,8 +270,8 @@ EXERCISES: Mapping[str, Exercise] = {
         "failures and states add a percent or so, as long as the machine is not very large.",
     ),
     "goodput": Exercise(
-        question="Each of {num_devices} devices fails every {device_mtbf_s} in the mean. Which share of its time does an "
-        "elastic run work, whose replicas have {replica_devices} devices and wait {reconfigure_s} when one leaves?",
+        question="Each of {num_devices} devices fails every {device_mtbf_s} in the mean. Which share of its time does "
+        "an elastic run work, whose replicas have {replica_devices} devices and wait {reconfigure_s} when one leaves?",
         unit="%",
         value=lambda answer: 100 * next(way.share for way in answer.ways if way.name == "elastic"),
         reason="The machine fails N times as often as a device. An elastic run goes on with the other replicas after a "

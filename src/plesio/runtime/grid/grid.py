@@ -226,12 +226,13 @@ class Grid:
         begun_s = self._timeline.now_s()
         self._training.pause()
         try:
-            found = self._gathered(state_of(self.layers))
-            value = None
-            if found is not None:
-                samples = self._ready().worker.tally.samples
-                self._evaluations.append(self._measure(metric, found, samples, self._training.elapsed_s()))
-                value = self._evaluations[-1].metric
+            with self._timeline.beside_steps():
+                found = self._gathered(state_of(self.layers))
+                value = None
+                if found is not None:
+                    samples = self._ready().worker.tally.samples
+                    self._evaluations.append(self._measure(metric, found, samples, self._training.elapsed_s()))
+                    value = self._evaluations[-1].metric
             self._metrics.append(value)
             return value
         except PeerGoneError as error:
@@ -262,6 +263,7 @@ class Grid:
         try:
             worker.end(num_groups=self._num_groups)
             self._training.pause()
+            self._timeline.leave_steps()
             self._finished = True
             self._result = self._settle(metric)
         except (PlesioError, PeerGoneError) as error:

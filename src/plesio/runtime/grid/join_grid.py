@@ -48,7 +48,9 @@ from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.environment import GRID_VARIABLE, Place
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.links import Links
+from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.takeover import tell_text
+from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.timeline import Timeline
@@ -315,6 +317,8 @@ class _Composer:
             clip=wishes.clip,
             scheduler=None if wishes.scheduler_factory is None else wishes.scheduler_factory(optimizer),
         )
+        if self.job is None or self.job.memory_bytes() is None:
+            timeline.measured_by(Gauges(Replica(layers, optimizer)))
         column, mixer = Column(), None
         if links is not None:
             column = Column.of(links, place, setting)

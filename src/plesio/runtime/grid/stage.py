@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from plesio.core.errors import TaskError
 from plesio.policies.grid import Backward, Forward, GridSetting, Update
 
-__all__ = ["Loss", "Stage"]
+__all__ = ["Held", "Loss", "Stage"]
 
 _MEAN_WITHIN = 0.02
 """Relative difference of a loss from the mean of its halves that rounding and ignored targets may make."""
@@ -45,6 +45,23 @@ class _Kept:
     outputs: list[Tensor]
     """With their graph; empty where the backward pass goes forward again."""
     random_state: "RandomState | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a stage keeps between passes; activations inside its layers are counted with the worker's memory.
+
+    Attributes:
+        micro_batches: That have gone forward and not backward.
+        inputs_bytes: Of their inputs and outputs.
+        copies: Of the weights.
+        copies_bytes: Of these.
+    """
+
+    micro_batches: int
+    inputs_bytes: int
+    copies: int
+    copies_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +141,8 @@ class Stage:
         Raises:
             TaskError: The layers cannot take what they are given, hand on no tensors, or the loss is no scalar.
         """
-        inputs = [tensor.detach().requires_grad_(_differentiable(tensor)) for tensor in inputs]
+        wanted = not self.is_first  # nobody is sent the gradients of the network's own inputs
+        inputs = [tensor.detach().requires_grad_(wanted and _differentiable(tensor)) for tensor in inputs]
         again = self._setting.weights == "recompute" and not self._at_once
         random_state = None if self._at_once else RandomState.of(self._device)
         weights = self._weights(action.version) if self._stashes else {}
@@ -178,6 +196,17 @@ class Stage:
                 f"{of_halves[0]:.4g} and {of_halves[1]:.4g} for its halves; a loss that couples or adds up "
                 "samples needs groups=1 and micro_batches=1"
             )
+
+    def held(self) -> Held:
+        """What is kept now."""
+        tensors = [tensor for kept in self.kept.values() for tensor in (*kept.inputs, *kept.outputs)]
+        copies = [weight for weights in self.snapshots.values() for weight in weights.values()]
+        return Held(
+            micro_batches=len(self.kept),
+            inputs_bytes=sum(tensor.nbytes for tensor in tensors),
+            copies=len(self.snapshots),
+            copies_bytes=sum(weight.nbytes for weight in copies),
+        )
 
     def _weights(self, version: int) -> dict[str, Tensor]:
         if version not in self.snapshots:

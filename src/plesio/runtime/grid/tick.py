@@ -70,6 +70,7 @@ class StageWorker:
         self._timeline = timeline
         self._training = training
         self._marked_s = timeline.now_s()
+        self._most_held = 0
 
     @property
     def save_at(self) -> int | None:
@@ -157,6 +158,7 @@ class StageWorker:
             self._waited()
         started_s = self._timeline.now_s()
         outputs, loss = self.stage.forward(action, inputs, target)
+        self._note_held(started_s)
         if self._pacer is not None:
             self._pacer.pace(action.micro_batch, backward=False, started_s=started_s)
         if self.column.onward is not None:
@@ -164,6 +166,13 @@ class StageWorker:
         if loss is not None:
             self.tally.losses.append(loss)
         return loss
+
+    def _note_held(self, at_s: float) -> None:
+        """Take down what the stage keeps, whenever that is more than before."""
+        count = len(self.stage.kept) + len(self.stage.snapshots)
+        if count > self._most_held:
+            self._most_held = count
+            self._timeline.event("held", at_s=at_s, clock=self.machine.version, **asdict(self.stage.held()))
 
     def hear(self, save_at: object) -> None:
         """Another worker has said after which tick a checkpoint is to be taken."""
@@ -183,9 +192,17 @@ class StageWorker:
         if self.column.back is not None:
             self.column.back.send(sent)
         self.tally.staleness[action.staleness] += 1
+        self._timeline.event(
+            "backward",
+            at_s=started_s,
+            clock=self.machine.version,
+            micro_batch=action.micro_batch,
+            staleness=action.staleness,
+        )
 
     def _update(self, action: Update, *, num_groups: int) -> None:
         tally, timeline, began_s = self.tally, self._timeline, self._marked_s
+        timeline.ready(timeline.now_s(), clock=action.version)
         self.stage.update(action)
         self._computed()
         samples = sum(tally.sizes[: action.num_micro_batches])

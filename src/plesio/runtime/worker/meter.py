@@ -67,6 +67,10 @@ class Meter:
         if self._hand_on is not None and len(totals.losses) + len(totals.blocked) >= MOST_NEWS:
             self._hand_on(self.take())
 
+    def measured_by(self, gauges: Gauges) -> None:
+        """From here on ``gauges`` tell the memory, where what is measured was not there at the beginning."""
+        self._gauges = gauges
+
     def hand_on(self, to: Callable[[Report], None]) -> None:
         """Have ``to`` take what is new whenever there is much of it, where no heartbeat does."""
         self._hand_on = to

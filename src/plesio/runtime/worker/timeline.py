@@ -35,6 +35,11 @@ class Timeline:
         self._totals = meter.totals
         self._gauges = gauges
 
+    def measured_by(self, gauges: Gauges) -> None:
+        """From here on ``gauges`` measure each step, where what they measure was not there at the beginning."""
+        self._gauges = gauges
+        self.meter.measured_by(gauges)
+
     def ready(self, at_s: float, *, clock: int) -> None:
         """The gradient of step ``clock`` is complete."""
         held = None if self._gauges is None else self._gauges.ready()
