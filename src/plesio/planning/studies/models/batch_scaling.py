@@ -284,6 +284,10 @@ class BatchScaling(Answer):
         )
 
 
+_BATCHES = tuple(2**power for power in range(2, 13))
+"""4 to 4096."""
+
+
 def batch_scaling(
     *,
     batch: Annotated[int, Within(1, 10**9)] = 256,
@@ -291,19 +295,7 @@ def batch_scaling(
     num_dimensions: Annotated[int, Within(2, 1000)] = 100,
     condition_number: Annotated[float, Within(1, 1e4)] = 100.0,
     target: Annotated[float, Within(1e-4, 1, without="high")] = 0.1,
-    batches: Annotated[tuple[int, ...], Within(1, 10**9, fewest=3, most=30)] = (
-        4,
-        8,
-        16,
-        32,
-        64,
-        128,
-        256,
-        512,
-        1024,
-        2048,
-        4096,
-    ),
+    batches: Annotated[tuple[int, ...], Within(1, 10**9, fewest=3, most=30)] = _BATCHES,
     walls: Annotated[float, Within(0, 1e6)] = 1.0,
     rules_target: Annotated[float, Within(1e-4, 1, without="high")] = 0.02,
     warmup_steps: Annotated[int, Within(1, 1000)] = 10,
