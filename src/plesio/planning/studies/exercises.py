@@ -22,6 +22,7 @@ _RIGHT, _CLOSE = 1.1, 2.0
 """Factors up to which a prediction is right, and close."""
 _RIGHT_POINTS, _CLOSE_POINTS = 3.0, 10.0
 """The same of a percentage, in points."""
+_LARGE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,9 @@ class Exercise:
     def _format(self, value: float) -> str:
         if self.unit == "time":
             return format_seconds(value)
-        return f"{value:.1f} %" if self.unit == "%" else f"{value:.3g}"
+        if self.unit == "%":
+            return f"{value:.1f} %"
+        return f"{value:,.0f}" if value >= _LARGE else f"{value:.3g}"
 
 
 def _grade(apart: float, *, right: float, close: float) -> str:

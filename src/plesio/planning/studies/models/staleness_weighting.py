@@ -289,7 +289,7 @@ def staleness_weighting(
     """Iterations by weighting, untuned and with the best step for each.
 
     >>> answer = staleness_weighting(num_trials=2)
-    >>> round(answer.total)
+    >>> {each.name: round(each.by_trial[0]) for each in answer.untuned if each.num_diverged == 0}["small"]
     12925
 
     Args:
