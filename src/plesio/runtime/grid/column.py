@@ -54,7 +54,9 @@ class Column:
         column = cls()
         if place.stage > 0:
             column.before = Incoming(links, rank - 1, _FORWARD_TAG)
-            column.back = Outgoing(links, rank - 1, _BACKWARD_TAG)
+            # the stage before may be so far ahead that it reads none of them yet, and must not be waited for
+            ahead = setting.delays[place.stage - 1] - setting.delays[place.stage]
+            column.back = Outgoing(links, rank - 1, _BACKWARD_TAG, most=ahead + 2)
         if place.stage < setting.stages - 1:
             column.behind = Incoming(links, rank + 1, _BACKWARD_TAG)
             column.onward = Outgoing(links, rank + 1, _FORWARD_TAG)

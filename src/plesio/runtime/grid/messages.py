@@ -79,11 +79,13 @@ class Outgoing:
         links: Carry them.
         to: The worker.
         tag: Theirs.
+        most: So many may be on their way.
     """
 
     links: Links
     to: int
     tag: int
+    most: int = 2
     num_bytes: int | None = None
 
     def send(self, tensors: Sequence[Tensor], **more: object) -> None:
@@ -92,13 +94,14 @@ class Outgoing:
         if self.num_bytes is None:
             self.num_bytes = needed
             size = torch.tensor([needed]).view(torch.uint8)
-            self.links.send(size, to=self.to, tag=self.tag)
+            self.links.send(size, to=self.to, tag=self.tag, most=self.most)
         if needed > self.num_bytes:
             raise ConfigError(
                 f"a micro-batch takes {needed:,} bytes between stages, the first one {self.num_bytes:,}: "
                 "no batch may be larger than the first; use drop_last=True, or batches of one size"
             )
-        self.links.send(pack(tensors, num_bytes=self.num_bytes, **more), to=self.to, tag=self.tag)
+        message = pack(tensors, num_bytes=self.num_bytes, **more)
+        self.links.send(message, to=self.to, tag=self.tag, most=self.most)
 
     def fail(self, reason: str) -> None:
         """Say that there will be no more, and why."""

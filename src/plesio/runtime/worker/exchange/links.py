@@ -10,9 +10,6 @@ from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 
 __all__ = ["Inbox", "Links", "PeerGoneError", "TorchLinks"]
 
-_SENDS_UNDER_WAY = 2
-"""To one worker under one tag: so many are on their way before a further one waits (double buffers)."""
-
 
 class PeerGoneError(CutOffError):
     """The worker at the other end is gone.
@@ -46,8 +43,14 @@ class Links(Protocol):
         """This worker's."""
         ...
 
-    def send(self, message: torch.Tensor, *, to: int, tag: int) -> None:
+    def send(self, message: torch.Tensor, *, to: int, tag: int, most: int = 2) -> None:
         """Begin to send ``message`` (uint8, one-dimensional), which must stay as it is.
+
+        Args:
+            message: The bytes.
+            to: The receiver.
+            tag: Of messages that have an order.
+            most: So many of them may be on their way; a further one waits. 2 are double buffers.
 
         Raises:
             PeerGoneError: The receiver is gone.
@@ -95,11 +98,11 @@ class TorchLinks:
         self._device = device
         self._sends: dict[tuple[int, int], deque[tuple[torch.Tensor, dist.Work]]] = {}
 
-    def send(self, message: torch.Tensor, *, to: int, tag: int) -> None:
-        """Begin to send; wait for an earlier message if two are on their way."""
+    def send(self, message: torch.Tensor, *, to: int, tag: int, most: int = 2) -> None:
+        """Begin to send; wait for an earlier message if as many as may be are on their way."""
         under_way = self._sends.setdefault((to, tag), deque())
         try:
-            while len(under_way) >= _SENDS_UNDER_WAY:
+            while len(under_way) >= most:
                 under_way.popleft()[1].wait()
             work = dist.isend(message, group=self._group, group_dst=to, tag=tag)
         except RuntimeError as error:

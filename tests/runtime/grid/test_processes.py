@@ -1,0 +1,58 @@
+"""Grids of real processes: the numbers of the virtual world, messages that pile up, and workers that are killed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from plesio.policies.grid import GridSetting
+from plesio.testing import Ending, LocalJob
+from runtime.grid import programs
+
+pytestmark = pytest.mark.timeout(180)
+
+PROGRAMS = Path(programs.__file__)
+LIMIT_S = 90.0
+
+
+def endings(spec: str, **arguments: Any) -> dict[int, Ending]:
+    with LocalJob(GridSetting.parse(spec).num_workers) as job:
+        return job.run(PROGRAMS, "in_processes", timeout_s=LIMIT_S, spec=spec, **arguments)
+
+
+def assert_as_in_the_virtual_world(spec: str) -> None:
+    ended = endings(spec)
+    for ending in ended.values():
+        assert ending.error is None, ending.trace
+    values = [ended[rank].value for rank in sorted(ended)]
+    state, result, _ = programs.in_virtual_world(GridSetting.parse(spec))
+    assert {value["sha256"] for value in values} == {values[0]["sha256"]}, "all hear the same result"
+    assert values[0]["samples"] == result.samples
+    assert all(values[0]["memory"])
+    for name, tensor in state.items():
+        torch.testing.assert_close(torch.tensor(values[0]["state"][name]), tensor.flatten(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_numbers_are_those_of_the_virtual_world():
+    assert_as_in_the_virtual_world("grid:2x2,mixing=ring,every=2")
+
+
+def test_a_stage_that_is_far_ahead_reads_gradients_late_and_nobody_waits_for_ever():
+    assert_as_in_the_virtual_world("grid:1x2,delay=9")
+
+
+@pytest.mark.parametrize("spec", ["grid:1x3,schedule=gpipe,micro_batches=8", "grid:2x2,bound=3,every=4", "grid:1x4"])
+def test_other_schedules(spec: str):
+    assert_as_in_the_virtual_world(spec)
+
+
+@pytest.mark.parametrize("die", [0, 3])
+def test_the_other_group_goes_on_without_a_killed_worker(die: int):
+    ended = endings("grid:2x2", die=die)
+    gone, left = (0, 1) if die == 0 else (1, 0)
+    partner = 2 * gone + 1 - die % 2
+    assert f"worker {die} is gone: group {gone} of the grid ends; the other goes on" in (ended[partner].message or "")
+    for rank in (2 * left, 2 * left + 1):
+        assert ended[rank].error is None, ended[rank].trace
+        assert ended[rank].value["lost"] == [2 * gone, 2 * gone + 1]
