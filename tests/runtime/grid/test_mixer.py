@@ -59,7 +59,7 @@ class MemoryInbox:
         messages = self.post.under_way[self.key]
         if not messages:
             assert self.key[0] in self.post.gone, "the schedule ends a mixing that a neighbour has not begun"
-            raise PeerGoneError(f"worker {self.key[0]} is gone")
+            raise PeerGoneError(self.key[0])
         message = messages.popleft()
         assert len(message) == self.num_bytes
         return message
