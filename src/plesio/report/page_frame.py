@@ -24,8 +24,9 @@ __all__ = ["SCRIPT_FILE", "page_of", "section", "section_of_charts", "table", "w
 
 SCRIPT_FILE = "plotly.min.js"
 """Name of Plotly's script beside the pages that share it."""
-_BESIDE = f"""<script src="{SCRIPT_FILE}" onerror="window.addEventListener('load', () => document.querySelector('header')
-.insertAdjacentHTML('beforeend', '<p>The pictures need the file {SCRIPT_FILE} beside this page.</p>'))"></script>"""
+_BESIDE = f"""<script src="{SCRIPT_FILE}" onerror="window.addEventListener('load', () => document.querySelector(
+'header').insertAdjacentHTML('beforeend',
+'<p>The pictures need the file {SCRIPT_FILE} beside this page.</p>'))"></script>"""
 
 _CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
 
