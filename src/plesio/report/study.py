@@ -37,7 +37,7 @@ def render_answer(asked: Asked) -> RenderableType:
     """The finding, the parts, the tables, and what the text prints."""
     rows: list[RenderableType] = [Text(asked.answer.finding)]
     printed = printed_results(find_study(asked.study), asked=asked)
-    for one in (parts_table(asked), *asked.answer.tables(), printed_table(printed)):
+    for one in (parts_table(asked), *asked.answer.tables(), *([printed_table(printed)] if printed else [])):
         rows += [Text(), terminal_table(one)]
     return Group(*rows, *map(Text, cause_texts(printed)))
 
@@ -138,6 +138,8 @@ def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
 def _printed_section(asked: Asked) -> str:
     study = find_study(asked.study)
     printed = printed_results(study, asked=asked)
+    if not printed:
+        return ""
     shown = printed_table(printed)
     causes = "".join(f"<p>{prose(text)}</p>" for text in cause_texts(printed))
     words = "<p>Ours are from the text's inputs, whatever was asked above.</p>"

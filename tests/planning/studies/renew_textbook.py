@@ -41,4 +41,5 @@ def renew(study: Study) -> None:
 
 if __name__ == "__main__":
     for each in STUDIES:
-        renew(each)
+        if each.exercise is not None:
+            renew(each)

@@ -11,7 +11,9 @@ from plesio.core.errors import ConfigError
 from plesio.planning.studies import STUDIES, Study, find_study
 from plesio.planning.studies.textbook import printed_results, value_text
 
-each_study = pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
+each_study = pytest.mark.parametrize(
+    "study", [study for study in STUDIES if study.exercise is not None], ids=lambda study: study.name
+)
 
 
 @each_study
@@ -83,10 +85,18 @@ def test_a_study_goes_by_number_and_exercise(capsys: pytest.CaptureFixture[str],
     assert "plesio study collectives" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["21", "C.0", "C4", "A.4"])
+@pytest.mark.parametrize("name", ["22", "C.0", "C.21", "C4", "A.4", "None", ""])
 def test_other_numbers_are_no_study(name: str):
     with pytest.raises(ConfigError, match="there is no study"):
         find_study(name)
+
+
+def test_a_study_without_an_exercise_has_none_of_them(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    goodput = find_study("21")
+    assert (goodput.exercise, printed_results(goodput)) == (None, ())
+    assert invoke(["study", "goodput", "--failures", "100", "--out", str(tmp_path)]) == 0
+    assert "The text" not in capsys.readouterr().out
+    assert "Beside the text" not in (tmp_path / "goodput.html").read_text()
 
 
 def test_a_value_that_diverges_says_so():

@@ -11,6 +11,9 @@ from plesio.planning.studies.study import Answer, Asked
 
 __all__ = ["STUDIES", "Study", "find_study"]
 
+_NUM_EXERCISES = 20
+"""C.1 to C.20; the studies of further questions come after theirs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Study:
@@ -27,9 +30,9 @@ class Study:
     question: str
 
     @property
-    def exercise(self) -> str:
-        """The text's exercise that it answers: ``C.4``."""
-        return f"C.{self.number}"
+    def exercise(self) -> str | None:
+        """The text's exercise that it answers, ``C.4``; None for a question that the text does not ask."""
+        return f"C.{self.number}" if self.number <= _NUM_EXERCISES else None
 
     @property
     def function(self) -> Callable[..., Answer]:
@@ -95,7 +98,7 @@ def find_study(name: str) -> Study:
         ConfigError: There is none.
     """
     for study in STUDIES:
-        if name.casefold() in (study.name, str(study.number), study.exercise.casefold()):
+        if name.casefold() in (study.name, str(study.number), study.exercise and study.exercise.casefold()):
             return study
     names = [study.name for study in STUDIES]
     raise ConfigError(f'there is no study "{name}"; {nearest(name, names)}')

@@ -26,9 +26,11 @@ def printed_results(study: Study, *, asked: Asked | None = None) -> tuple[Printe
     ('iteration', 153.42, 185.9)
 
     Args:
-        study: Which.
+        study: Which; there are none for a study that answers no exercise.
         asked: An answer of it; where it is to the study's defaults, they are not asked for again.
     """
+    if study.exercise is None:
+        return ()
     if study.name not in _MADE:
         known = None
         if asked is not None and asked.inputs == {each.name: each.default for each in study.inputs()}:
