@@ -87,7 +87,7 @@ def test_a_comparison_runs_on_hosts_that_are_gone_afterwards(tmp_path: Path, cap
         ("compare recipe.toml --out out --world testbed", "a testbed needs a cluster: add --cluster"),
         ("compare recipe.toml --out out --cluster 4x1gbe", "add --world virtual, or --world testbed"),
         ("compare recipe.toml --out out --world testbed --calibration x.json", "--world virtual"),
-        ("validate estimator --world testbed", "leave out all options but --json"),
+        ("validate estimator --world testbed", "leave out all options but --out and --json"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(
