@@ -11,15 +11,21 @@ import pytest
 from plesio.core.errors import ConfigError
 from plesio.core.inputs import inputs_of
 from plesio.core.predictions import Prediction
-from plesio.planning.measured import measure_study
+from plesio.planning.measured import has_measurement, measure_study
 from plesio.planning.studies import STUDIES, find_study
 from plesio.planning.studies.measured import Measured, Scope
 
-NAMES = [study.name for study in STUDIES]
+NAMES = [study.name for study in STUDIES if has_measurement(study.name)]
 
 
 def module_of(study: str) -> ModuleType:
     return import_module(f"plesio.planning.measured.{study.replace('-', '_')}")
+
+
+def test_what_one_machine_cannot_do_is_refused():
+    assert {study.name for study in STUDIES} - set(NAMES) == {"goodput"}
+    with pytest.raises(ConfigError, match="the study goodput has no measurement on one machine"):
+        measure_study("goodput", on_step=lambda what: None)
 
 
 @pytest.mark.parametrize("study", NAMES)
