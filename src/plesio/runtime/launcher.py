@@ -171,7 +171,8 @@ def _host(
                 stores.append(serve_store(listener, num_workers=num_workers))
             stores[0].set(_NAME_KEY, name)
             join = f"; more can join with: plesio run --join {site.address}:{master_port} {script}"
-            print(f"plesio: {num_workers} workers{join if site is THIS_HOST else ''}", file=sys.stderr, flush=True)
+            can_join = site is THIS_HOST and GRID_VARIABLE not in base
+            print(f"plesio: {num_workers} workers{join if can_join else ''}", file=sys.stderr, flush=True)
 
         ranks = range(num_workers)
         meet = _Meeting(site, master_port, secret)

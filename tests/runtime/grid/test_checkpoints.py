@@ -1,5 +1,6 @@
 """A grid that is stopped and resumed comes to the bits of one that was not, with micro-batches in flight."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ from torch.utils.data import DataLoader
 
 import plesio
 from plesio.core.errors import ConfigError
+from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant
 from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints.folder import Folder, read_manifest
+from plesio.runtime.checkpoints.said import AWAIT_S
 from plesio.runtime.grid.saving import whole_network
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.pacing import Pacer
@@ -150,3 +154,32 @@ def test_by_time_all_workers_take_the_same_one(tmp_path: Path) -> None:
     assert len(checkpoints) >= 2
     assert all(read_manifest(path).num_workers == 6 for path in checkpoints)
     assert not Folder(tmp_path).unfinished()
+
+
+@pytest.mark.parametrize("spec", ["2x2", "2x2,every=4,bound=3"])
+def test_a_run_that_has_lost_a_group_ends_without_waiting_for_its_checkpoints(spec: str, tmp_path: Path) -> None:
+    def work(job: Any) -> RunResult:
+        slow = 4 if job.place.rank >= 2 else 1  # the others wait for it in a checkpoint, if in anything
+        pacer = Pacer(step_time=Constant(mean_s=0.04 * slow), seed=0, worker=0, clock=job.clock)
+        with plesio.grid(
+            network(),
+            adam,
+            nn.functional.cross_entropy,
+            setting=spec,
+            cuts=CUTS[2],
+            checkpoint=tmp_path,
+            every="1 steps",
+            options=JoinOptions(pacer=pacer),
+        ) as grid:
+            for _ in range(3):
+                for x, y in grid.shard(DataLoader(data(), **LOADER)):
+                    grid.step(x, y)
+        return grid.report()
+
+    lose = (Fault(at_s=0.6, kind="lose", worker=3),)
+    begun_s = time.monotonic()
+    ended = simulate(work, num_workers=4, cluster=Cluster.one_host(4), faults=lose).outcomes
+    assert time.monotonic() - begun_s < AWAIT_S / 4
+    for rank in (0, 1):
+        assert ended[rank].error is None, ended[rank].error
+        assert ended[rank].value.lost_workers == (2, 3)

@@ -41,6 +41,14 @@ def test_measuring_leaves_no_trace() -> None:
     assert all(parameter.grad is None for parameter in layers.parameters())
 
 
+def test_layers_that_work_in_place_are_measured() -> None:
+    example = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    before = example.clone()
+    layers = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 2))
+    assert min(layer_seconds(layers, example)) > 0
+    assert torch.equal(example, before)
+
+
 def test_bytes_are_of_parameters() -> None:
     assert layer_bytes(nn.Sequential(nn.Linear(4, 8), nn.ReLU())) == [4 * (32 + 8), 0.0]
 

@@ -16,7 +16,7 @@ from plesio.core.mixing import GRAPHS, Mixing
 from plesio.policies.compression import parse_compression
 from plesio.policies.grid import BeginMixing, EndMixing, GridSetting, StageMachine, Update
 from plesio.runtime.grid.mixer import Mixer
-from plesio.runtime.worker.exchange.links import PeerGoneError
+from plesio.runtime.worker.exchange.links import Inbox, PeerGoneError
 
 SIZE = 5
 NUM_UPDATES = 9
@@ -278,3 +278,33 @@ def test_those_who_are_left_keep_their_mean_from_then_on():
         replica.mixer.end(4)
     assert _total(left) == pytest.approx(before, abs=1e-12)
     assert [replica.lost for replica in left if 2 in replica.mixer.incoming] == [[2], [2]]
+
+
+class _GoneAfterSending:
+    """Links whose other end takes what is sent, and is gone when something is wanted of it."""
+
+    rank = 0
+
+    def send(self, message: torch.Tensor, *, to: int, tag: int, most: int = 2) -> None:
+        pass
+
+    def expect(self, num_bytes: int, *, source: int, tag: int) -> Inbox:
+        class Nothing:
+            def wait(self) -> torch.Tensor:
+                raise PeerGoneError(source)
+
+        return Nothing()
+
+    def flush(self, to: int) -> None:
+        pass
+
+
+def test_a_group_that_is_lost_during_a_checkpoint_is_lost_and_no_more():
+    lost: list[int] = []
+    setting = GridSetting.parse("2x1,every=4,bound=3")
+    mixer = Mixer(
+        [torch.ones(3)], setting=setting, links=_GoneAfterSending(), group=0, stage=0, seed=0, on_lost=lost.append
+    )
+    mixer.begin(4)
+    mixer.state()
+    assert lost == [1]

@@ -146,3 +146,24 @@ def test_a_loss_that_couples_samples_is_refused_where_it_must_be_a_mean() -> Non
         stage.forward(Forward(0, 0), [X[0]], torch.zeros(5))
     alone = Stage(layers(), optimizer, setting=GridSetting(), number=0, loss=contrastive)
     alone.forward(Forward(0, 0), [X[0]], torch.zeros(5))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_recomputing_within_a_window_gives_the_same_gradient_on_the_last_stage(schedule: str) -> None:
+    found = []
+    for weights in ("stash", "recompute"):
+        stage = stage_of(layers(), f"1x2,schedule={schedule},micro_batches=2,weights={weights}", number=1)
+        for number in range(2):
+            stage.forward(Forward(number, 0), [X[number]], G[number])
+        for number in range(2):
+            stage.backward(Backward(number, 0, 0), [])
+        found.append([p.grad for p in stage.layers.parameters()])
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize(("weights", "number"), [("stash", 1), ("recompute", 1), ("recompute", 0)])
+def test_a_stage_that_changes_its_input_in_place_is_refused(weights: str, number: int) -> None:
+    layers = nn.Sequential(nn.Dropout(0.5, inplace=True), nn.Linear(3, 2))
+    stage = stage_of(layers, f"1x3,weights={weights}", number=number)
+    with pytest.raises(TaskError, match="begins with Dropout changes what it is given in place"):
+        stage.forward(Forward(0, 0), [X[0].clone()], None)

@@ -162,3 +162,40 @@ def test_a_process_by_itself_trains_the_whole_network() -> None:
             assert grid.step(x, y) is not None
     assert grid.report().samples == 128
     assert set(grid.state_dict() or {}) == set(network().state_dict())
+
+
+def test_a_list_of_modules_is_one_network_for_one_worker() -> None:
+    ended = outcomes("1x1", model=lambda: [network()[:3], network()[3:]], cuts=None)
+    state, _ = ended[0].value
+    assert len(state) == len(network().state_dict())
+
+
+def test_groups_in_the_script_that_differ_from_the_command_line_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLESIO_GRID", "grid:2x2")
+
+    def work(job: Any) -> int:
+        return plesio.grid(network(), optimizer, nn.functional.cross_entropy, groups=1).setting.groups
+
+    for ended in simulate(work, num_workers=4, cluster=Cluster.one_host(4)).outcomes.values():
+        assert str(ended.error) == "groups=1 is written in the script, and the grid is grid:2x2; write one of the two"
+
+
+def test_the_state_loads_where_weights_are_shared_and_buffers_are_not_kept() -> None:
+    def model() -> nn.Sequential:
+        layers = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+        layers[3].weight = layers[2].weight
+        layers[0].register_buffer("scratch", torch.zeros(1), persistent=False)
+        return layers
+
+    state, _ = outcomes("1x2", model=model, cuts=[2])[0].value
+    model().load_state_dict(state)
+
+
+def test_a_long_reason_is_told_in_part() -> None:
+    def fail(grid: Any) -> None:
+        if grid.rank == 1 and grid.clock == 9:
+            raise ValueError("ü" * 2000)
+
+    ended = outcomes("1x2", before_step=fail)
+    assert isinstance(ended[1].error, ValueError)
+    assert str(ended[0].error).startswith("worker 1 ended with an error (ValueError: ü")

@@ -229,9 +229,10 @@ def _costs(layers: nn.Sequential, example: Any, *, reading: Callable[[], float])
     costs = []
     for number, layer in enumerate(layers):
         given = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in given]
+        passed = [tensor.clone() for tensor in given]  # a layer may work in place
         before = reading()
         try:
-            output = layer(given[0] if len(given) == 1 else tuple(given))
+            output = layer(passed[0] if len(passed) == 1 else tuple(passed))
         except (RuntimeError, TypeError, IndexError) as error:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in given)
             reason = str(error).splitlines()[0]

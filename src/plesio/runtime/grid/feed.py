@@ -20,7 +20,7 @@ class FeedState:
     Attributes:
         plan: Which loop over the data, from 0.
         taken: Micro-batches of it that have been trained on.
-        upcoming: The next one, which has been drawn already; None at the loop's end.
+        upcoming: The next one, which has been drawn already, and its samples of all groups; None at the loop's end.
     """
 
     plan: int = -1
@@ -43,6 +43,9 @@ class _Skipping:
         for place, batch in enumerate(self._source.batches()):
             if place >= self._number:
                 yield batch
+            else:
+                self._source.taken(len(batch))
+                self._source.trained(len(batch))
 
     def wait(self) -> bool:
         return self._source.wait()
@@ -85,12 +88,18 @@ class Feed:
         self._past = past
         self._go_on = go_on
         self._num_plans = self._num_drawn = 0
+        self._given: int | None = None
         self._state = FeedState()
 
     @property
     def more(self) -> bool:
         """Whether another micro-batch is known to follow the present one."""
         return self._state.upcoming is not None
+
+    def take_samples(self) -> int | None:
+        """Samples of all groups in the micro-batch that was given, once; None where it is not from here."""
+        given, self._given = self._given, None
+        return given
 
     def state(self) -> FeedState:
         """Where this group is."""
@@ -117,19 +126,23 @@ class Feed:
         for taken in count(resumed.taken + 1):
             if upcoming is None:
                 return
-            batch, upcoming = upcoming, self._drawn(batches, source)
+            (batch, self._given), upcoming = upcoming, self._drawn(batches, source)
             self._state = FeedState(plan, taken, upcoming)
             yield batch
 
-    def _drawn(self, batches: Iterator[tuple[Any, int]], source: SynchronousBatches) -> Any:
-        """The next micro-batch, or None; what was drawn counts as done, for nobody takes it back."""
+    def _drawn(self, batches: Iterator[tuple[Any, int]], source: SynchronousBatches) -> tuple[Any, int] | None:
+        """The next micro-batch and its samples of all groups, or None.
+
+        What was drawn counts as done, for nobody takes it back.
+        """
         item = next(batches, None)
         if item is None:
             return None
+        before = self._rounds.global_samples
         source.trained(item[1])
         self._num_drawn += 1
         self._rounds.mark(self._num_drawn, settled=self._num_drawn)
-        return item[0]
+        return item[0], self._rounds.global_samples - before
 
 
 def _nothing_begun() -> None:

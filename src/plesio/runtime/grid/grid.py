@@ -89,6 +89,8 @@ class Grid:
         self._finished_without = finished_without
         self._snapshot_every = snapshot_every
         self._shots: list[Shot] = []
+        self._passed = 0
+        """Multiples of ``snapshot_every`` that the samples have passed."""
         self._saver = saver
         self._past = past
         self._random: dict[str, Any] | None = None if past is None else past["random"]
@@ -182,19 +184,22 @@ class Grid:
             self._training.start()
             inputs = list(x) if isinstance(x, tuple | list) else [x]
             worker = self._composed.worker
-            before = worker.tally.samples
-            loss = worker.tick(inputs, y, more=self._feed.more, num_groups=self._num_groups)
-            self._shoot(before)
+            of_all = self._feed.take_samples()
+            if of_all is None:
+                of_all = len(inputs[0]) * self.setting.groups
+            loss = worker.tick(inputs, y, of_all=of_all, more=self._feed.more, num_groups=self._num_groups)
+            self._shoot()
             self._save_if_due()
         except (PlesioError, PeerGoneError) as error:
             raise self._leaving(error) from None
         return loss
 
-    def _shoot(self, before: int) -> None:
-        """Keep the stage's state where the samples of all groups have passed a multiple of ``snapshot_every``."""
-        every, now = self._snapshot_every, self._ready().worker.tally.samples
-        if every is not None and now // every > before // every:
-            self._shots.append(Shot(now, self._training.elapsed_s(), state_of(self.layers)))
+    def _shoot(self) -> None:
+        """Keep the stage's state where the samples dealt to all groups have passed a multiple of ``snapshot_every``."""
+        every, tally = self._snapshot_every, self._ready().worker.tally
+        if every is not None and tally.dealt // every > self._passed:
+            self._passed = tally.dealt // every
+            self._shots.append(Shot(tally.samples, self._training.elapsed_s(), state_of(self.layers)))
 
     def state_dict(self) -> dict[str, Tensor] | None:
         """The whole network's ordinary state, the mean over the groups, on the worker that collects; None elsewhere.
@@ -202,9 +207,11 @@ class Grid:
         All workers call it at the same place. It loads into the network as it was before it was cut.
         """
         if self._finished:
-            return self._final
-        found = self._gathered(state_of(self.layers))
-        return None if found is None else found[0]
+            state = self._final
+        else:
+            found = self._gathered(state_of(self.layers))
+            state = None if found is None else found[0]
+        return None if state is None else self._ready().network.as_state_dict(state)
 
     def _gathered(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Tensor], float] | None:
         states = self._collector.gather(tensors)
@@ -261,7 +268,8 @@ class Grid:
             return
         worker = self._ready().worker
         try:
-            worker.end(num_groups=self._num_groups)
+            worker.end(num_groups=self._num_groups, between=self._shoot)
+            self._shoot()
             self._training.pause()
             self._timeline.leave_steps()
             self._finished = True
@@ -374,6 +382,8 @@ class Grid:
             return
         self._composed = self._compose(None, self._training)
         self._composed.worker.load(past)
+        if self._snapshot_every is not None:
+            self._passed = self._composed.worker.tally.dealt // self._snapshot_every
         meter = self._timeline.meter
         meter.go_on_from(Report(**past["report"]))
         meter.totals.losses = [tuple(one) for one in past["losses"]]
@@ -419,7 +429,7 @@ class Grid:
             if self._result is not None and self._result.lost_workers and self._collector.collects:
                 self._finished_without(self._result.lost_workers)
             if self._saver is not None:
-                self._saver.wait(failed=error is not None)
+                self._saver.wait(failed=error is not None or bool(self._collector.lost))
             self._timeline.trace.close()
             self._release()
 

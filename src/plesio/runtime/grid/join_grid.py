@@ -129,7 +129,7 @@ def grid(
         options = replace(options, pacer=around.pacer if options.pacer is None else options.pacer)
         trace = around.trace if trace is None else trace
         if around.policy is not None and is_grid(around.policy):
-            setting = around.policy
+            setting, groups = around.policy, None
     place = job.place if job is not None else Place.from_environment()
     layers, cut = layers_of(stages)
     cut = cut if cuts is None else Cut(tuple(cuts))
@@ -145,7 +145,7 @@ def grid(
             scheduler_factory=scheduler_factory,
             loss=loss,
             clip=clip,
-            cut=cut if place is not None else None,
+            cut=cut if chosen.stages > 1 else None,
             balance=balance,
             options=options,
             saving=CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume),
@@ -161,7 +161,7 @@ def _setting(given: GridSetting | str | None, *, groups: int | None, num_workers
     """The grid, for as many workers as there are."""
     if given is not None and groups is not None:
         raise ConfigError("write setting or groups, not both: a setting has the groups in it")
-    told = os.environ.get(GRID_VARIABLE) if given is None and groups is None else given
+    told = os.environ.get(GRID_VARIABLE) if given is None else given
     if num_workers == 1:  # alone: the whole network in one stage, at whatever this grid would be
         chosen = GridSetting.parse(told) if isinstance(told, str) else told or GridSetting()
         flushes = chosen.flushes
@@ -176,6 +176,8 @@ def _setting(given: GridSetting | str | None, *, groups: int | None, num_workers
         chosen = GridSetting(groups=groups, stages=num_workers // groups)
     else:
         chosen = GridSetting.parse(told) if isinstance(told, str) else told
+    if groups is not None and groups != chosen.groups:
+        raise ConfigError(f"groups={groups} is written in the script, and the grid is {told}; write one of the two")
     if chosen.num_workers != num_workers:
         raise ConfigError(
             f"a {chosen.groups}x{chosen.stages} grid has {chosen.num_workers} workers, and here are {num_workers}; "

@@ -105,7 +105,9 @@ class Outgoing:
 
     def fail(self, reason: str) -> None:
         """Say that there will be no more, and why."""
-        self.send([], failed=reason[: _HEADER_BYTES // 2])
+        while len(json.dumps(reason)) > _HEADER_BYTES // 2:  # as written, where a character may take six
+            reason = reason[: len(reason) * 3 // 4]
+        self.send([], failed=reason)
 
 
 @dataclass(slots=True)

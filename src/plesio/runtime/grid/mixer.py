@@ -191,8 +191,12 @@ class Mixer:
     def state(self) -> dict[str, Any]:
         """All that this replica remembers, plain; waits for what neighbours have sent of mixings under way."""
         for other, incoming in self.incoming.items():
-            if other not in self.lost:
+            if other in self.lost:
+                continue
+            try:
                 incoming.hold(len(self.begun))
+            except PeerGoneError:
+                self._lose(other)
         return {
             "begun": {version: [begun.own, begun.sent] for version, begun in self.begun.items()},
             "outgoing": {other: outgoing.num_bytes for other, outgoing in self.outgoing.items()},

@@ -32,6 +32,10 @@ __all__ = ["Held", "Loss", "Stage"]
 _MEAN_WITHIN = 0.02
 """Relative difference of a loss from the mean of its halves that rounding and ignored targets may make."""
 
+_IN_PLACE = (
+    "changes what it is given in place, which is kept for its backward pass; write inplace=False, or cut elsewhere"
+)
+
 Loss = Callable[[Any, Any], Tensor]
 """``loss(output, target)``: the mean over a micro-batch, a scalar."""
 
@@ -143,7 +147,8 @@ class Stage:
         """
         wanted = not self.is_first  # nobody is sent the gradients of the network's own inputs
         inputs = [tensor.detach().requires_grad_(wanted and _differentiable(tensor)) for tensor in inputs]
-        again = self._setting.weights == "recompute" and not self._at_once
+        again = self._setting.weights == "recompute" and not self._at_once and not self.is_last
+        before = [tensor._version for tensor in inputs]
         random_state = None if self._at_once else RandomState.of(self._device)
         weights = self._weights(action.version) if self._stashes else {}
         buffers: dict[str, Tensor] = {}
@@ -151,6 +156,8 @@ class Stage:
             buffers = {name: buffer.clone() for name, buffer in self.layers.named_buffers()}
         with torch.set_grad_enabled(not again):
             output = self._call({**weights, **buffers}, inputs)
+        if again and before != [tensor._version for tensor in inputs]:
+            raise TaskError(f"{_name(self.layers)} {_IN_PLACE}")
         for name, buffer in buffers.items():
             self.layers.get_buffer(name).copy_(buffer)
         if self.is_last:
@@ -167,6 +174,8 @@ class Stage:
         except (RuntimeError, TypeError, IndexError) as error:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
             reason = str(error).splitlines()[0]
+            if "in-place" in reason and "leaf" in reason:
+                raise TaskError(f"{_name(self.layers)} {_IN_PLACE}") from error
             raise TaskError(f"the stages do not chain: {_name(self.layers)} cannot take {shapes} ({reason})") from error
 
     def _loss_of(self, output: Any, target: Any) -> Tensor:

@@ -1,7 +1,7 @@
 """What a worker does with its schedule's actions: passes, messages, updates and mixings, and where the time goes."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -24,14 +24,16 @@ class Tally:
 
     Attributes:
         samples: Of all groups whose gradients have been applied here.
+        dealt: The same as if no group had been lost: alike on all workers after equally many micro-batches.
         staleness: How many backward passes had which, in updates.
-        sizes: Samples of the micro-batches under way.
+        sizes: Samples of the micro-batches under way: this group's and those of all.
         losses: Of micro-batches that have not been reported.
     """
 
     samples: int = 0
+    dealt: int = 0
     staleness: Counter[int] = field(default_factory=Counter)
-    sizes: list[int] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
 
@@ -81,19 +83,20 @@ class StageWorker:
         """What was done since the last mark is counted as nothing."""
         self._marked_s = self._timeline.now_s()
 
-    def tick(self, inputs: Sequence[Tensor], target: Any, *, more: bool, num_groups: int) -> float | None:
+    def tick(self, inputs: Sequence[Tensor], target: Any, *, of_all: int, more: bool, num_groups: int) -> float | None:
         """Do what the schedule has for the next micro-batch.
 
         Args:
             inputs: What the first stage is given.
             target: What the last stage's loss is given.
+            of_all: Samples of all groups' micro-batches of this tick.
             more: Whether another micro-batch is known to follow.
             num_groups: Groups that are there.
 
         Returns:
             The micro-batch's loss, on the last stage.
         """
-        self.tally.sizes.append(len(inputs[0]))
+        self.tally.sizes.append((len(inputs[0]), of_all))
         actions = self.machine.give()
         if self.column.behind is not None and any(isinstance(action, Backward) for action in actions):
             self.column.behind.expect()
@@ -105,9 +108,11 @@ class StageWorker:
                 self._do(action, num_groups=num_groups)
         return loss
 
-    def end(self, *, num_groups: int) -> None:
-        """Go back with the micro-batches under way, and end what is being mixed."""
+    def end(self, *, num_groups: int, between: Callable[[], None]) -> None:
+        """Go back with the micro-batches under way, and end what is being mixed; call ``between`` before each."""
         for action in self.machine.end():
+            if isinstance(action, Backward):
+                between()
             self._do(action, num_groups=num_groups)
 
     def state(self) -> dict[str, Any]:
@@ -120,8 +125,9 @@ class StageWorker:
             "mixer": None if self.mixer is None else self.mixer.state(),
             "tally": [
                 self.tally.samples,
+                self.tally.dealt,
                 dict(self.tally.staleness),
-                list(self.tally.sizes),
+                [list(sizes) for sizes in self.tally.sizes],
                 list(self.tally.losses),
             ],
         }
@@ -133,8 +139,8 @@ class StageWorker:
         self.column.load(state["column"])
         if self.mixer is not None:
             self.mixer.load(state["mixer"])
-        samples, staleness, sizes, losses = state["tally"]
-        self.tally = Tally(samples, Counter(staleness), list(sizes), list(losses))
+        samples, dealt, staleness, sizes, losses = state["tally"]
+        self.tally = Tally(samples, dealt, Counter(staleness), [(own, of_all) for own, of_all in sizes], list(losses))
 
     def _do(self, action: Action, *, num_groups: int) -> None:
         match action:
@@ -205,9 +211,12 @@ class StageWorker:
         timeline.ready(timeline.now_s(), clock=action.version)
         self.stage.update(action)
         self._computed()
-        samples = sum(tally.sizes[: action.num_micro_batches])
+        sizes = tally.sizes[: action.num_micro_batches]
         del tally.sizes[: action.num_micro_batches]
-        tally.samples += samples * num_groups
+        samples, of_all = (sum(column) for column in zip(*sizes, strict=True))
+        is_whole = self.mixer is None or not self.mixer.lost
+        tally.samples += of_all if is_whole else samples * num_groups
+        tally.dealt += of_all
         losses = tally.losses[: action.num_micro_batches]
         del tally.losses[: action.num_micro_batches]
         timeline.step(

@@ -71,25 +71,29 @@ class Links(Protocol):
 
 
 class _TorchInbox:
-    def __init__(self, buffer: torch.Tensor, work: dist.Work, *, source: int) -> None:
+    def __init__(self, buffer: torch.Tensor, work: dist.Work, *, source: int, device: torch.device) -> None:
         self._buffer = buffer
         self._work = work
         self._source = source
+        self._device = device
 
     def wait(self) -> torch.Tensor:
         try:
             self._work.wait()
         except RuntimeError as error:
             raise PeerGoneError(self._source) from error
-        return self._buffer
+        return self._buffer.to(self._device)
 
 
 class TorchLinks:
-    """Messages over a torch.distributed process group (Gloo or NCCL).
+    """Messages over a torch.distributed process group, from and to the main memory with Gloo.
+
+    NCCL has no tags, and does the messages between two workers one after the other, in both directions: with room made
+    ahead, each would wait for the other.
 
     Args:
         group: The workers.
-        device: Where messages are.
+        device: Where messages are wanted.
     """
 
     def __init__(self, group: TorchGroup, *, device: torch.device) -> None:
@@ -100,6 +104,7 @@ class TorchLinks:
 
     def send(self, message: torch.Tensor, *, to: int, tag: int, most: int = 2) -> None:
         """Begin to send; wait for an earlier message if as many as may be are on their way."""
+        message = message.cpu()
         under_way = self._sends.setdefault((to, tag), deque())
         try:
             while len(under_way) >= most:
@@ -112,13 +117,13 @@ class TorchLinks:
 
     def expect(self, num_bytes: int, *, source: int, tag: int) -> _TorchInbox:
         """Make room for the next message; it is received while this worker does other things."""
-        buffer = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        buffer = torch.empty(num_bytes, dtype=torch.uint8)
         try:
             work = dist.irecv(buffer, group=self._group, group_src=source, tag=tag)
         except RuntimeError as error:
             raise PeerGoneError(source) from error
         assert work is not None, "this process is a member of the group"
-        return _TorchInbox(buffer, work, source=source)
+        return _TorchInbox(buffer, work, source=source, device=self._device)
 
     def flush(self, to: int) -> None:
         """Return when all that was sent to a worker has left."""
