@@ -215,6 +215,7 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         (f"{LLAMA} --recomputation some", '--recomputation: "some" cannot be chosen; known: '),
         (f"{LLAMA} --network-bandwidth 400Gb/s", 'write "400 Gbit/s" (bits) or "400 GB/s" (bytes)'),
         (f"{LLAMA} --devices 8", "add --search"),
+        (f"{LLAMA} --top 4", "--top is of a search; add --search"),
         (f"{LLAMA} --search --devices 8,a", '--devices: "a" is no whole number'),
         (f"{LLAMA} --search --price 2 --accelerators a100", "leave it out to compare several"),
         (f"{LLAMA} --search --batch 0", "--batch is 0; write 1 or more"),

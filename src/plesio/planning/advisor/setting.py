@@ -100,11 +100,6 @@ class Situation:
         """That a worker has; None is not known."""
         return self.cluster.memory_bytes
 
-    @property
-    def mean_step_s(self) -> float:
-        """Seconds of computing in a step, over all workers."""
-        return float(self.compute_s.mean())
-
     def with_slowest(self, factor: float) -> "Situation":
         """The last worker takes ``factor`` times what the others take, all else as it is."""
         others = self.compute_s[:-1].mean() if len(self.compute_s) > 1 else self.compute_s.mean()

@@ -82,6 +82,6 @@ def _other_software(model: Model, layout: Layout, machine: Machine, *, global_ba
         if abs(more) > _LEAST_DIFFERENCE:
             yield (
                 f"Published steps of {model.name} on {machine.accelerator.name} ran with {SOURCES[source].title}, with "
-                f"which this one would take {abs(more):.0%} {'longer' if more > 0 else 'less'}; to compare with them "
-                f"write `--software {name}`."
+                f"which this one would take {100 * abs(more):.0f} % {'longer' if more > 0 else 'less'}; to compare "
+                f"with them write `--software {name}`."
             )

@@ -24,6 +24,8 @@ __all__ = ["Estimate", "estimate"]
 
 _BATCH_TOKENS = 2**22
 """Tokens of a step, if nobody says: about the 4M of Llama 2 (Touvron et al. 2023b)."""
+_TOP = 10
+"""Layouts that a search shows, if nobody says."""
 _GRADIENT_BYTES = {"fp32": 4, "bf16": 2}
 _BATCH_IMAGES = 32
 """Images of a device (Goyal et al. 2017)."""
@@ -44,7 +46,7 @@ class Estimate:
     training: Training
     sensitivities: tuple[Sensitivity, ...]
     frontier: Frontier | None = None
-    top: int = 10
+    top: int = _TOP
     failures: RunOnFailingDevices | None = None
 
     @property
@@ -85,7 +87,7 @@ def estimate(
     network_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
     failures: bool = False,
     search: bool = False,
-    top: Annotated[int, Within(1)] = 10,
+    top: Annotated[int | None, Within(1)] = None,
     num_devices: Annotated[tuple[int, ...] | None, Within(1)] = None,
     accelerators: Annotated[tuple[str, ...] | None, Written(metavar="NAME,...")] = None,
     **fields: Annotated[Any, FieldsOf(FIELDS)],
@@ -111,7 +113,7 @@ def estimate(
         network_bytes_per_s: Bandwidth of a host to others: "3200 Gbit/s"; else the accelerator's.
         failures: Show every way to go on when devices fail, up to a million of them.
         search: Find the fastest layout; keep the degrees given.
-        top: Layouts that a search shows.
+        top: Layouts that a search shows; else 10.
         num_devices: Machines that a search compares; else half and twice.
         accelerators: The same, of other accelerators.
         fields: Of `Layout`, `Transformer`, `Software` and `Conditions`, as `plesio.planning.estimate.options` lists.
@@ -121,6 +123,8 @@ def estimate(
     """
     if not search and (num_devices, accelerators) != (None, None):
         raise ArgumentError("`num_devices` and `accelerators` compare machines; add `search`")
+    if not search and top is not None:
+        raise ArgumentError("`top` is of a search; add `search`")
     machine = _machine(cluster, local_bytes_per_s=local_bytes_per_s, network_bytes_per_s=network_bytes_per_s)
     machines = _machines(machine, sizes=num_devices, accelerators=accelerators) if search else [machine]
     conditions = Conditions(**of_class(Conditions, fields))
@@ -137,7 +141,7 @@ def estimate(
         kind={"precision": degrees.pop("precision", "bf16"), "software": replace(SOFTWARE[software], **program)},
         given=degrees,
     )
-    found = run.searched(machines, top=top, on_progress=on_progress) if search else run.laid_out(machine)
+    found = run.searched(machines, top=top or _TOP, on_progress=on_progress) if search else run.laid_out(machine)
     return replace(found, failures=run_on_failing_devices(found.training)) if failures else found
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from plesio.core.charts import Chart, Table
-from plesio.core.units import format_seconds
+from plesio.core.units import counted, format_seconds
 from plesio.planning.estimate.goodput_charts import by_devices_chart, by_devices_table, percent, ways_chart, ways_table
 from plesio.planning.estimate.goodput_ways import DEVICE_NUMBERS, FailingDevices, WayToGoOn, ways_to_go_on
 from plesio.planning.estimate.training import Training
@@ -40,7 +40,7 @@ class RunOnFailingDevices:
             f"When devices fail, every {format_seconds(devices.device_mtbf_s / self.num_devices)}, of the time is "
             f"work: {shares}. Assumed are {format_seconds(devices.repair_s)} for a repair, "
             f"{format_seconds(devices.restart_s)} to start anew, {format_seconds(devices.reconfigure_s)} to go on with "
-            f"fewer or more replicas of {devices.replica_devices} devices, and rounds of "
+            f"fewer or more replicas of {counted(devices.replica_devices, 'device')}, and rounds of "
             f"{format_seconds(devices.round_s)} of local steps with {format_seconds(devices.exchange_s)} for their "
             "exchange; `plesio study goodput` can be asked with other times."
         )

@@ -168,8 +168,9 @@ EXERCISES: Mapping[str, Exercise] = {
         "with equal Hessians it is 0, and there is no reason to exchange often.",
     ),
     "load-balancing": Exercise(
-        question="{num_workers} workers have speeds that are {distribution}. How many times as long do equal shares "
-        "take as shares in proportion to the speeds?",
+        question="{num_workers} workers have speeds that are {distribution} (uniform: from {low} to {high}; lognormal: "
+        "with a coefficient of variation of {cv}). How many times as long do equal shares take as shares in proportion "
+        "to the speeds?",
         unit="number",
         value=lambda answer: answer.gain.ratio,
         reason="Equal shares take as long as the slowest worker, proportional ones as long as the mean speed allows: "
