@@ -12,7 +12,7 @@ micro-batch, so a worker waits for nothing but what its next pass needs.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,21 +30,13 @@ from plesio.runtime.checkpoints.worker import random_states, set_random_states
 from plesio.runtime.grid.column import GridPlace, lost
 from plesio.runtime.grid.feed import Feed, FeedState
 from plesio.runtime.grid.messages import PeerFailedError
-from plesio.runtime.grid.records import Books, Collector, Figures, Network, Shot, as_figures, as_tensor, state_of
+from plesio.runtime.grid.records import Books, Collector, Figures, Shot, as_figures, as_tensor, state_of
 from plesio.runtime.grid.saving import GridSaver
-from plesio.runtime.grid.tick import StageWorker, Tally
+from plesio.runtime.grid.tick import Composed, Tally
 from plesio.runtime.worker.exchange.links import PeerGoneError
 from plesio.runtime.worker.timeline import Timeline
 
-__all__ = ["Composed", "Grid"]
-
-
-@dataclass(frozen=True, slots=True)
-class Composed:
-    """What is put together at the first step: a worker's own part, and the whole network."""
-
-    worker: StageWorker
-    network: Network
+__all__ = ["Grid"]
 
 
 class Grid:

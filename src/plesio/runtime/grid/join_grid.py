@@ -36,13 +36,13 @@ from plesio.runtime.grid.cutting import (
     parts,
     units_of,
 )
-from plesio.runtime.grid.grid import Composed, Grid
+from plesio.runtime.grid.grid import Grid
 from plesio.runtime.grid.mixer import Mixer
 from plesio.runtime.grid.records import Books, Collector, Network
 from plesio.runtime.grid.saving import GridSaver, found
 from plesio.runtime.grid.stage import Loss, Stage
 from plesio.runtime.grid.stage_pacing import StagePacer
-from plesio.runtime.grid.tick import StageWorker
+from plesio.runtime.grid.tick import Composed, StageWorker
 from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.environment import GRID_VARIABLE, Place

@@ -11,11 +11,12 @@ from plesio.core.clock import TrainingClock
 from plesio.policies.grid import Action, Backward, BeginMixing, EndMixing, Forward, StageMachine, StageState, Update
 from plesio.runtime.grid.column import Column
 from plesio.runtime.grid.mixer import Mixer
+from plesio.runtime.grid.records import Network
 from plesio.runtime.grid.stage import Stage
 from plesio.runtime.grid.stage_pacing import StagePacer
 from plesio.runtime.worker.timeline import Timeline
 
-__all__ = ["StageWorker", "Tally"]
+__all__ = ["Composed", "StageWorker", "Tally"]
 
 
 @dataclass(slots=True)
@@ -246,3 +247,11 @@ class StageWorker:
         now_s = self._timeline.now_s()
         self._timeline.wait(self._marked_s, now_s, clock=self.machine.version)
         self._marked_s = now_s
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """What is put together at the first step: a worker's own part, and the whole network."""
+
+    worker: StageWorker
+    network: Network
