@@ -164,6 +164,7 @@ def test_a_setting_is_its_text(setting: GridSetting) -> None:
         ("1x2,schedule=2bw,micro_batches=2,weights=recompute", "leave weights=recompute out"),
         ("2x1,bound=1", "write every = 2 or more"),
         ("1x2,shrink=0", "write more than 0 and at most 1"),
+        ("2x1,mixing=0.5 a/a 0.5", "write rows of numbers"),
         ("2x1,mixing=star", 'there is no graph "star"'),
         ("2x1,mixing=0.5 0.5/0.4 0.6", "is symmetric; this one has 0.5 at (0, 1) and 0.4 at (1, 0)"),
         ("2x1,mixing=0.5 0.4/0.4 0.5", "its row 0 adds up to 0.9, not 1"),

@@ -155,6 +155,12 @@ def test_numbers_of_workers_that_do_not_fit() -> None:
         assert "a 2x2 grid has 4 workers, and here are 3" in str(ended.error)
 
 
+def test_a_script_and_its_launcher_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLESIO_GRID", "2x2")
+    with pytest.raises(ConfigError, match="the script says grid:1x4, and plesio run --grid says 2x2"):
+        plesio.grid(network(), optimizer, nn.functional.cross_entropy, setting="1x4")
+
+
 def test_a_process_by_itself_trains_the_whole_network() -> None:
     torch.manual_seed(0)
     with plesio.grid(network(), optimizer, nn.functional.cross_entropy, setting="2x3") as grid:

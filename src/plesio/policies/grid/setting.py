@@ -186,7 +186,8 @@ class GridSetting:
             try:
                 values[key] = _READERS[key](value)
             except ValueError:
-                raise ConfigError(f'"{text}": {key}={value} cannot be read; write a number') from None
+                form = "rows of numbers, as in 0.5 0.5/0.5 0.5" if key == "mixing" else "a number"
+                raise ConfigError(f'"{text}": {key}={value} cannot be read; write {form}') from None
         if "mixing" in values:
             mixing = values["mixing"]
             values["mixing"] = mixing if isinstance(mixing, Mixing) else Mixing.on(mixing, values["groups"])

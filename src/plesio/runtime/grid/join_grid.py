@@ -161,9 +161,13 @@ def _setting(given: GridSetting | str | None, *, groups: int | None, num_workers
     """The grid, for as many workers as there are."""
     if given is not None and groups is not None:
         raise ConfigError("write setting or groups, not both: a setting has the groups in it")
-    told = os.environ.get(GRID_VARIABLE) if given is None else given
+    by_launcher = os.environ.get(GRID_VARIABLE)
+    told = by_launcher if given is None else given
+    if by_launcher is not None and told is not None and _parsed(told) != _parsed(by_launcher):
+        spec = _parsed(told).spec
+        raise ConfigError(f"the script says {spec}, and plesio run --grid says {by_launcher}; leave one of them out")
     if num_workers == 1:  # alone: the whole network in one stage, at whatever this grid would be
-        chosen = GridSetting.parse(told) if isinstance(told, str) else told or GridSetting()
+        chosen = GridSetting() if told is None else _parsed(told)
         flushes = chosen.flushes
         return GridSetting(
             schedule=chosen.schedule if flushes else "decoupled",
@@ -175,7 +179,7 @@ def _setting(given: GridSetting | str | None, *, groups: int | None, num_workers
             raise ConfigError(f"groups={groups}: {num_workers} workers cannot be divided so; write a divisor")
         chosen = GridSetting(groups=groups, stages=num_workers // groups)
     else:
-        chosen = GridSetting.parse(told) if isinstance(told, str) else told
+        chosen = _parsed(told)
     if groups is not None and groups != chosen.groups:
         raise ConfigError(f"groups={groups} is written in the script, and the grid is {told}; write one of the two")
     if chosen.num_workers != num_workers:
@@ -186,6 +190,10 @@ def _setting(given: GridSetting | str | None, *, groups: int | None, num_workers
     if cut is not None and len(cut.ends) + 1 != chosen.stages:
         raise ConfigError(f"{len(cut.ends) + 1} stages are given, and the grid has {chosen.stages}; make them alike")
     return chosen
+
+
+def _parsed(setting: GridSetting | str) -> GridSetting:
+    return GridSetting.parse(setting) if isinstance(setting, str) else setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,8 +202,8 @@ class Stage:
         if abs(sum(of_halves) / 2 - even) > _MEAN_WITHIN * max(abs(even), abs(whole), 1e-6):
             raise TaskError(
                 f"the loss is not the mean over a micro-batch's samples: {even:.4g} for {2 * half} of them, "
-                f"{of_halves[0]:.4g} and {of_halves[1]:.4g} for its halves; a loss that couples or adds up "
-                "samples needs groups=1 and micro_batches=1"
+                f"{of_halves[0]:.4g} and {of_halves[1]:.4g} for its halves; a loss that couples "
+                "samples, adds them up or weighs them unevenly needs groups=1 and micro_batches=1"
             )
 
     def held(self) -> Held:
