@@ -8,7 +8,7 @@ from plesio.policies.grid import GridSetting
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 
-__all__ = ["Column", "GridPlace"]
+__all__ = ["Column", "GridPlace", "lost"]
 
 _FORWARD_TAG, _BACKWARD_TAG = 1, 2
 

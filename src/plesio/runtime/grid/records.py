@@ -24,7 +24,7 @@ from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 from plesio.runtime.worker.machine import environment
 
-__all__ = ["Collector", "Figures", "Network", "Shot"]
+__all__ = ["Books", "Collector", "Figures", "Network", "Shot", "as_figures", "as_tensor", "state_of"]
 
 _STATE_TAG, _RESULT_TAG = 4, 5
 
