@@ -6,7 +6,7 @@ import pytest
 from plesio.core.errors import ConfigError
 from plesio.planning.studies import local_sgd
 from plesio.planning.studies.heterogeneous_quadratic import make_heterogeneous
-from plesio.planning.studies.models.local_sgd import penalty_of
+from plesio.planning.studies.nonconvex_local_steps import penalty_of
 from plesio.planning.studies.sigmoid_regression import _gradients, _loss, make_sigmoid_regression
 
 REFERENCE = {1: 4.6e-4, 4: 6.3e-4, 8: 1.1e-3, 32: 3.5e-3}

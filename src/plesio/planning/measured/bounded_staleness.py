@@ -111,28 +111,9 @@ def measure_delays(
             for run, step in zip(runs, steps, strict=True)
         ]
         lines[delay] = modelled, measured
-        predictions += [
-            Prediction(
-                setting={"staleness": str(delay), "step over limit": f"{share:g}"},
-                quantity="loss that an update leaves",
-                scale="points",
-                predicted=predicted,
-                measured=found,
-                baseline=left_by_update(_fresh(eigenvalues, step=step, num_updates=num_steps * count)),
-            )
-            for share, predicted, found, step in zip(shares, modelled, measured, steps, strict=True)
-        ]
-        limits += [
-            Prediction(
-                setting={"staleness": str(delay), "taken as": how},
-                quantity="limit of the step (1/L)",
-                scale="relative",
-                predicted=predicted,
-                measured=where_it_leaves_all(steps, measured),
-                baseline=stability_limit(staleness=0),
-            )
-            for how, predicted in (("constant", limit), ("the run's", where_it_leaves_all(steps, modelled)))
-        ]
+        fresh = [left_by_update(_fresh(eigenvalues, step=step, num_updates=num_steps * count)) for step in steps]
+        predictions += _losses_left(delay, shares, modelled=modelled, measured=measured, fresh=fresh)
+        limits += _limits(delay, steps, modelled=modelled, measured=measured)
     points = statistics.median(abs(one.error) for one in predictions)
     found = ", ".join(f"{one.measured:.3g} ({one.predicted:.3g})" for one in limits[::2])
     return Measured(
@@ -147,6 +128,46 @@ def measure_delays(
         predictions=(*limits, *predictions),
         charts=(_chart(lines, shares=shares),),
     )
+
+
+def _losses_left(
+    delay: int,
+    shares: Sequence[float],
+    *,
+    modelled: Sequence[float],
+    measured: Sequence[float],
+    fresh: Sequence[float],
+) -> list[Prediction]:
+    """What an update leaves of the loss, by step over the limit; beside it what it would leave without staleness."""
+    return [
+        Prediction(
+            setting={"staleness": str(delay), "step over limit": f"{share:g}"},
+            quantity="loss that an update leaves",
+            scale="points",
+            predicted=predicted,
+            measured=found,
+            baseline=baseline,
+        )
+        for share, predicted, found, baseline in zip(shares, modelled, measured, fresh, strict=True)
+    ]
+
+
+def _limits(
+    delay: int, steps: Sequence[float], *, modelled: Sequence[float], measured: Sequence[float]
+) -> list[Prediction]:
+    """The step from which on runs diverge: by the limit for constant staleness, and by the run's own staleness."""
+    ways = (("constant", stability_limit(staleness=delay)), ("the run's", where_it_leaves_all(steps, modelled)))
+    return [
+        Prediction(
+            setting={"staleness": str(delay), "taken as": how},
+            quantity="limit of the step (1/L)",
+            scale="relative",
+            predicted=predicted,
+            measured=where_it_leaves_all(steps, measured),
+            baseline=stability_limit(staleness=0),
+        )
+        for how, predicted in ways
+    ]
 
 
 def left_by_update(losses: dict[int, float]) -> float:

@@ -119,28 +119,8 @@ def measure_local_sgd(
     compute_s = steps_s[first] - exchange_s / first
     problem = problem_of(num_workers=num_workers, **problem_options)
     floors = {period: problem.rounds(step=learning_rate, period=period).floor for period in periods}
-    times = tuple(
-        Prediction(
-            setting={"K": str(period)},
-            quantity="seconds of a step",
-            scale="relative",
-            predicted=compute_s + exchange_s / period,
-            measured=steps_s[period],
-            baseline=compute_s + exchange_s,
-        )
-        for period in periods[1:-1]
-    )
-    ends = tuple(
-        Prediction(
-            setting={"K": str(period)},
-            quantity="loss in the end",
-            scale="relative",
-            predicted=floors[period],
-            measured=losses[period],
-            baseline=floors[first],
-        )
-        for period in periods
-    )
+    times = _step_times({period: steps_s[period] for period in periods[1:-1]}, compute_s, exchange_s)
+    ends = _late_losses(losses, floors=floors)
     time_error, loss_error = (statistics.median(abs(one.error) for one in each) for each in (times, ends))
     return Measured(
         study="local-sgd",
@@ -156,6 +136,36 @@ def measure_local_sgd(
             _loss_chart(losses, floors=floors),
             _time_chart(steps_s, modelled_s={period: compute_s + exchange_s / period for period in periods}),
         ),
+    )
+
+
+def _step_times(steps_s: Mapping[int, float], compute_s: float, exchange_s: float) -> tuple[Prediction, ...]:
+    """Seconds of a step by K; the baseline saves no exchange."""
+    return tuple(
+        Prediction(
+            setting={"K": str(period)},
+            quantity="seconds of a step",
+            scale="relative",
+            predicted=compute_s + exchange_s / period,
+            measured=measured_s,
+            baseline=compute_s + exchange_s,
+        )
+        for period, measured_s in steps_s.items()
+    )
+
+
+def _late_losses(losses: Mapping[int, float], *, floors: Mapping[int, float]) -> tuple[Prediction, ...]:
+    """The loss in the end by K; the baseline has no drift."""
+    return tuple(
+        Prediction(
+            setting={"K": str(period)},
+            quantity="loss in the end",
+            scale="relative",
+            predicted=floors[period],
+            measured=loss,
+            baseline=floors[next(iter(losses))],
+        )
+        for period, loss in losses.items()
     )
 
 

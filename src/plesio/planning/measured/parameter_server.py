@@ -20,6 +20,7 @@ from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.predictions import Prediction
 from plesio.core.units import counted, format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import Within
+from plesio.cost.fit import AlphaBeta
 from plesio.planning.measured.ranks import fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.planning.studies.measured import Measured
 from plesio.planning.studies.server_model import ServerModel
@@ -116,18 +117,7 @@ def measure_servers(
 
         # there and back, one worker and one server take as long as two ranks for an all-reduce of twice the bytes
         links = fitted_links([2 * size for size in fitted_bytes], fitted_s, num_ranks=2)
-        model = ServerModel(
-            num_workers=most,
-            num_servers=1,
-            gradient_bytes=sizes_bytes[-1],
-            bytes_per_s=links.bytes_per_s,
-            latency_s=links.latency_s,
-            density=1.0,
-            index_share=1.0,
-            pull="all",
-            compute_s=compute_s,
-            barrier_factor=1.0,
-        )
+        model = _model_of(links, num_workers=most, gradient_bytes=sizes_bytes[-1], compute_s=compute_s)
         for count in workers:
             for size in sizes_bytes:
                 for number in (0, *servers):
@@ -162,6 +152,22 @@ def measure_servers(
         f"{format_bandwidth(links.bytes_per_s)}. Asynchronous workers compute for {format_seconds(compute_s)} and make "
         f"{num_updates} updates each. The baseline has a ring's time for every exchange, and for updates no "
         "communication.",
+    )
+
+
+def _model_of(links: AlphaBeta, *, num_workers: int, gradient_bytes: int, compute_s: float) -> ServerModel:
+    """The study's model with the links that were fitted, and dense gradients."""
+    return ServerModel(
+        num_workers=num_workers,
+        num_servers=1,
+        gradient_bytes=gradient_bytes,
+        bytes_per_s=links.bytes_per_s,
+        latency_s=links.latency_s,
+        density=1.0,
+        index_share=1.0,
+        pull="all",
+        compute_s=compute_s,
+        barrier_factor=1.0,
     )
 
 

@@ -134,24 +134,36 @@ def grid(
     layers, cut = layers_of(stages)
     cut = cut if cuts is None else Cut(tuple(cuts))
     chosen = _setting(setting, groups=groups, num_workers=1 if place is None else place.num_workers, cut=cut)
+    wishes = _Wishes(
+        optimizer_factory=optimizer_factory,
+        scheduler_factory=scheduler_factory,
+        loss=loss,
+        clip=clip,
+        cut=cut if chosen.stages > 1 else None,
+        balance=balance,
+        options=options,
+        saving=CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume),
+    )
+    return _begin(layers, wishes, chosen, job=job, place=place, folder=None if trace is None else Path(trace))
+
+
+def _begin(
+    layers: nn.Sequential,
+    wishes: "_Wishes",
+    setting: GridSetting,
+    *,
+    job: JobHandle | None,
+    place: Place | None,
+    folder: Path | None,
+) -> Grid:
+    """The session, in the job that there is, or in one of its own, which ends with it."""
     set_up_logging()
     speak_as(f"worker {0 if place is None else place.rank}")
     undo = contextlib.ExitStack()
     try:
         if job is None and place is not None:
             job = undo.enter_context(Job(place))
-        wishes = _Wishes(
-            optimizer_factory=optimizer_factory,
-            scheduler_factory=scheduler_factory,
-            loss=loss,
-            clip=clip,
-            cut=cut if chosen.stages > 1 else None,
-            balance=balance,
-            options=options,
-            saving=CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume),
-        )
-        composer = _Composer(layers, wishes, chosen, job)
-        return composer.session(None if trace is None else Path(trace), release=undo.close)
+        return _Composer(layers, wishes, setting, job).session(folder, release=undo.close)
     except BaseException:
         undo.close()
         raise

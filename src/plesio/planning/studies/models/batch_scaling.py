@@ -32,8 +32,9 @@ from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.units import counted
 from plesio.core.within import Within
+from plesio.planning.studies.batch_starts import FEWEST_SIZES, Problem, Starts, line_of
 from plesio.planning.studies.interval import interval_of
-from plesio.planning.studies.noisy_descent import Bowl, descend_greedily, estimate_noise_scale
+from plesio.planning.studies.noisy_descent import descend_greedily, estimate_noise_scale
 from plesio.planning.studies.step_length_rules import LENGTHS, Rule, RulePoint, RuleRuns, largest_batch
 from plesio.planning.studies.study import Answer
 
@@ -41,10 +42,7 @@ __all__ = ["BatchPoint", "BatchScaling", "Problem", "Rule", "RulePoint", "batch_
 
 Numbers = NDArray[np.float64]
 
-_GREEDY_RUNS = 16
 _DRAWS = 2000
-_FEWEST_SIZES = 3
-"""Different ones, for a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +60,6 @@ class BatchPoint:
     steps: float
     steps_error: float
     fitted: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One start on the bowl, of several.
-
-    Attributes:
-        critical_batch: B_crit, from its own measured steps.
-        mean_noise_scale: Mean of ``tr(HΣ)/GᵀHG`` over the steps of a run without noise.
-        linear_limits: The largest batch at which linear scaling still gets to the target, by steps of warm-up.
-    """
-
-    critical_batch: float
-    mean_noise_scale: float
-    linear_limits: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,17 +310,28 @@ def batch_scaling(
         ConfigError: A number out of range, or batches with which the target cannot be reached.
     """
     sizes = sorted(set(batches))
-    if len(sizes) < _FEWEST_SIZES:
+    if len(sizes) < FEWEST_SIZES:
         raise ArgumentError(f"`batches` has {counted(len(sizes), 'different size')}; write 3 or more")
+    starts = Starts(
+        noise_scale=noise_scale,
+        num_dimensions=num_dimensions,
+        condition_number=condition_number,
+        sizes=sizes,
+        walls=walls,
+        target=target,
+        rules_target=rules_target,
+        warmup_steps=warmup_steps,
+        most=max_steps,
+    )
     rng = np.random.default_rng(seed)
-    bowl = Bowl.with_noise_scale(noise_scale, dimension=num_dimensions, condition=condition_number, walls=0.0, rng=rng)
-    measured = {float(size): _steps_to(target, bowl, batch=size, most=max_steps, rng=rng) for size in sizes}
+    bowl = starts.bowl(rng)
+    measured = starts.all_steps(bowl, rng=rng)
     _, mean_noise_scale, mean_simple_scale = descend_greedily(
         bowl, batch=math.inf, target=target, num_runs=1, most=max_steps, rng=rng
     )
-    least_steps, slope = _line(measured)
+    least_steps, slope = line_of(measured)
     estimated, error = estimate_noise_scale(bowl, small=sizes[0], large=sizes[-1], num_draws=_DRAWS, rng=rng)
-    walled = Bowl(eigenvalues=bowl.eigenvalues, walls=walls, trace=bowl.trace, start=bowl.start)
+    walled = replace(bowl, walls=walls)
     rules = tuple(
         point
         for warmup in (0, warmup_steps)
@@ -354,22 +348,6 @@ def batch_scaling(
         },
     )
 
-    def other(number: int) -> Problem:
-        own = np.random.default_rng((seed, number))
-        start = Bowl.with_noise_scale(
-            noise_scale, dimension=num_dimensions, condition=condition_number, walls=0.0, rng=own
-        )
-        return _problem(
-            start,
-            sizes,
-            walls=walls,
-            target=target,
-            rules_target=rules_target,
-            warmup_steps=warmup_steps,
-            most=max_steps,
-            rng=own,
-        )
-
     return BatchScaling(
         batch=batch,
         least_steps=least_steps,
@@ -382,59 +360,7 @@ def batch_scaling(
         points=tuple(_point(size, steps, fitted=least_steps + slope / size) for size, steps in measured.items()),
         rules=rules,
         base_batch=sizes[0],
-        problems=(first, *(other(number) for number in range(1, num_problems))),
-    )
-
-
-def _problem(
-    bowl: Bowl,
-    sizes: Sequence[int],
-    *,
-    walls: float,
-    target: float,
-    rules_target: float,
-    warmup_steps: int,
-    most: int,
-    rng: np.random.Generator,
-) -> Problem:
-    """What is found from another start; sizes with which it is not there in time are not part of its line."""
-    measured = {}
-    for size in sizes:
-        steps, _, _ = descend_greedily(bowl, batch=size, target=target, num_runs=_GREEDY_RUNS, most=most, rng=rng)
-        if np.isfinite(steps).all():
-            measured[float(size)] = steps
-    if len(measured) < _FEWEST_SIZES:
-        raise _not_reached(sizes[0], target=target, most=most)
-    _, scale, _ = descend_greedily(bowl, batch=math.inf, target=target, num_runs=1, most=most, rng=rng)
-    least_steps, slope = _line(measured)
-    walled = replace(bowl, walls=walls)
-    limits = {}
-    for warmup in (0, warmup_steps):
-        runs = RuleRuns(bowl=walled, warmup_steps=warmup, target=rules_target, most=most, rng=rng)
-        limits[warmup] = largest_batch(runs.by_rule("linear", sizes, base=runs.best([sizes[0]])[0].length))
-    return Problem(critical_batch=slope / least_steps, mean_noise_scale=scale, linear_limits=limits)
-
-
-def _line(measured: Mapping[float, Numbers]) -> tuple[float, float]:
-    """Steps at an infinite batch, and how they rise with 1/B: least squares of relative errors."""
-    from plesio.cost.fit import fit_line  # scipy: half a second
-
-    fit = fit_line([1 / size for size in measured], [float(steps.mean()) for steps in measured.values()])
-    return fit.intercept, fit.slope
-
-
-def _steps_to(target: float, bowl: Bowl, *, batch: int, most: int, rng: np.random.Generator) -> Numbers:
-    """Steps of each run; all of them must get there."""
-    steps, _, _ = descend_greedily(bowl, batch=batch, target=target, num_runs=_GREEDY_RUNS, most=most, rng=rng)
-    if not np.isfinite(steps).all():
-        raise _not_reached(batch, target=target, most=most)
-    return steps
-
-
-def _not_reached(batch: int, *, target: float, most: int) -> ArgumentError:
-    return ArgumentError(
-        f"with `batches` of {batch} the `target` of {target:g} is not reached in {counted(most, 'step')}; write larger "
-        "`batches`, a smaller `condition_number`, `num_dimensions` or `noise_scale`, a larger `target` or `max_steps`"
+        problems=(first, *starts.others([(seed, number) for number in range(1, num_problems)])),
     )
 
 

@@ -344,34 +344,13 @@ def data_parallel(
     job = _Job(
         links=links, forward_s=forward_s, backward_s=backward_s, algorithm=algorithm, cv=cv, overlap=overlap
     ).times(batch / timed_batch)
-    at = job.point(num_workers, gradient_bytes)
-    counts = sorted({*(2**power for power in range(num_workers.bit_length())), num_workers})
-    counts = [count for count in counts if count <= num_workers]
-    sizes = sorted({*gradients_bytes, gradient_bytes})
-    batches = sorted({max(round(factor * batch), 1) for factor in _BATCH_FACTORS})
-    computed_s = job.forward_s + job.backward_s
-    all_reduces_s = (job.all_reduce_s(n, gradient_bytes) for n in range(1, num_workers + 1))
-    overtaken = (n for n, each_s in enumerate(all_reduces_s, start=1) if each_s > computed_s)
-    return DataParallel(
-        at=at,
-        scaling=tuple(job.point(count, gradient_bytes) for count in counts),
-        by_gradient={size: tuple(job.point(count, size) for count in counts) for size in sizes},
-        forward_s=job.forward_s,
-        backward_s=job.backward_s,
-        overtaken_at=next(overtaken, None),
-        algorithm=algorithm,
-        all_reduces_s={
-            name: {
-                count: replace(job, algorithm=name).all_reduce_s(count, gradient_bytes)
-                for count in counts
-                if count > 1 and links.has(name, num_ranks=count)
-            }
-            for name in dict.fromkeys((*_SHOWN, algorithm))
-        },
-        tree_below_bytes=job.tree_below_bytes(num_workers),
+    return _answer(
+        job,
+        num_workers=num_workers,
+        gradient_bytes=gradient_bytes,
         batch=batch,
-        by_batch={each: job.times(each / batch).point(num_workers, gradient_bytes) for each in batches},
-        drawn_s=job.drawn_s(num_workers, random=np.random.default_rng(seed)),
+        gradients_bytes=gradients_bytes,
+        random=np.random.default_rng(seed),
     )
 
 
@@ -427,3 +406,44 @@ class _Job:
         times_s = LogNormalTimes(mean_s=computed_s, cv=self.cv).draw_s(random, (num_workers,))
         shown = sorted({*range(min(num_workers, _MOST_ROWS - 1)), int(times_s.argmax())})
         return {worker: float(times_s[worker]) for worker in shown}
+
+
+def _answer(
+    job: _Job,
+    *,
+    num_workers: int,
+    gradient_bytes: float,
+    batch: int,
+    gradients_bytes: Sequence[float],
+    random: np.random.Generator,
+) -> DataParallel:
+    """The job with so many workers, beside other numbers of them, gradients, algorithms and batches."""
+    at = job.point(num_workers, gradient_bytes)
+    counts = sorted({*(2**power for power in range(num_workers.bit_length())), num_workers})
+    counts = [count for count in counts if count <= num_workers]
+    sizes = sorted({*gradients_bytes, gradient_bytes})
+    batches = sorted({max(round(factor * batch), 1) for factor in _BATCH_FACTORS})
+    computed_s = job.forward_s + job.backward_s
+    all_reduces_s = (job.all_reduce_s(n, gradient_bytes) for n in range(1, num_workers + 1))
+    overtaken = (n for n, each_s in enumerate(all_reduces_s, start=1) if each_s > computed_s)
+    return DataParallel(
+        at=at,
+        scaling=tuple(job.point(count, gradient_bytes) for count in counts),
+        by_gradient={size: tuple(job.point(count, size) for count in counts) for size in sizes},
+        forward_s=job.forward_s,
+        backward_s=job.backward_s,
+        overtaken_at=next(overtaken, None),
+        algorithm=job.algorithm,
+        all_reduces_s={
+            name: {
+                count: replace(job, algorithm=name).all_reduce_s(count, gradient_bytes)
+                for count in counts
+                if count > 1 and job.links.has(name, num_ranks=count)
+            }
+            for name in dict.fromkeys((*_SHOWN, job.algorithm))
+        },
+        tree_below_bytes=job.tree_below_bytes(num_workers),
+        batch=batch,
+        by_batch={each: job.times(each / batch).point(num_workers, gradient_bytes) for each in batches},
+        drawn_s=job.drawn_s(num_workers, random=random),
+    )

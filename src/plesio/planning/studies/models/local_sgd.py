@@ -36,18 +36,18 @@ from plesio.core.within import DURATION, DURATION_OR_0, Within
 from plesio.planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds, make_heterogeneous
 from plesio.planning.studies.interval import Interval, interval_of
 from plesio.planning.studies.local_sgd_charts import charts_of
-from plesio.planning.studies.sigmoid_regression import make_sigmoid_regression
+from plesio.planning.studies.nonconvex_local_steps import (
+    NONCONVEX_SHARE,
+    NonConvex,
+    first_to_end,
+    nonconvex_local_steps,
+    penalty_of,
+)
 from plesio.planning.studies.study import Answer
 
-__all__ = ["LocalSgd", "NonConvex", "PeriodPoint", "local_sgd", "penalty_of"]
+__all__ = ["LocalSgd", "NonConvex", "PeriodPoint", "local_sgd"]
 
 _NUM_CURVE_POINTS = 80
-_NONCONVEX_SHARE = 0.05
-_NONCONVEX_NOISE = 0.2
-"""Noise where the loss is not convex, over that of the quadratics: its gradients are smaller."""
-_NONCONVEX_TRIALS, _NONCONVEX_STEPS = 3, 512
-_NONCONVEX_WORKERS, _NONCONVEX_DIMENSIONS = 8, 10
-"""Runs are really done there, so they are no larger whatever is asked for."""
 _FLOOR_ITERATIONS = 1024
 """Iterations of the simulated floors. The first half settles them: five times the slowest coordinate's e-fold."""
 
@@ -84,27 +84,6 @@ class PeriodPoint:
     def num_exchanges(self) -> float:
         """Exchanges until the target."""
         return self.iterations / self.period
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NonConvex:
-    """Local steps where the loss is not convex, on several draws of the data.
-
-    Attributes:
-        iterations: Steps of each worker until the target, with the best step, by period, for each draw.
-        penalty: c, if iterations grow as 1 + cK, of the mean over the draws.
-        best_period: The period that is first in the mean, with the study's times.
-    """
-
-    iterations: tuple[Mapping[int, float], ...]
-    penalty: float
-    best_period: int
-
-    @property
-    def over_first(self) -> tuple[Mapping[int, float], ...]:
-        """Iterations over those of the fewest local steps, of the draws for which these arrive."""
-        arriving = [of for of in self.iterations if math.isfinite(of[min(of)])]
-        return tuple({period: number / of[min(of)] for period, number in of.items()} for of in arriving)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,9 +200,7 @@ class LocalSgd(Answer):
             for period in draws[0]
         ]
         headers = ("local steps", *(f"data {number}" for number in range(len(draws))), "over the first, mean")
-        title = (
-            f"Not convex: iterations to {100 * _NONCONVEX_SHARE:g} % of the first loss, with the best step for each:"
-        )
+        title = f"Not convex: iterations to {100 * NONCONVEX_SHARE:g} % of the first loss, with the best step for each:"
         return Table(title=title, headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
@@ -298,63 +275,22 @@ def local_sgd(
         )
         for period in sorted(set(periods))
     ]
-    iterations_by_period = _iterations_of(points, target=target)
-    penalty = penalty_of(iterations_by_period)
-    times = _times_by_ratio(iterations_by_period, ratios={*ratios, communicate_s / compute_s})
+    iterations = _iterations_of(points, target=target)
+    penalty, ratio = penalty_of(iterations), communicate_s / compute_s
+    times = _times_by_ratio(iterations, ratios={*ratios, ratio})
     return LocalSgd(
         points=tuple(points),
         penalty=penalty,
-        best_period=_best_period(communicate_s / compute_s, penalty),
+        best_period=_best_period(ratio, penalty),
         compute_s=compute_s,
         communicate_s=communicate_s,
         target=target,
         floor_step=floor_step,
         times=times,
-        best_periods={ratio: (_best_period(ratio, penalty), _first_to_end(each)) for ratio, each in times.items()},
-        nonconvex=_nonconvex(
-            [point.period for point in points],
-            heterogeneity=heterogeneity,
-            noise=_NONCONVEX_NOISE * noise,
-            ratio=communicate_s / compute_s,
-            num_draws=num_draws,
-            seed=seed,
+        best_periods={each: (_best_period(each, penalty), first_to_end(of_it)) for each, of_it in times.items()},
+        nonconvex=nonconvex_local_steps(
+            list(iterations), heterogeneity=heterogeneity, noise=noise, ratio=ratio, num_draws=num_draws, seed=seed
         ),
-    )
-
-
-def _nonconvex(
-    periods: Sequence[int], *, heterogeneity: float, noise: float, ratio: float, num_draws: int, seed: int
-) -> NonConvex:
-    draws, tried = [], [period for period in periods if period <= _NONCONVEX_STEPS] or [1]
-    for draw in range(num_draws):
-        problem = make_sigmoid_regression(
-            num_workers=_NONCONVEX_WORKERS,
-            num_dimensions=_NONCONVEX_DIMENSIONS,
-            heterogeneity=heterogeneity,
-            noise=noise,
-            random=np.random.default_rng((seed, draw)),
-        )
-        draws.append(
-            {
-                period: problem.iterations_to(
-                    _NONCONVEX_SHARE,
-                    period=period,
-                    most=_NONCONVEX_STEPS,
-                    num_trials=_NONCONVEX_TRIALS,
-                    seed=seed,
-                )[1]
-                for period in tried
-            }
-        )
-    arriving = [of for of in draws if math.isfinite(of[tried[0]])]
-    mean = {
-        period: float(np.mean([of[period] / of[tried[0]] for of in arriving])) if arriving else math.inf
-        for period in tried
-    }
-    return NonConvex(
-        iterations=tuple(draws),
-        penalty=penalty_of(mean),
-        best_period=_first_to_end({period: number * (1 + ratio / period) for period, number in mean.items()}),
     )
 
 
@@ -402,19 +338,6 @@ def _times_by_ratio(iterations: Mapping[int, float], *, ratios: Set[float]) -> d
     }
 
 
-def penalty_of(iterations: Mapping[int, float]) -> float:
-    """The c of ``n (1 + cK)``, by least squares over all K that arrive; not below 0.
-
-    >>> round(penalty_of({1: 110, 2: 120, 4: 140}), 6)
-    0.1
-    """
-    arriving = {period: number for period, number in iterations.items() if math.isfinite(number)}
-    if len(arriving) < 2:
-        return 0.0
-    slope, intercept = np.polyfit(list(arriving), list(arriving.values()), 1)
-    return max(float(slope / intercept), 0.0)
-
-
 def _with_equal_hessians(problem: HeterogeneousQuadratic) -> HeterogeneousQuadratic:
     mean = np.broadcast_to(problem.eigenvalues.mean(axis=0), problem.eigenvalues.shape).copy()
     optima = problem.optima - problem.optima.mean(axis=0)
@@ -423,10 +346,6 @@ def _with_equal_hessians(problem: HeterogeneousQuadratic) -> HeterogeneousQuadra
 
 def _best_period(ratio: float, penalty: float) -> float:
     return math.sqrt(ratio / penalty) if penalty else math.inf
-
-
-def _first_to_end(times: Mapping[int, float]) -> int:
-    return min(times, key=times.__getitem__)
 
 
 def _number(value: float) -> str:
