@@ -2,6 +2,7 @@
 
     nice python benchmarks/evidence/grid_learning.py run --task digits     # tunes, then five seeds; can be interrupted
     nice python benchmarks/evidence/grid_learning.py show --task digits
+    python benchmarks/evidence/grid_learning.py one --task stdlib_lm --grid 1x4,delay=1 --factor 0.25
 
 Every run is the real network in the virtual world. Beside each grid stands data parallelism with as many groups,
 ``Sx1`` with an all-reduce after every micro-batch (with S = 1 plain training), on as many samples. The learning rate
@@ -200,10 +201,15 @@ def _of(runs: Runs, specs: list[str]) -> tuple[str, list[dict[str, Any]]] | None
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "show"])
+    parser.add_argument("what", choices=["run", "show", "one"])
     parser.add_argument("--task", choices=sorted(TASKS), required=True)
+    parser.add_argument("--grid", default="1x4", help="of `one`: a grid, at --factor of the rate, on the tuning seed")
+    parser.add_argument("--factor", type=float, default=1.0)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.what == "one":
+        print(f"{train(Case(task=given.task, spec=given.grid, factor=given.factor, seed=TUNING[0]))['metric']:.4f}")
+        return
     if given.what == "run":
         do_all(given.task)
     show(given.task)
