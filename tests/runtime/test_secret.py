@@ -24,7 +24,7 @@ def in_a_job(*, without: tuple[str, ...] = (), **variables: str) -> tuple[str, b
         job.servers(1, folder=None)
         job._store.set(f"done/{place.rank}", "")
         job._store.wait(["done/0", "done/1"])  # the servers end with the worker that has started them
-        return job._secret, job._store.check(["secret"])
+        return job._servers.secret, job._store.check(["secret"])
 
 
 def test_workers_have_the_launcher_s_secret_and_the_store_has_none():

@@ -8,8 +8,6 @@ import contextlib
 import datetime
 import itertools
 import json
-import shutil
-import subprocess
 import time
 import uuid
 from collections import Counter
@@ -20,19 +18,14 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-import zmq
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
-from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.runtime.coordinator.ledger import World
+from plesio.runtime.job_servers import JobServers
 from plesio.runtime.meeting import REGROUP_TIMEOUT, backend_of, gloo_interface, meet, meeting_store, process_group
-from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
-from plesio.runtime.start_server import server_addresses, start_server
-from plesio.runtime.stop_server import stop_server
 from plesio.runtime.transport import ClientEndpoint, JobKeys
-from plesio.runtime.transport.dialler import Dialler
 from plesio.runtime.transport.failover import FailoverConnection
 from plesio.runtime.transport.job_secret import (
     SECRET_VARIABLE,
@@ -41,21 +34,19 @@ from plesio.runtime.transport.job_secret import (
     new_job_secret,
     secret_of_user,
 )
-from plesio.runtime.transport.seal import wants_encryption
 from plesio.runtime.transport.tcp_traffic import TcpTraffic
 from plesio.runtime.worker.environment import BEGUN_KEY, FINISHED_WITHOUT_KEY, Place
 from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.exchange.links import TorchLinks
 from plesio.runtime.worker.heartbeat import Heartbeat
+from plesio.runtime.worker.peer_watch import PeerWatch
 from plesio.runtime.worker.rack_choice import RackChoice, Wish, said_by_first
 
 __all__ = ["Job"]
 
 MEET_S = 60.0
 """How long processes wait for each other at the start."""
-_BACKUP = "backup/0"
-"""Where in the job's store the addresses of server 0's backup are."""
 _NUMBERS = itertools.count()
 """Of the jobs that this process has been in."""
 
@@ -80,11 +71,7 @@ class Job:
         self.clock: Clock = MonotonicClock()
         self.meet_s = meet_s
         self._exit = contextlib.ExitStack()
-        self._servers: list[subprocess.Popen[str]] = []
-        self._backup: dict[str, str] | None = None
-        """Addresses of server 0's backup: where they were read from may be lost with the server's host."""
-        self._server_folders: list[Path] = []
-        self._endpoints: list[ClientEndpoint | FailoverConnection] = []
+        self._job_servers: JobServers | None = None
         self._group: TorchGroup | None = None
         self._heartbeat: Heartbeat | None = None
         self._meeting: TCPStore | None = None
@@ -92,16 +79,15 @@ class Job:
         self._num_groups = self._num_choices = 0
         self._found: HostRacks | None = None
         self._group_traffic = TcpTraffic()
-        self._context: zmq.Context[Any] = zmq.Context()
         try:
             given = given_secret(num_hosts=place.num_hosts)
             self._base, self._store = self._meet()
             if place.rank == 0:
                 self._store.set("job", uuid.uuid4().hex)
             self._job = self._get("job")
-            self._secret = given or self._agree_on_secret()
-            self._keys = JobKeys.derive(self._secret)
-            self._check_secret()
+            secret = given or self._agree_on_secret()
+            self._check_secret(secret)
+            self._job_servers = JobServers(place, store=self._store, get=self._get, job=self._job, secret=secret)
         except BaseException:
             self.close()
             raise
@@ -144,8 +130,8 @@ class Job:
             self._store.set("secret", new_job_secret())
         return self._get("secret")
 
-    def _check_secret(self) -> None:
-        public = self._keys.server.public.decode()
+    def _check_secret(self, secret: str) -> None:
+        public = JobKeys.derive(secret).server.public.decode()
         if self.place.rank == 0:
             self._store.set("server_key", public)
         elif self._get("server_key") != public:
@@ -167,87 +153,25 @@ class Job:
                 "is worker 0 running, and under the same MASTER_PORT?"
             ) from error
 
-    def _start_server(self, index: int, *, is_backup: bool = False, replicas: int = 1) -> None:
-        place = self.place
-        config = ServerConfig(
-            index=index,
-            host=place.own_address(),
-            job=self._job,
-            secret=self._secret,
-            first=None if index == 0 else json.loads(self._get("server/0")),
-            encrypt=wants_encryption(),
-            backup=json.loads(self._get(_BACKUP)) if replicas > 1 and not is_backup else None,
-            is_backup=is_backup,
-        )
-        process = start_server(config)
-        self._servers.append(process)
-        addresses = server_addresses(process)
-        if addresses["data_ipc"]:
-            self._server_folders.append(Path(addresses["data_ipc"]).parent)
-        self._store.set(_BACKUP if is_backup else f"server/{index}", json.dumps(addresses))
+    @property
+    def _servers(self) -> JobServers:
+        assert self._job_servers is not None, "a job has servers once its processes have met"
+        return self._job_servers
 
     def servers(
         self, count: int, *, folder: Path | None, replicas: int = 1
     ) -> Sequence[ClientEndpoint | FailoverConnection]:
-        """Connections to the primary ``count`` servers; starts those that are this process's to start.
+        """Connections to the primary ``count`` servers; see `JobServers.connect`."""
+        return self._servers.connect(count, folder=folder, replicas=replicas)
 
-        Server i runs on host i modulo the number of hosts, started by that host's first worker.
-
-        Args:
-            count: How many the run has.
-            folder: Where the run's results go; server 0 writes to no folder that its starter has not named.
-            replicas: 2 has server 0 twice, the second time on the second host if there is one.
-
-        Raises:
-            TransportError: A server cannot be started or reached.
-            ConfigError: Workers disagree about replicas.
-        """
-        place = self.place
-        if place.local_rank == 0 and not place.late:
-            if replicas > 1 and place.host == 1 % place.num_hosts and not self._store.check([_BACKUP]):
-                self._start_server(0, is_backup=True)
-            for index in range(count):
-                if index % place.num_hosts == place.host and not self._store.check([f"server/{index}"]):
-                    self._start_server(index, replicas=replicas)
-            if folder is not None and self._servers and (place.host == 0 or replicas > 1):
-                self._let_write(folder)
-        self._get("server/0")
-        if self._store.check([_BACKUP]):
-            self._backup = json.loads(self._get(_BACKUP))
-        if (self._backup is not None) != (replicas > 1):
-            raise ConfigError(f"worker {place.rank} asks for replicas={replicas}, worker 0 does not; use one for all")
-        while len(self._endpoints) < count:
-            index = len(self._endpoints)
-            addresses, name = json.loads(self._get(f"server/{index}")), worker_identity(place.rank)
-            self._endpoints.append(self._dialler().connection(addresses, identity=name, backup=self._backup))
-        return self._endpoints[:count]
-
-    def _dialler(self) -> Dialler:
-        return Dialler(
-            job=self._job,
-            keys=self._keys,
-            context=self._context,
-            max_bulk_bytes=MAX_BULK_BYTES,
-            encrypt=wants_encryption(),
-        )
-
-    def _let_write(self, folder: Path) -> None:
-        for server in self._servers:
-            pipe = server.stdin
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):  # that it has ended is noticed where it is asked for something
-                pipe.write(json.dumps({"folder": str(folder.absolute())}) + "\n")
-                pipe.flush()
+    def let_servers_go_on(self) -> None:
+        """The others of the run go on without this process: the servers that it started end when nobody needs them."""
+        self._servers.let_go_on()
 
     def heartbeat(self) -> Heartbeat:
         """The thread that tells server 0 that this worker lives."""
         if self._heartbeat is None:
-            client = self._dialler().control(
-                json.loads(self._get("server/0")),
-                identity=heartbeat_identity(self.place.rank),
-                backup=self._backup,
-                wanted=lambda: self._heartbeat is None or not self._heartbeat.stopping,
-            )
+            client = self._servers.control(wanted=lambda: self._heartbeat is None or not self._heartbeat.stopping)
             meeting_place = (self.place.address, self.place.port)
             self._heartbeat = Heartbeat(client, rank=self.place.rank, meeting_place=meeting_place)
         return self._heartbeat
@@ -273,6 +197,26 @@ class Job:
     def links(self, device: torch.device) -> TorchLinks:
         """Messages to any of these ranks."""
         return TorchLinks(self.group(device.type), device=device)
+
+    def watch_peers(self, step_s: Callable[[], float]) -> PeerWatch:
+        """Begin to notice workers of the group that have stopped, where no server does; all of them call it.
+
+        Args:
+            step_s: Tells the mean seconds of a step so far.
+        """
+        place = self.place
+        store = TCPStore(place.address, place.port, is_master=False, timeout=datetime.timedelta(seconds=self.meet_s))
+        self._store.set(f"ends/{place.rank}", json.dumps(self._group_traffic.own_ends()))
+        others = [rank for rank in range(place.num_workers) if rank != place.rank]
+        ends = {rank: json.loads(self._get(f"ends/{rank}")) for rank in others}
+        return PeerWatch(
+            PrefixStore(f"plesio/{self._job}", store),
+            rank=place.rank,
+            others=others,
+            step_s=step_s,
+            give_up=lambda rank: self._group_traffic.shut(towards=ends[rank]),
+            store_host=None if place.agent_hosts_store else 0,
+        )
 
     def meeting(self) -> str:
         """Where others could meet this worker to form a new group: a key-value store that it hosts."""
@@ -375,7 +319,7 @@ class Job:
     def bytes_sent(self) -> Counter[str]:
         """Bytes this process has sent in this job, by class of link."""
         sent: Counter[str] = Counter(collective=self._group_traffic.bytes_sent())
-        for endpoint in self._endpoints:
+        for endpoint in self._servers.connections:
             sent.update(ipc=endpoint.traffic.ipc.sent, tcp=endpoint.traffic.tcp.sent)
         return sent
 
@@ -385,15 +329,6 @@ class Job:
 
     def memory_bytes(self) -> None:
         """The process is this worker's own."""
-
-    def let_servers_go_on(self) -> None:
-        """The others of the run go on without this process: the servers that it started end when nobody needs them."""
-        for process in self._servers:
-            for pipe in (process.stdin, process.stdout):  # to the server as if this process had died
-                assert pipe is not None
-                pipe.close()
-        self._servers.clear()
-        self._server_folders.clear()
 
     def begun(self) -> None:
         """A run has begun: whoever started the workers knows from here on that it was not refused."""
@@ -407,7 +342,7 @@ class Job:
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""
-        for endpoint in self._endpoints:
+        for endpoint in self._servers.connections:
             endpoint.generation += 1
         if self._heartbeat is not None:
             self._heartbeat.next_run()
@@ -428,18 +363,10 @@ class Job:
         if self._heartbeat is not None:
             self._heartbeat.stop()
             self._heartbeat = None
-        for endpoint in self._endpoints:
-            endpoint.close()
-        self._endpoints.clear()
-        for process in reversed(self._servers):  # a backup last
-            stop_server(process)
-        self._servers.clear()
-        for folder in self._server_folders:  # of servers that were killed; the others have removed theirs
-            shutil.rmtree(folder, ignore_errors=True)
-        self._server_folders.clear()
+        if self._job_servers is not None:
+            self._job_servers.close()
         self._exit.close()
         self._group = None
-        self._context.term()
 
     def __enter__(self) -> Self:
         return self

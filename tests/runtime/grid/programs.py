@@ -4,6 +4,7 @@ import copy
 import itertools
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -126,13 +127,28 @@ def _mix(replicas: list[nn.Module], setting: GridSetting) -> None:
             weight.add_(part.view_as(weight))
 
 
-def in_processes(spec: str, *, die: int | None = None) -> dict[str, Any]:
-    """What one worker of real processes says at the end; the one called ``die`` is killed after nine micro-batches."""
+def in_processes(
+    spec: str, *, die: int | None = None, sleep: int | None = None, die_at_the_end: int | None = None
+) -> dict[str, Any]:
+    """What one worker of real processes says at the end.
+
+    After nine micro-batches the one called ``die`` is killed, and ``sleep`` stopped, until others have long given it
+    up; ``die_at_the_end`` is killed when it evaluates.
+    """
     torch.set_num_threads(1)
+    own = os.getpid()
 
     def fall(grid: Any) -> None:
         if grid.rank == die and grid.clock == 9:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(own, signal.SIGKILL)
+        if grid.rank == sleep and grid.clock == 9:
+            with subprocess.Popen(["sh", "-c", f"sleep 3.5; kill -CONT {own}"]):
+                os.kill(own, signal.SIGSTOP)
+
+    def metric() -> float:
+        if grid.rank == die_at_the_end:
+            os.kill(own, signal.SIGKILL)
+        return 0.5
 
     model = network()
     setting = GridSetting.parse(spec)
@@ -141,10 +157,11 @@ def in_processes(spec: str, *, die: int | None = None) -> dict[str, Any]:
             for x, y in grid.shard(DataLoader(data(), batch_size=MICRO_BATCH)):
                 fall(grid)
                 grid.step(x, y)
-        grid.finish()
+        grid.finish(metric)
         state = grid.state_dict()
     result = grid.report()
     return {
+        "metrics": [evaluation.metric for evaluation in result.evaluations],
         "state": None if state is None else {name: tensor.flatten().tolist() for name, tensor in state.items()},
         "sha256": result.parameters_sha256,
         "samples": result.samples,

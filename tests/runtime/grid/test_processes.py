@@ -56,3 +56,20 @@ def test_the_other_group_goes_on_without_a_killed_worker(die: int):
     for rank in (2 * left, 2 * left + 1):
         assert ended[rank].error is None, ended[rank].trace
         assert ended[rank].value["lost"] == [2 * gone, 2 * gone + 1]
+
+
+def test_a_stopped_worker_is_given_up_and_hears_of_it_when_it_wakes():
+    ended = endings("grid:2x1", sleep=0)
+    assert "silent for longer than its lease" in (ended[0].message or "")
+    assert ended[1].error is None, ended[1].trace
+    assert ended[1].value["lost"] == [0]
+
+
+def test_the_next_one_collects_when_the_one_that_does_is_killed_at_the_end():
+    ended = endings("grid:3x1", die_at_the_end=0)
+    for rank in (1, 2):
+        assert ended[rank].error is None, ended[rank].trace
+        assert ended[rank].value["lost"] == [0]
+        assert ended[rank].value["metrics"] == [0.5]
+    assert ended[1].value["state"] is not None
+    assert ended[1].value["sha256"] == ended[2].value["sha256"]

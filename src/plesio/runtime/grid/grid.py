@@ -10,9 +10,9 @@ last one y. A call of `Grid.step` does what the stage's schedule (`plesio.polici
 micro-batch, so a worker waits for nothing but what its next pass needs.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from plesio.core.clock import TrainingClock
-from plesio.core.errors import ConfigError, PlesioError, TaskError
+from plesio.core.errors import ConfigError, PlesioError, TaskError, WorkerLostError
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies.grid import GridSetting
 from plesio.protocol.figures import Report, Status
@@ -30,8 +30,9 @@ from plesio.runtime.checkpoints.worker import random_states, set_random_states
 from plesio.runtime.grid.column import GridPlace, lost
 from plesio.runtime.grid.feed import Feed, FeedState
 from plesio.runtime.grid.messages import PeerFailedError
-from plesio.runtime.grid.records import Books, Collector, Figures, Shot, as_figures, as_tensor, state_of
+from plesio.runtime.grid.records import Books, Collector, Figures, Shot, state_of
 from plesio.runtime.grid.saving import GridSaver
+from plesio.runtime.grid.settling import Settlement
 from plesio.runtime.grid.tick import Composed, Tally
 from plesio.runtime.worker.exchange.links import PeerGoneError
 from plesio.runtime.worker.timeline import Timeline
@@ -206,7 +207,7 @@ class Grid:
         return None if state is None else self._ready().network.as_state_dict(state)
 
     def _gathered(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Tensor], float] | None:
-        states = self._collector.gather(tensors)
+        states = self._collector.retried(lambda: self._collector.gather(tensors))
         return None if states is None else self._ready().network.whole(states, self.setting)
 
     def evaluate(self, metric: Callable[[], float]) -> float | None:
@@ -265,36 +266,25 @@ class Grid:
             self._training.pause()
             self._timeline.leave_steps()
             self._finished = True
-            self._result = self._settle(metric)
+            self._settle(metric)
         except (PlesioError, PeerGoneError) as error:
             raise self._leaving(error) from None
 
-    def _settle(self, metric: Callable[[], float] | None) -> RunResult:
-        """The collector evaluates and writes; all hear the result."""
-        final = Shot(self._ready().worker.tally.samples, self._training.elapsed_s(), state_of(self.layers))
+    def _settle(self, metric: Callable[[], float] | None) -> None:
+        """Come to the run's result, together with all that are there."""
+        ready = self._ready()
+        final = Shot(ready.worker.tally.samples, self._training.elapsed_s(), state_of(self.layers))
         shots = [*self._shots, final]
         if len(shots) > 1 and shots[-2].samples == final.samples:
             del shots[-2]
-        told = self._collector.gather([as_tensor(self._figures(shots))])
-        figures = None if told is None else [as_figures(rows[0]) for _, rows in sorted(told.items())]
-        sha256 = None
-        for number, shot in enumerate(shots):
-            found = self._gathered(shot.tensors)
-            if found is None or figures is None:
-                continue
-            at_s = max(one.shots[number][1] for one in figures)
-            if metric is not None:
-                self._evaluations.append(self._measure(metric, found, shot.samples, at_s))
-            if shot is final:
-                self._final = found[0]
-                self._ready().network.keep(found[0])
-                sha256 = self._ready().network.sha256(found[0])
-        text = None
-        if figures is not None:
-            result = self._books.result(figures, evaluations=self._evaluations, sha256=sha256)
-            self._books.keep(result)
-            text = json.dumps(result.to_json())
-        return RunResult.from_json(json.loads(self._collector.tell(text)))
+        settlement = Settlement(
+            collector=self._collector,
+            network=ready.network,
+            books=self._books,
+            evaluations=self._evaluations,
+            measure=None if metric is None else partial(self._measure, metric),
+        )
+        self._result, self._final = settlement.settle(self._figures(shots), shots)
 
     def _figures(self, shots: Sequence[Shot]) -> Figures:
         tally = Tally() if self._composed is None else self._composed.worker.tally
@@ -319,7 +309,9 @@ class Grid:
         return replace(result, lost_workers=())
 
     def _reason(self, gone: PeerGoneError) -> PlesioError:
-        """What a neighbour has left with, or that it was lost."""
+        """What a neighbour has left with, or that it was lost, or that this worker was."""
+        if self._collector.watch.doubtful:
+            return WorkerLostError.expelled(self.rank)
         told = None if self._composed is None else self._composed.worker.column.said(gone)
         return lost(gone, self._place, self.setting) if told is None else PeerFailedError(told)
 
@@ -423,6 +415,7 @@ class Grid:
             if self._saver is not None:
                 self._saver.wait(failed=error is not None or bool(self._collector.lost))
             self._timeline.trace.close()
+            self._collector.watch.close()
             self._release()
 
     def _keep_failed(self, error: BaseException) -> None:

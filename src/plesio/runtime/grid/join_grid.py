@@ -53,6 +53,7 @@ from plesio.runtime.worker.exchange.takeover import tell_text
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.peer_watch import Unwatched
 from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["grid"]
@@ -246,10 +247,11 @@ class _Composer:
         if job is not None:
             device = next((p.device for p in self.layers.parameters()), torch.device("cpu"))
             group, links = job.group(device.type), job.links(device)
-        collector = Collector(links, self._rank, setting)
         place = GridPlace.of(self._rank, setting)
         racks = () if group is None else _racks(group)
         timeline = self._timeline(folder)
+        watch = Unwatched() if job is None else job.watch_peers(timeline.meter.mean_step_s)
+        collector = Collector(links, self._rank, setting, watch)
         around = ambient()
         if around is not None:
             around.on_meter(timeline.meter)
@@ -412,7 +414,7 @@ def _racks(group: Group) -> tuple[int, ...]:
 
 def _hear_of_lost(number: int, *, collector: Collector, timeline: Timeline) -> None:
     """A group is lost: its share is not waited for any more."""
-    collector.lost.add(number)
+    collector.lose(number)
     line = (
         f"group {number} of the grid was lost: the others went on without it, and what it had not trained on was left"
     )

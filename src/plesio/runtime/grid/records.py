@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from plesio.core.errors import WorkerLostError
 from plesio.core.records import Record, from_values, to_values
 from plesio.core.results import Evaluation, RunResult, Staleness, write_results
 from plesio.policies.grid import GridSetting
@@ -23,12 +25,14 @@ from plesio.runtime.coordinator.ledger import Ledger, World
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 from plesio.runtime.worker.machine import environment
+from plesio.runtime.worker.peer_watch import Watch
 
 __all__ = ["Books", "Collector", "Figures", "Network", "Shot", "as_figures", "as_tensor", "state_of"]
 
 _STATE_TAG, _RESULT_TAG = 4, 5
 
 State = dict[str, Tensor]
+T = TypeVar("T")
 
 
 class Figures(Record, frozen=True, kw_only=True):
@@ -149,13 +153,16 @@ class Collector:
         links: To the others; None for a worker by itself.
         rank: This worker's.
         setting: The grid.
+        watch: Notices workers that have stopped.
         lost: Groups that are gone, as far as is known.
     """
 
     links: Links | None
     rank: int
     setting: GridSetting
+    watch: Watch
     lost: set[int] = field(default_factory=set)
+    _num_gathered: int = 0
 
     @property
     def collects(self) -> bool:
@@ -167,18 +174,45 @@ class Collector:
         """Of the groups that are there; the first of all if none is."""
         return next((group for group in range(self.setting.groups) if group not in self.lost), 0)
 
-    def gather(self, tensors: Sequence[Tensor]) -> dict[int, list[Tensor]] | None:
-        """All workers' tensors by rank, on the collector; None elsewhere. Lost groups' are missing."""
-        while not self.collects:
+    def lose(self, group: int) -> None:
+        """A group is gone.
+
+        Raises:
+            WorkerLostError: It is rather this worker that the others have given up.
+        """
+        if self.watch.doubtful:
+            raise WorkerLostError.expelled(self.rank)
+        self.lost.add(group)
+
+    def retried(self, action: Callable[[], T]) -> T:
+        """What ``action`` comes to, begun anew by all that are there if the one that collects turns out to be gone.
+
+        Raises:
+            PeerGoneError: It was of this worker's own group.
+        """
+        begun = self._num_gathered
+        while True:
+            self._num_gathered = begun
             first = self._first
             try:
-                assert self.links is not None, "there are others"
-                collector = first * self.setting.stages
-                Outgoing(self.links, collector, _STATE_TAG).send(tensors)
-                self.links.flush(collector)
-            except PeerGoneError:
-                self.lost.add(first)
-                continue
+                return action()
+            except PeerGoneError as gone:
+                if gone.rank != first * self.setting.stages or first == self.rank // self.setting.stages:
+                    raise
+                self.lose(first)
+
+    def gather(self, tensors: Sequence[Tensor]) -> dict[int, list[Tensor]] | None:
+        """All workers' tensors by rank, on the collector; None elsewhere. Lost groups' are missing.
+
+        Raises:
+            PeerGoneError: The collector is gone; see `retried`.
+        """
+        self._num_gathered += 1
+        if not self.collects:
+            assert self.links is not None, "there are others"
+            collector = self._first * self.setting.stages
+            Outgoing(self.links, collector, _STATE_TAG).send(tensors, number=self._num_gathered)
+            self.links.flush(collector)
             return None
         gathered = {self.rank: list(tensors)}
         for rank in range(self.setting.num_workers):
@@ -188,10 +222,13 @@ class Collector:
 
     def _take(self, rank: int, gathered: dict[int, list[Tensor]]) -> None:
         assert self.links is not None, "there are others"
+        number = 0
         try:
-            gathered[rank], _ = Incoming(self.links, rank, _STATE_TAG).take(more=False)
+            while number != self._num_gathered:  # an earlier one was sent when another collector was gone
+                gathered[rank], header = Incoming(self.links, rank, _STATE_TAG).take(more=False)
+                number = int(str(header["number"]))
         except (PeerGoneError, PeerFailedError):
-            self.lost.add(rank // self.setting.stages)
+            self.lose(rank // self.setting.stages)
 
     def leave(self, reason: str) -> None:
         """Tell the collector that this worker's figures will not come."""
@@ -203,7 +240,11 @@ class Collector:
             return  # there is nobody to tell
 
     def tell(self, text: str | None) -> str:
-        """The collector's text, on all that are there."""
+        """The collector's text, on all that are there.
+
+        Raises:
+            PeerGoneError: It is gone; see `retried`.
+        """
         if self.links is None:
             assert text is not None
             return text
@@ -215,7 +256,7 @@ class Collector:
                         Outgoing(self.links, rank, _RESULT_TAG).send([message])
                         self.links.flush(rank)
                     except PeerGoneError:
-                        self.lost.add(rank // self.setting.stages)
+                        self.lose(rank // self.setting.stages)
             return text
         first = self._first
         [told], _ = Incoming(self.links, first * self.setting.stages, _RESULT_TAG).take(more=False)

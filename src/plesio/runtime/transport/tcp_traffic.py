@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 __all__ = ["TcpTraffic"]
 
@@ -23,7 +23,7 @@ class TcpTraffic:
 
     def __init__(self) -> None:
         self._descriptors: list[int] = []
-        self._ends: dict[int, object] = {}
+        self._ends: dict[int, tuple[str, str]] = {}
         """Of each descriptor the connection's two ends: once it is closed, its number may be another's."""
 
     @contextlib.contextmanager
@@ -41,13 +41,22 @@ class TcpTraffic:
         """Payload bytes that the other ends have acknowledged."""
         return sum(_acked(descriptor) for descriptor in self._descriptors)
 
-    def shut(self) -> None:
-        """End the connections, whoever is at their other end: who waits for one of them, here or there, hears of it."""
+    def own_ends(self) -> list[str]:
+        """Addresses and ports of this process's ends; the process at the other end of one calls it its far end."""
+        return sorted(own for own, _ in self._ends.values())
+
+    def shut(self, *, towards: Container[str] | None = None) -> None:
+        """End the connections: who waits for one of them, here or there, hears of it.
+
+        Args:
+            towards: Far ends of those that are meant; None for all.
+        """
         for descriptor in list(self._descriptors):
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-                if connection.family in (socket.AF_INET, socket.AF_INET6) and _ends(connection) == self._ends.get(
-                    descriptor
-                ):
+                if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                ends = _ends(connection)
+                if ends == self._ends.get(descriptor) and (towards is None or ends[1] in towards):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def clear(self) -> None:
@@ -67,8 +76,10 @@ def _connections() -> Iterator[int]:
                     yield int(name)
 
 
-def _ends(connection: socket.socket) -> object:
-    return connection.getsockname(), connection.getpeername()
+def _ends(connection: socket.socket) -> tuple[str, str]:
+    """This process's and the far one, as text."""
+    own, far = (f"{name[0]}:{name[1]}" for name in (connection.getsockname(), connection.getpeername()))
+    return own, far
 
 
 def _acked(descriptor: int) -> int:

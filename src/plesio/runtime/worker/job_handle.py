@@ -22,6 +22,7 @@ from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.links import Links
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worker.peer_watch import Watch
 from plesio.runtime.worker.rack_choice import RackChoice, Wish
 
 __all__ = ["Ambient", "JobHandle", "Pulse", "ambient", "within"]
@@ -101,6 +102,10 @@ class JobHandle(Protocol):
 
     def links(self, device: torch.device) -> Links:
         """Messages to any of these ranks, of bytes on a device; call `group` before."""
+        ...
+
+    def watch_peers(self, step_s: Callable[[], float]) -> Watch:
+        """Begin to notice workers of `group` that have stopped, where no server does; all of them call it."""
         ...
 
     def meeting(self) -> str:

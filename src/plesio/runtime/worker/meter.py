@@ -67,6 +67,10 @@ class Meter:
         if self._hand_on is not None and len(totals.losses) + len(totals.blocked) >= MOST_NEWS:
             self._hand_on(self.take())
 
+    def mean_step_s(self) -> float:
+        """Seconds of training for each step so far; 0 before the first."""
+        return self.totals.elapsed_s / max(1, self.totals.steps)
+
     def measured_by(self, gauges: Gauges) -> None:
         """From here on ``gauges`` tell the memory, where what is measured was not there at the beginning."""
         self._gauges = gauges

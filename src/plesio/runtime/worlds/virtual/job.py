@@ -19,6 +19,7 @@ from plesio.runtime.transport import Bulk, Control
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.peer_watch import Unwatched, Watch
 from plesio.runtime.worker.rack_choice import RackChoice, Wish
 from plesio.runtime.worlds.virtual.connections import ControlLine, WorkerLine
 from plesio.runtime.worlds.virtual.deployment import Deployment
@@ -221,6 +222,10 @@ class VirtualJob:
             self._message_bytes += num_bytes
 
         return VirtualLinks(self.place.rank, office=self._deployment.office, turn=self._turn, count_bytes=count)
+
+    def watch_peers(self, step_s: Callable[[], float]) -> Watch:
+        """Nobody stops unheard here."""
+        return Unwatched()
 
     def meeting(self) -> str:
         """Nobody has to look for another here."""

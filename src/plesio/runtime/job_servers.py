@@ -1,0 +1,157 @@
+"""The servers of a job: those that this process has started, and its connections to all of them."""
+
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from plesio.core.errors import ConfigError
+from plesio.protocol.peers import heartbeat_identity, worker_identity
+from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
+from plesio.runtime.start_server import server_addresses, start_server
+from plesio.runtime.stop_server import stop_server
+from plesio.runtime.transport import ClientEndpoint, ControlClient, JobKeys
+from plesio.runtime.transport.dialler import Dialler
+from plesio.runtime.transport.failover import FailoverConnection, FailoverControl
+from plesio.runtime.transport.seal import wants_encryption
+from plesio.runtime.worker.environment import Place
+
+__all__ = ["JobServers"]
+
+_BACKUP = "backup/0"
+"""Where in the job's store the addresses of server 0's backup are."""
+
+
+class JobServers:
+    """One process's part in them.
+
+    Args:
+        place: Where this process stands.
+        store: The job's own part of the key-value store.
+        get: Reads from it, and waits for what is not there yet.
+        job: The job's name.
+        secret: What its processes have in common.
+    """
+
+    def __init__(self, place: Place, *, store: Store, get: Callable[[str], str], job: str, secret: str) -> None:
+        self._place = place
+        self._store = store
+        self._get = get
+        self._job = job
+        self.secret = secret
+        self._keys = JobKeys.derive(secret)
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._processes: list[subprocess.Popen[str]] = []
+        self._folders: list[Path] = []
+        self._backup: dict[str, str] | None = None
+        """Addresses of server 0's backup: where they were read from may be lost with the server's host."""
+        self.connections: list[ClientEndpoint | FailoverConnection] = []
+
+    def _start_server(self, index: int, *, is_backup: bool = False, replicas: int = 1) -> None:
+        place = self._place
+        config = ServerConfig(
+            index=index,
+            host=place.own_address(),
+            job=self._job,
+            secret=self.secret,
+            first=None if index == 0 else json.loads(self._get("server/0")),
+            encrypt=wants_encryption(),
+            backup=json.loads(self._get(_BACKUP)) if replicas > 1 and not is_backup else None,
+            is_backup=is_backup,
+        )
+        process = start_server(config)
+        self._processes.append(process)
+        addresses = server_addresses(process)
+        if addresses["data_ipc"]:
+            self._folders.append(Path(addresses["data_ipc"]).parent)
+        self._store.set(_BACKUP if is_backup else f"server/{index}", json.dumps(addresses))
+
+    def connect(
+        self, count: int, *, folder: Path | None, replicas: int = 1
+    ) -> Sequence[ClientEndpoint | FailoverConnection]:
+        """Connections to the primary ``count`` servers; starts those that are this process's to start.
+
+        Server i runs on host i modulo the number of hosts, started by that host's first worker.
+
+        Args:
+            count: How many the run has.
+            folder: Where the run's results go; server 0 writes to no folder that its starter has not named.
+            replicas: 2 has server 0 twice, the second time on the second host if there is one.
+
+        Raises:
+            TransportError: A server cannot be started or reached.
+            ConfigError: Workers disagree about replicas.
+        """
+        place = self._place
+        if place.local_rank == 0 and not place.late:
+            if replicas > 1 and place.host == 1 % place.num_hosts and not self._store.check([_BACKUP]):
+                self._start_server(0, is_backup=True)
+            for index in range(count):
+                if index % place.num_hosts == place.host and not self._store.check([f"server/{index}"]):
+                    self._start_server(index, replicas=replicas)
+            if folder is not None and self._processes and (place.host == 0 or replicas > 1):
+                self._let_write(folder)
+        self._get("server/0")
+        if self._store.check([_BACKUP]):
+            self._backup = json.loads(self._get(_BACKUP))
+        if (self._backup is not None) != (replicas > 1):
+            raise ConfigError(f"worker {place.rank} asks for replicas={replicas}, worker 0 does not; use one for all")
+        while len(self.connections) < count:
+            index = len(self.connections)
+            addresses, name = json.loads(self._get(f"server/{index}")), worker_identity(place.rank)
+            self.connections.append(self._dialler().connection(addresses, identity=name, backup=self._backup))
+        return self.connections[:count]
+
+    def control(self, *, wanted: Callable[[], bool]) -> ControlClient | FailoverControl:
+        """A connection to server 0 for this worker's sign of life, taken up again while it is ``wanted``."""
+        return self._dialler().control(
+            json.loads(self._get("server/0")),
+            identity=heartbeat_identity(self._place.rank),
+            backup=self._backup,
+            wanted=wanted,
+        )
+
+    def _dialler(self) -> Dialler:
+        return Dialler(
+            job=self._job,
+            keys=self._keys,
+            context=self._context,
+            max_bulk_bytes=MAX_BULK_BYTES,
+            encrypt=wants_encryption(),
+        )
+
+    def _let_write(self, folder: Path) -> None:
+        for server in self._processes:
+            pipe = server.stdin
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # that it has ended is noticed where it is asked for something
+                pipe.write(json.dumps({"folder": str(folder.absolute())}) + "\n")
+                pipe.flush()
+
+    def let_go_on(self) -> None:
+        """The others of the run go on without this process: the servers that it started end when nobody needs them."""
+        for process in self._processes:
+            for pipe in (process.stdin, process.stdout):  # to the server as if this process had died
+                assert pipe is not None
+                pipe.close()
+        self._processes.clear()
+        self._folders.clear()
+
+    def close(self) -> None:
+        """Close the connections; the servers that this process started end. Harmless when repeated."""
+        for connection in self.connections:
+            connection.close()
+        self.connections.clear()
+        for process in reversed(self._processes):  # a backup last
+            stop_server(process)
+        self._processes.clear()
+        for folder in self._folders:  # of servers that were killed; the others have removed theirs
+            shutil.rmtree(folder, ignore_errors=True)
+        self._folders.clear()
+        self._context.term()

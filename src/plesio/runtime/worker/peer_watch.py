@@ -1,0 +1,160 @@
+"""Notices workers that have stopped where no server does: each has a sign of life in the job's key-value store.
+
+A killed process closes its connections, and who waits for it hears of that at once. One that sleeps (SIGSTOP, a
+suspended machine, a host cut off) closes nothing. So each worker counts up a number in the store, from a thread of its
+own; one whose number has stood still for a lease is given up. The sleeper finds out when it wakes.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from plesio.runtime.coordinator.members import lease_s
+
+__all__ = ["PeerWatch", "Unwatched", "Watch"]
+
+_BEATS_PER_LEASE = 5
+_LONGEST_INTERVAL_S = 1.0
+_LEFT = -(2**62)
+"""Added to the number of a worker that has left in good order."""
+
+_log = logging.getLogger(__name__)
+
+
+class Watch(Protocol):
+    """What notices workers that have stopped."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the others may have given this worker up: it has shown no sign of life for a lease."""
+        ...
+
+    def close(self) -> None:
+        """This worker leaves in good order; harmless when repeated."""
+        ...
+
+
+class Unwatched:
+    """Of workers that cannot stop without the others' hearing of it."""
+
+    doubtful = False
+
+    def close(self) -> None:
+        """Nobody waits for a sign of life."""
+
+
+class PeerWatch:
+    """One worker's thread; it begins at once.
+
+    Args:
+        store: Where the signs of life are. No other thread uses this connection.
+        rank: This worker's number.
+        others: The numbers of those that are watched.
+        step_s: Tells the mean seconds of a step, of which the lease is a multiple; 0 before the first.
+        give_up: Called from the thread with the number of each worker that has stopped.
+        store_host: The worker in whose process the store is; None for a launcher's.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        rank: int,
+        others: Sequence[int],
+        step_s: Callable[[], float],
+        give_up: Callable[[int], None],
+        store_host: int | None,
+    ) -> None:
+        self._store = store
+        self._rank = rank
+        self._step_s = step_s
+        self._give_up = give_up
+        self._store_host = store_host
+        now_s = time.monotonic()
+        self._beaten_s = now_s
+        self._heard = dict.fromkeys(others, (0, now_s))
+        """Of those that are there: the latest number, and when it was new."""
+        self._stop = threading.Event()
+        self._slept = False
+        threading.Thread(target=self._guard, name="plesio-peer-guard", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="plesio-peer-watch", daemon=True)
+        self._thread.start()
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the others may have given this worker up: it has shown no sign of life for a lease."""
+        return self._slept or time.monotonic() - self._beaten_s > self._lease_s
+
+    def close(self) -> None:
+        """This worker leaves in good order; harmless when repeated."""
+        self._stop.set()
+        self._thread.join(_LONGEST_INTERVAL_S)  # longer only if the store answers no more
+
+    @property
+    def _lease_s(self) -> float:
+        return lease_s(self._step_s())
+
+    @property
+    def _interval_s(self) -> float:
+        return min(_LONGEST_INTERVAL_S, self._lease_s / _BEATS_PER_LEASE)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(self._interval_s):
+                if self.doubtful:
+                    self._slept = True
+                    return
+                self._store.add(_key(self._rank), 1)
+                self._beaten_s = time.monotonic()
+                self._look()
+            self._store.add(_key(self._rank), _LEFT)
+        except dist.DistNetworkError as error:  # gone with its host: who else is, is heard from the connections
+            self._stop.set()
+            _log.info("the job's store is gone, so workers that stop are not noticed any more: %s", error)
+
+    def _guard(self) -> None:
+        """Notice what `_run` cannot: that this process has slept, and that the store does not answer."""
+        looked_s = time.monotonic()
+        while not self._stop.wait(self._interval_s):
+            now_s = time.monotonic()
+            if now_s - looked_s > self._lease_s:
+                self._slept = True
+                return
+            looked_s = now_s
+            if now_s - self._beaten_s > self._lease_s:
+                self._lose_store()
+                return
+
+    def _look(self) -> None:
+        for other, (number, heard_s) in list(self._heard.items()):
+            latest, now_s = self._store.add(_key(other), 0), time.monotonic()
+            if latest < 0:
+                del self._heard[other]
+            elif latest != number:
+                self._heard[other] = latest, now_s
+            elif now_s - heard_s > self._lease_s:
+                del self._heard[other]
+                self._lose(other)
+
+    def _lose_store(self) -> None:
+        """It does not answer: the process that has it has stopped, or this worker is cut off."""
+        if self._store_host is not None and self._store_host in self._heard:
+            self._lose(self._store_host)
+            return
+        self._slept = True
+        _log.warning("the job's store has not answered for %.1f s: this worker is cut off", self._lease_s)
+        for other in list(self._heard):
+            self._give_up(other)
+
+    def _lose(self, other: int) -> None:
+        _log.warning("worker %d has shown no sign of life for %.1f s and is given up", other, self._lease_s)
+        self._give_up(other)
+
+
+def _key(rank: int) -> str:
+    return f"alive/{rank}"
