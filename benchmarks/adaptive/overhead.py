@@ -58,7 +58,7 @@ def monitor_of(config: Adaptive) -> StepMonitor:
     """A worker's, with nothing behind it."""
     clock = MonotonicClock()
     timeline = Timeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
-    rounds = RoundRecords(0, 4)
+    rounds = RoundRecords(0, 4, say=print)
     return StepMonitor(
         0, config=config.review, guard=config.guard, timeline=timeline, rounds=rounds, total_samples=None
     )

@@ -94,7 +94,7 @@ def look_s(rows: int, *, sparse: bool, repeats: int) -> list[float]:
         config=ReviewConfig(),
         guard=GuardConfig(),
         timeline=timeline,
-        rounds=RoundRecords(0, NUM_WORKERS),
+        rounds=RoundRecords(0, NUM_WORKERS, say=print),
         total_samples=None,
     )
     model = Bag(rows, sparse=sparse)

@@ -88,7 +88,7 @@ def make_timeline() -> Timeline:
 
 
 def monitor_of(guard: GuardConfig | None, timeline: Timeline | None = None) -> StepMonitor:
-    timeline, rounds = timeline or make_timeline(), RoundRecords(0, 4)
+    timeline, rounds = timeline or make_timeline(), RoundRecords(0, 4, say=pytest.fail)
     return StepMonitor(0, config=ReviewConfig(), guard=guard, timeline=timeline, rounds=rounds, total_samples=None)
 
 
@@ -236,7 +236,7 @@ def test_on_the_store_progress_is_what_it_would_be_if_all_trained_alike() -> Non
         config=ReviewConfig(),
         guard=None,
         timeline=make_timeline(),
-        rounds=RoundRecords(0, 4),
+        rounds=RoundRecords(0, 4, say=pytest.fail),
         total_samples=200,
     )
     monitor.step(Progress(1, 4, 40, None, 0.0))

@@ -68,6 +68,7 @@ class Feed:
         num_groups: Groups in all.
         seed: Of the order of samples.
         now_s: The time.
+        say: Told in a line of samples that are left out.
         past: Where an earlier run was.
         go_on: Has random numbers go on from there; called when the loop that it was in has begun.
     """
@@ -79,10 +80,11 @@ class Feed:
         *,
         seed: int,
         now_s: Callable[[], float],
+        say: Callable[[str], None],
         past: FeedState | None = None,
         go_on: Callable[[], None] = lambda: None,
     ) -> None:
-        self._rounds = RoundRecords(group, num_groups)
+        self._rounds = RoundRecords(group, num_groups, say=say)
         self._seed = seed
         self._now_s = now_s
         self._past = past

@@ -94,6 +94,7 @@ class Grid:
             setting.groups,
             seed=books.info.seed,
             now_s=timeline.now_s,
+            say=timeline.meter.totals.fallbacks.append,
             past=None if past is None else FeedState(*past["feed"]),
             go_on=self._go_on,
         )

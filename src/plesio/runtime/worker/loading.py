@@ -75,6 +75,8 @@ class SynchronousBatches:
         self._remainder = self._rounds.begin(self._plan, self._whole)
         self._generation = self._rounds.generation
         self._trained_before = self._rounds.global_samples
+        self._num_short = 0
+        """Samples that are too few for a round."""
 
     @property
     def turned(self) -> bool:
@@ -89,7 +91,8 @@ class SynchronousBatches:
         for spans in self._remainder.by_epoch():
             rest = np.concatenate([rest, *self._indices(spans)])
             waiting += spans
-            if len(rest) < rounds.num_workers:
+            self._num_short = len(rest) if len(rest) < rounds.num_workers else 0
+            if self._num_short:
                 continue
             start = 0
             for equal in round_sizes(len(rest), num_workers=rounds.num_workers, batch_size=self._batch_size):
@@ -114,10 +117,12 @@ class SynchronousBatches:
 
     def wait(self) -> bool:
         """There is more only where what is left has been divided anew."""
-        if not self.turned:
-            return False
-        self._begin()
-        return True
+        if self.turned:
+            self._begin()
+            return True
+        if self._num_short:
+            self._rounds.left_out(self._plan, self._num_short)
+        return False
 
     def taken(self, num_samples: int) -> None:
         """The training loop has been given a batch."""

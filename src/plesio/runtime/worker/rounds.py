@@ -13,7 +13,7 @@ not all replicas are known to hold are kept with their samples; all counts begin
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -91,11 +91,13 @@ class RoundRecords:
     Args:
         rank: Whose.
         num_workers: Ranks that share the samples.
+        say: Told in one line, on every rank alike, of samples that are left out.
     """
 
-    def __init__(self, rank: int, num_workers: int) -> None:
+    def __init__(self, rank: int, num_workers: int, *, say: Callable[[str], None]) -> None:
         self.rank = rank
         self.num_workers = num_workers
+        self._say = say
         self._ahead = 0
         """Rounds that a loader may draw before the training gets to them."""
         self._global_samples = 0
@@ -166,6 +168,11 @@ class RoundRecords:
     def dealt(self, plan: int, spans: Sequence[Span], *, ended: int) -> None:
         """The latest round has these samples, in the order of ranks; with it ``ended`` are dealt of the plan."""
         self._dealt.append(_Dealt(self._num_drawn - 1, plan, self._drawn[-1].sizes, tuple(spans), ended))
+
+    def left_out(self, plan: int, num_samples: int) -> None:
+        """The last samples of a plan make no round: they are fewer than the workers that there are by now."""
+        few = f"fewer than the {self.num_workers} workers of a round"
+        self._say(f"{num_samples} samples of loop {plan} were left out: {few}")
 
     def mark(self, clock: int, *, settled: int) -> None:
         """This worker has trained on what step ``clock`` takes; all replicas hold all up to step ``settled``."""

@@ -36,7 +36,7 @@ class AloneWorld:
         self._ledger.environment = environment()
         meter.hand_on(lambda report: self._ledger.report(0, report))
         self._result: RunResult | None = None
-        self.rounds = RoundRecords(0, 1)
+        self.rounds = RoundRecords(0, 1, say=meter.totals.fallbacks.append)
         self._asked_to_save = False
 
     def assure(self) -> None:

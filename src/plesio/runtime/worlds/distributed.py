@@ -86,7 +86,7 @@ class DistributedWorld:
     ) -> None:
         self.rank = job.place.rank
         self.num_workers = job.place.num_workers
-        self.rounds = RoundRecords(self.rank, self.num_workers)
+        self.rounds = RoundRecords(self.rank, self.num_workers, say=meter.totals.fallbacks.append)
         self._elapsed_s = 0.0
         self._heartbeat: Pulse | None = None
         self.client = StoreClient(
