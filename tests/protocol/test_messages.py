@@ -287,7 +287,7 @@ def test_a_message_that_cannot_be_read_is_refused_in_one_line_and_the_server_goe
     assert endpoint.refused == {Refusal.MALFORMED: 1}
     say(server, *encode(Heartbeat(report=Report())))
     assert endpoint.sent[-1] == (b"heartbeat-0", kind_of(Alive))
-    server.end()
+    server.run.end()
 
 
 def test_a_bulk_message_that_cannot_be_read_is_refused_and_its_memory_given_back(
@@ -299,7 +299,7 @@ def test_a_bulk_message_that_cannot_be_read_is_refused_and_its_memory_given_back
     server.handle([push])
     assert "worker-0 sent a message Push that cannot be read" in caplog.text
     assert (endpoint.refused, endpoint.released) == ({Refusal.MALFORMED: 1}, [push])
-    server.end()
+    server.run.end()
 
 
 def test_a_worker_says_whose_answer_it_cannot_read() -> None:

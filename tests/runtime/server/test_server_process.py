@@ -38,9 +38,9 @@ def with_a_killed_server() -> tuple[bool, bool]:
     assert place is not None
     with Job(place) as job:
         job.servers(1, folder=None)
-        [folder] = job._server_folders
-        job._servers[0].kill()
-        job._servers[0].wait()
+        [folder] = job._servers._folders
+        job._servers._processes[0].kill()
+        job._servers._processes[0].wait()
         before = folder.exists()
     return before, folder.exists()
 

@@ -36,9 +36,10 @@ from plesio.core.errors import TransportError
 from plesio.protocol.message import encode
 from plesio.protocol.peers import server_identity, worker_of
 from plesio.protocol.replication import Entry, EntryHeard
-from plesio.runtime.server.job_server import MAX_SAID, JobServer
+from plesio.runtime.server.job_server import JobServer
+from plesio.runtime.server.refusals import Refusals
 from plesio.runtime.server.replicated_connections import ReplicatedConnections
-from plesio.runtime.transport import Bulk, Control, Gone, Header, Incoming, Refusal
+from plesio.runtime.transport import Bulk, Control, Gone, Header, Incoming
 from plesio.runtime.transport.connection import WorkerConnections
 from plesio.runtime.transport.numbered import RESUME, RESUMED, unnumbered
 
@@ -80,6 +81,7 @@ class _Replicated:
 
     def __init__(self, endpoint: WorkerConnections, *, primary: bool) -> None:
         self._endpoint = endpoint
+        self._refusals = Refusals(endpoint, index=0)
         self._clock = EntryClock()
         self._connections = ReplicatedConnections(endpoint, primary=primary)
         self._num_entries = 0
@@ -97,11 +99,11 @@ class _Replicated:
             try:
                 self.server.handle([incoming])
             except Exception as error:
-                self.server.distrust(incoming.peer, error)
+                self.server.run.distrust(incoming.peer, error)
         elif entry.what == "folder":
-            self.server.may_write(entry.folder)
+            self.server.run.may_write(entry.folder)
         elif entry.what == "time":
-            self.server.check_leases(busy_s=0.0)
+            self.server.run.check_leases(busy_s=0.0)
 
     def take(self, incoming: Incoming, *, now_s: float) -> None:
         """Make an entry of what has come from a worker, and act on it; who only looks on makes none."""
@@ -130,9 +132,8 @@ class _Replicated:
 
     def refuse(self, incoming: Incoming, error: Exception) -> None:
         """This message makes no sense."""
-        self._endpoint.refused[Refusal.MALFORMED] += 1
-        if self._endpoint.refused[Refusal.MALFORMED] <= MAX_SAID:
-            _log.warning("%s sent what makes no sense: %s", incoming.peer.decode(errors="replace"), error)
+        name = incoming.peer.decode(errors="replace")
+        self._refusals.refuse(TransportError(f"{name} sent what makes no sense: {error}"))
 
     def tick(self, *, now_s: float) -> None:
         """Time has passed."""
@@ -172,7 +173,7 @@ class PrimaryServer(_Replicated):
 
     def _act(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
         super()._act(entry, payload)
-        live = self.server.live_workers
+        live = self.server.run.live_workers
         if live != (self._changes[-1][1] if self._changes else self._known):
             self._changes.append((entry.number, live))
 
@@ -195,12 +196,12 @@ class PrimaryServer(_Replicated):
     def go_on_alone(self) -> bool:
         """The backup is lost; whether this server goes on, which it does not with fewer than half of the workers."""
         self._pass_on = None
-        if 2 * len(self._known & self.server.live_workers) < len(self._known):
+        if 2 * len(self._known & self.server.run.live_workers) < len(self._known):
             _log.warning("the job's server is cut off from its backup and from most of the workers, and ends")
             self._is_cut_off = True
             return False
         line = "the backup of the job's server was lost: the run goes on without one"
-        if self.server.note(line):
+        if self.server.run.note(line):
             _log.warning("%s", line)
         self._connections.let_out(sys.maxsize)
         return True
@@ -208,10 +209,10 @@ class PrimaryServer(_Replicated):
     def end(self, *, now_s: float) -> None:
         """The job is over: what is under way is closed here, and not at the backup."""
         if self._is_cut_off:
-            self.server.discard()
+            self.server.run.discard()
             return
         self._enter(now_s, what="over")
-        self.server.end()
+        self.server.run.end()
 
 
 class BackupServer(_Replicated):
@@ -286,7 +287,7 @@ class BackupServer(_Replicated):
     @property
     def _are_enough(self) -> bool:
         """Whether so many workers have come that the primary has not half of them."""
-        known = self.server.live_workers
+        known = self.server.run.live_workers
         come = known & {worker for peer in self._asking if (worker := worker_of(peer)) is not None}
         return self.serves or self._job_is_over or 2 * len(come) >= len(known)
 
@@ -305,7 +306,7 @@ class BackupServer(_Replicated):
         line = "the job's server was lost: its backup has taken over, and the run goes on without one"
         _log.warning("%s", line)
         self._connections.take_over()
-        self.server.take_over(line)
+        self.server.run.take_over(line)
 
     def time_s(self, now_s: float) -> float:
         """The run's time, which stood still while nobody served."""

@@ -161,9 +161,9 @@ class BackupProcess(ServerProcess):
 
     def _end(self) -> None:
         if self._backup.serves:
-            self._server.end()
+            self._server.run.end()
         else:
-            self._server.discard()
+            self._server.run.discard()
 
 
 def _entry(bulk: Bulk) -> Entry:

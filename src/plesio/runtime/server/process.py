@@ -136,10 +136,10 @@ class ServerProcess:
         return any(worker_of(peer) is not None for peer in self.endpoint.peers)
 
     def _may_write(self, folder: str) -> None:
-        self._server.may_write(folder)
+        self._server.run.may_write(folder)
 
     def _end(self) -> None:
-        self._server.end()
+        self._server.run.end()
 
     def _hear_starter(self, said: bytes) -> bool:
         """Act on what the starter has said; whether it lives."""
@@ -160,13 +160,13 @@ class ServerProcess:
             try:
                 self._server.handle([incoming])
             except Exception as error:
-                self._server.distrust(incoming.peer, error)
+                self._server.run.distrust(incoming.peer, error)
         if self._first is not None:
             try:
                 self._server.obey(self._first.poll(0.0))
             except TransportError:
                 self._server_0_gone = True  # it ends last of all; nothing is left to serve
-        self._server.check_leases(busy_s=time.perf_counter() - begun_s)
+        self._server.run.check_leases(busy_s=time.perf_counter() - begun_s)
 
     def _wait(self, timeout_s: float) -> None:
         self._poller.poll(math.ceil(timeout_s * 1e3))

@@ -107,7 +107,7 @@ class _Pulse:
         meter.hand_on(self._enter)
 
     def _enter(self, report: Report) -> None:
-        self._deployment.server(0).proper.enter(self._rank, report)
+        self._deployment.server(0).proper.run.enter(self._rank, report)
 
     def wait_for_failure(self) -> PlesioError | None:
         """`failure`, waiting for the news of it."""

@@ -248,5 +248,5 @@ def _progress(deployment: Deployment) -> Progress:
         steps=sum(total.steps for total in totals),
         samples=sum(total.samples for total in totals),
         loss=max(losses)[2] if losses else float("nan"),
-        mean_staleness=deployment.server(0).proper.mean_staleness,
+        mean_staleness=deployment.server(0).proper.run.mean_staleness,
     )

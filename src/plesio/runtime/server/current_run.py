@@ -1,0 +1,215 @@
+"""The run that is under way at server 0, from its first worker's word to its end, and then the next one.
+
+    nobody has come --join--> waits until its folder is allowed --may_write--> under way --all have left--> ending
+
+Its coordinator decides; what follows is carried out before anything else is heard.
+"""
+
+import logging
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from plesio.core.clock import Clock
+from plesio.core.errors import TransportError
+from plesio.core.results import RunResult
+from plesio.protocol.effects import Effect
+from plesio.protocol.figures import Report, RunFigures, Snapshot
+from plesio.protocol.peers import worker_identity, worker_of
+from plesio.protocol.to_server import FromWorker, Goodbye, Join, PartArrived
+from plesio.protocol.to_worker import RunEnded
+from plesio.runtime.coordinator.coordinator import Coordinator
+from plesio.runtime.coordinator.ledger import World
+from plesio.runtime.server.effect_carrier import EffectCarrier
+from plesio.runtime.server.refusals import Refusals
+from plesio.runtime.server.run_end import RunEnd
+from plesio.runtime.server.shard_slot import ShardSlot
+
+__all__ = ["CurrentRun"]
+
+_log = logging.getLogger(__name__)
+
+
+class CurrentRun:
+    """One run at a time; the methods do nothing, and say so, where there is none.
+
+    Args:
+        shard: This server's part of the parameters.
+        carrier: Does what is decided.
+        end: Ends a run.
+        refusals: Of messages that make no sense.
+        clock: The server's time.
+        world: For the results.
+        folders: Where results may be written, see `may_write`; None for anywhere.
+        writes: Whether anything is written; a backup does when it has taken over.
+    """
+
+    def __init__(
+        self,
+        shard: ShardSlot,
+        carrier: EffectCarrier,
+        end: RunEnd,
+        refusals: Refusals,
+        *,
+        clock: Clock,
+        world: World,
+        folders: set[str] | None,
+        writes: bool,
+    ) -> None:
+        self._shard = shard
+        self._carrier = carrier
+        self._ending = end
+        self._refusals = refusals
+        self._clock = clock
+        self._world: World = world
+        self._folders = folders
+        self._writes = writes
+        self._early: dict[bytes, Join] = {}
+        self._coordinator: Coordinator | None = None
+        self._folder: Path | None = None
+
+    @property
+    def live_workers(self) -> frozenset[int]:
+        """Who takes part."""
+        return frozenset() if self._coordinator is None else frozenset(self._coordinator.live)
+
+    @property
+    def mean_staleness(self) -> float:
+        """In versions."""
+        figures = self.progress()
+        return 0.0 if figures is None else figures.staleness
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """Those that were taken."""
+        return [] if self._coordinator is None else self._coordinator.snapshots
+
+    def progress(self) -> RunFigures | None:
+        """Where it stands; None where there is none."""
+        return None if self._coordinator is None else self._coordinator.ledger.progress()
+
+    def result(self) -> RunResult | None:
+        """Its figures so far; None where there is none."""
+        return None if self._coordinator is None else self._ending.result(self._coordinator)
+
+    def enter(self, worker: int, report: Report) -> None:
+        """Take in a worker's figures that come without a message (in a simulation)."""
+        if self._coordinator is not None:
+            self._coordinator.ledger.report(worker, report)
+
+    def note(self, line: str) -> bool:
+        """Enter a sentence in its records; whether there is a run."""
+        if self._coordinator is None:
+            return False
+        self._coordinator.ledger.fallbacks.append(line)
+        return True
+
+    def may_write(self, folder: str) -> None:
+        """Results of runs may go to ``folder``.
+
+        Whoever has the job's secret can ask for any folder, and the server has the rights of the user whose process
+        started it. So it is that process which says where they may go; workers that ask for a folder wait until then.
+        """
+        assert self._folders is not None, "anywhere"
+        self._folders.add(folder)
+        self._hear_early()
+
+    def _hear_early(self) -> None:
+        early, self._early = self._early, {}
+        for peer, join in early.items():
+            try:
+                self.hear(peer, join)
+            except Exception as error:
+                self.distrust(peer, error)
+
+    def hear(self, peer: bytes, message: FromWorker | Join) -> None:
+        """Act on a worker's message; a `Join` begins a run where none is under way."""
+        worker = worker_of(peer)
+        if self._coordinator is None and isinstance(message, Join) and worker is not None:
+            if self._ending.under_way:
+                return
+            if self._folders is not None and message.folder is not None and message.folder not in self._folders:
+                self._early[peer] = message
+                return
+            self._begin(message)
+            self._hear_early()
+        if self._coordinator is None or worker is None:
+            return
+        if isinstance(message, Goodbye):
+            if not self._coordinator.is_live(worker):  # counted lost, or never let in: the run goes on without it
+                farewell = RunEnded(result=self._ending.result(self._coordinator))
+                self._carrier.tell(worker_identity(worker).encode(), farewell)
+                return
+            self._ending.let_go(worker)
+        self._act(self._coordinator.handle(message, worker=worker, now_s=self._clock.now_s()))
+
+    def _begin(self, join: Join) -> None:
+        """The run that its first worker describes."""
+        self._folder = None if join.folder is None else Path(join.folder)
+        aside = None if self._folder is None or self._writes else self._ending.aside(self._folder)
+        told = join if aside is None else replace(join, folder=str(aside))
+        self._coordinator = Coordinator.of(told, clock=self._clock, world=self._world)
+        self._carrier.begin_run(join.num_servers)
+        if self._coordinator.policy.pushes:  # at once or later in the run: then everybody would wait for it
+            self._shard.load()
+
+    def arrived(self, part: PartArrived) -> bool:
+        """Act on a part of an update that has arrived at a server; whether there is a run that it can be of."""
+        if self._coordinator is None:
+            return False
+        self._act(self._coordinator.handle(part, worker=part.event.worker, now_s=self._clock.now_s()))
+        return True
+
+    def distrust(self, peer: bytes, error: Exception) -> None:
+        """A message of ``peer`` could not be acted on, although it could be read: refuse it, and lose that worker.
+
+        The others go on. Its sender would wait for an answer in vain, and what it is waiting for is no longer clear.
+        """
+        name = peer.decode(errors="replace")
+        self._refusals.refuse(TransportError(f"{name} sent what makes no sense ({type(error).__name__}: {error})"))
+        _log.debug("where it went wrong:", exc_info=error)
+        worker = worker_of(peer)
+        if self._coordinator is not None and worker is not None and self._coordinator.is_live(worker):
+            self._act(self._coordinator.lose(worker, now_s=self._clock.now_s()))
+
+    def gone(self, peer: bytes) -> None:
+        """A connection ended. A heartbeat's ends with its process only, so that loss need not wait for the lease."""
+        self._early.pop(peer, None)
+        worker = worker_of(peer)
+        if self._coordinator is not None and worker is not None and peer.startswith(b"heartbeat"):
+            self._act(self._coordinator.lose(worker, now_s=self._clock.now_s()))
+
+    def check_leases(self, *, busy_s: float) -> None:
+        """Lose the workers that have been silent for a lease; for ``busy_s`` seconds the server did not listen."""
+        if self._coordinator is not None:
+            self._coordinator.excuse(busy_s)
+            self._act(self._coordinator.tick(now_s=self._clock.now_s()))
+
+    def take_over(self, line: str) -> None:
+        """The server that this one is a backup of is lost; ``line`` says so in the results."""
+        self._writes = True
+        self._ending.take_over()
+        self.note(line)
+
+    def discard(self) -> None:
+        """The job is over, and this server was not needed: what it has put aside goes."""
+        if self._coordinator is not None:
+            self._coordinator.trace.close()
+            self._coordinator.log.close()
+        self._ending.discard()
+
+    def end(self) -> None:
+        """The job is over: close the records of a run that is under way."""
+        self._end_now()
+        self._ending.give_up_waiting()
+
+    def _act(self, effects: list[Effect]) -> None:
+        self._carrier.carry_out(effects)
+        if self._coordinator is not None and self._coordinator.state == "ended":
+            self._end_now()
+
+    def _end_now(self) -> None:
+        if self._coordinator is not None:
+            coordinator, self._coordinator = self._coordinator, None
+            self._shard.end_run()
+            self._ending.begin(coordinator, folder=self._folder)

@@ -1,0 +1,36 @@
+"""Messages that a server cannot read or act on: all are counted, the first few are told of."""
+
+import logging
+
+from plesio.core.errors import PlesioError
+from plesio.runtime.transport import Refusal
+from plesio.runtime.transport.connection import WorkerConnections
+
+__all__ = ["MAX_SAID", "Refusals"]
+
+_log = logging.getLogger(__name__)
+
+MAX_SAID = 20
+"""Whoever sends what makes no sense does not decide how much is logged."""
+
+
+class Refusals:
+    """Those of one server.
+
+    Args:
+        endpoint: Has the counts.
+        index: Number of the server.
+    """
+
+    def __init__(self, endpoint: WorkerConnections, *, index: int) -> None:
+        self._endpoint = endpoint
+        self._index = index
+
+    def refuse(self, error: PlesioError) -> None:
+        """Say in one line what cannot be read, and count it; what its sender was promised is not touched."""
+        self._endpoint.refused[Refusal.MALFORMED] += 1
+        count = self._endpoint.refused[Refusal.MALFORMED]
+        if count <= MAX_SAID:
+            _log.warning("server %d: %s", self._index, error)
+        elif count == MAX_SAID + 1:
+            _log.warning("server %d: more messages that make no sense; they are only counted from here on", self._index)
