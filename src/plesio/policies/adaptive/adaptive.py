@@ -32,6 +32,9 @@ from plesio.policies.weighting import UNWEIGHTED, Weighting
 
 __all__ = ["Adaptive"]
 
+ALWAYS_ON = ("review", "system")
+"""Components that cannot be left out."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive(Components, PeriodicSchedule):
@@ -150,10 +153,11 @@ class Adaptive(Components, PeriodicSchedule):
             if dot:
                 kind = type(getattr(plain, component))
                 given.setdefault(component, {})[name] = _read(key, text, hint=get_type_hints(kind)[name])
-            elif text == "off" and component not in ("review", "system"):
+            elif text == "off" and component not in ALWAYS_ON:
                 left_out.add(component)
             elif text != "on":
-                raise PolicySpecError(f'{key} is "{text}"; write "{key}=off", or one of its parameters')
+                off = "it is always on; leave it out" if component in ALWAYS_ON else f'write "{key}=off"'
+                raise PolicySpecError(f'{key} is "{text}"; {off}, or write one of its parameters')
         if both := left_out & given.keys():
             raise PolicySpecError(f"{min(both)} is off and has parameters; leave one out")
         changes: dict[str, Any] = {name: type(getattr(plain, name))(**values) for name, values in given.items()}
