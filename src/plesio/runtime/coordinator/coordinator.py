@@ -322,8 +322,8 @@ class Coordinator:
 
     def _leave(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker has trained all it will; it is told `MayLeave`, the one that evaluates when all have left."""
-        if not self.is_live(worker):
-            return []
+        if not self.is_live(worker) or self._regroupings.gathering:
+            return []  # one that has been told to stand says so again when it has gone on
         effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
         self._members[worker].leaving = True
         return [*effects, *self._regroupings.leaving(), *self._members.answer_leaving()]

@@ -101,6 +101,11 @@ class Regroupings:
         return self._elastic and self._members.admitted
 
     @property
+    def gathering(self) -> bool:
+        """Whether the group is no more, and its workers have been told to say where they stand."""
+        return self._phase == "gathering"
+
+    @property
     def _group(self) -> list[int]:
         """The workers that meet in collectives, or will again: all but those whose training is over for good."""
         return [one for one in self._members.live if not (self._members[one].answered or self._members[one].doomed)]
