@@ -10,7 +10,7 @@ that the coordinator hears its invariants are checked, and with it
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from plesio.policies import RefuseReason, parse_policy
 from plesio.protocol.effects import DropOrder, Effect, Order, Tell
@@ -50,6 +50,7 @@ class Schedule:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.policy = parse_policy(setting.policy)
+        self.num_stages = 0
         self.num_heard = 0
         """Messages that the coordinator was handed."""
         self.coordinator = Coordinator(
@@ -277,9 +278,11 @@ class Schedule:
         self.num_heard += 1
         return 0.001 * self.num_heard
 
-    def _carry_out(self, effects: Iterable[Effect]) -> None:
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
         self.coordinator.validate()
         orders: list[Order] = []
+        if any(isinstance(effect, Tell) and isinstance(effect.message, Entered) for effect in effects):
+            self._begin_stage()
         for effect in effects:
             if isinstance(effect, Tell):
                 self._tell(effect.worker, effect.message)
@@ -304,14 +307,13 @@ class Schedule:
                 self._handed.setdefault(generation, self._stood[members[leader_of(positions)]])
             case Turn(steer=steer) if steer is not None:
                 self._check_turn(number, message)
-            case Entered():
-                self._begin_stage()
             case Start():
                 self._began = True
         (worker.urgent if message.urgent else worker.inbox).append(message)
 
     def _begin_stage(self) -> None:
-        """What the rounds before have done is not given out."""
+        """All have entered the store: what the rounds before have done is not given out."""
+        self.num_stages += 1
         for plan, left in self._left.items():
             self._done[plan] = _samples(self._whole) - left
         self._left.clear()

@@ -57,7 +57,6 @@ def _train(me: Worker, start: Start) -> Script[None]:
     except CutOffError:
         yield from _regroup(me, agreed=False)
     if me.policy.exchange == "store":
-        me.num_stores = 1
         if me.world.speaker(me.number) is me:
             yield from me.pull(after=me.clock, clock=me.clock)
     while me.plan < me.world.setting.num_plans:
@@ -76,11 +75,11 @@ def _on_store(me: Worker) -> Script[bool]:
     if speaker is me:
         turn = yield from Loop(me).run()
     else:
-        heard = me.shared[me.num_stores]
-        told = speaker.shared[me.num_stores]
+        heard = me.shared[me.stage_number]
+        told = speaker.shared[me.stage_number]
         yield lambda: len(told) > len(heard)
         turn = told[len(heard)]
-    me.shared[me.num_stores].append(turn)
+    me.shared[me.stage_number].append(turn)
     if turn is None:
         return True
     assert turn.steer is not None
@@ -107,7 +106,7 @@ def _enter_store(me: Worker, *, turn: Turn | None) -> Script[None]:
         standing = Standing(clock=me.clock, plan=plan, figures=me.figures, remainder=left, samples=me.samples)
     me.said.append(standing)
     yield from me.receive(Entered, collective=True)
-    me.on_store, me.num_stores = True, me.num_stores + 1
+    me.on_store, me.stage_number = True, me.world.num_stages
     me.pushed_clock, me.num_steps, me.num_samples, me.version = me.clock, 0, 0, 0
     if me.world.speaker(me.number) is me:
         yield from me.pull(after=me.clock, clock=me.clock)

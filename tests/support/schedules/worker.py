@@ -46,6 +46,8 @@ class World(Protocol):
     """What a worker finds around it."""
 
     setting: Setting
+    num_stages: int
+    """On the store, that workers have entered."""
 
     def meet(self, place: tuple[object, ...], worker: int) -> set[int]:
         """Come to a collective; returns those that have, as it is from now on."""
@@ -115,8 +117,8 @@ class Worker:
         self.halted = False
         self.on_store = self.policy.exchange == "store"
         self.finished: list[Finished] = []
-        self.num_stores = 0
-        """Stages on the store that it has entered."""
+        self.stage_number = 0
+        """Of the stage on the store that it is in, or was in last."""
         self.shared: dict[int, list[Turn | None]] = defaultdict(list)
         """Of each stage, what it has told its rack: how it has left, or that the plan is over."""
         # of a policy that changes

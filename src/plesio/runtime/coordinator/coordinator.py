@@ -306,7 +306,8 @@ class Coordinator:
             return []
         self._start_failed = True
         self.status, self.error = "failed", message
-        return [Tell(worker=other, message=Failed(message=message)) for other in self.live]
+        told: list[Effect] = [Tell(worker=other, message=Failed(message=message)) for other in self.live]
+        return told + self._regroupings.newcomers.refuse(message)
 
     def _admit(self, workers: Sequence[int], *, now_s: float, known: bool = False) -> list[Effect]:
         effects: list[Effect] = []

@@ -211,6 +211,7 @@ class Regroupings:
         if all(self._stand[worker].position is None for worker in group):
             return self._give_up("all workers that knew how far the run was are lost")
         effects = self._take_in(now_s=now_s)
+        effects += self._take_back(now_s=now_s)
         members = tuple(self._group)
         positions = tuple(self._stand[worker].position for worker in members)
         clock = common_clock(positions)
@@ -221,7 +222,6 @@ class Regroupings:
             return self._give_up("the workers cannot reach each other, though none of them is lost")
         for member in members:
             self._members[member].clock = clock
-            self._members[member].leaving = False  # who has trained all it could says so again
         self._ledger.racks = dict.fromkeys(members, members)
         self._trace.event("regroup", at_s=now_s, clock=clock, workers=list(members))
         regroup = Regroup(
@@ -241,6 +241,17 @@ class Regroupings:
             self._stand[worker] = cut
             self._trace.event("join", at_s=now_s, clock=0, worker=worker)
             effects += self._decide(Joined(worker=worker), now_s=now_s)
+        return effects
+
+    def _take_back(self, *, now_s: float) -> list[Effect]:
+        """Those whose training was over are members as before: who has trained all it could says so again."""
+        effects: list[Effect] = []
+        for worker in self._group:
+            member = self._members[worker]
+            member.leaving = False
+            if member.left:
+                member.left = member.resting = False
+                effects += self._decide(Joined(worker=worker), now_s=now_s)
         return effects
 
     def _give_up(self, text: str) -> list[Effect]:
