@@ -3,10 +3,19 @@
 from collections import deque
 
 from plesio.policies import Arrived
-from plesio.protocol.plans import Block
-from plesio.protocol.to_server import Finish, LeaseRequest, NotFinite, PartArrived, Release, Review, Standing, UpdateHead
-from plesio.protocol.to_worker import Lease, Steering, Turn
 from plesio.policies.steered import NEVER
+from plesio.protocol.plans import Block
+from plesio.protocol.to_server import (
+    Finish,
+    LeaseRequest,
+    NotFinite,
+    PartArrived,
+    Release,
+    Review,
+    Standing,
+    UpdateHead,
+)
+from plesio.protocol.to_worker import Lease, Steering, Turn
 from support.schedules.worker import Script, Worker
 
 __all__ = ["Loop"]
@@ -102,9 +111,7 @@ class Loop:
         else:
             event = Arrived(worker=me.number, clock=clock, num_steps=me.num_steps, base_version=me.version)
             for server, bulks in enumerate(me.bulks):
-                bulks.append(
-                    PartArrived(event=event, num_samples=me.num_samples, finished=finished, server=server)
-                )
+                bulks.append(PartArrived(event=event, num_samples=me.num_samples, finished=finished, server=server))
         me.num_steps = me.num_samples = 0
 
     def _flush(self) -> Script[None]:

@@ -7,12 +7,13 @@ which there is nothing to do does nothing.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal
 
 from plesio.core.errors import DataError
 from plesio.core.records import Record, from_values, to_values
+from plesio.policies import LeaveReason
 
-__all__ = ["FAULTS", "MOVES", "Kind", "Move", "Setting", "read_schedule", "write_schedule"]
+__all__ = ["Alone", "Kind", "Move", "Setting", "Step", "StepKind", "read_schedule", "write_schedule"]
 
 Kind = Literal[
     "act",  # the worker goes on, if what it waits for is there
@@ -30,8 +31,6 @@ Kind = Literal[
     "come",  # another worker comes
     "save",  # it asks for a checkpoint
 ]
-MOVES: tuple[Kind, ...] = get_args(Kind)
-FAULTS: tuple[Kind, ...] = ("spoil", "kill", "notice", "come", "save")
 
 
 class Move(Record, frozen=True, kw_only=True):
@@ -50,7 +49,7 @@ class Move(Record, frozen=True, kw_only=True):
     server: int = 0
 
 
-class Setting(Record, frozen=True, kw_only=True):
+class Setting(Record, frozen=True, kw_only=True, tag_field="of", tag="run"):
     """What a schedule begins with.
 
     Attributes:
@@ -74,25 +73,54 @@ class Setting(Record, frozen=True, kw_only=True):
     save_every: int | None = None
 
 
-def write_schedule(path: Path, setting: Setting, moves: Sequence[Move]) -> None:
-    """Write a schedule as JSON lines: its setting, then its moves."""
+StepKind = Literal["join", "run", "deliver", "leave", "go"]
+
+
+class Alone(Record, frozen=True, kw_only=True, tag_field="of", tag="machine"):
+    """The setting of a schedule of a policy's machine alone."""
+
+    policy: str
+
+
+class Step(Record, frozen=True, kw_only=True):
+    """What happens in one: as the methods of `support.schedules.machine_laws.Laws`.
+
+    Attributes:
+        kind: What happens; "go" is to leave while resting.
+        worker: To whom.
+        num_steps: Of "run".
+        finite: Of "run": whether what the worker pushes is.
+        reason: Of "leave" and "go".
+    """
+
+    omits = ("num_steps", "finite", "reason")
+
+    kind: StepKind
+    worker: int
+    num_steps: int = 1
+    finite: bool = True
+    reason: LeaveReason = LeaveReason.CLOSED
+
+
+def write_schedule(path: Path, setting: Setting | Alone, moves: Sequence[Move | Step]) -> None:
+    """Write a schedule as JSON lines: its setting, then what happens."""
     path.write_text("".join(json.dumps(to_values(one)) + "\n" for one in (setting, *moves)), encoding="utf-8")
 
 
-def read_schedule(path: Path) -> tuple[Setting, list[Move]]:
+def read_schedule(path: Path) -> tuple[Setting | Alone, list[Move | Step]]:
     """The schedule in a file that `write_schedule` has written.
 
     Raises:
         DataError: It is none; the message names the line.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
-    values: list[Setting | Move] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            values.append(from_values(json.loads(line), Setting if number == 1 else Move))
-        except (DataError, ValueError) as error:
-            raise DataError(f"{path}, line {number}: {error}") from error
-    match values:
-        case [Setting() as setting, *moves]:
-            return setting, [one for one in moves if isinstance(one, Move)]
-    raise DataError(f"{path} is empty; a schedule begins with its setting")
+    first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
+    setting: Setting | Alone = _read(path, 1, first, Setting | Alone)
+    kind = Move if isinstance(setting, Setting) else Step
+    return setting, [_read(path, number, line, kind) for number, line in enumerate(lines, start=2)]
+
+
+def _read(path: Path, number: int, line: str, kind: Any) -> Any:
+    try:
+        return from_values(json.loads(line), kind)
+    except (DataError, ValueError) as error:
+        raise DataError(f"{path}, line {number}: {error}") from error

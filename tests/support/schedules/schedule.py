@@ -10,7 +10,7 @@ that the coordinator hears its invariants are checked, and with it
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from plesio.policies import RefuseReason, parse_policy
 from plesio.protocol.effects import DropOrder, Effect, Order, Tell
@@ -19,11 +19,11 @@ from plesio.protocol.message import Message
 from plesio.protocol.plans import Block, Remainder
 from plesio.protocol.positions import leader_of
 from plesio.protocol.to_server import Finish, Join, NotFinite, PartArrived, SaveRequest, Saving, Standing
-from plesio.protocol.to_worker import Entered, Expelled, Lease, Regroup, Start, Turn, UpdateRefused
+from plesio.protocol.to_worker import Entered, Expelled, Lease, Lost, Regroup, Start, Turn, UpdateRefused
 from plesio.runtime.coordinator.coordinator import Coordinator
 from support.schedules.moves import Kind, Move, Setting
 from support.schedules.script import live
-from support.schedules.servers import Pull, Reply, Server
+from support.schedules.servers import Pull, Server
 from support.schedules.worker import Offer, Worker
 
 __all__ = ["BrokenError", "Schedule"]
@@ -32,7 +32,11 @@ MOST_MOVES = 20_000
 """Of the end of a schedule: then something goes round in circles."""
 MOST_WORKERS = 7
 TOO_LATE = "the run was over"
-EXCUSES = ("was gone before the run began", "all workers were lost", "all workers that knew how far the run was are lost")
+EXCUSES = (
+    "was gone before the run began",
+    "all workers were lost",
+    "all workers that knew how far the run was are lost",
+)
 """Why a run may fail whose workers go on without a lost one."""
 
 
@@ -45,10 +49,12 @@ class Schedule:
 
     Args:
         setting: What it begins with.
+        tell: Told what the coordinator hears and what it answers, line by line.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, *, tell: Callable[[str], object] | None = None) -> None:
         self.setting = setting
+        self._tells = tell
         self.policy = parse_policy(setting.policy)
         self.num_stages = 0
         self.num_heard = 0
@@ -63,13 +69,13 @@ class Schedule:
         )
         self.servers = [Server() for _ in range(setting.num_servers)]
         self._orders: list[deque[Order | None]] = [deque() for _ in self.servers]
-        self.workers = {
-            number: Worker(number, self, late=False, script=live) for number in range(len(setting.racks))
-        }
+        self.workers = {number: Worker(number, self, late=False, script=live) for number in range(len(setting.racks))}
         self._began = False
         self._joined: set[int] = set()
         self._losses: set[int] = set()
         self._counted_lost: set[int] = set()
+        self._doomed: set[int] = set()
+        """Workers that were told that they cannot go on."""
         self._meetings: dict[tuple[object, ...], set[int]] = {}
         self._broken: set[tuple[int, int]] = set()
         self._stood: dict[int, tuple[int, Remainder, int]] = {}
@@ -150,7 +156,7 @@ class Schedule:
                 return self._lose(worker, notice=move.kind == "notice")
 
     def _come(self) -> bool:
-        over = self.coordinator.state == "ended" or self.coordinator.status == "failed"
+        over = self.coordinator.state == "ended" or self.coordinator.status == "failed" or self.policy.racks_share_store
         if over or len(self.workers) >= MOST_WORKERS or any(worker.done for worker in self.workers.values()):
             return False
         number = len(self.workers)
@@ -168,7 +174,7 @@ class Schedule:
         self._losses.add(number)
         self._counted_lost.add(number)
         worker.urgent.append(Expelled())
-        self._carry_out(self.coordinator.lose(number, now_s=self._now_s()))
+        self._carry_out(self.coordinator.lose(number, now_s=self._now_s()), of=f"worker {number} is counted lost")
         return True
 
     def _say(self, worker: Worker) -> bool:
@@ -183,7 +189,7 @@ class Schedule:
         return self._hear(worker, message)
 
     def _hear(self, worker: Worker, message: Message) -> bool:
-        counts = self.coordinator.is_live(worker.number)
+        counts = self.coordinator.is_live(worker.number) and worker.number not in self._doomed
         effects = self.coordinator.handle(message, worker=worker.number, now_s=self._now_s())  # type: ignore[arg-type]
         match message:
             case NotFinite(finished=finished) if counts:
@@ -194,7 +200,7 @@ class Schedule:
                 self._plan_of[worker.number] = plan
                 if plan is not None and remainder is not None:
                     self._left[plan] = _samples(remainder)
-        self._carry_out(effects)
+        self._carry_out(effects, of=message, worker=worker.number)
         return True
 
     def _bulk(self, worker: Worker, index: int) -> bool:
@@ -247,7 +253,7 @@ class Schedule:
         elif self._parts[key] == len(self.servers):
             del self._parts[key]
             self._pass(part.finished, done=fate != "late")
-        self._carry_out(effects)
+        self._carry_out(effects, of=part, worker=event.worker)
 
     def _fate(self, effects: Iterable[Effect], worker: int, clock: int) -> str:
         """What became of an update: "dropped" unheard, "late", or anything else."""
@@ -278,7 +284,11 @@ class Schedule:
         self.num_heard += 1
         return 0.001 * self.num_heard
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
+    def _carry_out(self, effects: Sequence[Effect], *, of: Message | str, worker: int | None = None) -> None:
+        if self._tells is not None:
+            self._tells(of if worker is None else f"worker {worker}: {of}")
+            for effect in effects:
+                self._tells(f"    {effect}")
         self.coordinator.validate()
         orders: list[Order] = []
         if any(isinstance(effect, Tell) and isinstance(effect.message, Entered) for effect in effects):
@@ -305,6 +315,8 @@ class Schedule:
                 self._blocks[plan, block.id] = block, 0
             case Regroup(generation=generation, positions=positions, members=members):
                 self._handed.setdefault(generation, self._stood[members[leader_of(positions)]])
+            case Lost(fatal=True):
+                self._doomed.add(number)
             case Turn(steer=steer) if steer is not None:
                 self._check_turn(number, message)
             case Start():
@@ -378,8 +390,11 @@ class Schedule:
             return
         if run.state != "ended" and run.live:
             raise BrokenError(f"all workers are done, and the run is {run.state} with workers {run.live}")
-        failed = {number: worker.ended_with for number, worker in self.workers.items() if worker.ended_with != "finished"}
-        gone = {number for number, reason in failed.items() if reason == TOO_LATE} | self._losses
+        failed = {
+            number: worker.ended_with for number, worker in self.workers.items() if worker.ended_with != "finished"
+        }
+        refused = {one for one, reason in failed.items() if reason == TOO_LATE or self.workers[one].late}
+        gone = self._losses | refused
         here = [number for number, worker in self.workers.items() if not (worker.gone or number in gone)]
         ended = [number for number in here if number not in failed]
         if run.status == "failed":

@@ -56,9 +56,8 @@ def _train(me: Worker, start: Start) -> Script[None]:
             yield from _enter_store(me, turn=None)
     except CutOffError:
         yield from _regroup(me, agreed=False)
-    if me.policy.exchange == "store":
-        if me.world.speaker(me.number) is me:
-            yield from me.pull(after=me.clock, clock=me.clock)
+    if me.policy.exchange == "store" and me.world.speaker(me.number) is me:
+        yield from me.pull(after=me.clock, clock=me.clock)
     while me.plan < me.world.setting.num_plans:
         me.in_loop = True
         over = (yield from _on_store(me)) if me.on_store else (yield from _round(me))

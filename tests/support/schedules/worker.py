@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from plesio.core.results import Environment
 from plesio.policies import Policy, Reviewed, parse_policy
 from plesio.policies.steered import NEVER
-from plesio.protocol.figures import Report, RunInfo
+from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import Message
 from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.protocol.to_server import (
@@ -33,14 +33,18 @@ M = TypeVar("M", bound=Message)
 R = TypeVar("R")
 Script = Generator[Callable[[], bool], None, R]
 
+
 class CutOffError(Exception):
     """The collective that the worker is in cannot go on."""
+
 
 class EndedError(Exception):
     """The worker cannot go on; the text is what it was told."""
 
+
 class Offer:
     """A new stage's parameters, for a server."""
+
 
 class World(Protocol):
     """What a worker finds around it."""
@@ -68,6 +72,7 @@ class World(Protocol):
     def speaker(self, worker: int) -> "Worker":
         """Who speaks to the store for this worker; itself where racks do not share it."""
         ...
+
 
 class Worker:
     """One of them.
@@ -283,4 +288,3 @@ class Worker:
     def steer(self, steer: Steering) -> None:
         """How it goes on: the reviews to come."""
         self.review, self.holds = steer.next_review, steer.next_clock
-
