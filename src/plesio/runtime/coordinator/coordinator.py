@@ -277,7 +277,7 @@ class Coordinator:
 
     def _begin_if_all_are_there(self, *, now_s: float) -> list[Effect]:
         there = all(rank in self._members for rank in self.expected)
-        if self.state != "gathering" or not there or not self._checkpoints.complete:
+        if self.state != "gathering" or self._start_failed or not there or not self._checkpoints.complete:
             return []
         self.state, self._members.admitted = "running", True
         self.started_s = now_s - self._checkpoints.elapsed_s
