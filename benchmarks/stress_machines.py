@@ -3,8 +3,8 @@
     python benchmarks/stress_machines.py [--schedules 1000000] [--seed 0] [--processes 2] [--policies ssp:2,adaptive]
     python benchmarks/stress_machines.py --replay FILE
 
-Each schedule is a short run without sockets, tensors and clocks: workers join late, are lost, are counted lost and speak
-up again, rest, give NaN, stop for checkpoints and change from one exchange to another, and what they say and are told
+Each schedule is a short run without sockets, tensors and clocks: workers join late, are lost, are counted lost and
+speak up again, rest, give NaN, stop for checkpoints and change from one exchange to another, and what they say and are told
 arrives in any order that connections allow. Every other schedule drives a policy's machine alone, with the laws of all
 policies; the others the coordinator, with the workers' and the servers' parts of the protocol around it. Invariants are
 checked after every event, and at the end that nobody waits for ever, that every sample of a stage on the store was done

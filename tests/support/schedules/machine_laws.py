@@ -1,4 +1,4 @@
-"""The laws of every policy's machine, and what drives it as a world would: workers join, run, send late, rest, are lost."""
+"""The laws of every policy's machine, and what drives it as a world would: workers join, run, rest, go, send late."""
 
 import math
 import random
