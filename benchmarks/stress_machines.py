@@ -4,11 +4,11 @@
     python benchmarks/stress_machines.py --replay FILE
 
 Each schedule is a short run without sockets, tensors and clocks: workers join late, are lost, are counted lost and
-speak up again, rest, give NaN, stop for checkpoints and change from one exchange to another, and what they say and are told
-arrives in any order that connections allow. Every other schedule drives a policy's machine alone, with the laws of all
-policies; the others the coordinator, with the workers' and the servers' parts of the protocol around it. Invariants are
-checked after every event, and at the end that nobody waits for ever, that every sample of a stage on the store was done
-once, and that no update counted twice.
+speak up again, rest, give NaN, stop for checkpoints and change from one exchange to another, and what they say and are
+told arrives in any order that connections allow. Every other schedule drives a policy's machine alone, with the laws of
+all policies; the others the coordinator, with the workers' and the servers' parts of the protocol around it. Invariants
+are checked after every event, and at the end that nobody waits for ever, that every sample of a stage on the store was
+done once, and that no update counted twice.
 
 Of a schedule that fails, what is not needed for that is left out, and the rest is written to a file of JSON lines; with
 --replay it is played again, and told move by move. Writes benchmarks/results/stress_machines.json. It ends with status

@@ -165,11 +165,12 @@ def _change(me: Worker, steer: Steering, *, turn: Turn | None) -> Script[None]:
     me.steer(steer)
     me.awaits_news = me.on_store = me.halted = False
     me.controls[Steering].clear()
-    me.stage = parse_policy(steer.policy)
+    before, me.stage = me.stage, parse_policy(steer.policy)
     if turn is not None and turn.regroup:
         me.no_group = True
         return
-    yield from me.meet("change", me.clock)
+    if before.exchange == "collective" or me.stage.exchange == "collective" or me.stage.racks_share_store:
+        yield from me.meet("change", me.clock)
     if steer.save and steer.savers[0] == me.number:
         while (yield from me.receive(Books)).left:
             pass
