@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,11 +20,11 @@ from plesio.core.errors import DataError, PlesioError
 from plesio.policies import parse_policy
 from plesio.runtime.site import THIS_HOST, Site
 from plesio.testbed.testbed import Testbed
-from plesio.testing import Ending, LocalJob
+from plesio.testing import LocalJob
 from process_truth import Run, problem
 from runtime import counting_worker
 
-__all__ = ["KINDS", "POLICIES", "Case", "Links", "Verdict", "random_case", "try_case"]
+__all__ = ["KINDS", "POLICIES", "Case", "Links", "Verdict", "random_case", "run_with", "try_case"]
 
 POLICIES = (
     "bsp", "bsp,exchange=store", "bsp,backup=1", "ssp:2", "asp", "local_sgd:4", "local_sgd:4,delay=2", "delayed:2",
@@ -166,7 +167,7 @@ def try_case(case: Case, folder: Path, *, links: Links | None, keep: bool = Fals
     before = _belongings()
     try:
         with ExitStack() as stack:
-            run = _run(case, folder, stack, links=links)
+            run = run_with(case, folder, stack, links=links)
         verdict = _judge(case, run)
     except (TimeoutError, PlesioError) as error:
         verdict = Verdict(outcome="FAILED", text=f"{type(error).__name__}: {error}")
@@ -181,7 +182,13 @@ def try_case(case: Case, folder: Path, *, links: Links | None, keep: bool = Fals
     return verdict
 
 
-def _run(case: Case, folder: Path, stack: ExitStack, *, links: Links | None) -> Run:
+def run_with(case: Case, folder: Path, stack: ExitStack, *, links: Links | None) -> Run:
+    """Have it befall a run; what is known of that afterwards.
+
+    Raises:
+        TimeoutError: Some are still running.
+        DataError: There can be no full disk here.
+    """
     small = stack.enter_context(_small_disk(folder / "small")) if case.kind.startswith("full disk") else None
     site: Site = THIS_HOST
     if case.needs_links:
@@ -206,7 +213,7 @@ def _run(case: Case, folder: Path, stack: ExitStack, *, links: Links | None) -> 
         )
     everyone = range(case.num_workers)
     noted = "pid" if case.kind == "kill worker while all join" else "steps"
-    _await_files([folder / f"{noted}-{rank}" for rank in everyone], filled=True)
+    _await_files([folder / f"{noted}-{rank}" for rank in everyone])
     time.sleep(case.at_s)
     fault_s = time.monotonic()
     woken = _befall(case, folder, links=links)
@@ -216,7 +223,7 @@ def _run(case: Case, folder: Path, stack: ExitStack, *, links: Links | None) -> 
     ended_s = time.monotonic() - fault_s
     trace = small if case.kind == "full disk of results" and small is not None else folder / "trace"
     if not any(ending.error for ending in endings.values()) and case.kind != "full disk of results":
-        _await_files([trace / "results.json"], filled=True)
+        _await_files([trace / "results.json"])
     return Run(
         policy=case.policy,
         folder=folder,
@@ -225,18 +232,13 @@ def _run(case: Case, folder: Path, stack: ExitStack, *, links: Links | None) -> 
         num_workers=case.num_workers,
         endings=endings,
         ended_s=ended_s,
-        victims=_victims(case, endings) if woken else (),
+        victims=(case.victim,) if woken and case.kind in GONE else (),
     )
 
 
-def _victims(case: Case, endings: dict[int, Ending]) -> tuple[int, ...]:
-    """Workers that may be counted lost."""
-    return (case.victim,) if case.kind in GONE else ()
-
-
-def _await_files(paths: Sequence[Path], *, filled: bool) -> None:
+def _await_files(paths: Sequence[Path]) -> None:
     deadline_s = time.monotonic() + START_S
-    while not all(path.exists() and (path.stat().st_size or not filled) for path in paths):
+    while not all(path.exists() and path.stat().st_size for path in paths):
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"no {', '.join(path.name for path in paths)} after {START_S:g} s")
         time.sleep(0.005)
@@ -337,8 +339,7 @@ def _reap(pid: int) -> None:
 
 
 def _belongings() -> set[str]:
-    temporary = Path(os.environ["TMPDIR"])
-    folders = [*temporary.glob("plesio-*"), *Path("/dev/shm").glob("*plesio*"), *Path("/tmp").glob("plesio-*")]
+    folders = [*Path(tempfile.gettempdir()).glob("plesio-*"), *Path("/dev/shm").glob("*plesio*")]
     return {f"process {one.pid}: {' '.join(one.cmdline())}" for one in _descendants()} | {str(path) for path in folders}
 
 

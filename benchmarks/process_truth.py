@@ -124,7 +124,9 @@ def _parameter_is_their_sum(run: Run, result: RunResult) -> str | None:
         due = sum(one.weight for entry in log.entries for one in entry.actions if isinstance(one, Apply))
     else:
         due = float(max(clock for rank in run.survivors for clock, _ in run.steps(rank)))
-    unsure = policy.period * len(result.lost_workers) if policy.period > 1 else 0.0
+    # what a worker has trained alone, or has under way, when another is lost may be done again under later clocks
+    alone = policy.delay + (policy.period if policy.period > 1 else 0)
+    unsure = alone * len(result.lost_workers)
     if not isclose(result.final_metric, due, abs_tol=1e-3 * max(1.0, due) + unsure):
         return f"the parameter is {result.final_metric:g}, and all updates together are {due:g}"
     return None
