@@ -143,6 +143,18 @@ def test_who_says_that_it_leaves_before_it_hears_of_a_loss_is_in_the_new_group_a
     assert run.heard(MayLeave) == {0: MayLeave(evaluates=True)}
 
 
+def test_who_waits_to_leave_is_not_let_go_by_a_second_loss_when_it_has_been_told_to_stand() -> None:
+    run = Run(workers=3)
+    run.say(0, Leave())
+    run.lose(1)
+    run.lose(2)
+    assert run.heard(MayLeave) == {}
+    run.cut(0)
+    assert run.heard(Regroup)[0].members == (0,)
+    run.say(0, Leave())
+    assert run.heard(MayLeave) == {0: MayLeave(evaluates=True)}
+
+
 def test_who_sets_out_for_the_store_before_it_hears_of_a_loss_sets_out_anew() -> None:
     run = Run("switch:bsp/asp@3", workers=2)
     for worker in range(2):

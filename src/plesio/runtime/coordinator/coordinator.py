@@ -304,8 +304,7 @@ class Coordinator:
     def _fail_start(self, message: str) -> list[Effect]:
         if self._start_failed:
             return []
-        self._start_failed = True
-        self.status, self.error = "failed", message
+        self._start_failed, self.status, self.error = True, "failed", message
         told: list[Effect] = [Tell(worker=other, message=Failed(message=message)) for other in self.live]
         return told + self._regroupings.newcomers.refuse(message)
 

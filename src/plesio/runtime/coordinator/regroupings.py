@@ -155,6 +155,8 @@ class Regroupings:
         if self._phase == "going on":
             self._begin()
         self._phase = "gathering"
+        for worker in self._group:
+            self._members[worker].leaving = False  # who has trained all it could says so again
         return [Tell(worker=worker, message=Regrouping(generation=self._generation)) for worker in self._group]
 
     def _begin(self) -> None:
@@ -244,7 +246,7 @@ class Regroupings:
         return effects
 
     def _take_back(self, *, now_s: float) -> list[Effect]:
-        """Those whose training was over are members as before: who has trained all it could says so again."""
+        """Those whose training was over take part as before."""
         effects: list[Effect] = []
         for worker in self._group:
             member = self._members[worker]
