@@ -39,6 +39,7 @@ from record import print_table, print_verdict, save
 
 _PR_SET_CHILD_SUBREAPER = 36
 HOSTS = 3
+OUTCOMES = ("survived", "ended", "FAILED")
 
 
 def links(stack: ExitStack) -> Links | None:
@@ -86,16 +87,13 @@ def repeats(arguments: argparse.Namespace, number: int) -> str:
 
 def report(arguments: argparse.Namespace, found: list[tuple[int, Case, Verdict]], *, lasted_s: float) -> int:
     """Print what came of it and write it down; the status to end with."""
-    cells: Counter[tuple[str, str, str]] = Counter((case.kind, case.policy, one.outcome) for _, case, one in found)
-    policies = sorted({case.policy for _, case, _ in found})
+    cells = Counter((case.kind, case.policy, one.outcome) for _, case, one in found)
     rows = [
-        [kind, *(_cell(cells, kind, policy) for policy in policies)]
+        [kind, policy, *(str(cells[kind, policy, outcome]) for outcome in OUTCOMES)]
         for kind in KINDS
-        if any(case.kind == kind for _, case, _ in found)
+        for policy in sorted({case.policy for _, case, _ in found if case.kind == kind})
     ]
-    print_table(
-        "survived / ended with a named error / FAILED", columns=["fault", *policies], rows=[list(row) for row in rows]
-    )
+    print_table("faults", columns=["fault", "policy", "survived", "ended with a named error", "FAILED"], rows=rows)
     totals = Counter(one.outcome for *_, one in found)
     print(
         f"{len(found)} faults in {lasted_s:.0f} s: " + ", ".join(f"{number} {what}" for what, number in totals.items())
@@ -109,11 +107,6 @@ def report(arguments: argparse.Namespace, found: list[tuple[int, Case, Verdict]]
         ]
         save("stress_processes", settings=vars(arguments), results=results, met=met)
     return 0 if met else 1
-
-
-def _cell(cells: Counter[tuple[str, str, str]], kind: str, policy: str) -> str:
-    numbers = [cells[kind, policy, outcome] for outcome in ("survived", "ended", "FAILED")]
-    return "/".join(map(str, numbers)) if any(numbers) else ""
 
 
 def seconds(text: str) -> float:

@@ -14,6 +14,9 @@ Each says where it stands; when all have, they are told who is there, where each
 follows from that for the parameters and the samples, they work out alike (`plesio.protocol.positions`). Should one more
 be lost on the way, or should they fail to meet, that is the next generation.
 
+What a worker has said before it hears that it is to stand (that it leaves, or sets out for the store) is as if unsaid:
+it says so again in the new group.
+
 On the store nobody meets. Those who join there have the stage paused (`plesio.policies.Pause`), and a group is formed
 where all stand between that stage and the next.
 
