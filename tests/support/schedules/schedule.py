@@ -21,7 +21,7 @@ from plesio.protocol.positions import leader_of
 from plesio.protocol.to_server import Finish, Join, NotFinite, PartArrived, SaveRequest, Saving, Standing
 from plesio.protocol.to_worker import Entered, Expelled, Lease, Lost, Regroup, Start, Turn, UpdateRefused
 from plesio.runtime.coordinator.coordinator import Coordinator
-from support.schedules.moves import Kind, Move, Setting
+from support.schedules.moves import Move, Setting
 from support.schedules.script import live
 from support.schedules.servers import Pull, Server
 from support.schedules.worker import Offer, Worker
@@ -354,8 +354,8 @@ class Schedule:
         num_moves = 0
         while any(not (worker.done or worker.gone) for worker in self.workers.values()):
             moved = 0
-            for number in sorted(self.workers):
-                moved += self._all_of(number)
+            for worker in self.workers.values():
+                moved += self._all_of(worker)
             for index in range(1, len(self.servers)):
                 moved += self._server_move(Move(kind="order", worker=index))
                 moved += self._server_move(Move(kind="part", worker=index))
@@ -368,14 +368,13 @@ class Schedule:
         self._say_the_rest()
         self._check_end()
 
-    def _all_of(self, number: int) -> int:
-        moved = 0
-        kinds: tuple[Kind, ...] = ("say", "beat", "hear", "urgent", "act")
-        for kind in kinds:
-            moved += self.move(Move(kind=kind, worker=number))
-        for index in range(len(self.servers)):
-            moved += self._bulk(self.workers[number], index)
-        return moved
+    def _all_of(self, worker: Worker) -> int:
+        """Everything that can happen to a worker, once; how much that was."""
+        moved = self._say(worker) if worker.said else 0
+        moved += self._hear(worker, worker.beats.popleft()) if worker.beats else 0
+        for index, bulks in enumerate(worker.bulks):
+            moved += self._bulk(worker, index) if bulks else 0
+        return moved + worker.hear() + worker.hear_urgent() + worker.act()
 
     def _say_the_rest(self) -> None:
         for worker in self.workers.values():
