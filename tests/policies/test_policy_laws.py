@@ -1,290 +1,62 @@
 """Every policy, under random schedules of workers that join, run, send late, send NaN, leave and are lost."""
 
 import math
-from collections import deque
-from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from plesio.policies import (
-    ASP,
-    BSP,
-    SSP,
-    Action,
-    Admit,
-    Apply,
-    Arrived,
-    Event,
-    Grant,
-    Joined,
-    LeaveReason,
-    Left,
-    Policy,
-    Refuse,
-    RefuseReason,
-    parse_policy,
-    replay,
-)
+from plesio.policies import Arrived, Grant, Joined, LeaveReason, parse_policy
+from support.schedules.machine_laws import CATALOGUE, NUM_WORKERS, Laws
 
-CATALOGUE = [
-    "bsp",
-    "bsp,exchange=store",
-    "bsp,backup=1",
-    "bsp,backup=2",
-    "ssp:0",
-    "ssp:1",
-    "ssp:4",
-    "ssp:4,period=5",
-    "ssp:3,period=1,weight=inverse",
-    "ssp:2,update=delta,weight=cap:2",
-    "ssp:inf",
-    "asp",
-    "asp,period=3,weight=exp:0.5+cap:4",
-    "asp,rate=undivided",
-    "local_sgd:1",
-    "local_sgd:4",
-    "local_sgd:4,delay=2",
-    "local_sgd:3,delay=3",
-    "local_sgd:1,delay=1",
-    "delayed:0",
-    "delayed:1",
-    "delayed:4",
-    "hier:bsp/local_sgd:4,delay=2",
-    "hier:bsp/ssp:3",
-]
-
-ACTS_AS = {
-    "bsp": "bsp,exchange=store",
-    "ssp:0": "bsp,exchange=store",
-    "ssp:inf": "asp",
-    "asp": "ssp:inf",
-    "local_sgd:1": "bsp",
-    "delayed:0": "bsp",
-    "hier:bsp/local_sgd:4,delay=2": "local_sgd:4,delay=2",
-    "hier:bsp/ssp:3": "ssp:3",
-}
-
-WORKERS = st.integers(0, 3)
+WORKERS = st.integers(0, NUM_WORKERS - 1)
 
 
-@dataclass
-class Worker:
-    """A replica as a world runs it: obeys credit, knows the others only through what it is told."""
+class LawsOfPolicy(RuleBasedStateMachine):
+    """Has Hypothesis choose what happens next."""
 
-    clock: int
-    credit: int
-    pulled_version: int
-    base_version: int = 0
-    steps_since_exchange: int = 0
-    in_flight: deque[Arrived] = field(default_factory=deque)
+    spec = ""
 
-
-class Laws(RuleBasedStateMachine):
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.policy = policy
-        self.machine = policy.start()
-        self.events: list[Event] = []
-        self.answers: list[tuple[Action, ...]] = []
-        self.live: dict[int, Worker] = {}
-        self.asking: set[int] = set()
-        self.resting: set[int] = set()
-        self.version = 0
-        self.version_after: dict[int, int] = {}
-        """By the clock of each exchange that has made a version."""
-        self.unsettled: dict[tuple[int, int], Arrived] = {}
-
-    # The schedule
+        self.laws = Laws(parse_policy(self.spec))
 
     @rule(worker=WORKERS)
     def join(self, worker: int) -> None:
-        if worker not in self.live and worker not in self.asking:
-            self.asking.add(worker)
-            self.resting.discard(worker)
-            self.tell(Joined(worker=worker))
+        self.laws.join(worker)
 
-    @precondition(lambda self: self.live)
+    @precondition(lambda self: self.laws.live)
     @rule(worker=WORKERS, num_steps=st.integers(1, 7), finite=st.sampled_from([True, True, True, False]))
     def run(self, worker: int, num_steps: int, finite: bool) -> None:
-        for _ in range(num_steps if worker in self.live else 0):
-            if self.live[worker].clock < self.live[worker].credit:
-                self.step(worker, finite=finite)
+        self.laws.run(worker, num_steps=num_steps, finite=finite)
 
-    @precondition(lambda self: any(worker.in_flight for worker in self.live.values()))
+    @precondition(lambda self: any(worker.in_flight for worker in self.laws.live.values()))
     @rule(worker=WORKERS)
     def deliver(self, worker: int) -> None:
-        if worker in self.live and self.live[worker].in_flight:
-            self.tell(self.live[worker].in_flight.popleft())
-            self.live[worker].pulled_version = self.version
+        self.laws.deliver(worker)
 
-    @precondition(lambda self: self.live or self.asking)
+    @precondition(lambda self: self.laws.live or self.laws.asking)
     @rule(worker=WORKERS, reason=st.sampled_from(LeaveReason))
     def leave(self, worker: int, reason: LeaveReason) -> None:
-        if worker in self.live or worker in self.asking:
-            self.live.pop(worker, None)
-            self.asking.discard(worker)
-            self.tell(Left(worker=worker, reason=reason))
-            if reason is LeaveReason.RESTING:
-                self.resting.add(worker)
+        self.laws.leave(worker, reason)
 
-    @precondition(lambda self: self.resting)
+    @precondition(lambda self: self.laws.resting)
     @rule(worker=WORKERS, reason=st.sampled_from([LeaveReason.CLOSED, LeaveReason.LOST]))
     def leave_while_resting(self, worker: int, reason: LeaveReason) -> None:
-        if worker in self.resting:
-            self.resting.remove(worker)
-            self.tell(Left(worker=worker, reason=reason))
-            assert self.answers[-1] == (), "nobody waited for it"
-
-    def step(self, number: int, *, finite: bool) -> None:
-        worker = self.live[number]
-        lead = worker.clock - min(other.clock for other in self.live.values())
-        assert lead <= self.policy.bound, f"worker {number} begins a step at lead {lead}"
-        if worker.steps_since_exchange == 0:
-            worker.base_version = worker.pulled_version
-        worker.clock += 1
-        worker.steps_since_exchange += 1
-        if self.policy.exchanges_at(worker.clock):
-            worker.in_flight.append(
-                Arrived(
-                    worker=number,
-                    clock=worker.clock,
-                    num_steps=worker.steps_since_exchange,
-                    base_version=worker.base_version,
-                    finite=finite,
-                )
-            )
-            worker.steps_since_exchange = 0
-
-    # The answers
-
-    def tell(self, event: Event) -> None:
-        if isinstance(event, Arrived):
-            assert (event.worker, event.clock) not in self.unsettled
-            self.unsettled[event.worker, event.clock] = event
-        actions = self.machine.handle(event)
-        self.machine.validate()
-        self.events.append(event)
-        self.answers.append(actions)
-        for action in actions:
-            self.obey(action)
-        if self.num_backup:
-            self.check_rounds_wait_for_all_but_the_backup()
-        elif not self.policy.synchronous:
-            assert not self.unsettled, "an update waits although nobody waits for it"
-        self.check_somebody_can_go_on()
-
-    def obey(self, action: Action) -> None:
-        match action:
-            case Admit(worker=number, clock=clock):
-                self.asking.remove(number)
-                assert clock <= min((other.clock for other in self.live.values()), default=clock)
-                assert clock == 0 or self.policy.exchanges_at(clock)
-                self.live[number] = Worker(clock=clock, credit=clock, pulled_version=self.version)
-            case Grant(worker=number, clock=clock):
-                worker = self.live[number]
-                assert clock > worker.credit, "credit must grow"
-                if worker.clock == worker.credit and not worker.in_flight:
-                    worker.pulled_version = self.version  # its pull was held back until now
-                worker.credit = clock
-            case Apply():
-                self.check_apply(action)
-            case Refuse(worker=number, clock=clock, reason=reason):
-                update = self.unsettled.pop((number, clock))
-                if reason is RefuseReason.NOT_FINITE:
-                    assert not update.finite
-                elif reason is RefuseReason.LATE:
-                    assert self.num_backup
-                    assert update.finite
-                    assert update.base_version < self.version, "its step is not over"
-                else:
-                    assert update.finite
-                    assert self.policy.weighting.discards(self.version - update.base_version)
-
-    @property
-    def num_backup(self) -> int:
-        return self.policy.backup if isinstance(self.policy, BSP) else 0
-
-    def check_rounds_wait_for_all_but_the_backup(self) -> None:
-        """An update waits only while more workers are due than are not waited for."""
-        waiting = [worker for worker in self.live.values() if worker.clock == worker.credit and not worker.in_flight]
-        if self.unsettled or waiting:
-            assert len(self.live) - len(waiting) > self.num_backup
-
-    def check_apply(self, action: Apply) -> None:
-        updates = [self.unsettled.pop(update) for update in action.updates]
-        assert updates
-        assert all(update.finite for update in updates)
-        if self.policy.synchronous:
-            assert action.weight == 1.0
-            [clock] = {update.clock for update in updates}
-            stale = 0
-            if self.policy.update == "gradient":  # of step c it is computed from what was merged after step c - 1
-                merged = clock - 1 - self.policy.delay
-                stale = self.version - max((v for at, v in self.version_after.items() if at <= merged), default=0)
-            assert action.staleness == (stale,) * len(updates)
-            assert stale <= self.policy.delay
-            self.version_after[clock] = action.version
-        elif self.num_backup:
-            assert action.weight == 1.0
-            assert [update.base_version for update in updates] == [self.version] * len(updates)
-            assert action.staleness == (0,) * len(updates)
-        else:
-            (update,) = updates
-            tau = self.version - update.base_version
-            assert not self.policy.weighting.discards(tau)
-            steps = update.num_steps if self.policy.update == "gradient" else 1
-            assert action.staleness == (tau,)
-            # those among whom the samples are divided, also those that have none just now
-            undivided = isinstance(self.policy, ASP | SSP) and self.policy.rate == "undivided"
-            sharing = 1 if undivided else len(self.live) + len(self.resting)
-            assert action.weight == pytest.approx(self.policy.weighting(tau) * steps / sharing)
-        assert action.version == self.version + 1
-        self.version = action.version
-
-    def check_somebody_can_go_on(self) -> None:
-        if self.live:
-            assert any(worker.clock < worker.credit or worker.in_flight for worker in self.live.values()), "deadlock"
-        else:
-            assert not self.asking, "a newcomer waits for nobody"
-            assert not self.unsettled, "a round waits for nobody"
-
-    # The end of every schedule
+        self.laws.leave_while_resting(worker, reason)
 
     def teardown(self) -> None:
-        self.check_that_everyone_gets_on()
-        for worker in sorted(self.live.keys() | self.asking):
-            self.leave(worker, LeaveReason.CLOSED)
-        assert replay(self.policy, self.events) == self.answers
-        if twin := ACTS_AS.get(self.policy.spec):
-            assert replay(parse_policy(twin), self.events) == self.answers
-
-    def check_that_everyone_gets_on(self) -> None:
-        """With everyone running and all messages delivered, each worker reaches a clock that none has reached yet."""
-        if not self.live:
-            return
-        goal = max(worker.clock for worker in self.live.values()) + 2 * self.policy.period
-        passes = math.ceil(goal / self.policy.period) + 1
-        for _ in range(2 * passes):
-            for number in list(self.live):
-                self.run(number, self.policy.period, finite=True)
-                while self.live[number].in_flight:
-                    self.deliver(number)
-        assert min(worker.clock for worker in self.live.values()) >= goal, "a worker is held back for ever"
-        assert not self.asking
+        self.laws.end()
 
 
 @pytest.mark.parametrize("spec", CATALOGUE)
 def test_policy_keeps_its_laws_under_any_schedule(spec: str):
-    policy = parse_policy(spec)
+    class Chosen(LawsOfPolicy):
+        pass
 
-    class LawsOfPolicy(Laws):
-        def __init__(self) -> None:
-            super().__init__(policy)
-
-    run_state_machine_as_test(LawsOfPolicy, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))
+    Chosen.spec = spec
+    run_state_machine_as_test(Chosen, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))
 
 
 @pytest.mark.parametrize("spec", [spec for spec in CATALOGUE if "backup" not in spec])

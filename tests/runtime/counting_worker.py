@@ -11,8 +11,11 @@ from pathlib import Path
 
 import psutil
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
+
+NUM_SAMPLES, BATCH_SIZE = 240, 4
 
 
 def count(*, policy: str, folder: Path, steps: int, victim: str, seed: int) -> dict[str, float | str]:
@@ -47,6 +50,59 @@ def count(*, policy: str, folder: Path, steps: int, victim: str, seed: int) -> d
         weight = model.weight.item()
     durations.sort()
     return {"weight": weight, "longest_s": durations[-1], "median_s": durations[len(durations) // 2]}
+
+
+def count_samples(
+    *,
+    policy: str,
+    folder: Path,
+    epochs: int,
+    step_s: float,
+    replicas: int,
+    trace: Path | None = None,
+    checkpoint: Path | None = None,
+) -> float:
+    """Train on numbered samples, and note after every step that counted which they were.
+
+    Each step moves the one parameter by 1 in all. While it trains, FOLDER has ``pid-RANK`` and ``steps-RANK``: a line
+    for each step that has returned, with its clock and its samples.
+
+    Args:
+        policy: Under which.
+        folder: Where the notes go.
+        epochs: Loops over the data.
+        step_s: Seconds of a step, at least.
+        replicas: How often the server is there.
+        trace: Where results go; None is a folder in ``folder``.
+        checkpoint: Where checkpoints go, one every ten steps; None takes none.
+
+    Returns:
+        The parameter at the end.
+    """
+    rank = os.environ["RANK"]
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    data = TensorDataset(torch.arange(NUM_SAMPLES))
+    saving = {} if checkpoint is None else {"checkpoint": checkpoint, "every": "10 steps"}
+    (folder / f"pid-{rank}").write_text(str(os.getpid()))
+    options = plesio.JoinOptions(replicas=replicas)
+    with (
+        plesio.join(model, optimizer, policy=policy, trace=trace or folder / "trace", options=options, **saving) as run,
+        (folder / f"steps-{rank}").open("w", buffering=1) as notes,
+    ):
+        for _ in range(epochs):
+            for (numbers,) in run.shard(DataLoader(data, batch_size=BATCH_SIZE)):
+                (-model.weight.sum()).backward()
+                time.sleep(step_s)
+                before = run.clock
+                run.step()
+                if run.clock > before:
+                    notes.write(" ".join(map(str, [run.clock, *numbers.tolist()])) + "\n")
+        run.finish(lambda: model.weight.item())
+        return model.weight.item()
 
 
 def _kill(victim: str, seed: int) -> None:

@@ -98,12 +98,15 @@ def test_the_others_finish_without_a_worker_that_sleeps_and_it_is_refused(policy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["bsp", "ssp:2"])
-def test_a_worker_that_holds_its_interpreter_past_its_lease_is_done_without(policy: str, tmp_path: Path) -> None:
-    found, result = run(policy, tmp_path, {"fault": "hold", "rank": 2, "step": 7, "epochs": 50})
-    assert (result.status, result.lost_workers) == ("finished", (2,))
-    assert found[2]["error"] == "WorkerLostError"
-    assert [found[rank]["error"] for rank in (0, 1, 3)] == [None] * 3
+@pytest.mark.parametrize(("policy", "lost"), [("bsp", 2), ("ssp:2", 2), ("asp", 0)])
+def test_a_worker_that_holds_its_interpreter_past_its_lease_is_done_without(
+    policy: str, lost: int, tmp_path: Path
+) -> None:
+    """Worker 0 has started the server, which the others go on with."""
+    found, result = run(policy, tmp_path, {"fault": "hold", "rank": lost, "step": 7, "epochs": 50})
+    assert (result.status, result.lost_workers) == ("finished", (lost,))
+    assert found[lost]["error"] == "WorkerLostError"
+    assert [found[rank]["error"] for rank in range(NUM_WORKERS) if rank != lost] == [None] * 3
 
 
 @pytest.mark.slow

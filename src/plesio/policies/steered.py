@@ -153,6 +153,7 @@ class SteeredMachine:
         "_reviews",
         "_short",
         "_speakers",
+        "_stopped",
     )
 
     def __init__(self, director: Director, *, clock: int = 0) -> None:
@@ -173,6 +174,8 @@ class SteeredMachine:
         """Clock of each worker that stands still."""
         self._speakers: dict[int, int] = {}
         """Of each worker that another speaks for in this stage, that one."""
+        self._stopped = False
+        """A worker of the collective is gone: the others are stopped, and have not said from where they go on."""
         self._pausing = False
         """All are to stand still, and have not yet."""
         self._pause_for = ""
@@ -236,12 +239,14 @@ class SteeredMachine:
         if self._inner is not None and event.reason is not LeaveReason.REPLACED:
             actions += self._go_short(event)
         if self._inner is None and event.reason is LeaveReason.REPLACED:
+            self._stopped = True
             return ()  # the others are stopped, and say from where they go on
         return actions + self._answer() + self._go_on()
 
     def _resume(self, clock: int) -> tuple[Action, ...]:
         """All go on together under the policy in force; on the way to the store they set out for it anew."""
         assert self._inner is None, "the workers of a store do without a group"
+        self._stopped = False
         self._reviews.clear()
         self._ready.clear()
         course = Course(policy=self._policy, reason="the workers go on in a new group")
@@ -370,4 +375,5 @@ class SteeredMachine:
             self._inner.validate()
         else:
             assert self._review < self._holds or self._holds == NEVER, (self._review, self._holds)
-            assert self._reviews.keys() < self._live or not self._live, "a review is open that all have answered"
+            answered = not self._reviews.keys() < self._live
+            assert self._stopped or not (self._live and answered), "a review is open that all have answered"

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from plesio.runtime.launcher import listen, serve_store, worker_environment
+from plesio.runtime.site import THIS_HOST, Entry, Site
 from plesio.runtime.transport.job_secret import new_job_secret
 
 __all__ = ["Ending", "LocalJob"]
@@ -55,12 +56,14 @@ class LocalJob:
 
     Args:
         num_workers: Workers that the job begins with; ranks from there on join later.
+        site: Where they run.
     """
 
-    def __init__(self, num_workers: int) -> None:
+    def __init__(self, num_workers: int, *, site: Site = THIS_HOST) -> None:
         self._num_workers = num_workers
-        with listen(0) as listener:
-            self._master = ("127.0.0.1", listener.getsockname()[1])
+        self._site = site
+        with site.here(), listen(0, address=site.address) as listener:
+            self._master = (site.address, listener.getsockname()[1])
             self._store = serve_store(listener, num_workers=num_workers)
         self._secret = new_job_secret()
         self._context = multiprocessing.get_context("forkserver")
@@ -73,16 +76,22 @@ class LocalJob:
         Arguments and result are pickled. The call returns at once.
         """
         environment = worker_environment(
-            {}, rank=rank, world_size=self._num_workers, master=self._master, secret=self._secret
+            {},
+            rank=rank,
+            world_size=self._num_workers,
+            master=self._master,
+            secret=self._secret,
+            site=self._site,
         )
         ours, theirs = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=_work, args=(program, function, arguments, environment, theirs))
+        entry = self._site.entry(rank)
+        process = self._context.Process(target=_work, args=(entry, program, function, arguments, environment, theirs))
         process.start()
         theirs.close()
         self._running[rank] = (process, ours)
 
-    def wait(self, *, timeout_s: float) -> dict[int, Ending]:
-        """Wait for all workers that were started; by rank.
+    def wait(self, *, timeout_s: float, ranks: Collection[int] | None = None) -> dict[int, Ending]:
+        """Wait for workers that were started: all, or those of these ``ranks``; by rank.
 
         Raises:
             TimeoutError: Some are still running after ``timeout_s``; where, is on their standard error.
@@ -90,6 +99,8 @@ class LocalJob:
         deadline_s = time.monotonic() + timeout_s
         endings: dict[int, Ending] = {}
         for rank, (process, pipe) in list(self._running.items()):
+            if ranks is not None and rank not in ranks:
+                continue
             outcome: Mapping[str, Any] = {}
             if pipe.poll(max(0.0, deadline_s - time.monotonic())):
                 with contextlib.suppress(EOFError):  # killed: the exit status says how
@@ -136,8 +147,15 @@ class LocalJob:
 
 
 def _work(
-    program: Path, function: str, arguments: Mapping[str, Any], environment: Mapping[str, str], pipe: Connection
+    entry: Entry | None,
+    program: Path,
+    function: str,
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str],
+    pipe: Connection,
 ) -> None:
+    if entry is not None:
+        entry.enter()
     os.environ.update(environment)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # as in any other process; a child of a fork server would use that for its own children (data loaders) too

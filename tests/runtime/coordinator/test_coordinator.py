@@ -424,6 +424,20 @@ def test_synchronous_workers_begin_the_next_plan_together():
     assert run.applied()[2] == ((1, 3), (0, 3))
 
 
+def test_who_has_handed_in_its_round_early_and_is_given_more_goes_on_where_the_round_ended():
+    run = Run("local_sgd:3,exchange=store").start()
+    mine, held = run.block(0), run.block(1)
+    run.arrive(0, 3, num_steps=1, finished=((0, mine.id, 2),))  # idle after its first step
+    rest = run.block(0)
+    run.do("lose", 1)
+    run.arrive(0, 6, num_steps=1, finished=((0, rest.id, 2),))
+    lease = run.ask(0, idle=True)
+    assert lease is not None
+    assert lease.block is not None
+    assert (lease.block.start, lease.block.stop) == (held.start, held.stop)
+    assert lease.clock == 6
+
+
 def test_lowest_rank_evaluates_when_all_have_left():
     run = Run("asp", workers=3).start()
     run.say(0, Leave())

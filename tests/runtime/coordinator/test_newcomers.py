@@ -3,19 +3,17 @@
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from plesio.core.results import Environment
 from plesio.policies import parse_policy
 from plesio.policies.steered import NEVER
 from plesio.protocol.effects import Effect, Tell
-from plesio.protocol.figures import Report, RunInfo
+from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import Message
-from plesio.protocol.positions import Position, common_clock
-from plesio.protocol.to_server import Cut, FromWorker, Goodbye, Holding, Join, Leave
-from plesio.protocol.to_worker import Failed, Hold, Lost, MayLeave, Regroup, Regrouping, Start, Stop
+from plesio.protocol.positions import Position
+from plesio.protocol.to_server import Cut, FromWorker, Holding, Join, Leave, SaveRequest, Saving
+from plesio.protocol.to_worker import Failed, Hold, MayLeave, Regroup, Regrouping, Start, Stop
 from plesio.runtime.coordinator.coordinator import Coordinator
 
 ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)
@@ -141,137 +139,17 @@ def test_one_that_comes_before_the_run_has_begun_joins_it_then() -> None:
     assert [one.worker for one in effects if isinstance(one, Tell) and isinstance(one.message, Start)] == [0, 1, 2]
 
 
-class Schedule(RuleBasedStateMachine):
-    """Workers of a collective that step in lockstep, come and go at any moment, and hear of it in any order.
-
-    A worker's own part is what `plesio.runtime.worker.brake` and ``recovery`` do.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.run = Run()
-        self.num_come = NUM_WORKERS
-        self.gone: set[int] = set()
-        self.clock = dict.fromkeys(range(NUM_WORKERS), 0)
-        """Of those that have been in a group."""
-        self.members: dict[int, tuple[int, ...]] = dict.fromkeys(range(NUM_WORKERS), tuple(range(NUM_WORKERS)))
-        """Of each, those that it meets."""
-        self.generation = dict.fromkeys(range(NUM_WORKERS), 0)
-        self.standing: set[int] = set()
-        self.held: dict[int, int] = {}
-        self.stop: dict[int, Stop] = {}
-        self.inbox: dict[int, list[Message]] = {}
-        self._take()
-
-    def _take(self) -> None:
-        for worker, news in self.run.told.items():
-            if worker not in self.gone:
-                self.inbox.setdefault(worker, []).extend(news)
-
-    def _cut(self, worker: int, *, agreed: bool) -> None:
-        self.standing.add(worker)
-        here = self.clock.get(worker)
-        self.run.say(worker, Cut(position=None if here is None else position(here), meeting="m", agreed=agreed))
-        self._take()
-
-    @property
-    def waiting(self) -> list[int]:
-        return sorted(worker for worker, news in self.inbox.items() if news and worker not in self.gone)
-
-    @rule()
-    def come(self) -> None:
-        worker, self.num_come = self.num_come, self.num_come + 1
-        self.generation[worker] = 0
-        self.run.say(worker, join_of("bsp"))
-        self._take()
-        self._cut(worker, agreed=False)
-
-    @precondition(lambda self: len(self.clock) > 1)
-    @rule(data=st.data())
-    def lose(self, data: st.DataObject) -> None:
-        """Anybody but the last that knows how far the run is."""
-        alive = [worker for worker in range(self.num_come) if worker not in self.gone]
-        if len([worker for worker in alive if worker in self.clock]) == 1:
-            alive = [worker for worker in alive if worker not in self.clock]
-        if not alive:
-            return
-        worker = data.draw(st.sampled_from(alive))
-        self.gone.add(worker)
-        self.clock.pop(worker, None)
-        self.inbox.pop(worker, None)
-        self.standing.discard(worker)
-        self.run.lose(worker)
-        self._take()
-
-    @precondition(lambda self: self.waiting)
-    @rule(data=st.data())
-    def hear(self, data: st.DataObject) -> None:
-        worker = data.draw(st.sampled_from(self.waiting))
-        self._hear(worker)
-
-    def _hear(self, worker: int) -> None:
-        match self.inbox[worker].pop(0):
-            case Hold(generation=generation):
-                self.held[worker] = generation
-                self.run.say(worker, Holding(generation=generation, begun=self.clock[worker] + 1))
-                self._take()
-            case Stop() as stop:
-                self.stop[worker] = stop
-            case Regrouping() if worker not in self.standing:
-                self._cut(worker, agreed=False)
-            case Regroup() as regroup:
-                self.standing.discard(worker)
-                self.clock[worker] = common_clock(regroup.positions)
-                self.generation[worker] = regroup.generation
-                self.members[worker] = regroup.members
-            case Lost(fatal=fatal):
-                assert not fatal
-
-    def _may_step(self, worker: int) -> bool | None:
-        """Whether it may begin its next step; None if that is not known yet."""
-        if self.held.get(worker, 0) <= self.generation[worker]:
-            return True
-        stop = self.stop.get(worker)
-        if stop is None or stop.generation != self.held[worker]:
-            return None
-        return self.clock[worker] < stop.clock
-
-    @rule()
-    def step(self) -> None:
-        """All that are in one group make a step together, if none of them stands, holds or has gone."""
-        free = sorted(worker for worker in self.clock if worker not in self.standing)
-        together = all(self.members[worker] == tuple(free) for worker in self.clock)
-        same = len({self.generation[worker] for worker in self.clock}) == 1
-        if together and same and all(self._may_step(worker) for worker in free):
-            for worker in free:
-                self.clock[worker] += 1
-        for worker in free:
-            if self._may_step(worker) is False and worker not in self.standing:
-                self._cut(worker, agreed=True)
-
-    @invariant()
-    def holds(self) -> None:
-        assert self.run.coordinator.status == "finished"
-
-    def teardown(self) -> None:
-        """Once nobody comes or goes any more, all are in one group and go on."""
-        for _ in range(200):
-            for worker in self.waiting:
-                while self.inbox.get(worker):
-                    self._hear(worker)
-            self.step()
-        assert not self.standing, f"{self.standing} stand for ever"
-        assert len(set(self.clock.values())) <= 1
-        assert set(self.clock) == {worker for worker in range(self.num_come) if worker not in self.gone}
-        before = dict(self.clock)
-        self.step()
-        assert all(self.clock[worker] == clock + 1 for worker, clock in before.items()), "nobody goes on"
-        for worker in self.clock:
-            self.run.say(worker, Leave())
-        for worker in list(self.clock):
-            self.run.say(worker, Goodbye(status="finished", error=None, report=Report()))
-        assert self.run.coordinator.state == "ended"
-
-
-Schedule.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestSchedule = Schedule.TestCase
+def test_one_that_comes_before_a_run_that_cannot_begin_is_sent_away() -> None:
+    saving = Saving(every_steps=5)
+    coordinator = Coordinator(
+        parse_policy("bsp"), info=RunInfo(), expected=range(3), num_servers=0, elastic=True, saving=saving
+    )
+    join = replace(join_of("bsp"), saving=saving)
+    for worker in (3, 0, 1):
+        coordinator.handle(join, worker=worker, now_s=0.0)
+    told = [one for one in coordinator.lose(0, now_s=1.0) if isinstance(one, Tell) and isinstance(one.message, Failed)]
+    assert {one.worker: one.message.message for one in told} == dict.fromkeys(
+        (1, 3), "worker 0 was gone before the run began"
+    )
+    coordinator.handle(join, worker=2, now_s=2.0)
+    assert coordinator.handle(SaveRequest(), worker=1, now_s=2.0) == [], "it has begun after all"

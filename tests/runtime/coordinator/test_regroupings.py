@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from plesio.core.results import Environment
-from plesio.policies import LeaveReason, Left, Resumed, parse_policy, read_log
+from plesio.policies import LeaveReason, Left, Resumed, Reviewed, parse_policy, read_log
 from plesio.protocol.effects import Effect, Tell
 from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import Message, encode
 from plesio.protocol.plans import Remainder, Span
 from plesio.protocol.positions import Position
-from plesio.protocol.to_server import Cut, FromWorker, Goodbye, Join, Leave
-from plesio.protocol.to_worker import Expelled, Lost, MayLeave, Regroup, Regrouping
+from plesio.protocol.to_server import Cut, FromWorker, Goodbye, Join, Leave, Review, Standing
+from plesio.protocol.to_worker import Entered, Expelled, Lost, MayLeave, Regroup, Regrouping
 from plesio.runtime.coordinator.coordinator import Coordinator
 from plesio.runtime.worker.loading import SynchronousBatches
 from plesio.runtime.worker.rounds import RoundRecords
@@ -125,6 +125,63 @@ def test_nobody_is_stopped_for_one_whose_training_was_over() -> None:
     assert run.heard(MayLeave) == {0: MayLeave(evaluates=True)}
     run.say(0, Goodbye(status="finished", error=None, report=run.coordinator.ledger._report_of(0)))
     assert run.coordinator.status == "finished"
+
+
+def test_who_says_that_it_leaves_before_it_hears_of_a_loss_is_in_the_new_group_all_the_same() -> None:
+    run = Run(workers=3)
+    run.say(0, Leave())  # evaluates, so it waits for the others
+    run.lose(2)
+    assert set(run.heard(Regrouping)) == {0, 1}
+    run.say(1, Leave())  # was on its way
+    assert run.told == {}, "it is told to stand, and is to say so again"
+    run.cut(0)
+    run.cut(1)
+    assert {worker: one.members for worker, one in run.heard(Regroup).items()} == {0: (0, 1), 1: (0, 1)}
+    run.say(1, Leave())
+    assert run.heard(MayLeave) == {1: MayLeave(evaluates=False)}
+    run.say(0, Leave())
+    assert run.heard(MayLeave) == {0: MayLeave(evaluates=True)}
+
+
+def test_who_waits_to_leave_is_not_let_go_by_a_second_loss_when_it_has_been_told_to_stand() -> None:
+    run = Run(workers=3)
+    run.say(0, Leave())
+    run.lose(1)
+    run.lose(2)
+    assert run.heard(MayLeave) == {}
+    run.cut(0)
+    assert run.heard(Regroup)[0].members == (0,)
+    run.say(0, Leave())
+    assert run.heard(MayLeave) == {0: MayLeave(evaluates=True)}
+
+
+def test_who_sets_out_for_the_store_before_it_hears_of_a_loss_sets_out_anew() -> None:
+    run = Run("switch:bsp/asp@3", workers=2)
+    for worker in range(2):
+        run.say(worker, Review(event=Reviewed(worker=worker, clock=1, samples=(), compute_s=(), blocked_s=())))
+    run.lose(1)
+    run.say(0, Standing(clock=3))  # was on its way
+    assert run.told == {}, "it is told to say where it stands in the group that is no more"
+    run.cut(0, clock=3)
+    steer = run.heard(Regroup)[0].steer
+    assert (steer.clock, steer.policy) == (3, "asp")
+    run.say(0, Standing(clock=3))
+    assert set(run.heard(Entered)) == {0}
+
+
+def test_a_worker_whose_training_was_over_goes_to_the_store_with_the_others_of_its_new_group() -> None:
+    run = Run("switch:bsp/asp@3", workers=3)
+    run.say(0, Review(event=Reviewed(worker=0, clock=1, samples=(), compute_s=(), blocked_s=())))
+    run.say(0, Leave())
+    run.lose(1)
+    run.cut(0, clock=1)
+    run.say(2, Review(event=Reviewed(worker=2, clock=1, samples=(), compute_s=(), blocked_s=())))
+    run.cut(2, clock=1)
+    assert {one.steer.policy for one in run.heard(Regroup).values()} == {"asp"}
+    run.say(2, Standing(clock=1))
+    assert run.heard(Entered) == {}, "worker 0 is awaited"
+    run.say(0, Standing(clock=1))
+    assert set(run.heard(Entered)) == {0, 2}
 
 
 @pytest.mark.parametrize("policy", ["bsp", "ssp:2"])

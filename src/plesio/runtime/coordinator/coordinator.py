@@ -277,7 +277,7 @@ class Coordinator:
 
     def _begin_if_all_are_there(self, *, now_s: float) -> list[Effect]:
         there = all(rank in self._members for rank in self.expected)
-        if self.state != "gathering" or not there or not self._checkpoints.complete:
+        if self.state != "gathering" or self._start_failed or not there or not self._checkpoints.complete:
             return []
         self.state, self._members.admitted = "running", True
         self.started_s = now_s - self._checkpoints.elapsed_s
@@ -304,9 +304,9 @@ class Coordinator:
     def _fail_start(self, message: str) -> list[Effect]:
         if self._start_failed:
             return []
-        self._start_failed = True
-        self.status, self.error = "failed", message
-        return [Tell(worker=other, message=Failed(message=message)) for other in self.live]
+        self._start_failed, self.status, self.error = True, "failed", message
+        told: list[Effect] = [Tell(worker=other, message=Failed(message=message)) for other in self.live]
+        return told + self._regroupings.newcomers.refuse(message)
 
     def _admit(self, workers: Sequence[int], *, now_s: float, known: bool = False) -> list[Effect]:
         effects: list[Effect] = []
@@ -322,8 +322,8 @@ class Coordinator:
 
     def _leave(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker has trained all it will; it is told `MayLeave`, the one that evaluates when all have left."""
-        if not self.is_live(worker):
-            return []
+        if not self.is_live(worker) or self._regroupings.gathering:
+            return []  # one that has been told to stand says so again when it has gone on
         effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
         self._members[worker].leaving = True
         return [*effects, *self._regroupings.leaving(), *self._members.answer_leaving()]

@@ -109,8 +109,9 @@ class Newcomers:
         self._early.pop(worker, None)
 
     def refuse(self, reason: str) -> list[Effect]:
-        """Send all away."""
-        waiting, self._waiting = sorted(self._waiting), {}
+        """Send all away, those too that have come early."""
+        waiting = sorted(self._waiting.keys() | self._early.keys())
+        self._waiting, self._early = {}, {}
         return [Tell(worker=worker, message=Failed(message=reason)) for worker in waiting]
 
     def validate(self) -> None:

@@ -14,6 +14,9 @@ Each says where it stands; when all have, they are told who is there, where each
 follows from that for the parameters and the samples, they work out alike (`plesio.protocol.positions`). Should one more
 be lost on the way, or should they fail to meet, that is the next generation.
 
+What a worker has said before it hears that it is to stand (that it leaves, or sets out for the store) is as if unsaid:
+it says so again in the new group.
+
 On the store nobody meets. Those who join there have the stage paused (`plesio.policies.Pause`), and a group is formed
 where all stand between that stage and the next.
 
@@ -101,6 +104,11 @@ class Regroupings:
         return self._elastic and self._members.admitted
 
     @property
+    def gathering(self) -> bool:
+        """Whether the group is no more, and its workers have been told to say where they stand."""
+        return self._phase == "gathering"
+
+    @property
     def _group(self) -> list[int]:
         """The workers that meet in collectives, or will again: all but those whose training is over for good."""
         return [one for one in self._members.live if not (self._members[one].answered or self._members[one].doomed)]
@@ -150,6 +158,8 @@ class Regroupings:
         if self._phase == "going on":
             self._begin()
         self._phase = "gathering"
+        for worker in self._group:
+            self._members[worker].leaving = False  # who has trained all it could says so again
         return [Tell(worker=worker, message=Regrouping(generation=self._generation)) for worker in self._group]
 
     def _begin(self) -> None:
@@ -206,6 +216,7 @@ class Regroupings:
         if all(self._stand[worker].position is None for worker in group):
             return self._give_up("all workers that knew how far the run was are lost")
         effects = self._take_in(now_s=now_s)
+        effects += self._take_back(now_s=now_s)
         members = tuple(self._group)
         positions = tuple(self._stand[worker].position for worker in members)
         clock = common_clock(positions)
@@ -216,7 +227,6 @@ class Regroupings:
             return self._give_up("the workers cannot reach each other, though none of them is lost")
         for member in members:
             self._members[member].clock = clock
-            self._members[member].leaving = False  # who has trained all it could says so again
         self._ledger.racks = dict.fromkeys(members, members)
         self._trace.event("regroup", at_s=now_s, clock=clock, workers=list(members))
         regroup = Regroup(
@@ -236,6 +246,17 @@ class Regroupings:
             self._stand[worker] = cut
             self._trace.event("join", at_s=now_s, clock=0, worker=worker)
             effects += self._decide(Joined(worker=worker), now_s=now_s)
+        return effects
+
+    def _take_back(self, *, now_s: float) -> list[Effect]:
+        """Those whose training was over take part as before."""
+        effects: list[Effect] = []
+        for worker in self._group:
+            member = self._members[worker]
+            member.leaving = False
+            if member.left:
+                member.left = member.resting = False
+                effects += self._decide(Joined(worker=worker), now_s=now_s)
         return effects
 
     def _give_up(self, text: str) -> list[Effect]:

@@ -105,13 +105,33 @@ class Sampling:
             if stopped:
                 effects.append(Tell(worker=worker, message=Lease(plan=number, block=None, halted=True)))
             else:
-                effects += self._give(worker, plan=number, block=block, wakes=wakes, now_s=now_s)
+                rounds = self._stage.policy.synchronous and self._stage.policy.period > 1
+                effects += self._give(worker, plan=number, block=block, wakes=wakes, early=rounds or wakes, now_s=now_s)
         return effects + [Tell(worker=worker, message=self._stage.stays()) for worker in self._stage.let_go()]
 
-    def _give(self, worker: int, *, plan: int, block: Block | None, wakes: bool = False, now_s: float) -> list[Effect]:
+    def _give(
+        self,
+        worker: int,
+        *,
+        plan: int,
+        block: Block | None,
+        wakes: bool = False,
+        early: bool = False,
+        now_s: float,
+    ) -> list[Effect]:
+        """Tell a worker its block.
+
+        Args:
+            worker: Who.
+            plan: Which.
+            block: What it may train on.
+            wakes: It takes part again though there is no block.
+            early: It may have handed in its round before its end, and goes on from where that ends.
+            now_s: The time.
+        """
         member = self._members[worker]
         effects: list[Effect] = []
-        clock = member.clock if wakes else None  # of the round that it handed in early
+        clock = member.clock if early else None
         if (block is not None or wakes) and member.resting:
             member.resting = False
             effects += self._decide(Joined(worker=worker, num_workers=member.num_workers), now_s=now_s)

@@ -65,6 +65,8 @@ class StageChanges:
         member.clock = standing.clock
         if stage.exchange == "store" and (not stage.stops(standing.plan) or stage.is_done(standing.plan)):
             return [Tell(worker=worker, message=stage.stays())]
+        if stage.exchange == "collective" and self._regroupings.gathering:
+            return []  # it has been told to say where it stands in the group that is no more, and sets out anew
         stage.standing[worker] = standing
         if stage.exchange == "collective":
             return self._enter_store(now_s=now_s)

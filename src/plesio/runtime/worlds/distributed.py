@@ -359,8 +359,9 @@ class DistributedWorld:
             if self._heartbeat is not None:
                 self._heartbeat.quiet()
             self._group = None
-            if in_rack and isinstance(self._failure(), WorkerLostError):
-                self._job.let_servers_go_on()  # this rack is at its end, others are not
+            lost = self._failure()
+            if isinstance(lost, WorkerLostError) and (in_rack or self.rank in lost.ranks):
+                self._job.let_servers_go_on()  # this worker or its rack is at its end, others are not
             if self._owns_job:
                 self._job.close()
 
