@@ -178,9 +178,45 @@ def test_a_layout_that_only_a_lean_program_can_run_says_so(capsys: pytest.Captur
     line = "estimate --model nemotron-340b --cluster 128xh100 --tp 8 --pp 8 --vpp 12 --batch 32 --tokens 1T"
     assert invoke(line.split()) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "it fits only into a program that keeps gradients in BF16" in out
+    assert "With 18 bytes a parameter it would need 91.1 GiB of a device's 80 GiB" in out
+    assert "a program that keeps gradients in BF16 and of master weights only the remainders, 75 GiB." in out
     assert invoke([*line.split(), "--gradients", "bf16", "--master-weight-remainders"]) == 0
-    assert "it fits only into" not in " ".join(capsys.readouterr().out.split())
+    assert " ".join(capsys.readouterr().out.split()) == out
+    assert invoke([*line.split(), "--gradients", "fp32"]) == 2
+    error = capsys.readouterr().err
+    assert "needs 91.14 GiB on each h100, which has 80 GiB; write --gradients bf16 and --master-weight-remai" in error
+
+
+def test_what_does_not_fit_is_estimated_only_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]):
+    line = "estimate --model llama-70b --cluster 64xh100 --tp 4 --tokens 100B"
+    assert invoke(line.split()) == 2
+    assert "needs 130.5 GiB on each h100, which has 80 GiB; write --tp 2, --pp 16" in capsys.readouterr().err
+    assert invoke([*line.split(), "--any-memory"]) == 0
+    assert "It needs 130 GiB of a device's 80 GiB: it does not fit." in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("--model llama-3-8b --cluster 64xh100 --no-overlaps-tensor", "--overlaps-tensor"),
+        ("--model llama-3-8b --cluster 64xh100 --splits-tensor", "--splits-tensor"),
+        ("--model llama-3-8b --cluster 64xh100 --gathers-to-recompute --zero 3", "--gathers-to-recompute"),
+        ("--model llama-3-8b --cluster 64xh100 --tp 2 --recomputation selective", "--recomputation"),
+        ("--model llama-70b --cluster 64xh100 --tp 8 --pp 2 --no-overlaps-pipeline", "--overlaps-pipeline"),
+        ("--model llama-3-8b --cluster 8xh100 --precision fp32 --zero 3 --tp 2 --gradients bf16", "--gradients"),
+        ("--model resnet50 --cluster 64xv100 --precision fp16 --eager", "--eager"),
+        ("--model llama-3-8b --cluster 64xh100 --tp 2 --window 100000", "--window"),
+    ],
+)
+def test_a_setting_that_changes_nothing_is_refused(capsys: pytest.CaptureFixture[str], line: str, option: str):
+    assert invoke(["estimate", "--tokens", "100B", *line.split()]) == 2
+    error = capsys.readouterr().err
+    assert f"{option} has no effect on " in error
+    assert error.endswith("; leave it out\n")
+
+
+def test_a_setting_that_only_repeats_the_programs_own_is_accepted():
+    assert invoke("estimate --model llama-3-8b --cluster 64xh100 --tokens 1B --overlaps-tensor".split()) == 0
 
 
 @pytest.mark.parametrize("num_devices", [24, 40, 56, 72, 120])

@@ -4,9 +4,9 @@ A parameter's name ends in its unit, and that is how its text is read: ``gradien
 ``latency_s`` is ``--latency "10 us"``, ``bytes_per_s`` is ``--bandwidth "25 GB/s"``, and ``num_workers`` is ``--workers
 256``. Its type says the rest: int, float, bool, str, a Literal of texts, or a tuple of one of them, written with
 commas. Which numbers it may be is beside the type (`plesio.core.within`), and so is its option where the name does not
-say it (`Written`), and the other input without which it has no effect (`OnlyWith`). What it means is in the ``Args:``
-of the docstring. Positional-only parameters are no inputs. A function that takes fields of classes has ``**fields``
-with the note `FieldsOf`; what they mean is in the ``Attributes:`` of the classes.
+say it (`Written`), and the other input without which it has no effect (`plesio.core.only_with`). What it means is in
+the ``Args:`` of the docstring. Positional-only parameters are no inputs. A function that takes fields of classes has
+``**fields`` with the note `FieldsOf`; what they mean is in the ``Attributes:`` of the classes.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from plesio.core.errors import ArgumentError, ConfigError, nearest
+from plesio.core.only_with import OnlyWith
 from plesio.core.units import (
     counted,
     format_bandwidth,
@@ -36,7 +37,7 @@ from plesio.core.units import (
 )
 from plesio.core.within import ANY, AT_LEAST_0, Within
 
-__all__ = ["FieldsOf", "Input", "OnlyWith", "Written", "checked", "fields_of", "input_of", "inputs_of"]
+__all__ = ["FieldsOf", "Input", "Written", "checked", "fields_of", "input_of", "inputs_of"]
 
 Kind = Literal["bandwidth", "size", "duration", "count", "number", "whole number", "text", "switch"]
 
@@ -90,38 +91,6 @@ class Written:
     short: str = ""
     metavar: str = ""
     instead: str = ""
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class OnlyWith:
-    """What an input has an effect with: ``shape: Annotated[float, OnlyWith("distribution", "pareto")]``.
-
-    Who gives it with another value of that input is told so, because it would change nothing.
-
-    Attributes:
-        other: The input that decides.
-        values: The values with which it has an effect; none where it has one only if the other is not given.
-    """
-
-    other: str
-    values: tuple[str, ...]
-
-    def __init__(self, other: str, *values: str) -> None:
-        object.__setattr__(self, "other", other)
-        object.__setattr__(self, "values", values)
-
-    def refusal(self, name: str, value: Any) -> str:
-        """The sentence for who gives ``name`` where the other one has this value; empty where it has an effect.
-
-        >>> OnlyWith("distribution", "pareto").refusal("shape", "uniform")
-        '`shape` has no effect with a `distribution` of uniform; leave it out, or write `distribution = pareto`'
-        """
-        if not self.values:
-            return f"`{name}` has no effect with `{self.other}`; leave one of them out" if value else ""
-        if value in self.values:
-            return ""
-        instead = " or ".join(f"`{self.other} = {each}`" for each in self.values)
-        return f"`{name}` has no effect with a `{self.other}` of {value}; leave it out, or write {instead}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +268,7 @@ def checked(function: Callable[Asked, Result]) -> Callable[Asked, Result]:
             if name not in known:
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
             known[name].check(value)
+        for name in given:
             _check_effect(known[name], given=given, known=known)
         as_tuples: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         return function(*others, **as_tuples)

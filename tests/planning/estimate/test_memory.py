@@ -16,7 +16,7 @@ from plesio.planning.estimate import (
     parse_machine,
     search_layouts,
 )
-from plesio.planning.estimate.capacity import lean_memory
+from plesio.planning.estimate.capacity import lean, that_fits
 from plesio.planning.estimate.memory import fullest_stage, layers_of_stage, stage_parameters
 
 GIB = 2**30
@@ -185,12 +185,15 @@ def test_nemotron_340b_fits_as_nvidia_ran_it():
     """NVIDIA's recipe for 128 H100; its software keeps gradients in BF16."""
     layout = Layout(tp=8, pp=8, vpp=12, dp=2, zero=1, sequence_parallel=True)
     machine = parse_machine("128xh100")
-    usual = check_memory(find_model("nemotron-4-340b"), layout, machine, global_batch=32)
-    assert not usual.fits
-    lean = lean_memory(find_model("nemotron-4-340b"), layout, machine, global_batch=32)
-    assert lean.fits
-    assert usual.gradients_bytes == 2 * lean.gradients_bytes
-    assert lean.optimizer_bytes == pytest.approx(usual.optimizer_bytes * 10 / 12)
+    model = find_model("nemotron-4-340b")
+    with pytest.raises(ConfigError, match=r"91\.14 GiB .* 80 GiB; write gradients = bf16 and .* it needs 75\.02 GiB"):
+        check_memory(model, layout, machine, global_batch=32)
+    leaner = that_fits(model, layout, machine, global_batch=32)
+    assert leaner == lean(layout)
+    usual, less = (estimate_memory(model, each, machine, global_batch=32) for each in (layout, leaner))
+    assert less.fits
+    assert usual.gradients_bytes == 2 * less.gradients_bytes
+    assert less.optimizer_bytes == pytest.approx(usual.optimizer_bytes * 10 / 12)
 
 
 def test_layers_without_experts_are_on_the_first_stages():

@@ -1,8 +1,9 @@
 """Whether a layout fits into the devices' memory, and which layout would.
 
 Programs do not all keep the same. The usual 18 bytes a parameter (`plesio.planning.estimate.memory`) are 14 in one that
-keeps gradients in BF16 and of master weights only what BF16 leaves of them. So a layout is refused if it does not fit
-into such a program either; if only that could run it, the run says so (`plesio.planning.estimate.training_charts`).
+keeps gradients in BF16 and of master weights only what BF16 leaves of them. Who does not say what the program keeps
+gets the estimate of that one where the usual one does not fit (`that_fits`), and is told so; what does not fit even so
+is refused.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from plesio.planning.estimate.search import (
     working_layouts,
 )
 
-__all__ = ["check_memory", "lean_memory"]
+__all__ = ["check_memory", "lean", "that_fits"]
 
 _GIB = 2**30
 _WORTH_NEW_DEGREES = 1.1
@@ -34,17 +35,22 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
     """Make sure that it fits, and return the memory of the device that needs the most.
 
     Raises:
-        ConfigError: It does not fit, even into a program that keeps as little as any does, or cannot be laid out so.
-            One line, with the fastest layout that fits: of the same degrees, or of others if those are faster by a
-            tenth.
+        ConfigError: It does not fit, or cannot be laid out so. One line, with what makes it fit: a program that keeps
+            less, or the fastest layout that fits, of the same degrees, or of others if those are faster by a tenth.
     """
     memory = estimate_memory(model, layout, machine, global_batch=global_batch)
-    if memory.fits or lean_memory(model, layout, machine, global_batch=global_batch).fits:
+    if memory.fits:
         return memory
     needs = (
         f"{model.name}{of_sequences(model)} needs {memory.total_bytes / _GIB:.4g} GiB on each "
         f"{machine.accelerator.name}, which has {memory.capacity_bytes / _GIB:.4g} GiB"
     )
+    leaner = estimate_memory(model, lean(layout), machine, global_batch=global_batch)
+    if leaner.fits:
+        raise ArgumentError(
+            f"{needs}; write `gradients = bf16` and `master_weight_remainders`, with which it needs "
+            f"{leaner.total_bytes / _GIB:.4g} GiB"
+        )
     best = None
     for fixed in _fixed(model, layout):
         layouts = layouts_of(
@@ -65,10 +71,21 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
     raise ArgumentError(f"{needs}; write {helps}{or_shorter_sequences(model)}")
 
 
-def lean_memory(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Memory:
-    """Memory of a program that keeps gradients in BF16 and master weights as remainders."""
-    lean = replace(layout.software, gradient_bytes=2, master_weight_remainders=True)
-    return estimate_memory(model, replace(layout, software=lean), machine, global_batch=global_batch)
+def lean(layout: Layout) -> Layout:
+    """The same with a program that keeps gradients in BF16 and master weights as remainders."""
+    return replace(layout, software=replace(layout.software, gradient_bytes=2, master_weight_remainders=True))
+
+
+def that_fits(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Layout:
+    """The layout itself, or the lean one if only that fits.
+
+    Raises:
+        ConfigError: The model cannot be laid out so.
+    """
+    if estimate_memory(model, layout, machine, global_batch=global_batch).fits:
+        return layout
+    leaner = lean(layout)
+    return leaner if estimate_memory(model, leaner, machine, global_batch=global_batch).fits else layout
 
 
 def _step_s(candidate: Candidate) -> float:

@@ -8,12 +8,14 @@ from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.inputs import FieldsOf, Written, checked
 from plesio.core.within import BANDWIDTH, Within
+from plesio.planning.estimate.capacity import that_fits
 from plesio.planning.estimate.failures import RunOnFailingDevices, run_on_failing_devices
 from plesio.planning.estimate.frontier import Frontier, find_frontier
 from plesio.planning.estimate.hardware import Accelerator, Machine, find_accelerator, machine_of, parse_machine
 from plesio.planning.estimate.layout import SOFTWARE, Layout, Software, SoftwareName
 from plesio.planning.estimate.model import Convolutional, Model, Transformer
 from plesio.planning.estimate.named_models import find_model
+from plesio.planning.estimate.no_effect import check_effects
 from plesio.planning.estimate.options import FIELDS, of_class
 from plesio.planning.estimate.search_charts import search_charts, search_finding, search_tables
 from plesio.planning.estimate.sensitivity import Sensitivity, tornado
@@ -86,6 +88,7 @@ def estimate(
     local_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
     network_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
     failures: bool = False,
+    any_memory: bool = False,
     search: bool = False,
     top: Annotated[int | None, Within(1)] = None,
     num_devices: Annotated[tuple[int, ...] | None, Within(1)] = None,
@@ -112,6 +115,7 @@ def estimate(
         local_bytes_per_s: Bandwidth in a host: "450 GB/s"; else the accelerator's.
         network_bytes_per_s: Bandwidth of a host to others: "3200 Gbit/s"; else the accelerator's.
         failures: Show every way to go on when devices fail, up to a million of them.
+        any_memory: Estimate also what does not fit into the devices' memory.
         search: Find the fastest layout; keep the degrees given.
         top: Layouts that a search shows; else 10.
         num_devices: Machines that a search compares; else half and twice.
@@ -125,6 +129,8 @@ def estimate(
         raise ArgumentError("`num_devices` and `accelerators` compare machines; add `search`")
     if not search and top is not None:
         raise ArgumentError("`top` is of a search; add `search`")
+    if search and any_memory:
+        raise ArgumentError("`any_memory` has no effect with `search`, which finds what fits; leave one of them out")
     machine = _machine(cluster, local_bytes_per_s=local_bytes_per_s, network_bytes_per_s=network_bytes_per_s)
     machines = _machines(machine, sizes=num_devices, accelerators=accelerators) if search else [machine]
     conditions = Conditions(**of_class(Conditions, fields))
@@ -132,16 +138,20 @@ def estimate(
     program = of_class(Software, fields)
     if gradients is not None:
         program["gradient_bytes"] = _GRADIENT_BYTES[gradients]
-    degrees = of_class(Layout, fields)
+    degrees, sizes = of_class(Layout, fields), of_class(Transformer, fields)
     run = _Run(
-        model=find_model(model, **of_class(Transformer, fields)),
+        model=find_model(model, **sizes),
         tokens=tokens,
         global_batch=global_batch,
         conditions=conditions,
         kind={"precision": degrees.pop("precision", "bf16"), "software": replace(SOFTWARE[software], **program)},
         given=degrees,
     )
-    found = run.searched(machines, top=top or _TOP, on_progress=on_progress) if search else run.laid_out(machine)
+    if search:
+        found = run.searched(machines, top=top or _TOP, on_progress=on_progress)
+    else:
+        found = run.laid_out(machine, any_memory=any_memory, may_be_lean=_may_be_lean(program))
+        check_effects(found.training, usual=SOFTWARE[software], settings=program, model=model, sizes=sizes)
     return replace(found, failures=run_on_failing_devices(found.training)) if failures else found
 
 
@@ -182,17 +192,27 @@ class _Run:
         training = frontier.on(machines[0])
         return Estimate(training=training, sensitivities=tornado(training), frontier=frontier, top=top)
 
-    def laid_out(self, machine: Machine) -> Estimate:
-        """The layout that is given, with replicas on the devices that remain."""
+    def laid_out(self, machine: Machine, *, any_memory: bool, may_be_lean: bool) -> Estimate:
+        """The layout that is given, with replicas on the devices that remain.
+
+        Args:
+            machine: What it runs on.
+            any_memory: Whether it need not fit into the memory.
+            may_be_lean: Whether the program may keep less where nothing else fits.
+        """
         layout = self._layout(machine)
         multiple_of = layout.dp * layout.micro_batch * (layout.pp if layout.vpp > 1 else 1)
+        global_batch = self._batch(machine, multiple_of=multiple_of)
+        if may_be_lean:
+            layout = that_fits(self.model, layout, machine, global_batch=global_batch)
         training = estimate_training(
             self.model,
             layout,
             machine,
-            global_batch=self._batch(machine, multiple_of=multiple_of),
+            global_batch=global_batch,
             tokens=self.tokens,
             conditions=self.conditions,
+            any_memory=any_memory,
         )
         return Estimate(training=training, sensitivities=tornado(training))
 
@@ -210,6 +230,11 @@ class _Run:
         else:
             wanted = max(_BATCH_TOKENS // self.model.sequence_length, 1)
         return -(-wanted // multiple_of) * multiple_of
+
+
+def _may_be_lean(program: Mapping[str, Any]) -> bool:
+    """Whether the settings that are given leave it open to keep less of a parameter."""
+    return program.get("gradient_bytes", 2) == 2 and bool(program.get("master_weight_remainders", True))
 
 
 def _machine(cluster: str, *, local_bytes_per_s: float | None, network_bytes_per_s: float | None) -> Machine:

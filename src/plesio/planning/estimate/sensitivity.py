@@ -78,6 +78,7 @@ def _again(training: Training, *, machine: Machine | None = None, conditions: Co
         tokens=training.tokens,
         conditions=conditions or training.conditions,
         constants=training.constants,
+        any_memory=True,  # none of the inputs changes what is needed
     )
 
 

@@ -24,7 +24,7 @@ from plesio.planning.estimate.constants import CONSTANTS, Constants
 from plesio.planning.estimate.goodput import Goodput, expected_goodput
 from plesio.planning.estimate.hardware import Machine
 from plesio.planning.estimate.layout import Layout
-from plesio.planning.estimate.memory import Memory
+from plesio.planning.estimate.memory import Memory, estimate_memory
 from plesio.planning.estimate.model import Model
 from plesio.planning.estimate.step import Step, estimate_step
 from plesio.planning.theory.checks import check_not_negative, check_positive
@@ -243,6 +243,7 @@ def estimate_training(
     tokens: float,
     conditions: Conditions | None = None,
     constants: Constants = CONSTANTS,
+    any_memory: bool = False,
 ) -> Training:
     """Time, money and energy of a run of ``tokens``.
 
@@ -262,6 +263,7 @@ def estimate_training(
         tokens: Tokens of all steps (or images).
         conditions: Failures, storage, prices; None is the defaults.
         constants: How close devices come to their data sheets.
+        any_memory: Estimate also what does not fit into the devices' memory.
 
     Raises:
         ConfigError: The model cannot be laid out so, does not fit, or the run would hardly ever end.
@@ -270,7 +272,8 @@ def estimate_training(
     check_positive(tokens=tokens)
     if tokens > _MOST_TOKENS:
         raise ArgumentError(f"`tokens` is {tokens:g}; write {_MOST_TOKENS:g} or less, as in 2T")
-    memory = check_memory(model, layout, machine, global_batch=global_batch)
+    memory_of = estimate_memory if any_memory else check_memory
+    memory = memory_of(model, layout, machine, global_batch=global_batch)
     step = estimate_step(model, layout, machine, global_batch=global_batch, constants=constants)
     num_steps = math.ceil(tokens / step.num_tokens)
     per_parameter = 12.0 if layout.precision in ("fp32", "tf32") else CHECKPOINT_BYTES

@@ -1,11 +1,12 @@
 """An estimate in words, tables and charts (`plesio.core.charts`)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from plesio.core.charts import Axis, BarChart, Chart, RangeChart, Table
 from plesio.core.units import format_bytes, format_count, format_seconds
 from plesio.planning.estimate.layout import Layout
-from plesio.planning.estimate.memory import Memory
+from plesio.planning.estimate.memory import Memory, estimate_memory
 from plesio.planning.estimate.model import Convolutional
 from plesio.planning.estimate.sensitivity import CHANGE, Sensitivity, best_upgrade, bottleneck
 from plesio.planning.estimate.training import Training
@@ -16,6 +17,7 @@ __all__ = [
     "format_dollars",
     "format_gib",
     "format_layout",
+    "memory_caution",
     "name_of_part",
     "parts_chart",
     "tornado_chart",
@@ -113,17 +115,28 @@ def training_finding(training: Training, rows: Sequence[Sensitivity]) -> str:
         f"{format_dollars(training.cost)} and {format_amount(training.energy_kwh / 1000)} MWh. Most of it goes into "
         f"{name_of_part(part)}, {100 * share:.0f} %; what would help most is {100 * CHANGE:g} % {upgrade.better} "
         f"{upgrade.name}: {format_days(saved_s)} fewer, {100 * saved_s / training.total_s:.1f} %."
-        f"{_memory_caution(training.memory)}"
+        f"{memory_caution(training)}"
     )
 
 
-def _memory_caution(memory: Memory) -> str:
-    """A sentence about a layout that few programs can run; nothing about one that fits."""
-    if memory.fits:
+def memory_caution(training: Training) -> str:
+    """A sentence about a layout that few programs can run, or none; nothing about any other."""
+    memory, software = training.memory, training.layout.software
+    if not memory.fits:
+        return (
+            f" It needs {format_gib(memory.total_bytes)} of a device's {format_gib(memory.capacity_bytes)}: "
+            "it does not fit."
+        )
+    if not software.master_weight_remainders:
+        return ""
+    usual = replace(training.layout, software=replace(software, gradient_bytes=4, master_weight_remainders=False))
+    needed = estimate_memory(training.model, usual, training.machine, global_batch=training.step.num_samples)
+    if needed.fits:
         return ""
     return (
-        f" With 18 bytes a parameter it needs {format_gib(memory.total_bytes)} of {format_gib(memory.capacity_bytes)}: "
-        "it fits only into a program that keeps gradients in BF16 and of master weights only the remainders."
+        f" With 18 bytes a parameter it would need {format_gib(needed.total_bytes)} of a device's "
+        f"{format_gib(memory.capacity_bytes)}: this is of a program that keeps gradients in BF16 and of master weights "
+        f"only the remainders, {format_gib(memory.total_bytes)}."
     )
 
 

@@ -9,22 +9,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.units import format_bytes, format_count
+from plesio.planning.estimate.capacity import that_fits
 from plesio.planning.estimate.goodput import Goodput
 from plesio.planning.estimate.hardware import Machine
 from plesio.planning.estimate.layout import Layout
+from plesio.planning.estimate.memory import estimate_memory
 from plesio.planning.estimate.model import Model
 from plesio.planning.estimate.sensitivity import CHANGE, Sensitivity, tornado
 from plesio.planning.estimate.training import CHECKPOINT_BYTES, Conditions, Training, estimate_training
-from plesio.planning.estimate.training_charts import name_of_part
+from plesio.planning.estimate.training_charts import format_gib, memory_caution, name_of_part
 
 __all__ = ["STATE_BYTES", "DevicePoint", "GivenPace", "LaidOut", "Work"]
 
 STATE_BYTES = 16
 """A parameter's weight and gradient in half precision, master weight and two moments (Rajbhandari et al. 2020)."""
 _DOUBLINGS = 9
+_MOST_DEGREE_BITS = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,11 @@ class Work(ABC):
     @abstractmethod
     def shares(self) -> Mapping[str, float]:
         """What the work goes into: shares that add up to 1."""
+
+    @property
+    def caution(self) -> str:
+        """A sentence about what few programs can do; empty without."""
+        return ""
 
     @abstractmethod
     def sensitivities(self) -> tuple[Sensitivity, ...]:
@@ -205,6 +214,11 @@ class LaidOut(Work):
         step = self._training(self.machine.num_devices, self.conditions).step
         return {name_of_part(name): value / step.total_s for name, value in step.parts.items() if value}
 
+    @property
+    def caution(self) -> str:
+        """About a program that keeps less of a parameter than most do."""
+        return memory_caution(self._training(self.machine.num_devices, self.conditions))
+
     def sensitivities(self) -> tuple[Sensitivity, ...]:
         """The tornado of the estimate."""
         return tornado(self._training(self.machine.num_devices, self.conditions))
@@ -215,18 +229,45 @@ class LaidOut(Work):
         return DevicePoint(training.step.mfu, training.goodput)
 
     def _training(self, num_devices: int, conditions: Conditions) -> Training:
-        layout = Layout(
+        machine = replace(self.machine, num_devices=num_devices)
+        layout = that_fits(self.model, self._layout(num_devices), machine, global_batch=self.global_batch)
+        memory = estimate_memory(self.model, layout, machine, global_batch=self.global_batch)
+        if not memory.fits:
+            raise ArgumentError(
+                f"{self.model.name} with `tp` {self.tp} and `pp` {self.pp} needs {format_gib(memory.total_bytes)} on "
+                f"each {machine.accelerator.name} of {format_gib(memory.capacity_bytes)}; {self._what_fits(machine)}"
+            )
+        return estimate_training(
+            self.model,
+            layout,
+            machine,
+            global_batch=self.global_batch,
+            tokens=self.tokens,
+            conditions=conditions,
+        )
+
+    def _layout(self, num_devices: int) -> Layout:
+        return Layout(
             tp=self.tp,
             pp=self.pp,
             dp=max(num_devices // (self.tp * self.pp), 1),
             zero=1,
             sequence_parallel=self.tp > 1,
         )
-        return estimate_training(
-            self.model,
-            layout,
-            replace(self.machine, num_devices=num_devices),
-            global_batch=self.global_batch,
-            tokens=self.tokens,
-            conditions=conditions,
-        )
+
+    def _what_fits(self, machine: Machine) -> str:
+        """The degrees of the fewest devices that fit, powers of 2."""
+        degrees = [2**power for power in range(_MOST_DEGREE_BITS)]
+        for tp, pp in sorted(product(degrees, degrees), key=lambda degree: (degree[0] * degree[1], degree[1])):
+            if tp > machine.devices_per_host:
+                continue
+            work = replace(self, tp=tp, pp=pp)
+            try:
+                layout = that_fits(
+                    self.model, work._layout(machine.num_devices), machine, global_batch=self.global_batch
+                )
+                if estimate_memory(self.model, layout, machine, global_batch=self.global_batch).fits:
+                    return f"write `tp = {tp}` and `pp = {pp}`"
+            except ConfigError:
+                continue  # it cannot be laid out so
+        return "write a `cluster` of more devices, or of devices with more memory"

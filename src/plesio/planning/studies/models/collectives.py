@@ -26,6 +26,7 @@ import numpy as np
 
 from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
+from plesio.core.only_with import OnlyWith
 from plesio.core.units import format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE_OR_0, Within
 from plesio.cost.collectives import (
@@ -44,6 +45,7 @@ __all__ = ["Algorithm", "Collectives", "Links", "collectives", "ring_tree_crosso
 
 Algorithm = Literal["ring", "halving-doubling", "double tree", "tree", "hierarchical"]
 
+_HIERARCHICAL = OnlyWith("algorithms", "hierarchical")
 _SIZES = tuple(float(size) for size in np.geomspace(1e3, 1e9, 49))
 """1 kB to 1 GB, eight a decade."""
 _ROWS = (1e3, 100e3, 1e6, 10e6, 100e6, 1e9)
@@ -309,9 +311,9 @@ def collectives(
     message_bytes: Annotated[float, SIZE_OR_0] = 100e6,
     latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
     bytes_per_s: Annotated[float, BANDWIDTH] = 50e9,
-    ranks_per_host: Annotated[int, Within(1, 2**20)] = 8,
-    local_latency_s: Annotated[float, DURATION_OR_0] = 1e-6,
-    local_bytes_per_s: Annotated[float, BANDWIDTH] = 600e9,
+    ranks_per_host: Annotated[int, Within(1, 2**20), _HIERARCHICAL] = 8,
+    local_latency_s: Annotated[float, DURATION_OR_0, _HIERARCHICAL] = 1e-6,
+    local_bytes_per_s: Annotated[float, BANDWIDTH, _HIERARCHICAL] = 600e9,
     algorithms: tuple[Algorithm, ...] = get_args(Algorithm),
     other_ranks: Annotated[tuple[int, ...], Within(2, 2**20, fewest=0)] = (
         8,

@@ -21,6 +21,7 @@ import numpy as np
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table, Timeline, TimelineBar
 from plesio.core.errors import ArgumentError
+from plesio.core.only_with import OnlyWith
 from plesio.core.units import counted, format_bytes, format_percent, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SHARE, SIZE_OR_0, Within
 from plesio.cost.collectives import ALL_REDUCES
@@ -302,7 +303,7 @@ def data_parallel(
     cv: Annotated[float, Within(0, 10)] = 0.0,
     overlap: Annotated[float, SHARE] = 0.0,
     gradients_bytes: Annotated[tuple[float, ...], Within(0, 1e18, fewest=0)] = (10e6, 100e6, 700e6, 3e9),
-    seed: int = 0,
+    seed: Annotated[int, OnlyWith("cv", above=0)] = 0,
 ) -> DataParallel:
     """An iteration's time by number of workers and size of the gradient.
 

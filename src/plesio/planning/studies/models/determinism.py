@@ -24,7 +24,7 @@ import numpy as np
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.inputs import OnlyWith
+from plesio.core.only_with import OnlyWith
 from plesio.core.units import counted, format_percent
 from plesio.core.within import AT_LEAST_0, Within
 from plesio.planning.studies.reduction_order import SOURCES, OrderEffect, Source, order_effect, sums_by_order, train

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.inputs import OnlyWith
+from plesio.core.only_with import OnlyWith
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import AT_LEAST_0, DURATION, Within
 from plesio.planning.studies.study import Answer

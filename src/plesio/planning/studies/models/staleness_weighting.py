@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.errors import ArgumentError, PolicySpecError
-from plesio.core.inputs import OnlyWith
+from plesio.core.only_with import OnlyWith
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.planning.studies.delayed_descent import BestStep, Descent, descend, eigenvalues_of, find_best_step

@@ -28,7 +28,7 @@ import numpy as np
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
-from plesio.core.inputs import OnlyWith
+from plesio.core.only_with import OnlyWith
 from plesio.core.units import counted, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
 from plesio.cost.step_time import EmpiricalTrace

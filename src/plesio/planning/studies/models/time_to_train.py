@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
-from plesio.core.inputs import OnlyWith
+from plesio.core.only_with import OnlyWith
 from plesio.core.units import format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, Within
 from plesio.planning.estimate.goodput import Goodput
@@ -65,6 +65,7 @@ class TimeToTrain(Answer):
         by_devices: The run by number of devices: at the utilisation that was given, or laid out anew for each.
         by_devices_failing: The same with failures five times as often.
         cost: US dollars.
+        caution: A sentence about what few programs can do; empty without.
     """
 
     unit: ClassVar[str] = "s"
@@ -83,6 +84,7 @@ class TimeToTrain(Answer):
     by_devices: Mapping[int, DevicePoint]
     by_devices_failing: Mapping[int, DevicePoint]
     cost: float
+    caution: str
 
     @property
     def finding(self) -> str:
@@ -95,7 +97,7 @@ class TimeToTrain(Answer):
             f"{format_seconds(run.interval_s)}: a goodput of {100 * run.share:.1f} %, {format_dollars(self.cost)} "
             f"({100 * self.confidence:g} % interval: {format_days(low_s)} to {format_days(high_s)}). "
             f"{100 * CHANGE:g} % {upgrade.better} {upgrade.name} saves the most, "
-            f"{format_days(self.total - upgrade.best_s)}."
+            f"{format_days(self.total - upgrade.best_s)}.{self.caution}"
         )
 
     @property
@@ -287,6 +289,7 @@ def _answer(work: Work, *, pace: Pace, num_runs: int, seed: int) -> TimeToTrain:
         by_devices=work.by_devices(),
         by_devices_failing=work.by_devices(failing=_FAILING),
         cost=device_hours * (conditions.price_per_h or 0.0),
+        caution=work.caution,
     )
 
 

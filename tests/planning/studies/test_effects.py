@@ -1,0 +1,154 @@
+"""Every input of a study changes its answer in every mode, or is refused there."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from plesio.core.errors import ConfigError
+from plesio.core.inputs import Input
+from plesio.planning.studies import STUDIES, Study, find_study
+
+SMALLER: dict[str, dict[str, Any]] = {
+    "batch-scaling": {"num_dimensions": 4, "batches": (16, 64, 256), "condition_number": 2.0, "max_steps": 200},
+    "bounded-staleness": {"delays": (0, 1), "condition_number": 2.0, "num_trials": 2, "num_dimensions": 2},
+    "checkpointing": {"num_runs": 4},
+    "collectives": {"other_ranks": (16,)},
+    "compression": {"num_dimensions": 20, "condition_number": 5.0, "schemes": ("none", "topk:0.5")},
+    "consistency": {"ratios": (1.0,), "cvs": (0.1,), "slowdowns": (1.0,), "num_workers": 2, "bounds": (1,)},
+    "determinism": {"num_ranks": 4, "num_elements": 100, "training_ranks": 2, "batch": 4, "num_steps": 3},
+    "goodput": {"num_failures": 100},
+    "load-balancing": {"num_workers": 4, "num_clusters": 50, "num_steps": 40},
+    "local-sgd": {"periods": (1, 2), "num_workers": 2, "num_dimensions": 2, "num_trials": 2, "num_draws": 1},
+    "loss-scaling": {"num_steps": 3000, "num_gradients": 30},
+    "mixture-of-experts": {"num_experts": 8, "num_devices": 4, "tokens_per_device": 64, "num_draws": 2},
+    "overlap": {"num_layers": 6},
+    "pipeline": {"num_stages": 2, "num_micro_batches": 4},
+    "staleness-weighting": {"max_staleness": 2, "condition_number": 4.0, "num_dimensions": 2, "num_trials": 2},
+    "stragglers": {"num_iterations": 50},
+    "time-to-train": {"num_runs": 50},
+}
+"""Smaller than the defaults, for time alone."""
+LIMITS = {"max_steps", "max_iterations"}
+"""What only gives up on runs that do not end."""
+ELSEWHERE = {
+    ("load-balancing", "largest_move"): "shares of four workers in forty steps need not move by more than one",
+}
+"""What these inputs are too small for, and why."""
+QUICK = {
+    "collectives",
+    "compression",
+    "data-parallel",
+    "determinism",
+    "goodput",
+    "hierarchical",
+    "overlap",
+    "parameter-server",
+    "tensor-parallel",
+    "time-to-train",
+}
+
+
+def modes(study: Study) -> Iterator[dict[str, Any]]:
+    """The defaults; every choice; every quantity that may be left out."""
+    yield {}
+    for one in study.inputs():
+        if one.choices:
+            yield from ({one.name: (each,) if one.many else each} for each in one.choices if each != one.default)
+        elif one.optional and one.kind != "text":
+            yield {one.name: 7200.0 if one.kind == "duration" else 1e11}
+
+
+def others(one: Input, value: Any) -> list[Any]:
+    """Other values of an input than this one."""
+    if one.choices:
+        return [(each,) if one.many else each for each in one.choices if each != value]
+    if one.many:
+        return [(*value, others_of_one(one, value[-1])[0])] if value else [(0.5, 0.5)]
+    return others_of_one(one, value)
+
+
+def others_of_one(one: Input, value: Any) -> list[Any]:
+    if one.kind == "whole number":
+        return [2 * value + 1, 2 * value, 4 * value, value - 1, value // 4]
+    if value is None:
+        return [1e9 if one.kind == "bandwidth" else 3600.0]
+    return [1.7 * value, 0.4 * value, 1e3 * value, 1e-3 * value] if value else [0.1, 0.5, 1.0]
+
+
+def shown(study: Study, inputs: dict[str, Any], leaving_out: tuple[Any, ...]) -> list[Any]:
+    """All values and cells of the answer, without those that only repeat an input."""
+    asked = study.ask(**inputs)
+    values = asked.to_json()
+    cells = [row for table in asked.answer.tables() for row in table.rows]
+    return [each for each in leaves([values["total"], values["values"], cells]) if each not in leaving_out]
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        yield value
+        return
+    for each in value:
+        yield from leaves(each)
+
+
+def changes(study: Study, one: Input, inputs: dict[str, Any]) -> bool:
+    """Whether another value changes the answer, or is told that it would not."""
+    before = inputs.get(one.name, one.default)
+    for value in others(one, before):
+        try:
+            after = shown(study, {**inputs, one.name: value}, (before, value))
+        except ConfigError as error:
+            if "has no effect" in str(error):
+                return True
+            continue
+        if after != shown(study, inputs, (before, value)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "study",
+    [each if each.name in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in STUDIES],
+    ids=lambda each: each.name,
+)
+def test_every_input_has_an_effect_or_is_refused(study: Study):
+    without = []
+    for mode in modes(study):
+        inputs = {**SMALLER.get(study.name, {}), **mode}
+        try:
+            study.ask(**inputs)
+        except ConfigError:
+            continue  # this mode needs more than a choice, such as a file
+        for one in study.inputs():
+            asked = one.kind != "text" or one.choices
+            if asked and one.name not in {*mode, *LIMITS} and (study.name, one.name) not in ELSEWHERE:
+                without += [] if changes(study, one, inputs) else [(mode, one.name)]
+    assert without == []
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "said"),
+    [
+        ("data-parallel", {"seed": 1}, "seed has no effect with a cv of 0; leave it out, or write more than 0 for cv"),
+        (
+            "collectives",
+            {"algorithms": ("ring", "tree"), "local_latency_s": 1e-6},
+            "local_latency_s has no effect without hierarchical among the algorithms; leave it out, or add "
+            "hierarchical to them",
+        ),
+        ("stragglers", {"shape": 2.0}, "shape has no effect with a distribution of lognormal; leave it out"),
+        ("determinism", {"first": "a.npz", "second": "b.npz", "seed": 1}, "seed has no effect with first"),
+    ],
+)
+def test_what_has_no_effect_is_refused_in_a_line(name: str, inputs: dict[str, Any], said: str):
+    with pytest.raises(ConfigError) as refused:
+        find_study(name).ask(**inputs)
+    assert said in str(refused.value)
+
+
+def test_what_decides_is_checked_first():
+    with pytest.raises(ConfigError, match='distribution is "gama"'):
+        find_study("stragglers").ask(shape=2.0, distribution="gama")
