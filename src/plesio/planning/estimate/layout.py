@@ -132,6 +132,16 @@ class Layout:
         """``tp cp dp pp``."""
         return self.tp * self.cp * self.dp * self.pp
 
+    @property
+    def full_precision(self) -> bool:
+        """Whether weights and gradients are in FP32."""
+        return self.precision in ("fp32", "tf32")
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of a gradient: the software's in mixed precision."""
+        return 4 if self.full_precision else self.software.gradient_bytes
+
 
 def check_layout(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> int:
     """Make sure that the model can be trained so, and return the micro-batches of a replica in a step.

@@ -110,12 +110,11 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
         dense, experts = stage_parameters(model, layout, stage)
         activations = _activations(model, layout, stage=stage, num_micro_batches=num_micro_batches)
         buffers = _buffers(model, layout, stage)
-    full = layout.precision in ("fp32", "tf32")
-    weight_bytes, state_bytes = (4, 8) if full else (2, 12)
-    if layout.software.master_weight_remainders and not full:
+    gradient_bytes = layout.gradient_bytes
+    weight_bytes, state_bytes = (4, 8) if layout.full_precision else (2, 12)
+    if layout.software.master_weight_remainders and not layout.full_precision:
         state_bytes -= 2
     activations *= weight_bytes / 2
-    gradient_bytes = 4 if full else layout.software.gradient_bytes
     collecting = (dense + experts) / layout.vpp if layout.zero == 2 and layout.vpp > 1 else 0.0
     replicas = layout.dp * layout.cp
 

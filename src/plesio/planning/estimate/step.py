@@ -283,7 +283,7 @@ class _TransformerStep:
         """Data-parallel exchanges that nothing hides, and what the others cost the computing."""
         layout = self.layout
         dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
-        gradient, weight = layout.software.gradient_bytes, self.kernels.element_bytes
+        gradient, weight = layout.gradient_bytes, self.kernels.element_bytes
         stride = layout.tp
         exchange_s = gather_s = 0.0
         for parameters, size, apart in (
@@ -353,7 +353,7 @@ def _convolutional_s(
     rate = machine.accelerator.peak(layout.precision) * constants.convolution_efficiency
     matrix_s = num_micro_batches * layout.micro_batch * model.model_flops / rate
     group = Group.of(machine, size=layout.dp, stride=1, constants=constants)
-    exchange_s = group.all_reduce_s(layout.software.gradient_bytes * model.num_parameters)
+    exchange_s = group.all_reduce_s(layout.gradient_bytes * model.num_parameters)
     if layout.software.overlaps_gradients:
         backward_s = 2 / 3 * matrix_s / num_micro_batches / model.num_layers
         exchange_s = exposed_in_turn_s(exchange_s, beside_s=backward_s, parts=model.num_layers)

@@ -276,7 +276,7 @@ def estimate_training(
     memory = memory_of(model, layout, machine, global_batch=global_batch)
     step = estimate_step(model, layout, machine, global_batch=global_batch, constants=constants)
     num_steps = math.ceil(tokens / step.num_tokens)
-    per_parameter = 12.0 if layout.precision in ("fp32", "tf32") else CHECKPOINT_BYTES
+    per_parameter = 12.0 if layout.full_precision else CHECKPOINT_BYTES
     checkpoint_bytes = per_parameter * model.num_parameters
     goodput = conditions.goodput(
         num_steps * step.total_s, checkpoint_bytes=checkpoint_bytes, num_devices=machine.num_devices
