@@ -216,7 +216,10 @@ def test_a_setting_that_changes_nothing_is_refused(capsys: pytest.CaptureFixture
 
 
 def test_a_setting_that_only_repeats_the_programs_own_is_accepted():
-    assert invoke("estimate --model llama-3-8b --cluster 64xh100 --tokens 1B --overlaps-tensor".split()) == 0
+    assert (
+        invoke([*["estimate", "--model", "llama-3-8b", "--cluster", "64xh100", "--tokens", "1B"], "--overlaps-tensor"])
+        == 0
+    )
 
 
 @pytest.mark.parametrize("num_devices", [24, 40, 56, 72, 120])

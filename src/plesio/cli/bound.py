@@ -21,7 +21,7 @@ EXAMPLES = """\b
 Examples:
   plesio bound list
   plesio bound constant-staleness --staleness 8 --momentum 0.9 --out runs/stability
-  plesio bound checkpoint-interval --checkpoint "5 min" --nodes 1000 --node-mtbf "1825 d"
+  plesio bound checkpoint-interval --checkpoint "5 min" --hosts 1000 --host-mtbf "1825 d"
   plesio bound statements A.7
   plesio bound chapter proofs"""
 

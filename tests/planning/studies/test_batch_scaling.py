@@ -79,7 +79,14 @@ def test_on_a_quadratic_warm_up_does_not_move_the_limit():
 
 @pytest.mark.parametrize(
     "inputs",
-    [{"batches": (8, 8)}, {"noise_scale": 0.0}, {"target": 1.0}, {"walls": -1.0}, {"max_steps": 5}, {"batch": 0}],
+    [
+        {"batches": (8, 8)},
+        {"noise_scale": 0.0},
+        {"target": 1.0},
+        {"walls": -1.0},
+        {"max_steps": 5},
+        {"global_batch": 0},
+    ],
 )
 def test_impossible_inputs_are_refused(inputs: dict[str, float]):
     with pytest.raises(ConfigError, match="write"):

@@ -25,7 +25,7 @@ def test_reference_values():
 
 def test_trials_cover_the_range_of_constant_staleness():
     """Random starts are as far away as the fixed one, give or take; staleness below the bound does no harm."""
-    for point in bounded_staleness(delays=(5, 20)).points:
+    for point in bounded_staleness(stalenesses=(5, 20)).points:
         assert 0.75 * point.best_iterations < point.best_trials.mean < 1.15 * point.best_iterations
         assert point.best_trials.low < point.best_trials.mean < point.best_trials.high
 
@@ -49,25 +49,25 @@ def test_without_delay_descent_is_a_power():
 
 def test_only_the_ends_of_the_spectrum_decide():
     for num_dimensions in (2, 10, 20):
-        point = bounded_staleness(delays=(0,), num_dimensions=num_dimensions, num_trials=1).points[0]
+        point = bounded_staleness(stalenesses=(0,), num_dimensions=num_dimensions, num_trials=1).points[0]
         assert point.best_iterations == pytest.approx(463, rel=0.003)
     assert eigenvalues_of(100.0, num_dimensions=20)[[0, -1]] == pytest.approx([0.01, 1.0])
 
 
 def test_a_step_above_the_limit_is_said_to_diverge():
-    answer = bounded_staleness(delays=(0, 50), tiny_step=0.1, num_trials=1)
+    answer = bounded_staleness(stalenesses=(0, 50), tiny_step=0.1, num_trials=1)
     assert answer.unstable_from == 16  # docs/studies/reference.md, theorem 9
     assert math.isinf(answer.points[-1].tiny_iterations)
     assert "diverges" in answer.finding
 
 
 def test_a_server_refuses_what_is_older_than_its_bound():
-    served = {point.delay: point.served for point in bounded_staleness(delays=(0, 5, 50), num_trials=3).points}
+    served = {point.delay: point.served for point in bounded_staleness(stalenesses=(0, 5, 50), num_trials=3).points}
     assert all(point.max_age <= bound for bound, point in served.items())
     assert served[0].refused > served[5].refused > served[50].refused
     assert served[50].refused < 1e-3
     assert served[0].refused == pytest.approx(0.84, abs=0.01)
-    alone = bounded_staleness(delays=(0,), num_trials=2, num_workers=1, slowdown=1.0).points[0].served
+    alone = bounded_staleness(stalenesses=(0,), num_trials=2, num_workers=1, slowdown=1.0).points[0].served
     assert alone.refused == alone.mean_age == 0
 
 
@@ -82,7 +82,7 @@ def test_a_server_applies_in_the_order_of_pushes():
 
 @pytest.mark.parametrize(
     "inputs",
-    [{"delays": (-1,)}, {"condition_number": 0.5}, {"target": 0.0}, {"tiny_step": 2.0}, {"num_trials": 0}],
+    [{"stalenesses": (-1,)}, {"condition_number": 0.5}, {"target": 0.0}, {"tiny_step": 2.0}, {"num_trials": 0}],
 )
 def test_impossible_inputs_are_refused(inputs: dict[str, float]):
     with pytest.raises(ConfigError, match="write"):
@@ -90,5 +90,5 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 
 
 def test_curves_are_drawn_to_the_target() -> None:
-    answer = bounded_staleness(delays=(0, 5), num_trials=3)
+    answer = bounded_staleness(stalenesses=(0, 5), num_trials=3)
     assert all(point.curve.distance[-1] <= answer.target for point in answer.points)

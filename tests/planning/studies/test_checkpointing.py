@@ -14,7 +14,7 @@ def test_reference_values():
     answer = checkpointing()
     assert answer.best_s / MINUTE == pytest.approx(108.94, abs=0.005)
     assert answer.slowdown - 1 == pytest.approx(0.09464, abs=5e-6)
-    young = {C: checkpointing(checkpoint_s=C * MINUTE, mtbf_s=1080 * MINUTE).young_s / MINUTE for C in (6, 12)}
+    young = {C: checkpointing(checkpoint_s=C * MINUTE, cluster_mtbf_s=1080 * MINUTE).young_s / MINUTE for C in (6, 12)}
     assert young[12] == pytest.approx(160.997, abs=5e-4)
     assert young[6] == pytest.approx(113.84, abs=5e-3)
     mtbf_s, _ = answer.by_nodes[1000]
@@ -24,7 +24,7 @@ def test_reference_values():
 def test_a_failure_undoes_half_an_interval():
     answer = checkpointing()
     assert answer.lost_s == pytest.approx((answer.best_s + answer.checkpoint_s) / 2, rel=0.02)
-    short = checkpointing(interval_s=600.0)
+    short = checkpointing(checkpoint_interval_s=600.0)
     assert short.lost_s == pytest.approx((600 + 300) / 2, rel=0.002)
 
 
@@ -40,7 +40,7 @@ def test_other_intervals_cost_more():
     overheads = {one.factor: one.exact for one in answer.simulated}
     assert min(overheads, key=lambda factor: overheads[factor]) == 1
     assert overheads[0.25] > overheads[0.5] > overheads[1] < overheads[2] < overheads[4]
-    assert checkpointing(interval_s=2 * answer.best_s).slowdown == pytest.approx(overheads[2])
+    assert checkpointing(checkpoint_interval_s=2 * answer.best_s).slowdown == pytest.approx(overheads[2])
 
 
 def test_ways_are_better_the_less_a_run_stands_still():
@@ -71,17 +71,17 @@ def test_what_a_target_leaves_for_a_state():
     "inputs",
     [
         {"checkpoint_s": 0.0},
-        {"mtbf_s": 0.0},
+        {"cluster_mtbf_s": 0.0},
         {"restart_s": -1.0},
-        {"interval_s": 0.0},
-        {"interval_s": 1e9},
+        {"checkpoint_interval_s": 0.0},
+        {"checkpoint_interval_s": 1e9},
         {"work_s": 0.0},
         {"num_writers": 0},
         {"changed_share": 1.5},
         {"unreadable": 1.0},
         {"shape": 0.0},
         {"num_runs": 1},
-        {"node_mtbf_s": 0.0},
+        {"host_mtbf_s": 0.0},
     ],
 )
 def test_impossible_inputs_are_refused(inputs: dict[str, float]):
@@ -91,7 +91,7 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 
 def test_a_run_that_hardly_ever_ends_is_refused() -> None:
     with pytest.raises(ConfigError, match="write a longer mtbf_s"):
-        checkpointing(mtbf_s=60.0)
+        checkpointing(cluster_mtbf_s=60.0)
 
 
 def test_a_state_that_is_written_at_once_costs_nothing() -> None:

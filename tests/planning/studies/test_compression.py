@@ -86,7 +86,7 @@ def test_a_slow_codec_makes_compressing_pay_less():
         {"schemes": ("sign:3",)},
         {"target": 0.0},
         {"num_dimensions": 1},
-        {"max_iterations": 10},
+        {"max_steps": 10},
     ],
 )
 def test_impossible_inputs_are_refused(inputs: dict[str, object]):

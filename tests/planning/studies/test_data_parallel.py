@@ -65,7 +65,7 @@ def test_workers_of_one_host_use_its_links_and_more_use_both():
 
 
 def test_computing_grows_with_the_batch_and_communication_does_not():
-    doubled = data_parallel(batch=64)
+    doubled = data_parallel(batch_size=64)
     assert (doubled.forward_s, doubled.backward_s) == pytest.approx((0.09, 0.16))
     assert doubled.at.all_reduce_s == data_parallel().at.all_reduce_s
     assert doubled.at == data_parallel().by_batch[64]

@@ -149,7 +149,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "inputs", [{"first": "a.npz"}, {"num_ranks": 1}, {"batch": 65}, {"tolerance": -1.0}, {"num_steps": 0}]
+    "inputs", [{"first": "a.npz"}, {"num_tensors": 1}, {"global_batch": 65}, {"tolerance": -1.0}, {"num_steps": 0}]
 )
 def test_impossible_inputs_are_refused(inputs: dict[str, object]):
     with pytest.raises(ConfigError, match="write"):
@@ -158,7 +158,7 @@ def test_impossible_inputs_are_refused(inputs: dict[str, object]):
 
 def test_no_samples_are_refused_and_what_is_identical_is_not_drawn() -> None:
     with pytest.raises(ConfigError, match="write"):
-        determinism(batch=0)
+        determinism(global_batch=0)
     answer = determinism(num_elements=1000, num_steps=10)
     parting = answer.charts()[0]
     assert isinstance(parting, LineChart)

@@ -11,21 +11,21 @@ from plesio.planning.studies import STUDIES, Study, find_study
 
 SMALLER: dict[str, dict[str, Any]] = {
     "batch-scaling": {"num_dimensions": 4, "batches": (16, 64, 256), "condition_number": 2.0, "max_steps": 200},
-    "bounded-staleness": {"delays": (0, 1), "condition_number": 2.0, "num_trials": 2, "num_dimensions": 2},
+    "bounded-staleness": {"stalenesses": (0, 1), "condition_number": 2.0, "num_trials": 2, "num_dimensions": 2},
     "checkpointing": {"num_runs": 4},
     "collectives": {"other_ranks": (16,)},
     "compression": {"num_dimensions": 20, "condition_number": 5.0, "schemes": ("none", "topk:0.5")},
     "consistency": {"ratios": (1.0,), "cvs": (0.1,), "slowdowns": (1.0,), "num_workers": 2, "bounds": (1,)},
-    "determinism": {"num_ranks": 4, "num_elements": 100, "training_ranks": 2, "batch": 4, "num_steps": 3},
+    "determinism": {"num_tensors": 4, "num_elements": 100, "num_workers": 2, "global_batch": 4, "num_steps": 3},
     "goodput": {"num_failures": 100},
     "load-balancing": {"num_workers": 4, "num_clusters": 50, "num_steps": 40},
     "local-sgd": {"periods": (1, 2), "num_workers": 2, "num_dimensions": 2, "num_trials": 2, "num_draws": 1},
-    "loss-scaling": {"num_steps": 3000, "num_gradients": 30},
-    "mixture-of-experts": {"num_experts": 8, "num_devices": 4, "tokens_per_device": 64, "num_draws": 2},
+    "loss-scaling": {"num_steps": 3000, "num_elements": 30},
+    "mixture-of-experts": {"num_experts": 8, "num_devices": 4, "tokens_per_device": 64, "num_trials": 2},
     "overlap": {"num_layers": 6},
-    "pipeline": {"num_stages": 2, "num_micro_batches": 4},
+    "pipeline": {"pp": 2, "num_micro_batches": 4},
     "staleness-weighting": {"max_staleness": 2, "condition_number": 4.0, "num_dimensions": 2, "num_trials": 2},
-    "stragglers": {"num_iterations": 50},
+    "stragglers": {"num_steps": 50},
     "time-to-train": {"num_runs": 50},
 }
 """Smaller than the defaults, for time alone."""

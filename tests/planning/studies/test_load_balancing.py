@@ -73,7 +73,7 @@ def test_rebalancing_follows_drift_within_its_bound(answer: LoadBalancing):
 
 def test_who_leaves_has_no_more_samples_and_the_batch_stays(answer: LoadBalancing):
     """Equal shares grow by a sixteenth when a worker leaves; with the slowest gone it may even be faster."""
-    still = load_balancing(low=1.0, high=1.0, jitter=0.0, num_clusters=100, num_steps=90, batch=15, cap=20)
+    still = load_balancing(low=1.0, high=1.0, jitter=0.0, num_clusters=100, num_steps=90, batch_size=15, cap=20)
     equal = still.balanced[0].step_s
     assert equal[still.leaves - 1] == pytest.approx(15e-3)
     assert equal[still.leaves] == pytest.approx(16e-3)

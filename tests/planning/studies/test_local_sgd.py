@@ -53,7 +53,7 @@ def test_the_best_period_is_the_formulas():
 
 
 def test_times_are_rounds_of_computing_and_an_exchange():
-    for point in local_sgd(compute_s=1.0, communicate_s=10.0, num_trials=2).points:
+    for point in local_sgd(compute_s=1.0, exchange_s=10.0, num_trials=2).points:
         assert point.time_s == pytest.approx(point.num_exchanges * (point.period + 10.0))
 
 

@@ -48,15 +48,17 @@ def test_more_skew_takes_longer_and_spreading_helps(answer: MixtureOfExperts):
 
 
 def test_uniform_routing_of_many_tokens_takes_as_long_as_a_balanced_all_to_all():
-    uniform = mixture_of_experts(skew=0.0, tokens_per_device=1_000_000, num_draws=2)
+    uniform = mixture_of_experts(skew=0.0, tokens_per_device=1_000_000, num_trials=2)
     assert uniform.at.all_to_all_s == pytest.approx(uniform.balanced_s, rel=0.01)
     assert uniform.at.dropped == 0
 
 
 def test_a_tokens_experts_are_different(answer: MixtureOfExperts):
-    at = mixture_of_experts(top_k=2, num_draws=2, tokens_per_device=2048).at
+    at = mixture_of_experts(experts_per_token=2, num_trials=2, tokens_per_device=2048).at
     assert at.load_limit < answer.at.load_limit  # nobody is chosen twice
-    one_left = mixture_of_experts(num_experts=4, num_devices=2, top_k=3, num_draws=2, tokens_per_device=512).at
+    one_left = mixture_of_experts(
+        num_experts=4, num_devices=2, experts_per_token=3, num_trials=2, tokens_per_device=512
+    ).at
     assert one_left.load <= 4 / 3 + 1e-9
 
 
@@ -101,10 +103,10 @@ def test_the_busiest_port_decides():
         {"num_experts": 63},
         {"num_devices": 1},
         {"tokens_per_device": 0},
-        {"top_k": 64},
+        {"experts_per_token": 64},
         {"skew": -1.0},
         {"capacity_factor": 0.0},
-        {"num_draws": 1},
+        {"num_trials": 1},
         {"bytes_per_s": 0.0},
     ],
 )

@@ -47,7 +47,7 @@ def test_the_knee_is_where_buckets_keep_up():
 @pytest.mark.parametrize("shape", ["equal", "tapered", "embedding"])
 @pytest.mark.parametrize("bytes_per_s", [1e9, 25e9, 1e12])
 def test_times_are_between_the_bounds(shape: str, bytes_per_s: float):
-    answer = overlap(shape=shape, bytes_per_s=bytes_per_s, num_layers=24)  # type: ignore[arg-type]
+    answer = overlap(profile=shape, bytes_per_s=bytes_per_s, num_layers=24)  # type: ignore[arg-type]
     assert answer.layers.backward_s == pytest.approx(0.480)
     assert sum(answer.layers.bytes) == pytest.approx(700e6)
     every = [*answer.by_layers.values(), *answer.by_cap.values(), answer.best, answer.default]
@@ -61,8 +61,8 @@ def test_times_are_between_the_bounds(shape: str, bytes_per_s: float):
 
 
 def test_an_embedding_is_exposed_whatever_the_buckets():
-    answer = overlap(shape="embedding")
-    assert answer.optimum.exposed_s >= overlap(shape="equal").optimum.exposed_s * 2
+    answer = overlap(profile="embedding")
+    assert answer.optimum.exposed_s >= overlap(profile="equal").optimum.exposed_s * 2
     assert answer.optimum.end_s >= answer.least_s
 
 
@@ -109,7 +109,7 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 
 def test_one_layer_hides_nothing():
     for shape in ("equal", "tapered", "embedding"):
-        answer = overlap(num_layers=1, shape=shape)  # type: ignore[arg-type]
+        answer = overlap(num_layers=1, profile=shape)  # type: ignore[arg-type]
         assert answer.best.hidden_share == pytest.approx(0)
         assert isinstance(answer.default, Buckets)
 

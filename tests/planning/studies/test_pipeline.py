@@ -18,7 +18,7 @@ def test_reference_values():
     assert micro_batches_for(0.1, num_stages=8) == 63
     assert micro_batches_for(0.05, num_stages=8) == 133
     assert pipeline(target_bubble=0.1).needed == 63
-    assert pipeline(tensor_parallel=1).layer_bytes["none"] == pytest.approx(2.87e9, abs=0.005e9)
+    assert pipeline(tp=1).layer_bytes["none"] == pytest.approx(2.87e9, abs=0.005e9)
 
 
 def test_equal_stages_take_the_closed_form():
@@ -89,7 +89,7 @@ def test_the_slowest_stage_and_sends_set_the_pace():
 @pytest.mark.parametrize(
     "inputs",
     [
-        {"num_stages": 0},
+        {"pp": 0},
         {"num_micro_batches": 0},
         {"schedule": "interleaved", "num_micro_batches": 30},
         {"schedule": "zbv", "num_micro_batches": 8},
@@ -99,7 +99,7 @@ def test_the_slowest_stage_and_sends_set_the_pace():
         {"num_layers": 4},
         {"num_layers": 50},
         {"schedule": "zbv", "num_layers": 88, "num_micro_batches": 32},
-        {"hidden": 0},
+        {"hidden_size": 0},
     ],
 )
 def test_impossible_inputs_are_refused(inputs: dict[str, float]):
@@ -109,15 +109,15 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 
 def test_chunks_are_whole_layers() -> None:
     with pytest.raises(ConfigError, match="write one of 1, 2, 3, 4, 6, 12 chunks"):
-        pipeline(num_chunks=64, schedule="interleaved")
-    uneven = pipeline(num_chunks=64)
+        pipeline(vpp=64, schedule="interleaved")
+    uneven = pipeline(vpp=64)
     assert {point.schedule for point in uneven.points}.isdisjoint({"interleaved"})
     with pytest.raises(ConfigError, match="write one of"):
-        pipeline(num_chunks=5, schedule="interleaved", num_micro_batches=8)
+        pipeline(vpp=5, schedule="interleaved", num_micro_batches=8)
 
 
 def test_of_many_micro_batches_only_those_asked_for_are_simulated() -> None:
-    answer = pipeline(num_stages=96, num_micro_batches=44)
+    answer = pipeline(pp=96, num_micro_batches=44)
     assert {one.num_micro_batches for one in answer.points} == {*(2**power for power in range(6)), 44}
     assert len(answer.tables()) > 1
     with pytest.raises(ConfigError, match="write at most 4096"):

@@ -77,9 +77,7 @@ def test_a_trace_is_read_and_its_largest_duration_is_the_most_that_can_happen(tm
     answer = stragglers(distribution="trace", trace=str(trace), num_workers=2)
     expected = (10 * 0.25 + 20 * (9 / 16 - 4 / 16) + 40 * (1 - 9 / 16)) / 20
     assert answer.cost == pytest.approx(expected)
-    assert stragglers(distribution="trace", trace=str(trace), num_workers=9999, num_iterations=2).cost == pytest.approx(
-        2.0
-    )
+    assert stragglers(distribution="trace", trace=str(trace), num_workers=9999, num_steps=2).cost == pytest.approx(2.0)
 
 
 def test_a_persistently_slow_worker_is_not_averaged_away():
@@ -91,7 +89,7 @@ def test_a_persistently_slow_worker_is_not_averaged_away():
 
 
 def test_without_causes_all_are_the_slowest_equally_often():
-    composed = stragglers(num_workers=4, slowdown=1.0, stages=(1.0,), num_iterations=8000).composed
+    composed = stragglers(num_workers=4, slowdown=1.0, stage_weights=(1.0,), num_steps=8000).composed
     assert max(abs(share - 0.25) for share in composed.slowest_shares) < 0.025  # five standard deviations
 
 
@@ -100,13 +98,13 @@ def test_without_causes_all_are_the_slowest_equally_often():
     [
         {"num_workers": 0},
         {"cv": 0.0},
-        {"mean_s": 0.0},
+        {"compute_s": 0.0},
         {"distribution": "pareto", "shape": 1.0},
         {"distribution": "uniform", "cv": 0.6},
         {"distribution": "trace"},
         {"slowdown": 0.5},
-        {"stages": ()},
-        {"all_reduce_s": -1.0},
+        {"stage_weights": ()},
+        {"exchange_s": -1.0},
     ],
 )
 def test_impossible_inputs_are_refused(inputs: dict[str, float]):

@@ -89,7 +89,7 @@ def test_the_nodes_boundary_shows():
     points = {point.num_devices: point for point in tensor_parallel().by_devices}
     assert points[1].communicating_s == 0
     assert points[16].communicating_s > 1.5 * points[8].communicating_s
-    one_node = {point.num_devices: point for point in tensor_parallel(devices_per_node=64).by_devices}
+    one_node = {point.num_devices: point for point in tensor_parallel(devices_per_host=64).by_devices}
     assert one_node[16].communicating_s < 1.1 * one_node[8].communicating_s
     assert points[8].sequence_activation_bytes < points[8].activation_bytes
 
@@ -97,13 +97,13 @@ def test_the_nodes_boundary_shows():
 @pytest.mark.parametrize(
     "inputs",
     [
-        {"num_devices": 0},
-        {"devices_per_node": 0},
+        {"tp": 0},
+        {"devices_per_host": 0},
         {"device_tflops": 0.0},
         {"num_layers": 0},
-        {"bytes_per_s": 0.0},
-        {"hidden": 0},
-        {"latency_s": -1.0},
+        {"local_bytes_per_s": 0.0},
+        {"hidden_size": 0},
+        {"local_latency_s": -1.0},
     ],
 )
 def test_impossible_inputs_are_refused(inputs: dict[str, float]):

@@ -14,12 +14,12 @@ def test_reference_values():
     answer = time_to_train()
     assert answer.ideal_s / DAY_S == pytest.approx(213, abs=0.5)
     assert answer.state_bytes == 16 * 70e9
-    larger = time_to_train(machine="2048xa100", tokens=2e12)
+    larger = time_to_train(cluster="2048xa100", tokens=2e12)
     assert larger.ideal_s / DAY_S == pytest.approx(38.0, abs=0.05)
 
 
 def test_simulated_runs_agree_with_the_closed_form():
-    answer = time_to_train(machine="2048xa100", num_runs=20_000)
+    answer = time_to_train(cluster="2048xa100", num_runs=20_000)
     low, high = answer.simulated_slowdown_ci95
     assert low < answer.total / answer.ideal_s < high
     quantiles = answer.simulated_s
@@ -28,7 +28,7 @@ def test_simulated_runs_agree_with_the_closed_form():
 
 
 def test_the_interval_is_that_of_failures_and_of_the_utilisation():
-    by_chance = time_to_train(mfu_error=0.0)
+    by_chance = time_to_train(step_error=0.0)
     assert by_chance.interval_s == pytest.approx((by_chance.simulated_s[5], by_chance.simulated_s[95]))
     low_s, high_s = time_to_train().interval_s
     assert low_s < by_chance.interval_s[0] < by_chance.total < by_chance.interval_s[1] < high_s
@@ -47,8 +47,8 @@ def test_the_utilisation_moves_the_run_the_most():
 
 
 def test_a_layout_gives_the_utilisation():
-    answer = time_to_train(pace="layout", machine="256xh100", tp=8, pp=4)
-    given = time_to_train(machine="256xh100", parameters=answer.state_bytes / 16, mfu=answer.mfu)
+    answer = time_to_train(pace="layout", cluster="256xh100", tp=8, pp=4)
+    given = time_to_train(cluster="256xh100", num_parameters=answer.state_bytes / 16, mfu=answer.mfu)
     # 6 N D leaves attention out and counts the embedding: a few percent for a model of 70 billion
     assert answer.ideal_s == pytest.approx(given.ideal_s, rel=0.1)
     assert answer.sensitivities[0].name == "peak FLOP/s"
@@ -57,8 +57,8 @@ def test_a_layout_gives_the_utilisation():
 def test_a_layout_is_computed_anew_for_each_number_of_devices():
     """At the utilisation of 2,048 devices, 16,384 would take an eighth of the time; in a layout they take a third."""
     asked = {"tokens": 2e12, "pace": "layout"}
-    answer = time_to_train(machine="2048xa100", **asked)  # type: ignore[arg-type]
-    alone = time_to_train(machine="16384xa100", **asked)  # type: ignore[arg-type]
+    answer = time_to_train(cluster="2048xa100", **asked)  # type: ignore[arg-type]
+    alone = time_to_train(cluster="16384xa100", **asked)  # type: ignore[arg-type]
     there = answer.by_devices[16_384]
     assert there.goodput.work_s == alone.ideal_s
     assert there.goodput.work_s > 2.5 * answer.ideal_s / 8
@@ -77,12 +77,12 @@ def test_an_interval_of_ones_own_is_no_better_than_the_best():
     ("inputs", "message"),
     [
         ({"mfu": 40.0}, "mfu is 40; write"),
-        ({"parameters": 0.0}, "parameters is 0; write 1 "),
-        ({"machine": "many"}, 'as in "2048xh100"'),
+        ({"num_parameters": 0.0}, "parameters is 0; write 1 "),
+        ({"cluster": "many"}, 'as in "2048xh100"'),
         ({"num_runs": 1}, "num_runs is 1; write 2 "),
         ({"confidence": 90.0}, "confidence is 90; write more than 0, less than 1"),
         ({"pace": "layout", "tp": 7}, "write"),
-        ({"machine": "8xa100"}, "write a machine of 14 devices or more"),
+        ({"cluster": "8xa100"}, "write a machine of 14 devices or more"),
         ({"tp": 4}, "tp has no effect with a pace of mfu; leave it out, or write pace = layout"),
         ({"pace": "layout", "mfu": 0.3}, "mfu has no effect"),
         ({"checkpoint_interval_s": 0.0}, "checkpoint_interval_s is 0; write"),

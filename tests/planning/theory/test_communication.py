@@ -22,7 +22,7 @@ def test_a_ring_reaches_the_bound_of_all_all_reduces(num_ranks: int):
 
 @given(compute_s=times_s, communicate_s=times_s, workers=st.integers(1, 10**5))
 def test_the_speedup_is_the_ratio_of_times_and_amdahls(compute_s: float, communicate_s: float, workers: int):
-    bound = speedup(compute_s=compute_s, communicate_s=communicate_s, num_workers=workers)
+    bound = speedup(compute_s=compute_s, exchange_s=communicate_s, num_workers=workers)
     assert bound.value == pytest.approx((compute_s + communicate_s) / (compute_s / workers + communicate_s))
     serial = bound.also["serial share (Amdahl)"]
     assert bound.value == pytest.approx(1 / (serial + (1 - serial) / workers))
@@ -30,7 +30,7 @@ def test_the_speedup_is_the_ratio_of_times_and_amdahls(compute_s: float, communi
 
 
 def test_without_communication_the_speedup_is_linear():
-    bound = speedup(communicate_s=0.0, num_workers=64)
+    bound = speedup(exchange_s=0.0, num_workers=64)
     assert (bound.value, bound.also["limit for many workers"]) == (64, math.inf)
 
 
@@ -84,9 +84,7 @@ def test_the_micro_batches_that_it_asks_for_are_just_enough(stages: int, chunks:
         return (stages - 1) / (busy + stages - 1)
 
     needed = int(
-        pipeline_bubble(num_stages=stages, num_micro_batches=stages, num_chunks=chunks).also[
-            "micro-batches for 90 % utilisation"
-        ]
+        pipeline_bubble(pp=stages, num_micro_batches=stages, vpp=chunks).also["micro-batches for 90 % utilisation"]
     )
     assert bubble(needed) <= 0.1 + 1e-12
     assert needed == 1 or bubble(needed - 1) > 0.1
@@ -94,17 +92,17 @@ def test_the_micro_batches_that_it_asks_for_are_just_enough(stages: int, chunks:
 
 def test_interleaving_needs_whole_rounds():
     with pytest.raises(ConfigError, match="multiple of 8"):
-        pipeline_bubble(num_stages=8, num_micro_batches=12, num_chunks=2)
-    assert pipeline_bubble(num_stages=8, num_micro_batches=12).value == pytest.approx(7 / 19)
+        pipeline_bubble(pp=8, num_micro_batches=12, vpp=2)
+    assert pipeline_bubble(pp=8, num_micro_batches=12).value == pytest.approx(7 / 19)
 
 
 def test_zero_of_the_golden_examples():
-    assert zero_memory(num_parameters=12e9, num_ranks=8).value == pytest.approx(24e9)
-    assert zero_memory(num_parameters=12e9, num_ranks=6).value == pytest.approx(32e9)
+    assert zero_memory(num_parameters=12e9, num_workers=8).value == pytest.approx(24e9)
+    assert zero_memory(num_parameters=12e9, num_workers=6).value == pytest.approx(32e9)
 
 
 @given(ranks=st.integers(2, 1024))
 def test_each_stage_of_zero_shards_more(ranks: int):
-    values = [zero_memory(num_ranks=ranks, stage=stage).value for stage in ("0", "1", "2", "3")]  # type: ignore[arg-type]
+    values = [zero_memory(num_workers=ranks, zero=stage).value for stage in ("0", "1", "2", "3")]  # type: ignore[arg-type]
     assert values == sorted(values, reverse=True)
     assert values[3] == pytest.approx(values[0] / ranks)

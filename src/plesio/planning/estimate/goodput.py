@@ -76,7 +76,7 @@ def expected_goodput(
     restart_s: float,
     mtbf_s: float,
     interval_s: float | None = None,
-    remedy: str = "a longer `mtbf_s`, or a shorter `checkpoint_s` or `restart_s`",
+    remedy: str = "a longer `cluster_mtbf_s`, or a shorter `checkpoint_s` or `restart_s`",
 ) -> Goodput:
     """Expected total of ``work_s``, with the best interval between states if none is given.
 

@@ -136,7 +136,7 @@ def ways_to_go_on(
 def _ways(
     devices: FailingDevices, num_devices: int, *, num_groups: Sequence[int], num_failures: int, seed: int
 ) -> Iterator[WayToGoOn]:
-    mtbf_s = cluster_mtbf_s(node_mtbf_s=devices.device_mtbf_s, num_nodes=num_devices)
+    mtbf_s = cluster_mtbf_s(part_mtbf_s=devices.device_mtbf_s, num_parts=num_devices)
     saved = {
         "interval_s": best_interval_s(checkpoint_s=devices.checkpoint_s, mtbf_s=mtbf_s),
         "checkpoint_s": devices.checkpoint_s,

@@ -53,7 +53,8 @@ _MODEL = {
 _SOFTWARE = {field.name: Written() for field in fields(Software) if field.name != "gradient_bytes"}
 _CONDITIONS = {
     "storage_bytes_per_s": Written(instead="BLOOM's a device"),
-    "device_mtbf_s": Written(option="mtbf"),
+    "checkpoint_interval_s": Written(instead="the best"),
+    "device_mtbf_s": Written(),
     "restart_s": Written(),
     "price_per_h": Written(option="price", metavar="DOLLARS", instead="the accelerator's"),
     "pue": Written(),

@@ -110,7 +110,7 @@ class Conditions:
             work_s,
             checkpoint_s=checkpoint_s,
             restart_s=self.restart_s + checkpoint_s,  # the last state is read as fast as it was written
-            mtbf_s=cluster_mtbf_s(node_mtbf_s=self.device_mtbf_s, num_nodes=num_devices),
+            mtbf_s=cluster_mtbf_s(part_mtbf_s=self.device_mtbf_s, num_parts=num_devices),
             interval_s=self.checkpoint_interval_s,
             remedy="a longer `device_mtbf_s`, a higher `storage_bytes_per_s`, or a shorter `restart_s`",
         )

@@ -41,7 +41,7 @@ def measure(
     on_step: Callable[[str], None],
     /,
     *,
-    delays: Annotated[tuple[int, ...], Within(1, 7, most=4)] = DELAYS,
+    stalenesses: Annotated[tuple[int, ...], Within(1, 7, most=4)] = DELAYS,
     condition_number: Annotated[float, Within(1, 100)] = 1.0,
     num_dimensions: Annotated[int, Within(2, 100)] = 10,
 ) -> Measured:
@@ -49,14 +49,14 @@ def measure(
 
     Args:
         on_step: Is told what is being measured.
-        delays: Staleness in updates; one worker more than that.
+        stalenesses: Staleness in updates; one worker more than that.
         condition_number: Condition number of the quadratic; with more than 1 slow coordinates hide for a while that
             fast ones diverge.
         num_dimensions: Its dimensions.
     """
     return measure_delays(
         on_step=on_step,
-        delays=sorted(set(delays)),
+        delays=sorted(set(stalenesses)),
         condition_number=condition_number,
         num_dimensions=num_dimensions,
     )

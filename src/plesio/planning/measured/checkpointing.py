@@ -46,8 +46,8 @@ def measure(
     /,
     *,
     checkpoint_s: Annotated[float, Within(5e-3, 0.5)] = 0.02,
-    mtbf_s: Annotated[float, Within(0.2, 10)] = 0.5,
-    interval_s: Annotated[float | None, Within(0.02, 10)] = None,
+    cluster_mtbf_s: Annotated[float, Within(0.2, 10)] = 0.5,
+    checkpoint_interval_s: Annotated[float | None, Within(0.02, 10)] = None,
     work_s: Annotated[float, Within(1, 30)] = 4.0,
 ) -> Measured:
     """Measure states of 1.2 to 120 MB and runs that fail twice a second; takes about a minute.
@@ -55,13 +55,17 @@ def measure(
     Args:
         on_step: Is told what is being measured.
         checkpoint_s: What writing a state of the runs that fail takes, about.
-        mtbf_s: Their mean time between failures.
-        interval_s: One more interval between their states.
+        cluster_mtbf_s: Their mean time between failures.
+        checkpoint_interval_s: One more interval between their states.
         work_s: What they take without failures, about.
     """
     states = measure_states(on_step=on_step)
     runs = measure_intervals(
-        on_step=on_step, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, work_s=work_s, interval_s=interval_s
+        on_step=on_step,
+        checkpoint_s=checkpoint_s,
+        mtbf_s=cluster_mtbf_s,
+        work_s=work_s,
+        interval_s=checkpoint_interval_s,
     )
     return with_runs(states, runs)
 

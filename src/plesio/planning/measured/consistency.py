@@ -55,7 +55,7 @@ def measure(
     *,
     cv: Annotated[float, Within(0, 1)] = 0.5,
     slowdown: Annotated[float, Within(1, 4)] = 2.0,
-    step_s: Annotated[float, Within(0.01, 0.2)] = 0.02,
+    compute_s: Annotated[float, Within(0.01, 0.2)] = 0.02,
     num_workers: Annotated[int, Within(2, 6)] = 4,
     bounds: Annotated[tuple[int, ...], Within(1, 64, most=3)] = BOUNDS,
     periods: Annotated[tuple[int, ...], Within(2, 64, most=3)] = PERIODS,
@@ -68,7 +68,7 @@ def measure(
         on_step: Is told what is being measured.
         cv: Coefficient of variation of the steps.
         slowdown: Slow-down of one worker, for good.
-        step_s: Mean seconds of a step.
+        compute_s: Mean seconds of a step.
         num_workers: Processes.
         bounds: Bounds of SSP.
         periods: Local steps.
@@ -76,7 +76,7 @@ def measure(
         target: Loss above the optimum that is wanted.
     """
     situation = Situation(
-        num_workers=num_workers, step_s=step_s, cv=cv, slowdown=slowdown, heterogeneity=heterogeneity, target=target
+        num_workers=num_workers, step_s=compute_s, cv=cv, slowdown=slowdown, heterogeneity=heterogeneity, target=target
     )
     return measure_consistency(situation, on_step=on_step, bounds=bounds, periods=periods)
 

@@ -44,7 +44,7 @@ def measure(
     on_step: Callable[[str], None],
     /,
     *,
-    num_ranks: Annotated[int, Within(2, 6)] = NUM_RANKS[-1],
+    num_tensors: Annotated[int, Within(2, 6)] = NUM_RANKS[-1],
     num_elements: Annotated[int, Within(1000, 10_000_000)] = NUM_ELEMENTS,
     num_steps: Annotated[int, Within(10, 1000)] = STEPS,
 ) -> Measured:
@@ -52,11 +52,11 @@ def measure(
 
     Args:
         on_step: Is told what is being measured.
-        num_ranks: The most ranks; all numbers from two on are measured.
+        num_tensors: The most ranks; all numbers from two on are measured.
         num_elements: Elements of the tensors whose sums are timed.
         num_steps: Steps of a training, with and without deterministic algorithms.
     """
-    counts = tuple(range(2, num_ranks + 1))
+    counts = tuple(range(2, num_tensors + 1))
     return measure_determinism(on_step=on_step, num_ranks=counts, num_elements=num_elements, steps=num_steps)
 
 

@@ -91,7 +91,7 @@ def measure(
     low: Annotated[float, Within(0.2, 1)] = 0.7,
     high: Annotated[float, Within(1, 4)] = 1.3,
     num_workers: Annotated[int, Within(2, 6)] = 4,
-    batch: Annotated[int, Within(4, 256)] = 32,
+    batch_size: Annotated[int, Within(4, 256)] = 32,
     sample_s: Annotated[float, Within(2e-4, 0.02)] = 1e-3,
     cap: Annotated[int, Within(1, 1024)] = 40,
     jitter: Annotated[float, Within(0, 1)] = 0.05,
@@ -106,7 +106,7 @@ def measure(
         low: Slowest speed.
         high: Fastest speed; the others are between the two, as far apart as can be.
         num_workers: Processes.
-        batch: Samples of a worker's step with equal shares.
+        batch_size: Samples of a worker's step with equal shares.
         sample_s: Seconds of one sample on a worker of speed 1.
         cap: Most samples of a worker; at least its equal share.
         jitter: Standard deviation of the logarithm of what nobody can plan for.
@@ -116,9 +116,9 @@ def measure(
     """
     cluster = Cluster(
         speeds=tuple(np.linspace(low, high, num_workers).tolist()),
-        batch=batch * num_workers,
+        batch=batch_size * num_workers,
         sample_s=sample_s,
-        cap=max(cap, batch),
+        cap=max(cap, batch_size),
         jitter=jitter,
         rebalance_every=rebalance_every,
         largest_move=largest_move,

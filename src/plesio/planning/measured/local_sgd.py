@@ -22,7 +22,7 @@ from plesio.planning.studies.measured import Measured
 
 __all__ = ["FOUND", "measure", "measure_local_sgd"]
 
-FOUND = ("compute_s", "communicate_s")
+FOUND = ("compute_s", "exchange_s")
 
 NUM_WORKERS = 2
 PERIODS = (1, 2, 4, 8, 16, 32)

@@ -27,7 +27,7 @@ from plesio.tasks.task import take_batch
 
 __all__ = ["FOUND", "measure", "measure_loss_scaling"]
 
-FOUND = ("distribution", "standard_deviation", "log_mean", "log_deviation", "num_gradients")
+FOUND = ("distribution", "standard_deviation", "log_mean", "log_deviation", "num_elements")
 
 STEPS = (1, 20, 100, 200, 400, 600)
 ZERO_POWERS = (-12, -8, -4, 0, 4)

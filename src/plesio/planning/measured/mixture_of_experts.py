@@ -51,7 +51,7 @@ def measure(
     *,
     num_experts: Annotated[int, Within(4, 256)] = NUM_EXPERTS,
     tokens_per_device: Annotated[int, Within(64, 4096)] = TOKENS[-1],
-    top_k: Annotated[int, Within(1, 4)] = 1,
+    experts_per_token: Annotated[int, Within(1, 4)] = 1,
     skew: Annotated[float, Within(0, 4)] = SKEWS[-1],
     capacity_factor: Annotated[float, Within(0.5, 16)] = CAPACITY,
     placement: Literal["in-order", "spread"] = "in-order",
@@ -63,7 +63,7 @@ def measure(
         on_step: Is told what is being measured.
         num_experts: Experts, a multiple of the four ranks.
         tokens_per_device: The most tokens of a rank; half as many are measured, too.
-        top_k: Experts of a token.
+        experts_per_token: Experts of a token.
         skew: The largest skew; none, and a third and two thirds of it are measured, too.
         capacity_factor: Capacity of an expert beside none.
         placement: Which experts are on which rank.
@@ -74,7 +74,7 @@ def measure(
         tokens=(tokens_per_device // 2, tokens_per_device),
         skews=[round(part * skew / 3, 3) for part in range(4)] if skew else (0.0,),
         capacity=capacity_factor,
-        routing={"num_experts": num_experts, "top_k": top_k, "placement": placement},
+        routing={"num_experts": num_experts, "experts_per_token": experts_per_token, "placement": placement},
         bytes_per_s=bytes_per_s,
     )
 
@@ -187,9 +187,9 @@ def _routed(tokens: int, skew: float, capacity: float | None, *, routing: Mappin
         tokens_per_device=tokens,
         skew=skew,
         capacity_factor=float(routing["num_experts"]) if capacity is None else capacity,
-        hidden=TOKEN_BYTES // 4,
+        hidden_size=TOKEN_BYTES // 4,
         element_bytes=4,
-        num_draws=2,
+        num_trials=2,
         **routing,
     )
     return np.array(answer.sent_bytes)

@@ -49,7 +49,7 @@ def measure(
     on_step: Callable[[str], None],
     /,
     *,
-    num_stages: Annotated[int, Within(2, 6)] = WAITING,
+    pp: Annotated[int, Within(2, 6)] = WAITING,
     num_micro_batches: Annotated[int, Within(2, 32)] = MICRO_BATCHES[-1],
     forward_s: Annotated[float, Within(2e-3, 0.1)] = FORWARD_S,
 ) -> Measured:
@@ -57,12 +57,12 @@ def measure(
 
     Args:
         on_step: Is told what is being measured.
-        num_stages: Stages that wait; beside them two compute.
+        pp: Stages that wait; beside them two compute.
         num_micro_batches: The most micro-batches; fewer are measured, too.
         forward_s: Forward pass of a stage that waits; its backward pass takes twice as long.
     """
     numbers = sorted({num_micro_batches, *(number for number in MICRO_BATCHES if number < num_micro_batches)})
-    return measure_pipelines(on_step=on_step, micro_batches=numbers, num_waiting=num_stages, forward_s=forward_s)
+    return measure_pipelines(on_step=on_step, micro_batches=numbers, num_waiting=pp, forward_s=forward_s)
 
 
 def measure_pipelines(

@@ -17,7 +17,7 @@ from plesio.planning.studies.order_statistics import GammaTimes, LogNormalTimes
 
 __all__ = ["FOUND", "measure", "measure_barriers"]
 
-FOUND = ("all_reduce_s",)
+FOUND = ("exchange_s",)
 Distribution = Literal["lognormal", "gamma"]
 
 NUM_WORKERS = (2, 4, 8)
@@ -32,9 +32,9 @@ def measure(
     *,
     num_workers: Annotated[int, Within(2, 8)] = 8,
     distribution: Distribution = "lognormal",
-    mean_s: Annotated[float, Within(0.01, 0.2)] = MEAN_S,
+    compute_s: Annotated[float, Within(0.01, 0.2)] = MEAN_S,
     cv: Annotated[float, Within(0.05, 1)] = 0.5,
-    num_iterations: Annotated[int, Within(20, 1000)] = NUM_STEPS,
+    num_steps: Annotated[int, Within(20, 1000)] = NUM_STEPS,
 ) -> Measured:
     """Measure two, four and eight processes whose steps vary by half; takes about a minute.
 
@@ -42,17 +42,17 @@ def measure(
         on_step: Is told what is being measured.
         num_workers: The most processes; half as many and a quarter are measured, too.
         distribution: Distribution of the steps.
-        mean_s: Mean step.
+        compute_s: Mean step.
         cv: Coefficient of variation of the steps.
-        num_iterations: Steps of each worker.
+        num_steps: Steps of each worker.
     """
     counts = sorted({max(2, round(num_workers / part)) for part in (1, 2, 4)})
     return measure_barriers(
         on_step=on_step,
         num_workers=counts,
         cvs=(cv,),
-        num_steps=num_iterations,
-        mean_s=mean_s,
+        num_steps=num_steps,
+        mean_s=compute_s,
         distribution=distribution,
     )
 

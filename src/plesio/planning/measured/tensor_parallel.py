@@ -35,7 +35,7 @@ from plesio.testbed.namespaces import why_no_namespaces
 
 __all__ = ["FOUND", "all_reduce_times", "computing_times", "cut_times", "measure", "measure_cuts"]
 
-FOUND = ("device_tflops", "latency_s")
+FOUND = ("device_tflops", "local_latency_s")
 NUM_RANKS = 2
 BYTES_PER_S = 25e6
 HIDDEN = 512
@@ -51,23 +51,23 @@ def measure(
     on_step: Callable[[str], None],
     /,
     *,
-    hidden: Annotated[int, Within(16, 1024)] = HIDDEN,
-    sequence: Annotated[int, Within(64, 1024)] = TOKENS[-1],
-    bytes_per_s: Annotated[float, Within(5e6, 1e8)] = BYTES_PER_S,
+    hidden_size: Annotated[int, Within(16, 1024)] = HIDDEN,
+    sequence_length: Annotated[int, Within(64, 1024)] = TOKENS[-1],
+    local_bytes_per_s: Annotated[float, Within(5e6, 1e8)] = BYTES_PER_S,
 ) -> Measured:
     """Measure two ranks over links of 25 MB/s, or on loopback; takes about half a minute.
 
     Args:
         on_step: Is told what is being measured.
-        hidden: Width of the MLP, rounded up to an even number.
-        sequence: The most rows of its input; an eighth, a quarter and half as many are measured, too.
-        bytes_per_s: Bandwidth that links are set to; on loopback it is what it is.
+        hidden_size: Width of the MLP, rounded up to an even number.
+        sequence_length: The most rows of its input; an eighth, a quarter and half as many are measured, too.
+        local_bytes_per_s: Bandwidth that links are set to; on loopback it is what it is.
     """
     return measure_cuts(
         on_step=on_step,
-        tokens=[sequence // part for part in (8, 4, 2, 1)],
-        hidden=hidden + hidden % NUM_RANKS,
-        bytes_per_s=bytes_per_s,
+        tokens=[sequence_length // part for part in (8, 4, 2, 1)],
+        hidden=hidden_size + hidden_size % NUM_RANKS,
+        bytes_per_s=local_bytes_per_s,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Self
 
 from plesio.planning.theory.reliability import MOST_SLOWDOWN, best_interval_s, cluster_mtbf_s, slowdown_parts
 
-__all__ = ["Costs", "Way", "costs_of_ways", "lost_generations", "overhead_by_nodes"]
+__all__ = ["Costs", "Way", "costs_of_ways", "lost_generations", "overhead_by_hosts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,19 +100,19 @@ def costs_of_ways(
     }
 
 
-def overhead_by_nodes(
-    ways: Mapping[str, Costs], *, node_mtbf_s: float, numbers: Sequence[int]
+def overhead_by_hosts(
+    ways: Mapping[str, Costs], *, host_mtbf_s: float, numbers: Sequence[int]
 ) -> dict[int, tuple[float, dict[str, float]]]:
-    """Seconds between failures and each way's slow-down, by number of nodes; NaN where no run ends.
+    """Seconds between failures and each way's slow-down, by number of hosts; NaN where no run ends.
 
     Raises:
-        ConfigError: A cost, a number or ``node_mtbf_s`` that is out of range.
+        ConfigError: A cost, a number or ``host_mtbf_s`` that is out of range.
     """
     found = {}
-    for nodes in numbers:
-        mtbf_s = cluster_mtbf_s(node_mtbf_s=node_mtbf_s, num_nodes=nodes)
+    for hosts in numbers:
+        mtbf_s = cluster_mtbf_s(part_mtbf_s=host_mtbf_s, num_parts=hosts)
         slowdowns = {name: Way.at_best(name, costs, mtbf_s=mtbf_s).slowdown for name, costs in ways.items()}
-        found[nodes] = (mtbf_s, {name: one if one <= MOST_SLOWDOWN else math.nan for name, one in slowdowns.items()})
+        found[hosts] = (mtbf_s, {name: one if one <= MOST_SLOWDOWN else math.nan for name, one in slowdowns.items()})
     return found
 
 

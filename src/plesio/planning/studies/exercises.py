@@ -127,8 +127,8 @@ EXERCISES: Mapping[str, Exercise] = {
         "The more workers, the further out in the tail the slowest is.",
     ),
     "bounded-staleness": Exercise(
-        question="Gradients are {delays} updates late, the condition number is {condition_number}. How many times as "
-        "many iterations does the largest of these delays take as none, each with its best step?",
+        question="Gradients are {stalenesses} updates late, the condition number is {condition_number}. How many times "
+        "as many iterations does the largest staleness take as none, each with its best step?",
         unit="number",
         value=lambda answer: answer.total / answer.points[0].best_iterations,
         reason="The largest stable step is 2 sin(π / (2(2τ+1))) / L, which falls as 1/τ, and iterations are as many as "
@@ -143,7 +143,7 @@ EXERCISES: Mapping[str, Exercise] = {
         "halving-doubling and two levels have few latencies and few bytes.",
     ),
     "pipeline": Exercise(
-        question="{num_stages} stages run {num_micro_batches} micro-batches ({schedule}). Which share of the time do "
+        question="{pp} stages run {num_micro_batches} micro-batches ({schedule}). Which share of the time do "
         "they wait?",
         unit="%",
         value=lambda answer: 100 * answer.at.bubble,
@@ -160,7 +160,7 @@ EXERCISES: Mapping[str, Exercise] = {
         "keeps the iterations few. On a fast network only the second is left.",
     ),
     "local-sgd": Exercise(
-        question="A step takes {compute_s} and an exchange {communicate_s}. How many local steps between exchanges "
+        question="A step takes {compute_s} and an exchange {exchange_s}. How many local steps between exchanges "
         "(of {periods}) are at the target first?",
         unit="number",
         value=lambda answer: answer.best.period,
@@ -218,8 +218,8 @@ EXERCISES: Mapping[str, Exercise] = {
         "equally stale a weighting is a smaller step by another name and saves nothing.",
     ),
     "checkpointing": Exercise(
-        question="Saving takes {checkpoint_s}, and failures are {mtbf_s} apart on average. How much work should there "
-        "be between two states?",
+        question="Saving takes {checkpoint_s}, and failures are {cluster_mtbf_s} apart on average. How much work "
+        "should there be between two states?",
         unit="time",
         value=lambda answer: answer.best_s,
         reason="Saving costs C/I of the time and a failure undoes I/2: the sum is least at about sqrt(2 C M), which is "
@@ -242,8 +242,8 @@ EXERCISES: Mapping[str, Exercise] = {
         "waiting; each costs iterations for what it saves.",
     ),
     "tensor-parallel": Exercise(
-        question="Layers of {hidden} dimensions are cut over {num_devices} devices at {bytes_per_s}. Which share of an "
-        "iteration do they communicate?",
+        question="Layers of {hidden_size} dimensions are cut over {tp} devices at {local_bytes_per_s}. Which share of "
+        "an iteration do they communicate?",
         unit="%",
         value=lambda answer: 100 * answer.at.share,
         reason="Each layer takes four all-reduces of batch x sequence x hidden numbers, whatever its weights are, and "
@@ -258,16 +258,15 @@ EXERCISES: Mapping[str, Exercise] = {
         "one NIC a host nearly all of the gain is gone.",
     ),
     "determinism": Exercise(
-        question="{num_ranks} ranks' FP32 tensors are added up forward, and then backward. Which share of the sums "
-        "differs?",
+        question="{num_tensors} FP32 tensors are added up forward, and then backward. Which share of the sums differs?",
         unit="%",
         value=lambda answer: answer.total,
         reason="Every addition rounds, and another order rounds elsewhere: with many ranks hardly a sum comes out the "
         "same, though each differs in its last digits only.",
     ),
     "time-to-train": Exercise(
-        question="How long does a run of {tokens} tokens take on {machine}, with its failures and states (pace: "
-        "{pace}; model: {parameters} parameters at an MFU of {mfu}, or {model})?",
+        question="How long does a run of {tokens} tokens take on {cluster}, with its failures and states (pace: "
+        "{pace}; model: {num_parameters} parameters at an MFU of {mfu}, or {model})?",
         unit="time",
         value=lambda answer: answer.total,
         reason="Work is 6 FLOPs for each parameter and token, over devices x peak x MFU. With the best interval "

@@ -38,7 +38,7 @@ def published_failures() -> Table:
     """What the model says of both runs, beside what was published."""
     llama_mtbf_s = _LLAMA_S / _LLAMA_FAILURES
     bloom_node_s, llama_node_s = _BLOOM_MTBF_S * _BLOOM_NODES, llama_mtbf_s * _LLAMA_NODES
-    scaled_s = cluster_mtbf_s(node_mtbf_s=bloom_node_s, num_nodes=_LLAMA_NODES)
+    scaled_s = cluster_mtbf_s(part_mtbf_s=bloom_node_s, num_parts=_LLAMA_NODES)
     bloom = {"checkpoint_s": _BLOOM_CHECKPOINT_S, "mtbf_s": _BLOOM_MTBF_S}
     bloom_best_s = best_interval_s(**bloom)
     bloom_slowdown = expected_slowdown(interval_s=bloom_best_s, **bloom)

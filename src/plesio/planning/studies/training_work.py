@@ -140,9 +140,9 @@ class GivenPace(Work):
         state, memory = STATE_BYTES * self.parameters, self.machine.accelerator.memory_bytes
         if state > num_devices * memory:
             raise ArgumentError(
-                f"`parameters` is {format_count(self.parameters)}, whose weights, gradients and optimizer take "
+                f"`num_parameters` is {format_count(self.parameters)}, whose weights, gradients and optimizer take "
                 f"{format_bytes(state)}, and {num_devices} {self.machine.accelerator.name} have "
-                f"{format_bytes(num_devices * memory)}; write a `machine` of {int(state / memory) + 1} devices or more"
+                f"{format_bytes(num_devices * memory)}; write a `cluster` of {int(state / memory) + 1} devices or more"
             )
 
     def sensitivities(self) -> tuple[Sensitivity, ...]:

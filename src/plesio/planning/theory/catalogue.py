@@ -105,8 +105,8 @@ THEOREMS: tuple[Theorem, ...] = (
     Theorem(best_num_workers, "the derivative of T(n)", "compute_s"),
     Theorem(asynchronous_rate, "counting", "step_times_s"),
     Theorem(pipeline_bubble, "Huang et al. 2019; Narayanan et al. 2021", "num_micro_batches"),
-    Theorem(zero_memory, "Rajbhandari, Rasley, Ruwase & He 2020", "num_ranks"),
-    Theorem(checkpoint_interval, "Young 1974; Daly 2006", "num_nodes"),
+    Theorem(zero_memory, "Rajbhandari, Rasley, Ruwase & He 2020", "num_workers"),
+    Theorem(checkpoint_interval, "Young 1974; Daly 2006", "num_hosts"),
 )
 
 

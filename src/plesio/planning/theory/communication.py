@@ -30,29 +30,29 @@ def all_reduce_bytes(*, message_bytes: float = 700e6, num_ranks: int = 256) -> B
     return Bound(quantity="bytes that every rank sends", unit="B", parts={"reduce-scatter": half, "all-gather": half})
 
 
-def speedup(*, compute_s: float = 1.0, communicate_s: float = 0.1, num_workers: int = 64) -> Bound:
+def speedup(*, compute_s: float = 1.0, exchange_s: float = 0.1, num_workers: int = 64) -> Bound:
     """Work split over n workers, at a communication time that does not depend on n: the speed-up.
 
     ``n(1+ρ)/(1+nρ)`` with ``ρ = communicate/compute`` on one worker. It is Amdahl's law (1967) with the serial share
     ``ρ/(1+ρ)``, so it never exceeds ``(1+ρ)/ρ``. One worker is charged the communication too; against one that has
     nothing to send, divide by ``1+ρ``.
 
-    >>> bound = speedup(compute_s=1.0, communicate_s=0.1, num_workers=10)
+    >>> bound = speedup(compute_s=1.0, exchange_s=0.1, num_workers=10)
     >>> round(bound.value, 2), round(bound.also["limit for many workers"], 2)
     (5.5, 11.0)
 
     Args:
         compute_s: Seconds that one worker computes for an iteration of the whole batch.
-        communicate_s: Seconds of communication in an iteration, for any number of workers.
+        exchange_s: Seconds of the exchange in an iteration, for any number of workers.
         num_workers: n.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
     check_positive(compute_s=compute_s)
-    check_not_negative(communicate_s=communicate_s)
+    check_not_negative(exchange_s=exchange_s)
     check_count(num_workers=num_workers)
-    ratio = communicate_s / compute_s
+    ratio = exchange_s / compute_s
     value = num_workers * (1 + ratio) / (1 + num_workers * ratio)
     return Bound(
         quantity="speed-up over one worker",

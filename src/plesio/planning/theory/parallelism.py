@@ -28,42 +28,42 @@ def micro_batches_for(bubble: float, *, num_stages: int, num_chunks: int = 1) ->
     return max(1, math.ceil(exact - 1e-9))
 
 
-def pipeline_bubble(*, num_stages: int = 8, num_micro_batches: int = 32, num_chunks: int = 1) -> Bound:
+def pipeline_bubble(*, pp: int = 8, num_micro_batches: int = 32, vpp: int = 1) -> Bound:
     """A pipeline of equal stages: share of the time in which a stage waits.
 
     ``(p-1)/(mv+p-1)``: GPipe (Huang et al. 2019) and 1F1B alike with v = 1, interleaved 1F1B (Narayanan et al. 2021)
-    with v chunks a stage, for which p must divide m. ``(p-1)/(mv)`` is the same waiting over the *ideal* time.
+    with v parts a stage, for which p must divide m. ``(p-1)/(mv)`` is the same waiting over the *ideal* time.
 
-    >>> round(pipeline_bubble(num_stages=8, num_micro_batches=24).value, 4)
+    >>> round(pipeline_bubble(pp=8, num_micro_batches=24).value, 4)
     0.2258
-    >>> round(pipeline_bubble(num_stages=8, num_micro_batches=24, num_chunks=3).value, 4)
+    >>> round(pipeline_bubble(pp=8, num_micro_batches=24, vpp=3).value, 4)
     0.0886
 
     Args:
-        num_stages: p.
+        pp: p, stages.
         num_micro_batches: m, of a batch.
-        num_chunks: v, chunks of layers on each stage.
+        vpp: v, parts of a stage's layers.
 
     Raises:
-        ConfigError: ``m mod p = 0`` does not hold for more than one chunk, or an argument is out of range.
+        ConfigError: ``m mod p = 0`` does not hold for more than one part, or an argument is out of range.
     """
-    check_count(num_stages=num_stages, num_micro_batches=num_micro_batches, num_chunks=num_chunks)
-    share = bubble_share(num_stages=num_stages, num_micro_batches=num_micro_batches, num_chunks=num_chunks)
+    check_count(pp=pp, num_micro_batches=num_micro_batches, vpp=vpp)
+    share = bubble_share(num_stages=pp, num_micro_batches=num_micro_batches, num_chunks=vpp)
     interleaved = Condition(
         premise="m mod p = 0",
-        value=num_micro_batches % num_stages,
+        value=num_micro_batches % pp,
         limit=0,
-        remedy=f"write a `num_micro_batches` that is a multiple of {num_stages}",
+        remedy=f"write a `num_micro_batches` that is a multiple of {pp}",
     )
     return Bound(
         quantity="share of the time that waits",
         unit="share",
         parts={"bubble": share},
-        conditions=(interleaved,) if num_chunks > 1 else (),
+        conditions=(interleaved,) if vpp > 1 else (),
         also={
             "waiting over ideal time": share / (1 - share),
-            "micro-batches for 90 % utilisation": micro_batches_for(0.1, num_stages=num_stages, num_chunks=num_chunks),
-            "micro-batches for a bubble of 5 %": micro_batches_for(0.05, num_stages=num_stages, num_chunks=num_chunks),
+            "micro-batches for 90 % utilisation": micro_batches_for(0.1, num_stages=pp, num_chunks=vpp),
+            "micro-batches for a bubble of 5 %": micro_batches_for(0.05, num_stages=pp, num_chunks=vpp),
         },
     )
 
@@ -71,25 +71,25 @@ def pipeline_bubble(*, num_stages: int = 8, num_micro_batches: int = 32, num_chu
 def zero_memory(
     *,
     num_parameters: float = 12e9,
-    num_ranks: int = 8,
-    stage: Literal["0", "1", "2", "3"] = "3",
+    num_workers: int = 8,
+    zero: Literal["0", "1", "2", "3"] = "3",
     weight_bytes: float = 2,
     gradient_bytes: float = 2,
     optimizer_bytes: float = 12,
 ) -> Bound:
-    """ZeRO: bytes of model state on every rank.
+    """ZeRO: bytes of model state on every worker.
 
     Of weights, gradients and optimizer state, stage 1 shards the last, stage 2 the last two, stage 3 all (Rajbhandari
     et al. 2020). Activations, buffers and fragments come on top.
 
-    >>> bound = zero_memory(num_parameters=12e9, num_ranks=8)  # 16 bytes a parameter
-    >>> bound.value / 1e9, zero_memory(num_parameters=12e9, num_ranks=8, stage="0").value / 1e9
+    >>> bound = zero_memory(num_parameters=12e9, num_workers=8)  # 16 bytes a parameter
+    >>> bound.value / 1e9, zero_memory(num_parameters=12e9, num_workers=8, zero="0").value / 1e9
     (24.0, 192.0)
 
     Args:
         num_parameters: Parameters of the whole model.
-        num_ranks: Ranks that the state is sharded over.
-        stage: What is sharded: 0 is nothing, as in DDP; 3 is everything, as in FSDP.
+        num_workers: Workers that the state is sharded over.
+        zero: What is sharded: 0 is nothing, as in DDP; 3 is everything, as in FSDP.
         weight_bytes: Bytes of a parameter.
         gradient_bytes: Bytes of a parameter's gradient.
         optimizer_bytes: Bytes of a parameter's optimizer state: 12 for Adam with weights, mean and variance in FP32.
@@ -99,10 +99,10 @@ def zero_memory(
     """
     check_positive(num_parameters=num_parameters)
     check_not_negative(weight_bytes=weight_bytes, gradient_bytes=gradient_bytes, optimizer_bytes=optimizer_bytes)
-    check_count(num_ranks=num_ranks)
+    check_count(num_workers=num_workers)
     kinds = {"optimizer": optimizer_bytes, "gradients": gradient_bytes, "weights": weight_bytes}
     parts = {
-        kind: num_parameters * size / (num_ranks if place < int(stage) else 1)
+        kind: num_parameters * size / (num_workers if place < int(zero) else 1)
         for place, (kind, size) in enumerate(kinds.items())
     }
-    return Bound(quantity="model state of a rank", unit="B", parts=parts)
+    return Bound(quantity="model state of a worker", unit="B", parts=parts)

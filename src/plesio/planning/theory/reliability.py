@@ -40,22 +40,22 @@ _MOST_EXPONENT = 600.0
 """Far enough below the 709 at which no float holds e^x."""
 
 
-def cluster_mtbf_s(*, node_mtbf_s: float, num_nodes: int) -> float:
-    """Seconds between two failures of any of the nodes: ``M_node / n``, for failures that are independent.
+def cluster_mtbf_s(*, part_mtbf_s: float, num_parts: int) -> float:
+    """Seconds between two failures of any of n parts, each of which fails every M on its own: ``M / n``.
 
-    >>> round(cluster_mtbf_s(node_mtbf_s=5 * 365 * 86400, num_nodes=1000) / 3600, 1)
+    >>> round(cluster_mtbf_s(part_mtbf_s=5 * 365 * 86400, num_parts=1000) / 3600, 1)
     43.8
 
     Args:
-        node_mtbf_s: Mean seconds between two failures of one node.
-        num_nodes: Nodes that the run cannot go on without.
+        part_mtbf_s: Mean seconds between two failures of one part: a host, or a device.
+        num_parts: Parts that the run cannot go on without.
 
     Raises:
         ConfigError: An argument that is out of range.
     """
-    check_positive(node_mtbf_s=node_mtbf_s)
-    check_count(num_nodes=num_nodes)
-    return node_mtbf_s / num_nodes
+    check_positive(part_mtbf_s=part_mtbf_s)
+    check_count(num_parts=num_parts)
+    return part_mtbf_s / num_parts
 
 
 def young_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
@@ -173,7 +173,7 @@ def check_run_ends(
     checkpoint_s: float,
     mtbf_s: float,
     restart_s: float = 0.0,
-    remedy: str = "a longer `mtbf_s`, or a shorter `checkpoint_s`, `restart_s` or `interval_s`",
+    remedy: str = "a longer `cluster_mtbf_s`, or a shorter `checkpoint_s`, `restart_s` or `checkpoint_interval_s`",
 ) -> None:
     """Make sure that a run takes at most `MOST_SLOWDOWN` times its work.
 
@@ -197,11 +197,11 @@ def check_run_ends(
 
 
 def checkpoint_interval(
-    *, checkpoint_s: float = 300.0, node_mtbf_s: float = 1260 * 60, num_nodes: int = 1, restart_s: float = 0.0
+    *, checkpoint_s: float = 300.0, host_mtbf_s: float = 1260 * 60, num_hosts: int = 1, restart_s: float = 0.0
 ) -> Bound:
     """Saving a run's state: the best interval, and the share of useful time that saving and failing cost on top.
 
-    ``M e^(R/M) (e^((I+C)/M) - 1)/I - 1`` at the I that makes it least (Daly 2006), with ``M = M_node/n``; beside it the
+    ``M e^(R/M) (e^((I+C)/M) - 1)/I - 1`` at the I that makes it least (Daly 2006), with ``M = M_host/n``; beside it the
     intervals of Young (1974), ``√(2CM)``, and of Daly (2006).
 
     >>> bound = checkpoint_interval()
@@ -210,18 +210,18 @@ def checkpoint_interval(
 
     Args:
         checkpoint_s: C, seconds to write a state.
-        node_mtbf_s: M_node, mean seconds between two failures of one node.
-        num_nodes: n, nodes that the run cannot go on without.
+        host_mtbf_s: M_host, mean seconds between two failures of one host.
+        num_hosts: n, hosts that the run cannot go on without.
         restart_s: R, seconds from a failure until the last state is back.
 
     Raises:
         ConfigError: An argument that is out of range, or a run that would hardly ever end.
     """
-    mtbf_s = cluster_mtbf_s(node_mtbf_s=node_mtbf_s, num_nodes=num_nodes)
+    mtbf_s = cluster_mtbf_s(part_mtbf_s=host_mtbf_s, num_parts=num_hosts)
     best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     times = {"interval_s": best_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}
     check_run_ends(
-        **times, remedy="a longer `node_mtbf_s`, a smaller `num_nodes`, or a shorter `checkpoint_s` or `restart_s`"
+        **times, remedy="a longer `host_mtbf_s`, a smaller `num_hosts`, or a shorter `checkpoint_s` or `restart_s`"
     )
     return Bound(
         quantity="overhead at the best interval",

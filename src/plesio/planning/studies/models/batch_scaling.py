@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
+from plesio.core.inputs import Written
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.planning.studies.batch_starts import FEWEST_SIZES, Problem, Starts, line_of
@@ -273,7 +274,7 @@ _BATCHES = tuple(2**power for power in range(2, 13))
 
 def batch_scaling(
     *,
-    batch: Annotated[int, Within(1, 10**9)] = 256,
+    global_batch: Annotated[int, Within(1, 10**9), Written(option="batch")] = 256,
     noise_scale: Annotated[float, Within(1e-6, 1e9)] = 16.0,
     num_dimensions: Annotated[int, Within(2, 1000)] = 100,
     condition_number: Annotated[float, Within(1, 1e4)] = 100.0,
@@ -283,7 +284,7 @@ def batch_scaling(
     rules_target: Annotated[float, Within(1e-4, 1, without="high")] = 0.02,
     warmup_steps: Annotated[int, Within(1, 1000)] = 10,
     max_steps: Annotated[int, Within(1, 5000)] = 2000,
-    num_problems: Annotated[int, Within(1, 50)] = 6,
+    num_trials: Annotated[int, Within(1, 50)] = 6,
     seed: int = 0,
 ) -> BatchScaling:
     """Steps by batch size, the critical batch, and scaling rules with and without warm-up.
@@ -293,7 +294,7 @@ def batch_scaling(
     True
 
     Args:
-        batch: Samples of a step that the answer is for.
+        global_batch: Samples of a step that the answer is for.
         noise_scale: tr Σ / ‖G‖² at the start.
         num_dimensions: Dimensions of the bowl.
         condition_number: Largest eigenvalue over smallest.
@@ -303,7 +304,7 @@ def batch_scaling(
         rules_target: The loss to reach there.
         warmup_steps: Steps over which a step length grows, in the runs with warm-up.
         max_steps: Steps after which a descent is given up.
-        num_problems: Starts on the same bowl, each with measurements of its own.
+        num_trials: Starts on the same bowl, each with measurements of its own.
         seed: Seed of start and noise.
 
     Raises:
@@ -349,7 +350,7 @@ def batch_scaling(
     )
 
     return BatchScaling(
-        batch=batch,
+        batch=global_batch,
         least_steps=least_steps,
         critical_batch=first.critical_batch,
         mean_noise_scale=mean_noise_scale,
@@ -360,7 +361,7 @@ def batch_scaling(
         points=tuple(_point(size, steps, fitted=least_steps + slope / size) for size, steps in measured.items()),
         rules=rules,
         base_batch=sizes[0],
-        problems=(first, *starts.others([(seed, number) for number in range(1, num_problems)])),
+        problems=(first, *starts.others([(seed, number) for number in range(1, num_trials)])),
     )
 
 

@@ -239,7 +239,7 @@ class BoundedStaleness(Answer):
 
 def bounded_staleness(
     *,
-    delays: Annotated[tuple[int, ...], Within(0, 500)] = (0, 1, 5, 10, 20, 50),
+    stalenesses: Annotated[tuple[int, ...], Within(0, 500)] = (0, 1, 5, 10, 20, 50),
     condition_number: Annotated[float, Within(1, 1e4)] = 100.0,
     target: Annotated[float, Within(1e-12, 1, without="high")] = 1e-4,
     tiny_step: Annotated[float, Within(1e-3, 2, without="high")] = 0.02,
@@ -258,7 +258,7 @@ def bounded_staleness(
     [462, 3271]
 
     Args:
-        delays: Staleness in updates; 0 is asked for anyway.
+        stalenesses: Staleness in updates; 0 is asked for anyway.
         condition_number: Largest over smallest eigenvalue.
         target: Distance from the optimum that is wanted; that of the start is 1 in each coordinate.
         tiny_step: The step, in units of 1/L, that is the same for all.
@@ -279,7 +279,7 @@ def bounded_staleness(
     problem = StalenessProblem(
         spectrum=spectrum, target=target, noise=noise, num_trials=num_trials, workers=workers, seed=seed
     )
-    points = tuple(problem.point(delay, tiny_step=tiny_step, random=random) for delay in sorted({0, *delays}))
+    points = tuple(problem.point(delay, tiny_step=tiny_step, random=random) for delay in sorted({0, *stalenesses}))
     first, last = points[0], points[-1]
     cost = (last.best_iterations / first.best_iterations - 1) / last.delay if last.delay else 0.0
     return BoundedStaleness(

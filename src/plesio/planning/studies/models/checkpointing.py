@@ -10,7 +10,7 @@ Keeping g generations: if a state is unreadable with probability q, a failure go
 probability ``q^j (1-q)``, and none of them is good with ``q^g``.
 
 Where it stops being true: failures with a memory (Weibull's are simulated, for the closed form has none), failures that
-are noticed late, failures during which nodes wait for repair, writing that slows down what goes on.
+are noticed late, failures during which hosts wait for repair, writing that slows down what goes on.
 """
 
 import math
@@ -23,7 +23,7 @@ from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import DURATION_OR_0, Within
 from plesio.cost.faults import Failures
 from plesio.planning.studies.checkpoint_runs import SavedRun, SimulatedInterval
-from plesio.planning.studies.checkpoint_ways import Way, costs_of_ways, lost_generations, overhead_by_nodes
+from plesio.planning.studies.checkpoint_ways import Way, costs_of_ways, lost_generations, overhead_by_hosts
 from plesio.planning.studies.published_failures import published_failures
 from plesio.planning.studies.study import Answer
 from plesio.planning.theory.reliability import best_interval_s, daly_interval_s, expected_slowdown, young_interval_s
@@ -31,10 +31,10 @@ from plesio.planning.theory.reliability import best_interval_s, daly_interval_s,
 __all__ = ["Checkpointing", "checkpointing"]
 
 _TIME = Within(1e-9, 1e12)
-"""Seconds; nodes that fail every 30,000 years are not too good."""
+"""Seconds; hosts that fail every 30,000 years are not too good."""
 _FACTORS = tuple(2 ** (power / 2) for power in range(-4, 5))
 """Multiples of the best interval, to show what others cost."""
-_NODES = (1, 10, 100, 1000, 10_000)
+_HOSTS = (1, 10, 100, 1000, 10_000)
 _GENERATIONS = (1, 2, 3, 4)
 
 
@@ -57,7 +57,7 @@ class Checkpointing(Answer):
         shape: Weibull's, of failures in bursts.
         simulated: Some intervals around the best.
         ways: Ways to save the state, each with its best interval.
-        by_nodes: Mean seconds between failures, and each way's slow-down, by number of nodes; NaN where no run ends.
+        by_hosts: Mean seconds between failures, and each way's slow-down, by number of hosts; NaN where no run ends.
         generations: Number of generations kept, with the expected intervals lost beside the first at a failure, and
             the probability that a run finds none of them good.
         drawn: What a simulated run does around its first failure.
@@ -78,7 +78,7 @@ class Checkpointing(Answer):
     shape: float
     simulated: tuple[SimulatedInterval, ...]
     ways: tuple[Way, ...]
-    by_nodes: Mapping[int, tuple[float, Mapping[str, float]]]
+    by_hosts: Mapping[int, tuple[float, Mapping[str, float]]]
     generations: Mapping[int, tuple[float, float]]
     drawn: tuple[TimelineBar, ...]
 
@@ -104,8 +104,8 @@ class Checkpointing(Answer):
         return {"work": self.work_s, **{name: share * self.work_s for name, share in self.shares.items()}}
 
     def tables(self) -> Sequence[Table]:
-        """Intervals, ways, nodes, generations, and what others have published."""
-        return [self._intervals(), self._ways(), self._nodes(), self._kept(), published_failures()]
+        """Intervals, ways, hosts, generations, and what others have published."""
+        return [self._intervals(), self._ways(), self._hosts(), self._kept(), published_failures()]
 
     def _intervals(self) -> Table:
         least = min(one.exact for one in self.simulated)
@@ -148,17 +148,17 @@ class Checkpointing(Answer):
         headers = ("state", "stands still", "counts after", "restart", "interval", "overhead", *self.ways[0].parts)
         return Table(title="Ways to save the state:", headers=headers, rows=rows)
 
-    def _nodes(self) -> Table:
+    def _hosts(self) -> Table:
         rows = [
             (
-                str(nodes),
+                str(hosts),
                 format_seconds(mtbf_s),
                 *("–" if math.isnan(one) else _overhead(one) for one in by.values()),
             )
-            for nodes, (mtbf_s, by) in self.by_nodes.items()
+            for hosts, (mtbf_s, by) in self.by_hosts.items()
         ]
-        headers = ("nodes", "a failure every", *(way.name for way in self.ways))
-        return Table(title="Overhead by number of nodes:", headers=headers, rows=rows)
+        headers = ("hosts", "a failure every", *(way.name for way in self.ways))
+        return Table(title="Overhead by number of hosts:", headers=headers, rows=rows)
 
     def _kept(self) -> Table:
         rows = [
@@ -169,8 +169,8 @@ class Checkpointing(Answer):
         return Table(title="Generations of states that are kept:", headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
-        """Overhead by interval; ways; nodes; a run's failures."""
-        return [self._by_interval(), self._by_way(), self._by_node(), self._timeline()]
+        """Overhead by interval; ways; hosts; a run's failures."""
+        return [self._by_interval(), self._by_way(), self._by_host(), self._timeline()]
 
     def _by_interval(self) -> LineChart:
         factors = [2 ** (power / 8) for power in range(-20, 21)]
@@ -214,20 +214,20 @@ class Checkpointing(Answer):
             parts={name: [100 * way.parts[name] for way in self.ways] for name in self.ways[0].parts},
         )
 
-    def _by_node(self) -> LineChart:
-        most = max(self.by_nodes)
-        mtbf_s, _ = self.by_nodes[most]
+    def _by_host(self) -> LineChart:
+        most = max(self.by_hosts)
+        mtbf_s, _ = self.by_hosts[most]
         return LineChart(
-            slug="nodes",
-            title=f"{most:,} nodes fail every {format_seconds(mtbf_s)}",
-            caption="Share of the time that is useful, by number of nodes, each with its best interval.",
-            x=Axis(title="nodes", log=True),
+            slug="hosts",
+            title=f"{most:,} hosts fail every {format_seconds(mtbf_s)}",
+            caption="Share of the time that is useful, by number of hosts, each with its best interval.",
+            x=Axis(title="hosts", log=True),
             y=Axis(title="useful (%)"),
             series=[
                 Series(
                     name=way.name,
-                    x=list(self.by_nodes),
-                    y=[100 / by[way.name] for _, by in self.by_nodes.values()],
+                    x=list(self.by_hosts),
+                    y=[100 / by[way.name] for _, by in self.by_hosts.values()],
                 )
                 for way in self.ways
             ],
@@ -256,9 +256,9 @@ def _with_interval(slowdown: float, ci95: tuple[float, float]) -> str:
 def checkpointing(
     *,
     checkpoint_s: Annotated[float, _TIME] = 300.0,
-    mtbf_s: Annotated[float, _TIME] = 75600.0,
+    cluster_mtbf_s: Annotated[float, _TIME] = 75600.0,
     restart_s: Annotated[float, DURATION_OR_0] = 0.0,
-    interval_s: Annotated[float | None, _TIME] = None,
+    checkpoint_interval_s: Annotated[float | None, _TIME] = None,
     work_s: Annotated[float, _TIME] = 2_592_000.0,
     num_writers: Annotated[int, Within(1, 10**6)] = 8,
     storage_writers: Annotated[float, Within(1, 1e6)] = 4.0,
@@ -266,7 +266,7 @@ def checkpointing(
     full_every: Annotated[int, Within(1, 10**6)] = 8,
     snapshot_s: Annotated[float, _TIME] = 5.0,
     unreadable: Annotated[float, Within(0, 1, without="high")] = 0.01,
-    node_mtbf_s: Annotated[float, _TIME] = 157_680_000.0,
+    host_mtbf_s: Annotated[float, _TIME] = 157_680_000.0,
     shape: Annotated[float, Within(0.2, 10)] = 0.7,
     num_runs: Annotated[int, Within(2, 100_000)] = 1000,
     seed: int = 0,
@@ -279,9 +279,9 @@ def checkpointing(
 
     Args:
         checkpoint_s: One writer's time for the whole state.
-        mtbf_s: Mean time between failures of the whole cluster.
+        cluster_mtbf_s: Mean time between failures of the whole cluster.
         restart_s: Time from a failure until the run goes on from its last state.
-        interval_s: Work between two states; the best without.
+        checkpoint_interval_s: Work between two states; the best without.
         work_s: Useful work of the run.
         num_writers: Writers of shards, at once.
         storage_writers: How many of them the storage keeps up with.
@@ -289,7 +289,7 @@ def checkpointing(
         full_every: Every so many partial states one is whole.
         snapshot_s: Copying the shards to the host's memory.
         unreadable: Probability that a state cannot be read.
-        node_mtbf_s: Mean time between failures of one node.
+        host_mtbf_s: Mean time between failures of one host.
         shape: Weibull's, of failures in bursts.
         num_runs: Simulated for each interval.
         seed: Seed of the simulation.
@@ -298,10 +298,13 @@ def checkpointing(
         ConfigError: An input that is out of range.
     """
     run = SavedRun(
-        work_s=work_s, checkpoint_s=checkpoint_s, restart_s=restart_s, failures=Failures(mtbf_s=mtbf_s, shape=shape)
+        work_s=work_s,
+        checkpoint_s=checkpoint_s,
+        restart_s=restart_s,
+        failures=Failures(mtbf_s=cluster_mtbf_s, shape=shape),
     )
-    best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
-    at_s = best_s if interval_s is None else interval_s
+    best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=cluster_mtbf_s)
+    at_s = best_s if checkpoint_interval_s is None else checkpoint_interval_s
     slowdown = run.slowdown(at_s)
     ways = costs_of_ways(
         checkpoint_s=checkpoint_s,
@@ -312,23 +315,23 @@ def checkpointing(
         full_every=full_every,
         snapshot_s=snapshot_s,
     )
-    num_failures = slowdown * work_s / mtbf_s
+    num_failures = slowdown * work_s / cluster_mtbf_s
     return Checkpointing(
         work_s=work_s,
-        mtbf_s=mtbf_s,
+        mtbf_s=cluster_mtbf_s,
         checkpoint_s=checkpoint_s,
         interval_s=at_s,
         best_s=best_s,
-        young_s=young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
-        daly_s=daly_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
+        young_s=young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=cluster_mtbf_s),
+        daly_s=daly_interval_s(checkpoint_s=checkpoint_s, mtbf_s=cluster_mtbf_s),
         slowdown=slowdown,
         shares=run.slowdown_parts(at_s),
         lost_s=run.lost_s(at_s),
         num_failures=num_failures,
         shape=shape,
         simulated=tuple(run.simulate(factor, factor * best_s, num_runs=num_runs, seed=seed) for factor in _FACTORS),
-        ways=tuple(Way.at_best(name, costs, mtbf_s=mtbf_s) for name, costs in ways.items()),
-        by_nodes=overhead_by_nodes(ways, node_mtbf_s=node_mtbf_s, numbers=_NODES),
+        ways=tuple(Way.at_best(name, costs, mtbf_s=cluster_mtbf_s) for name, costs in ways.items()),
+        by_hosts=overhead_by_hosts(ways, host_mtbf_s=host_mtbf_s, numbers=_HOSTS),
         generations=lost_generations(_GENERATIONS, unreadable=unreadable, num_failures=num_failures),
         drawn=run.draw_around_failure(at_s, seed=seed),
     )

@@ -235,7 +235,7 @@ def compression(
     num_dimensions: Annotated[int, Within(2, 5000)] = 1000,
     condition_number: Annotated[float, Within(1, 1e4, without="low")] = 1000.0,
     target: Annotated[float, Within(1e-9, 1, without="high")] = 1e-4,
-    max_iterations: Annotated[int, Within(1, 200_000)] = 40_000,
+    max_steps: Annotated[int, Within(1, 200_000)] = 40_000,
     num_workers: Annotated[int, Within(1, 2**20)] = 8,
     gradient_bytes: Annotated[float, SIZE] = 100e6,
     compute_s: Annotated[float, DURATION_OR_0] = 0.050,
@@ -255,7 +255,7 @@ def compression(
         num_dimensions: Dimensions of the quadratic.
         condition_number: Its largest eigenvalue over its smallest.
         target: The loss to reach, over the first.
-        max_iterations: Iterations after which a descent is given up.
+        max_steps: Iterations after which a descent is given up.
         num_workers: Workers that exchange.
         gradient_bytes: Size of a gradient, of 4-byte numbers.
         compute_s: Forward and backward pass of a worker.
@@ -273,7 +273,7 @@ def compression(
         num_dimensions=num_dimensions,
         condition_number=condition_number,
         target=target,
-        max_iterations=max_iterations,
+        max_iterations=max_steps,
         num_workers=num_workers,
         gradient_bytes=gradient_bytes,
         compute_s=compute_s,
@@ -285,7 +285,7 @@ def compression(
     dense = setting.run("none")
     if dense.iterations is None:
         raise ArgumentError(
-            f"`max_iterations` is {max_iterations}, and sending everything takes more; write more, or a larger `target`"
+            f"`max_steps` is {max_steps}, and sending everything takes more; write more, or a larger `target`"
         )
     texts = [text for text in dict.fromkeys(schemes) if text != "none"]
     runs = [setting.run(text).beside(dense) for text in texts]

@@ -189,7 +189,7 @@ def consistency(
     cv: Annotated[float, Within(0, 10)] = 0.3,
     slowdown: Annotated[float, Within(1, 1e6)] = 1.0,
     overlap: Annotated[float, SHARE] = 0.0,
-    step_s: Annotated[float, DURATION] = 0.05,
+    compute_s: Annotated[float, DURATION] = 0.05,
     num_workers: Annotated[int, Within(2, 64)] = 8,
     bounds: Annotated[tuple[int, ...], Within(1, 10_000)] = (1, 4),
     periods: Annotated[tuple[int, ...], Within(2, 1000)] = (2, 4, 8, 16),
@@ -212,7 +212,7 @@ def consistency(
         cv: Coefficient of variation of the steps.
         slowdown: Slow-down of one worker, for good.
         overlap: Share of a step behind which an exchange can hide, 0 to 1.
-        step_s: Mean seconds of a step.
+        compute_s: Mean time that a worker computes for a step.
         num_workers: Workers, each with its own quadratic.
         bounds: Bounds of SSP that are tried.
         periods: Local steps that are tried.
@@ -244,7 +244,7 @@ def consistency(
         barriers=barriers,
         learning_steps=tuple((barriers[1][0] * LEARNING_STEPS).tolist()),
         overlap=overlap,
-        step_s=step_s,
+        step_s=compute_s,
         seed=seed,
     )
     if math.isinf(barriers[1][1]):
@@ -261,7 +261,7 @@ def consistency(
         persistent=tuple(
             contest.cell(ratio=x, cv=max(quiet, 0.1), slowdown=y) for y in sorted(slowdowns) for x in maps_ratios
         ),
-        step_s=step_s,
+        step_s=compute_s,
     )
 
 

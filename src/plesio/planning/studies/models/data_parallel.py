@@ -294,15 +294,15 @@ def data_parallel(
     backward_s: Annotated[float, DURATION_OR_0] = 0.080,
     bytes_per_s: Annotated[float, BANDWIDTH] = 25e9,
     latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
-    ranks_per_host: Annotated[int, Within(1, 2**20)] = 8,
+    workers_per_host: Annotated[int, Within(1, 2**20)] = 8,
     local_bytes_per_s: Annotated[float, BANDWIDTH] = 600e9,
     local_latency_s: Annotated[float, DURATION_OR_0] = 1e-6,
     algorithm: Algorithm = "ring",
-    batch: Annotated[int, Within(1, 10**9)] = 32,
-    timed_batch: Annotated[int, Within(1, 10**9)] = 32,
+    batch_size: Annotated[int, Within(1, 10**9)] = 32,
+    timed_batch_size: Annotated[int, Within(1, 10**9)] = 32,
     cv: Annotated[float, Within(0, 10)] = 0.0,
     overlap: Annotated[float, SHARE] = 0.0,
-    gradients_bytes: Annotated[tuple[float, ...], Within(0, 1e18, fewest=0)] = (10e6, 100e6, 700e6, 3e9),
+    other_gradients_bytes: Annotated[tuple[float, ...], Within(0, 1e18, fewest=0)] = (10e6, 100e6, 700e6, 3e9),
     seed: Annotated[int, OnlyWith("cv", above=0)] = 0,
 ) -> DataParallel:
     """An iteration's time by number of workers and size of the gradient.
@@ -318,15 +318,15 @@ def data_parallel(
         backward_s: Its backward pass.
         bytes_per_s: Bandwidth of one direction of a worker's link between hosts.
         latency_s: Latency of each message between hosts.
-        ranks_per_host: Workers of a host; as long as there is one host only its own links count.
+        workers_per_host: Workers of a host; as long as there is one host only its own links count.
         local_bytes_per_s: Bandwidth of one direction of a worker's link within its host.
         local_latency_s: Latency of each message within a host.
         algorithm: Algorithm of the all-reduce; hierarchical is a ring where hosts are not whole.
-        batch: Samples of a worker's step.
-        timed_batch: The samples that forward and backward times are of; they grow in proportion.
+        batch_size: Samples of a worker's step.
+        timed_batch_size: The samples that forward and backward times are of; they grow in proportion.
         cv: Coefficient of variation of a worker's computing time, lognormal.
         overlap: Share of the backward pass during which communication can go on, 0 to 1.
-        gradients_bytes: Sizes for the picture, beside the one above.
+        other_gradients_bytes: Sizes for the picture, beside the one above.
         seed: Seed of the iteration in the timeline.
 
     Raises:
@@ -338,19 +338,19 @@ def data_parallel(
     links = Links(
         latency_s=latency_s,
         bytes_per_s=bytes_per_s,
-        ranks_per_host=ranks_per_host,
+        ranks_per_host=workers_per_host,
         local_latency_s=local_latency_s,
         local_bytes_per_s=local_bytes_per_s,
     )
     job = _Job(
         links=links, forward_s=forward_s, backward_s=backward_s, algorithm=algorithm, cv=cv, overlap=overlap
-    ).times(batch / timed_batch)
+    ).times(batch_size / timed_batch_size)
     return _answer(
         job,
         num_workers=num_workers,
         gradient_bytes=gradient_bytes,
-        batch=batch,
-        gradients_bytes=gradients_bytes,
+        batch=batch_size,
+        gradients_bytes=other_gradients_bytes,
         random=np.random.default_rng(seed),
     )
 

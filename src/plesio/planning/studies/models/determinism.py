@@ -24,6 +24,7 @@ import numpy as np
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
+from plesio.core.inputs import Written
 from plesio.core.only_with import OnlyWith
 from plesio.core.units import counted, format_percent
 from plesio.core.within import AT_LEAST_0, Within
@@ -237,10 +238,10 @@ def determinism(
     first: str | None = None,
     second: str | None = None,
     tolerance: Annotated[float, AT_LEAST_0] = 1e-5,
-    num_ranks: Annotated[int, Within(2, 1024), OnlyWith("first")] = 64,
+    num_tensors: Annotated[int, Within(2, 1024), OnlyWith("first")] = 64,
     num_elements: Annotated[int, Within(1, 10**6), OnlyWith("first")] = 100_000,
-    training_ranks: Annotated[int, Within(2, 1024), OnlyWith("first")] = 8,
-    batch: Annotated[int, Within(2, 1024), OnlyWith("first")] = 64,
+    num_workers: Annotated[int, Within(2, 1024), OnlyWith("first")] = 8,
+    global_batch: Annotated[int, Within(2, 1024), Written(option="batch"), OnlyWith("first")] = 64,
     learning_rate: Annotated[float, Within(0, 1e6), OnlyWith("first")] = 1.0,
     num_steps: Annotated[int, Within(1, 1000), OnlyWith("first")] = 150,
     seed: Annotated[int, OnlyWith("first")] = 0,
@@ -255,10 +256,10 @@ def determinism(
         first: File of a run: arrays by step (.npz), results.json, or trace-W.jsonl; with it only files are compared.
         second: File of the other.
         tolerance: Tolerance of the relaxed tier: length of a difference over that of the tensor.
-        num_ranks: Ranks whose tensors are added up forward and backward.
+        num_tensors: Tensors that are added up forward and backward.
         num_elements: Elements of each tensor.
-        training_ranks: Ranks of the simulated training.
-        batch: Its samples a step, of all ranks together.
+        num_workers: Workers of the simulated training.
+        global_batch: Samples of its steps, of all workers together.
         learning_rate: Learning rate of its steps; the larger, the sooner runs part.
         num_steps: Steps of that training.
         seed: Seed of all that is drawn.
@@ -273,19 +274,19 @@ def determinism(
         trajectories = read_trajectory(Path(first)), read_trajectory(Path(second))
         only = _compared("the files", "", *trajectories, tolerance=tolerance)
         return Determinism(comparisons=(only,), orders=(), sums={}, tolerance=tolerance, num_elements=0)
-    _check_ranks(training_ranks, batch=batch)
-    _check_work(num_ranks, num_elements=num_elements)
+    _check_workers(num_workers, global_batch=global_batch)
+    _check_work(num_tensors, num_elements=num_elements)
     rng = np.random.default_rng(seed)
-    tensors = np.empty((num_ranks, num_elements), np.float32)
-    for rank in range(num_ranks):
+    tensors = np.empty((num_tensors, num_elements), np.float32)
+    for rank in range(num_tensors):
         tensors[rank] = rng.standard_normal(num_elements)
-    counts = [*(count for count in _NUM_RANKS if count < num_ranks), num_ranks]
+    counts = [*(count for count in _NUM_RANKS if count < num_tensors), num_tensors]
 
     def run(source: Source) -> Trajectory:
         return train(
             source,
-            num_ranks=training_ranks,
-            batch=batch,
+            num_ranks=num_workers,
+            batch=global_batch,
             learning_rate=learning_rate,
             num_steps=num_steps,
             seed=seed,
@@ -328,17 +329,18 @@ def _compared(name: str, remedy: str, first: Trajectory, second: Trajectory, *, 
     )
 
 
-def _check_ranks(training_ranks: int, *, batch: int) -> None:
-    if batch % training_ranks:
-        below = max(batch // training_ranks, 1) * training_ranks
+def _check_workers(num_workers: int, *, global_batch: int) -> None:
+    if global_batch % num_workers:
+        below = max(global_batch // num_workers, 1) * num_workers
         raise ArgumentError(
-            f"`batch` is {batch}, no multiple of the {training_ranks} of `training_ranks`; write a `batch` of {below}"
+            f"`global_batch` is {global_batch}, no multiple of the {num_workers} of `num_workers`; "
+            f"write a `global_batch` of {below}"
         )
 
 
-def _check_work(num_ranks: int, *, num_elements: int) -> None:
-    if num_ranks * num_elements > _MOST_NUMBERS:
+def _check_work(num_tensors: int, *, num_elements: int) -> None:
+    if num_tensors * num_elements > _MOST_NUMBERS:
         raise ArgumentError(
-            f"`num_elements` is {num_elements} with `num_ranks` of {num_ranks}, which takes too long; "
-            f"write at most {_MOST_NUMBERS // num_ranks} for `num_elements`"
+            f"`num_elements` is {num_elements} with `num_tensors` of {num_tensors}, which takes too long; "
+            f"write at most {_MOST_NUMBERS // num_tensors} for `num_elements`"
         )

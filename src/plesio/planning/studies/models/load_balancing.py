@@ -264,7 +264,7 @@ def load_balancing(
     high: Annotated[float, Within(1e-3, 1e3), OnlyWith("distribution", "uniform")] = 1.3,
     cv: Annotated[float, Within(0, 10), OnlyWith("distribution", "lognormal")] = 0.3,
     num_workers: Annotated[int, Within(2, 1024)] = 16,
-    batch: Annotated[int, Within(1, 10**6)] = 32,
+    batch_size: Annotated[int, Within(1, 10**6)] = 32,
     sample_s: Annotated[float, DURATION] = 1e-3,
     cap: Annotated[int, Within(1, 10**9)] = 40,
     jitter: Annotated[float, Within(0, _MOST_JITTER)] = 0.05,
@@ -288,7 +288,7 @@ def load_balancing(
         high: Fastest speed, if uniform.
         cv: Coefficient of variation, if lognormal.
         num_workers: Workers.
-        batch: Samples of a worker's step with equal shares.
+        batch_size: Samples of a worker's step with equal shares.
         sample_s: Seconds of one sample on a worker of speed 1.
         cap: Most samples that a worker's memory holds.
         jitter: Coefficient of variation of what nobody can plan for.
@@ -304,17 +304,17 @@ def load_balancing(
         ConfigError: A number out of range, or caps too small for the batch.
     """
     _check_speeds(low=low, high=high)
-    _check_numbers(cap=cap, batch=batch, bounds=bounds, num_workers=num_workers, num_clusters=num_clusters)
+    _check_numbers(cap=cap, batch=batch_size, bounds=bounds, num_workers=num_workers, num_clusters=num_clusters)
     quantile, name = _quantile(distribution, low=low, high=high, cv=cv)
     rng = np.random.default_rng(seed)
-    total = batch * num_workers
+    total = batch_size * num_workers
     clusters = quantile(rng.standard_normal((num_clusters, num_workers)))
-    step = _Step.of(clusters[:_NUM_CAPPED], batch=batch, cap=cap, sample_s=sample_s)
+    step = _Step.of(clusters[:_NUM_CAPPED], batch=batch_size, cap=cap, sample_s=sample_s)
     run = LongRun.drawn(
         quantile, num_workers=num_workers, num_steps=num_steps, drift_steps=drift_steps, jitter=jitter, rng=rng
     )
     steady = run.constant_speeds(_ASYNCHRONOUS_STEPS)
-    in_step_s = _in_step_s(steady, batch=batch, sample_s=sample_s)
+    in_step_s = _in_step_s(steady, batch=batch_size, sample_s=sample_s)
     return LoadBalancing(
         gain=_gain(name, clusters),
         gains=_gains(rng, num_clusters),
@@ -327,7 +327,9 @@ def load_balancing(
         ),
         leaves=run.leaves,
         joins=run.joins,
-        asynchronous=tuple(_asynchronous(batch * sample_s / steady, bound=bound, batch=batch) for bound in bounds),
+        asynchronous=tuple(
+            _asynchronous(batch_size * sample_s / steady, bound=bound, batch=batch_size) for bound in bounds
+        ),
         synchronous_s={name: _needed_steps() * step_s for name, step_s in in_step_s.items()},
         synchronous_per_s={name: total / step_s for name, step_s in in_step_s.items()},
     )
@@ -340,7 +342,9 @@ def _check_speeds(*, low: float, high: float) -> None:
 
 def _check_numbers(*, cap: int, batch: int, bounds: Sequence[float], num_workers: int, num_clusters: int) -> None:
     if cap < batch:
-        raise ArgumentError(f"`cap` is {cap} and `batch`, the equal share, is {batch}; write {batch} or more for `cap`")
+        raise ArgumentError(
+            f"`cap` is {cap} and `batch_size`, the equal share, is {batch}; write {batch} or more for `cap`"
+        )
     for bound in bounds:
         if not (bound >= 0 and (math.isinf(bound) or bound == int(bound))):
             raise ArgumentError(f"`bounds` has {bound:g}; write whole numbers from 0 on, or inf for none")

@@ -212,7 +212,7 @@ def local_sgd(
     *,
     periods: Annotated[tuple[int, ...], Within(1, 10_000)] = (1, 2, 4, 8, 16, 32),
     compute_s: Annotated[float, DURATION] = 0.05,
-    communicate_s: Annotated[float, DURATION_OR_0] = 0.1,
+    exchange_s: Annotated[float, DURATION_OR_0] = 0.1,
     num_workers: Annotated[int, Within(1, 256)] = 8,
     num_dimensions: Annotated[int, Within(2, 100)] = 10,
     condition_number: Annotated[float, Within(1, 1e4)] = 10.0,
@@ -234,8 +234,8 @@ def local_sgd(
 
     Args:
         periods: K, local steps between two averagings.
-        compute_s: Seconds of a local step.
-        communicate_s: Seconds of an exchange.
+        compute_s: Time that a worker computes for a local step.
+        exchange_s: Time of an exchange.
         num_workers: Workers, each with its own quadratic.
         num_dimensions: Dimensions of the quadratics.
         condition_number: Largest over smallest eigenvalue.
@@ -269,21 +269,21 @@ def local_sgd(
             period=period,
             target=target,
             floor_step=floor_step,
-            round_s=period * compute_s + communicate_s,
+            round_s=period * compute_s + exchange_s,
             num_trials=num_trials,
             random=random,
         )
         for period in sorted(set(periods))
     ]
     iterations = _iterations_of(points, target=target)
-    penalty, ratio = penalty_of(iterations), communicate_s / compute_s
+    penalty, ratio = penalty_of(iterations), exchange_s / compute_s
     times = _times_by_ratio(iterations, ratios={*ratios, ratio})
     return LocalSgd(
         points=tuple(points),
         penalty=penalty,
         best_period=_best_period(ratio, penalty),
         compute_s=compute_s,
-        communicate_s=communicate_s,
+        communicate_s=exchange_s,
         target=target,
         floor_step=floor_step,
         times=times,

@@ -326,8 +326,8 @@ def loss_scaling(
     standard_deviation: Annotated[float, Within(1e-30, 1e30)] = 1e-4,
     log_mean: Annotated[float, Within(-1e3, 1e3)] = 0.0,
     log_deviation: Annotated[float, Within(1e-3, 1e2)] = 1.0,
-    num_gradients: Annotated[int, Within(1, 10**12)] = 1_000_000,
-    num_ranks: Annotated[int, Within(1, 2**20)] = 4,
+    num_elements: Annotated[int, Within(1, 10**12)] = 1_000_000,
+    num_workers: Annotated[int, Within(1, 2**20)] = 4,
     initial_scale: Annotated[float, Within(2.0**-60, 2.0**60)] = 65536.0,
     growth_interval: Annotated[int, Within(1, 10**9)] = 2000,
     num_steps: Annotated[int, Within(1, 10**6)] = 100_000,
@@ -345,8 +345,8 @@ def loss_scaling(
         standard_deviation: Standard deviation of normal gradients.
         log_mean: Mean of the logarithm of lognormal ones.
         log_deviation: Its standard deviation.
-        num_gradients: Numbers of a rank's gradient.
-        num_ranks: Ranks, any of which may overflow.
+        num_elements: Elements of a worker's gradient.
+        num_workers: Workers, any of which may overflow.
         initial_scale: Initial scale of a dynamic scale.
         growth_interval: Steps without an overflow after which it is doubled.
         num_steps: Steps of the run.
@@ -363,7 +363,7 @@ def loss_scaling(
         ),
     }
     rng = np.random.default_rng(seed)
-    number = num_gradients * num_ranks
+    number = num_elements * num_workers
     of_run = ranges[distribution]
     return LossScaling(
         shares=tuple(_shares(one, power, number=number, rng=rng) for one in ranges.values() for power in _POWERS),

@@ -22,6 +22,7 @@ import numpy as np
 
 from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
+from plesio.core.inputs import Written
 from plesio.core.units import format_bandwidth, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.collectives import all_to_all_s
@@ -254,15 +255,15 @@ def mixture_of_experts(
     num_experts: Annotated[int, Within(2, 4096)] = 64,
     num_devices: Annotated[int, Within(2, 1024)] = 8,
     tokens_per_device: Annotated[int, Within(1, 10**6)] = 4096,
-    top_k: Annotated[int, Within(1, 16)] = 1,
+    experts_per_token: Annotated[int, Within(1, 16)] = 1,
     skew: Annotated[float, Within(0, 10)] = 1.0,
     capacity_factor: Annotated[float, Within(1e-3, 1e6)] = 1.25,
     placement: Placement = "in-order",
-    hidden: Annotated[int, Within(1, 10**6)] = 4096,
+    hidden_size: Annotated[int, Within(1, 10**6), Written(option="hidden")] = 4096,
     element_bytes: Annotated[int, Within(1, 64)] = 2,
     bytes_per_s: Annotated[float, BANDWIDTH] = 50e9,
     latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
-    num_draws: Annotated[int, Within(2, 500)] = 50,
+    num_trials: Annotated[int, Within(2, 500)] = 50,
     seed: int = 0,
 ) -> MixtureOfExperts:
     """Load, drops and all-to-all times by skew; a balancing loss; a published table.
@@ -275,35 +276,37 @@ def mixture_of_experts(
         num_experts: Experts of a layer.
         num_devices: Devices among which they are divided; each also has tokens.
         tokens_per_device: Tokens of a device in a batch.
-        top_k: Experts of a token.
+        experts_per_token: How many of the experts a token goes through.
         skew: Exponent of Zipf's law; 0 is uniform.
         capacity_factor: Tokens that an expert takes, by the mean.
         placement: Experts in order of their popularity, or popular ones on different devices.
-        hidden: Numbers of a token.
+        hidden_size: Numbers of a token.
         element_bytes: Bytes of a number.
         bytes_per_s: Bandwidth of one direction of a device's link.
         latency_s: Latency of each message.
-        num_draws: Draws of the routing.
+        num_trials: Draws of the routing.
         seed: Seed of what is drawn.
 
     Raises:
         ConfigError: An input that is out of range.
     """
-    _check_experts(num_experts, num_devices=num_devices, top_k=top_k)
-    _check_work(num_draws, num_devices, tokens_per_device=tokens_per_device, num_experts=num_experts, top_k=top_k)
+    _check_experts(num_experts, num_devices=num_devices, top_k=experts_per_token)
+    _check_work(
+        num_trials, num_devices, tokens_per_device=tokens_per_device, num_experts=num_experts, top_k=experts_per_token
+    )
     link = Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
     layer = ExpertLayer(
         num_experts=num_experts,
         num_devices=num_devices,
         tokens_per_device=tokens_per_device,
-        top_k=top_k,
+        top_k=experts_per_token,
         capacity_factor=capacity_factor,
         placement=placement,
-        vector_bytes=hidden * element_bytes,
+        vector_bytes=hidden_size * element_bytes,
         link=link,
     )
-    by_skew = {each: layer.routed(each, num_draws=num_draws, seed=seed) for each in sorted({*_SKEWS, skew})}
-    sent_bytes = tokens_per_device * top_k * hidden * element_bytes
+    by_skew = {each: layer.routed(each, num_draws=num_trials, seed=seed) for each in sorted({*_SKEWS, skew})}
+    sent_bytes = tokens_per_device * experts_per_token * hidden_size * element_bytes
     return MixtureOfExperts(
         at=by_skew[skew].routing,
         by_skew=tuple(one.routing for one in by_skew.values()),
@@ -331,11 +334,11 @@ def _check_work(num_draws: int, num_devices: int, *, tokens_per_device: int, num
     a_draw = num_devices * (max(num_experts, num_devices) if top_k == 1 else tokens_per_device * choices)
     if num_draws * a_draw > _MOST_WORK:
         most = _MOST_WORK // a_draw
-        instead = f"at most {most} for `num_draws`" if most >= 2 else "a smaller `tokens_per_device` or `num_devices`"
+        instead = f"at most {most} for `num_trials`" if most >= 2 else "a smaller `tokens_per_device` or `num_devices`"
         raise ArgumentError(
-            f"`num_draws` is {num_draws} with `num_devices` of {num_devices}, "
-            f"`tokens_per_device` of {tokens_per_device}, `num_experts` of {num_experts} and `top_k` of {top_k}, which "
-            f"takes too long; write {instead}"
+            f"`num_trials` is {num_draws} with `num_devices` of {num_devices}, "
+            f"`tokens_per_device` of {tokens_per_device}, `num_experts` of {num_experts} and "
+            f"`experts_per_token` of {top_k}, which takes too long; write {instead}"
         )
 
 
@@ -347,5 +350,6 @@ def _check_experts(num_experts: int, *, num_devices: int, top_k: int) -> None:
         )
     if top_k >= num_experts:
         raise ArgumentError(
-            f"`top_k` is {top_k} and `num_experts` is {num_experts}; write less than {num_experts} for `top_k`"
+            f"`experts_per_token` is {top_k} and `num_experts` is {num_experts}; "
+            f"write less than {num_experts} for `experts_per_token`"
         )

@@ -304,7 +304,7 @@ def overlap(
     num_layers: Annotated[int, Within(1, _MOST_LAYERS)] = 96,
     backward_s: Annotated[float, DURATION] = 0.480,
     gradient_bytes: Annotated[float, SIZE] = 700e6,
-    shape: Shape = "equal",
+    profile: Shape = "equal",
     num_workers: Annotated[int, Within(1, 2**20)] = 256,
     bytes_per_s: Annotated[float, BANDWIDTH] = 25e9,
     latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
@@ -320,9 +320,9 @@ def overlap(
         num_layers: Layers, each of them ready as a whole.
         backward_s: Seconds of the backward pass, over all layers.
         gradient_bytes: Bytes of all gradients.
-        shape: Layers that are equal; tapered, as a convolutional network's, where the layers that are ready first have
-            most of the bytes and take as long; or equal ones behind an embedding, which has 30 % of the bytes, takes no
-            time and is ready last.
+        profile: Layers that are equal; tapered, as a convolutional network's, where the layers that are ready first
+            have most of the bytes and take as long; or equal ones behind an embedding, which has 30 % of the bytes,
+            takes no time and is ready last.
         num_workers: Workers that add up.
         bytes_per_s: Bandwidth of one direction of a worker's link.
         latency_s: Latency of each message.
@@ -340,7 +340,7 @@ def overlap(
     def shaped(kind: Shape) -> Layers:
         return _shaped(kind, num_layers=num_layers, backward_s=backward_s, gradient_bytes=gradient_bytes)
 
-    all_reduce_s, layers = all_reduce_at(bytes_per_s), shaped(shape)
+    all_reduce_s, layers = all_reduce_at(bytes_per_s), shaped(profile)
     by_layers = {count: buckets_of_layers(layers, count, all_reduce_s) for count in range(1, num_layers + 1)}
     whole, cap_bytes = by_layers[num_layers], best_cap_bytes(layers, all_reduce_s)
     return Overlap(

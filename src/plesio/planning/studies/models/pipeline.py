@@ -25,6 +25,7 @@ from typing import Annotated, ClassVar
 
 from plesio.core.charts import Chart, Table, TimelineBar
 from plesio.core.errors import ArgumentError
+from plesio.core.inputs import Written
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.activations import Recomputation
@@ -246,7 +247,7 @@ class Pipeline(Answer):
 
 def pipeline(
     *,
-    num_stages: Annotated[int, Within(1, 1024)] = 8,
+    pp: Annotated[int, Within(1, 1024)] = 8,
     num_micro_batches: Annotated[int, Within(1, _MOST_PLACES)] = 32,
     schedule: Schedule = "1f1b",
     recomputation: Recomputation = "selective",
@@ -254,13 +255,13 @@ def pipeline(
     backward_s: Annotated[float, DURATION] = 0.146,
     stage_weights: Annotated[tuple[float, ...], Within(1e-6, 1e6, most=1024)] = (1.0,),
     send_s: Annotated[float, DURATION_OR_0] = 0.0,
-    num_chunks: Annotated[int, Within(1, 1024)] = 2,
+    vpp: Annotated[int, Within(1, 1024)] = 2,
     num_layers: Annotated[int, Within(1, 100_000)] = 96,
-    hidden: Annotated[int, Within(1, 10**6)] = 12288,
+    hidden_size: Annotated[int, Within(1, 10**6), Written(option="hidden")] = 12288,
     num_heads: Annotated[int, Within(1, 10**6)] = 96,
-    sequence: Annotated[int, Within(1, 10**8)] = 2048,
+    sequence_length: Annotated[int, Within(1, 10**8)] = 2048,
     micro_batch: Annotated[int, Within(1, 10**6)] = 1,
-    tensor_parallel: Annotated[int, Within(1, 10**6)] = 8,
+    tp: Annotated[int, Within(1, 10**6)] = 8,
     memory_bytes: Annotated[float, SIZE] = 80e9,
     bytes_per_parameter: Annotated[float, Within(0, 1000)] = 16.0,
     target_bubble: Annotated[float, Within(1e-4, 1, without="high")] = 0.05,
@@ -272,7 +273,7 @@ def pipeline(
     (17.9, 133, 8.0)
 
     Args:
-        num_stages: Devices in a row, each with as many layers as the others.
+        pp: Pipeline stages: devices in a row, each with as many layers as the others.
         num_micro_batches: Parts of a device group's batch.
         schedule: Order in which devices work.
         recomputation: What the backward pass computes again instead of keeping it.
@@ -280,13 +281,13 @@ def pipeline(
         backward_s: Its backward pass, without recomputing; half of it is the gradients of weights.
         stage_weights: How long each device takes compared to these times; one number for all.
         send_s: Time from a stage to the next and back.
-        num_chunks: Stages of a device where the schedule is interleaved.
+        vpp: Parts of a device's layers where the schedule is interleaved.
         num_layers: Layers of the whole model.
-        hidden: Dimensions between layers.
+        hidden_size: Width between layers.
         num_heads: Heads of a layer's attention.
-        sequence: Positions of a sequence.
+        sequence_length: Tokens of a sequence.
         micro_batch: Sequences of a micro-batch.
-        tensor_parallel: Devices that share a stage.
+        tp: Tensor parallelism: devices that share a stage.
         memory_bytes: Bytes of each device.
         bytes_per_parameter: Bytes of a parameter's weight, gradient and optimizer state: 16 for Adam in mixed
             precision, less where replicas share them.
@@ -295,22 +296,22 @@ def pipeline(
     Raises:
         ConfigError: An input that is out of range, or a schedule that has no order for these numbers.
     """
-    _check_stages(num_stages, num_layers=num_layers, stage_weights=stage_weights)
-    _check_chunks(schedule, num_stages=num_stages, num_chunks=num_chunks, num_layers=num_layers)
-    _check_work(num_micro_batches, num_stages=num_stages)
-    operations(schedule, num_devices=num_stages, num_micro_batches=num_micro_batches, num_chunks=num_chunks)
+    _check_stages(pp, num_layers=num_layers, stage_weights=stage_weights)
+    _check_chunks(schedule, num_stages=pp, num_chunks=vpp, num_layers=num_layers)
+    _check_work(num_micro_batches, num_stages=pp)
+    operations(schedule, num_devices=pp, num_micro_batches=num_micro_batches, num_chunks=vpp)
     stages = PipelineStages.of_transformer(
-        stage_weights * num_stages if len(stage_weights) == 1 else stage_weights,
+        stage_weights * pp if len(stage_weights) == 1 else stage_weights,
         forward_s=forward_s,
         backward_s=backward_s,
         send_s=send_s,
-        num_chunks=num_chunks,
+        num_chunks=vpp,
         num_layers=num_layers,
-        hidden=hidden,
+        hidden=hidden_size,
         num_heads=num_heads,
-        sequence=sequence,
+        sequence=sequence_length,
         micro_batch=micro_batch,
-        tensor_parallel=tensor_parallel,
+        tensor_parallel=tp,
         bytes_per_parameter=bytes_per_parameter,
     )
     return Pipeline.of(
@@ -326,13 +327,13 @@ def pipeline(
 def _check_stages(num_stages: int, *, num_layers: int, stage_weights: Sequence[float]) -> None:
     if len(stage_weights) not in (1, num_stages):
         raise ArgumentError(
-            f"`stage_weights` has {counted(len(stage_weights), 'value')}; write 1 or the {num_stages} of `num_stages`"
+            f"`stage_weights` has {counted(len(stage_weights), 'value')}; write 1 or the {num_stages} of `pp`"
         )
     if num_layers % num_stages:
         whole = num_layers // num_stages * num_stages
         instead = f"{whole} or {whole + num_stages}" if whole else f"{num_stages} or more"
         raise ArgumentError(
-            f"`num_layers` is {num_layers}, which the {num_stages} of `num_stages` do not divide; write {instead}"
+            f"`num_layers` is {num_layers}, which the {num_stages} of `pp` do not divide; write {instead}"
         )
 
 
@@ -341,7 +342,7 @@ def _check_work(num_micro_batches: int, *, num_stages: int) -> None:
     if num_micro_batches * num_stages > _MOST_PLACES:
         raise ArgumentError(
             f"`num_micro_batches` is {num_micro_batches}, which take too long to simulate with the {num_stages} of "
-            f"`num_stages`; write at most {_MOST_PLACES // num_stages}"
+            f"`pp`; write at most {_MOST_PLACES // num_stages}"
         )
 
 
@@ -349,7 +350,7 @@ def _check_chunks(schedule: Schedule, *, num_stages: int, num_chunks: int, num_l
     """Pieces of a device are whole layers; where interleaving is not what is asked for, it is only left out."""
     if schedule == "zbv" and num_layers % (2 * num_stages):
         raise ArgumentError(
-            f"`num_layers` is {num_layers}, and zbv has 2 stages on each of the {num_stages} of `num_stages`; write a "
+            f"`num_layers` is {num_layers}, and zbv has 2 stages on each of the {num_stages} of `pp`; write a "
             f"multiple of {2 * num_stages}"
         )
     if schedule != "interleaved" or num_layers % (num_stages * num_chunks) == 0:

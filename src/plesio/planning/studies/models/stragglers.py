@@ -275,15 +275,15 @@ def stragglers(
     *,
     num_workers: Annotated[int, Within(1, 10_000)] = 256,
     distribution: Kind = "lognormal",
-    mean_s: Annotated[float, DURATION, OnlyWith("distribution", "lognormal", "gamma", "uniform", "pareto")] = 0.05,
+    compute_s: Annotated[float, DURATION, OnlyWith("distribution", "lognormal", "gamma", "uniform", "pareto")] = 0.05,
     cv: Annotated[float, Within(1e-3, 10), OnlyWith("distribution", "lognormal", "gamma", "uniform")] = 0.3,
     shape: Annotated[float, Within(1, 1e3, without="low"), OnlyWith("distribution", "pareto")] = 1.5,
     trace: Annotated[str, OnlyWith("distribution", "trace")] = "",
-    all_reduce_s: Annotated[float, DURATION_OR_0] = 0.0,
+    exchange_s: Annotated[float, DURATION_OR_0] = 0.0,
     slowdown: Annotated[float, Within(1, 1e6)] = 1.5,
     content_cv: Annotated[float, Within(0, 10)] = 0.1,
-    stages: Annotated[tuple[float, ...], Within(1e-9, 1e9)] = (1.0, 1.05, 1.1, 1.0),
-    num_iterations: Annotated[int, Within(2, 100_000)] = 2000,
+    stage_weights: Annotated[tuple[float, ...], Within(1e-9, 1e9)] = (1.0, 1.05, 1.1, 1.0),
+    num_steps: Annotated[int, Within(2, 100_000)] = 2000,
     seed: int = 0,
 ) -> Stragglers:
     """What a barrier costs, exactly and simulated, and what backups save.
@@ -295,34 +295,34 @@ def stragglers(
     Args:
         num_workers: Workers that are waited for.
         distribution: Distribution of a worker's step; a trace needs a file.
-        mean_s: Mean seconds of a step; a trace has its own.
+        compute_s: Mean time that a worker computes for a step; a trace has its own.
         cv: Standard deviation over mean; not for pareto and trace.
         shape: Shape of pareto: 2 or less has no variance, 1 or less no mean.
         trace: File with a duration a line, such as 18.3 ms, or a CSV file with a column named seconds.
-        all_reduce_s: Seconds of the exchange behind the barrier.
+        exchange_s: Seconds of the exchange behind the barrier.
         slowdown: Slow-down of the persistently slow worker in the composed trace.
         content_cv: Coefficient of variation of what varies from step to step in the composed trace.
-        stages: Work of the composed trace's stages; workers belong to them in turn.
-        num_iterations: Simulated iterations.
+        stage_weights: Work of the composed trace's stages; workers belong to them in turn.
+        num_steps: Simulated iterations.
         seed: Seed of the simulation.
 
     Raises:
         ConfigError: An input that is out of range.
         DataError: A trace that cannot be read.
     """
-    if num_workers * num_iterations > _MOST_DRAWS:
+    if num_workers * num_steps > _MOST_DRAWS:
         raise ArgumentError(
-            f"`num_iterations` is {num_iterations} with `num_workers` of {num_workers}, which takes too long to "
-            f"simulate; write at most {_MOST_DRAWS // num_workers} for `num_iterations`"
+            f"`num_steps` is {num_steps} with `num_workers` of {num_workers}, which takes too long to "
+            f"simulate; write at most {_MOST_DRAWS // num_workers} for `num_steps`"
         )
-    times = _times(distribution, mean_s=mean_s, cv=cv, shape=shape, trace=trace)
+    times = _times(distribution, mean_s=compute_s, cv=cv, shape=shape, trace=trace)
     random = np.random.default_rng(seed)
-    drawn_s = times.draw_s(random, (num_iterations, num_workers))
+    drawn_s = times.draw_s(random, (num_steps, num_workers))
     late = np.linspace(0.5, max(2.0, 1.3 * times.slowest_quantile_s(0.9, of=num_workers) / times.mean_s), 60)
     return Stragglers(
         num_workers=num_workers,
         mean_s=times.mean_s,
-        all_reduce_s=all_reduce_s,
+        all_reduce_s=exchange_s,
         cost=max(times.expected_s(rank=num_workers, of=num_workers) / times.mean_s, 1.0),  # 1 but for rounding
         simulated_cost=interval_of(drawn_s.max(axis=1) / times.mean_s),
         has_variance=distribution != "pareto" or shape > LEAST_VARIED_SHAPE,
@@ -338,10 +338,10 @@ def stragglers(
         late_twice=_any_of(num_workers, _share_later(times, 2 * times.mean_s)),
         composed=compose_trace(
             num_workers=num_workers,
-            num_iterations=num_iterations,
+            num_iterations=num_steps,
             slowdown=slowdown,
             content_cv=content_cv,
-            stages=stages,
+            stages=stage_weights,
             random=random,
         ),
     )

@@ -5,7 +5,7 @@ those of Megatron's cut.
 
 An all-reduce of S bytes sends ``2(k-1)/k S`` from each device. Computing is ``72 n h² (1 + s/6h)`` FLOPs a layer,
 forward and backward (Narayanan et al. 2021, appendix), divided by k. All-reduces of a layer wait for its computing and
-are waited for, so times add up. Beyond a node they are flat rings over the network or go through two levels, whichever
+are waited for, so times add up. Beyond a host they are flat rings over the network or go through two levels, whichever
 is faster.
 
 Where it stops being true: kernels that are less efficient on narrow shards, all-reduces that are cut into pieces to
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
+from plesio.core.inputs import Written
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.activations import layer_activation_bytes
@@ -82,7 +83,7 @@ class TensorParallel(Answer):
         by_tokens: Bytes of a device and layer by cut and number of tokens, on the largest square of devices.
         square: That number of devices.
         pays_from: Tokens from which on the 2D cut sends less there.
-        devices_per_node: Devices that reach each other without the network.
+        devices_per_host: Devices that reach each other without the network.
         tokens: n, of an iteration.
     """
 
@@ -94,15 +95,15 @@ class TensorParallel(Answer):
     by_tokens: Mapping[str, tuple[float, ...]]
     square: int
     pays_from: float
-    devices_per_node: int
+    devices_per_host: int
     tokens: int
 
     @property
     def finding(self) -> str:
-        """Bytes, time and share; what the node's boundary costs; when the 2D cut pays."""
+        """Bytes, time and share; what the host's boundary costs; when the 2D cut pays."""
         at = self.at
-        beyond = self._beyond if at.num_devices <= self.devices_per_node else None
-        boundary = "" if beyond is None else f"; over {beyond.num_devices}, beyond a node, {100 * beyond.share:.0f} %"
+        beyond = self._beyond if at.num_devices <= self.devices_per_host else None
+        boundary = "" if beyond is None else f"; over {beyond.num_devices}, beyond a host, {100 * beyond.share:.0f} %"
         return (
             f"Cut over {counted(at.num_devices, 'device')}, each sends {format_bytes(at.sent_bytes)} an iteration, "
             "which takes "
@@ -114,8 +115,8 @@ class TensorParallel(Answer):
 
     @property
     def _beyond(self) -> TensorPoint | None:
-        """The fewest devices that are more than a node has."""
-        return next((point for point in self.by_devices if point.num_devices > self.devices_per_node), None)
+        """The fewest devices that are more than a host has."""
+        return next((point for point in self.by_devices if point.num_devices > self.devices_per_host), None)
 
     @property
     def total(self) -> float:
@@ -171,12 +172,12 @@ class TensorParallel(Answer):
         return [self._times(), self._by_cut(), self._by_tokens()]
 
     def _times(self) -> BarChart:
-        beyond = self._beyond if self.at.num_devices <= self.devices_per_node else None
+        beyond = self._beyond if self.at.num_devices <= self.devices_per_host else None
         title = (
             f"{100 * self.at.share:.0f} % of the time of {counted(self.at.num_devices, 'device')} goes into all-reduces"
         )
         if beyond is not None:
-            title += f", {beyond.num_devices}, beyond a node, {100 * beyond.share:.0f} %"
+            title += f", {beyond.num_devices}, beyond a host, {100 * beyond.share:.0f} %"
         return BarChart(
             slug="devices",
             title=title,
@@ -207,7 +208,7 @@ class TensorParallel(Answer):
                 )
                 for name in self.cuts[self.square]
             ],
-            marks={"a node": self.devices_per_node},
+            marks={"a host": self.devices_per_host},
         )
 
     def _by_tokens(self) -> LineChart:
@@ -226,15 +227,15 @@ class TensorParallel(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Network:
-    """Links in a node, and a device's own to other nodes."""
+    """Links in a host, and a device's own to other hosts."""
 
     local: Link
     nic: Link
-    devices_per_node: int
+    devices_per_host: int
 
     def all_reduce_s(self, num_bytes: float, *, num_devices: int) -> float:
-        """Seconds of an all-reduce: in a node a ring; beyond it a flat ring or two levels, whichever is faster."""
-        if num_devices <= self.devices_per_node:
+        """Seconds of an all-reduce: in a host a ring; beyond it a flat ring or two levels, whichever is faster."""
+        if num_devices <= self.devices_per_host:
             return ring_all_reduce_s(num_bytes, num_ranks=num_devices, link=self.local)
         flat_s = ring_all_reduce_s(
             num_bytes,
@@ -244,14 +245,14 @@ class _Network:
                 bytes_per_s=min(self.local.bytes_per_s, self.nic.bytes_per_s),
             ),
         )
-        if num_devices % self.devices_per_node:
+        if num_devices % self.devices_per_host:
             return flat_s
         two_levels_s = hierarchical_all_reduce_s(
             num_bytes,
-            num_hosts=num_devices // self.devices_per_node,
-            ranks_per_host=self.devices_per_node,
+            num_hosts=num_devices // self.devices_per_host,
+            ranks_per_host=self.devices_per_host,
             local=self.local,
-            link=replace(self.nic, bytes_per_s=self.devices_per_node * self.nic.bytes_per_s),
+            link=replace(self.nic, bytes_per_s=self.devices_per_host * self.nic.bytes_per_s),
         )
         return min(flat_s, two_levels_s)
 
@@ -304,19 +305,19 @@ class _Layers:
 
 def tensor_parallel(
     *,
-    num_devices: Annotated[int, Within(1, 2**16)] = 8,
-    hidden: Annotated[int, Within(1, 10**6)] = 12288,
+    tp: Annotated[int, Within(1, 2**16)] = 8,
+    hidden_size: Annotated[int, Within(1, 10**6), Written(option="hidden")] = 12288,
     num_layers: Annotated[int, Within(1, 10**6)] = 96,
     num_heads: Annotated[int, Within(1, 10**6)] = 96,
-    sequence: Annotated[int, Within(1, 10**9)] = 2048,
-    batch: Annotated[int, Within(1, 10**9)] = 1,
+    sequence_length: Annotated[int, Within(1, 10**9)] = 2048,
+    micro_batch: Annotated[int, Within(1, 10**9)] = 1,
     element_bytes: Annotated[int, Within(1, 64)] = 2,
     device_tflops: Annotated[float, Within(1e-6, 1e9)] = 156.0,
-    bytes_per_s: Annotated[float, BANDWIDTH] = 300e9,
-    latency_s: Annotated[float, DURATION_OR_0] = 0.0,
-    devices_per_node: Annotated[int, Within(1, 2**16)] = 8,
-    nic_bytes_per_s: Annotated[float, BANDWIDTH] = 25e9,
-    nic_latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
+    local_bytes_per_s: Annotated[float, BANDWIDTH] = 300e9,
+    local_latency_s: Annotated[float, DURATION_OR_0] = 0.0,
+    devices_per_host: Annotated[int, Within(1, 2**16)] = 8,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 25e9,
+    latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
 ) -> TensorParallel:
     """Bytes and times of an iteration by number of devices and by cut.
 
@@ -325,50 +326,50 @@ def tensor_parallel(
     (33.8, 0.113, 6.0)
 
     Args:
-        num_devices: That share every layer.
-        hidden: Dimensions between layers.
+        tp: Devices that share every layer.
+        hidden_size: Width between layers.
         num_layers: Layers of the model.
         num_heads: Heads of a layer's attention.
-        sequence: Positions of a sequence.
-        batch: Sequences.
+        sequence_length: Tokens of a sequence.
+        micro_batch: Sequences at a time.
         element_bytes: Bytes of a number that is sent.
         device_tflops: TFLOP/s of a device as it reaches them; 156 is half of an A100's in FP16.
-        bytes_per_s: Bandwidth of one direction of a device's link in its node.
+        local_bytes_per_s: Bandwidth of one direction of a device's link in its host.
+        local_latency_s: Latency of each message there.
+        devices_per_host: Devices that reach each other so.
+        bytes_per_s: Bandwidth of one direction of a device's own link to other hosts.
         latency_s: Latency of each message there.
-        devices_per_node: Devices that reach each other so.
-        nic_bytes_per_s: Bandwidth of one direction of a device's own link to other nodes.
-        nic_latency_s: Latency of each message there.
 
     Raises:
         ConfigError: An input that is out of range.
     """
     layers = _Layers(
-        hidden=hidden,
+        hidden=hidden_size,
         num_layers=num_layers,
         num_heads=num_heads,
-        sequence=sequence,
-        batch=batch,
+        sequence=sequence_length,
+        batch=micro_batch,
         element_bytes=element_bytes,
         device_flops_per_s=device_tflops * 1e12,
     )
     network = _Network(
-        local=Link(latency_s=latency_s, bytes_per_s=bytes_per_s),
-        nic=Link(latency_s=nic_latency_s, bytes_per_s=nic_bytes_per_s),
-        devices_per_node=devices_per_node,
+        local=Link(latency_s=local_latency_s, bytes_per_s=local_bytes_per_s),
+        nic=Link(latency_s=latency_s, bytes_per_s=bytes_per_s),
+        devices_per_host=devices_per_host,
     )
-    most = max(_MOST_DEVICES, num_devices)
-    counts = sorted({*(2**power for power in range(most.bit_length())), num_devices})
+    most = max(_MOST_DEVICES, tp)
+    counts = sorted({*(2**power for power in range(most.bit_length())), tp})
     points = {devices: layers.point(devices, network=network) for devices in counts}
     square = max(devices for devices in counts if math.isqrt(devices) ** 2 == devices)
     on_square = [layers.cuts(square, tokens=tokens) for tokens in _TOKENS]
     return TensorParallel(
-        at=points[num_devices],
+        at=points[tp],
         by_devices=tuple(points.values()),
         num_layers=num_layers,
         cuts={devices: layers.cuts(devices, tokens=layers.tokens) for devices in counts},
         by_tokens={name: tuple(cuts[name].both for cuts in on_square) for name in ("Megatron", "2D")},
         square=square,
-        pays_from=pays_from_tokens(num_devices=square, hidden=hidden),
-        devices_per_node=devices_per_node,
+        pays_from=pays_from_tokens(num_devices=square, hidden=hidden_size),
+        devices_per_host=devices_per_host,
         tokens=layers.tokens,
     )

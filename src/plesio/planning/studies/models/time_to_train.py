@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
+from plesio.core.inputs import Written
 from plesio.core.only_with import OnlyWith
 from plesio.core.units import format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, Within
@@ -200,21 +201,21 @@ def _range(low_s: float, high_s: float) -> str:
 
 def time_to_train(
     *,
-    parameters: Annotated[float, Within(1, 1e15), OnlyWith("pace", "mfu")] = 70e9,
+    num_parameters: Annotated[float, Within(1, 1e15), OnlyWith("pace", "mfu")] = 70e9,
     tokens: Annotated[float, Within(1, 1e16)] = 1.4e12,
-    machine: str = "256xa100",
+    cluster: str = "256xa100",
     pace: Pace = "mfu",
     mfu: Annotated[float, Within(1e-3, 1), OnlyWith("pace", "mfu")] = 0.4,
     model: Annotated[str, OnlyWith("pace", "layout")] = "llama-2-70b",
     tp: Annotated[int, Within(1, 2**16), OnlyWith("pace", "layout")] = 8,
     pp: Annotated[int, Within(1, 2**16), OnlyWith("pace", "layout")] = 4,
-    num_sequences: Annotated[int, Within(1, 10**9), OnlyWith("pace", "layout")] = 1024,
+    global_batch: Annotated[int, Within(1, 10**9), Written(option="batch"), OnlyWith("pace", "layout")] = 1024,
     device_mtbf_s: Annotated[float, DURATION] = DEVICE_MTBF_S,
     restart_s: Annotated[float, DURATION_OR_0] = 600.0,
     storage_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
     checkpoint_interval_s: Annotated[float | None, DURATION] = None,
-    price_per_h: Annotated[float, Within(0, 1e5)] = 2.0,
-    mfu_error: Annotated[float, Within(0, 10)] = 0.1,
+    price_per_h: Annotated[float, Within(0, 1e5), Written(option="price", metavar="DOLLARS")] = 2.0,
+    step_error: Annotated[float, Within(0, 10)] = 0.1,
     confidence: Annotated[float, Within(0, 1, without="both")] = 0.9,
     num_runs: Annotated[int, Within(2, 100_000)] = 4000,
     seed: int = 0,
@@ -226,22 +227,22 @@ def time_to_train(
     (213, 215, 1.12)
 
     Args:
-        parameters: N, trained.
+        num_parameters: N, trained.
         tokens: D, to train with.
-        machine: Number of devices and accelerator.
+        cluster: Number of devices and accelerator: 256xa100.
         pace: What decides a step: the utilisation given, or a model's layout, with that model's parameters; replicas
             are what devices remain.
         mfu: Model FLOPs utilisation, 0 to 1.
         model: Model.
         tp: Tensor parallelism.
         pp: Pipeline stages.
-        num_sequences: Global batch.
+        global_batch: Sequences of a step.
         device_mtbf_s: Mean time between failures of one device; the default is Llama 3's.
         restart_s: Time from a failure until states are read.
         storage_bytes_per_s: Bandwidth for states; none is BLOOM's of each device.
-        checkpoint_interval_s: Work between two states; none is the best.
+        checkpoint_interval_s: Work between two states; the best without.
         price_per_h: US dollars for a device and hour.
-        mfu_error: Relative standard deviation of the utilisation.
+        step_error: Relative standard deviation of a step's time.
         confidence: Confidence of the interval, 0 to 1.
         num_runs: Simulated runs.
         seed: Seed of their failures.
@@ -255,14 +256,14 @@ def time_to_train(
         storage_bytes_per_s=storage_bytes_per_s,
         checkpoint_interval_s=checkpoint_interval_s,
         price_per_h=price_per_h,
-        step_error=mfu_error,
+        step_error=step_error,
         confidence=confidence,
     )
     work: Work
     if pace == "layout":
-        work = LaidOut(find_model(model), tp, pp, num_sequences, tokens, parse_machine(machine), conditions)
+        work = LaidOut(find_model(model), tp, pp, global_batch, tokens, parse_machine(cluster), conditions)
     else:
-        work = GivenPace(parameters, 6 * parameters * tokens, mfu, parse_machine(machine), conditions)
+        work = GivenPace(num_parameters, 6 * num_parameters * tokens, mfu, parse_machine(cluster), conditions)
     return _answer(work, pace=pace, num_runs=num_runs, seed=seed)
 
 

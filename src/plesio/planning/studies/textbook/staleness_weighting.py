@@ -13,7 +13,7 @@ def printed(asking: Asking) -> tuple[Printed, ...]:
     answer = asking.defaults(StalenessWeighting)
     by_name = {each.name: each for each in answer.untuned}
     small, inverse = by_name["small"], by_name["inverse"]
-    fresh = bounded_staleness(delays=(0,), num_trials=1, num_dimensions=2).points[0].best_iterations
+    fresh = bounded_staleness(stalenesses=(0,), num_trials=1, num_dimensions=2).points[0].best_iterations
     return (
         Printed(
             place="solution",

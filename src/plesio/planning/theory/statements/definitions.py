@@ -10,12 +10,12 @@ __all__ = ["DEFINITION_STATEMENTS"]
 
 
 def _half_full_pipeline() -> Witness:
-    bubble = pipeline_bubble(num_stages=8, num_micro_batches=16).value
+    bubble = pipeline_bubble(pp=8, num_micro_batches=16).value
     return Witness(bubble < 0.05, {"bubble, p = 8, m = 16 (%)": 100 * bubble})
 
 
 def _ten_micro_batches() -> Witness:
-    bound = pipeline_bubble(num_stages=8, num_micro_batches=10)
+    bound = pipeline_bubble(pp=8, num_micro_batches=10)
     utilisation = 1 - bound.value
     needed = bound.also["micro-batches for 90 % utilisation"]
     return Witness(utilisation >= 0.9, {"utilisation, m = 10 (%)": 100 * utilisation, "m that is needed": needed})

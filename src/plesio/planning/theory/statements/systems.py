@@ -17,7 +17,7 @@ def _ring_cost_is_flat() -> Witness:
 
 
 def _bubbles_allow_linear_speed_up() -> Witness:
-    plain = 4 * (1 - pipeline_bubble(num_stages=4, num_micro_batches=8).value)
+    plain = 4 * (1 - pipeline_bubble(pp=4, num_micro_batches=8).value)
     recomputing = plain * 3 / 4
     numbers = {"speed-up of 4 stages, 8 micro-batches": plain, "of them recomputing, 4 passes for 3": recomputing}
     return Witness(recomputing >= 4, numbers)
@@ -98,8 +98,8 @@ def _interleaving_holds_no_more() -> Witness:
         "micro-batches held, 1F1B, p = 8": plain,
         "interleaved, v = 4": interleaved,
         "GPipe, m = 32": 32.0,
-        "bubble, 1F1B, m = 32 (%)": 100 * pipeline_bubble(num_stages=8, num_micro_batches=32).value,
-        "interleaved, m = 32 (%)": 100 * pipeline_bubble(num_stages=8, num_micro_batches=32, num_chunks=4).value,
+        "bubble, 1F1B, m = 32 (%)": 100 * pipeline_bubble(pp=8, num_micro_batches=32).value,
+        "interleaved, m = 32 (%)": 100 * pipeline_bubble(pp=8, num_micro_batches=32, vpp=4).value,
     }
     return Witness(interleaved <= plain, numbers)
 

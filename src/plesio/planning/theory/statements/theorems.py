@@ -53,21 +53,21 @@ def _staleness_leaves_an_error() -> Witness:
 def _speedup_is_the_ratio_of_times() -> Witness:
     ratio, errors = 0.3, []
     for workers in (1, 2, 8, 64, 1024):
-        said = speedup(compute_s=1.0, communicate_s=ratio, num_workers=workers).value
+        said = speedup(compute_s=1.0, exchange_s=ratio, num_workers=workers).value
         errors.append(abs(said - (1 + ratio) / (1 / workers + ratio)) / said)
     return Witness(max(errors) < 1e-12, {"largest relative difference, n to 1024": max(errors)})
 
 
 def _speedup_is_below_the_simple_bound() -> Witness:
     workers, ratio = 64, 0.5
-    exact = speedup(compute_s=1.0, communicate_s=ratio, num_workers=workers).value
+    exact = speedup(compute_s=1.0, exchange_s=ratio, num_workers=workers).value
     simple = workers / (1 + (workers - 1) * ratio)
     return Witness(exact <= simple, {"speed-up, n = 64, ρ = 0.5": exact, "n/(1+(n-1)ρ)": simple})
 
 
 def _speedup_saturates_at_inverse_ratio() -> Witness:
     ratio = 1.0
-    reached = speedup(compute_s=1.0, communicate_s=ratio, num_workers=10**9).value
+    reached = speedup(compute_s=1.0, exchange_s=ratio, num_workers=10**9).value
     return Witness(abs(reached - 1 / ratio) < 0.01, {"speed-up, n = 10⁹, ρ = 1": reached, "1/ρ": 1 / ratio})
 
 
