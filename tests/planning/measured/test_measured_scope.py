@@ -61,22 +61,22 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, study: str) -> dict[str, Any]:
 
 def test_inputs_are_taken_found_or_left_out_and_said_so(monkeypatch: pytest.MonkeyPatch):
     called = stand_in(monkeypatch, "stragglers")
-    inputs = {"num_workers": 4, "cv": 0.3, "mean_s": 5.0, "all_reduce_s": 0.01, "content_cv": 0.5}
+    inputs = {"num_workers": 4, "cv": 0.3, "compute_s": 5.0, "exchange_s": 0.01, "content_cv": 0.5}
     measured = measure_study("stragglers", inputs=inputs, on_step=lambda what: None)
     assert called["num_workers"] == 4
     assert called["cv"] == 0.3
-    assert called["mean_s"] == 0.02, "five seconds are too long"
+    assert called["compute_s"] == 0.02, "five seconds are too long"
     scope = measured.scope
     assert scope.taken["--workers"] == "4"
-    assert scope.taken["--mean"] == "20 ms"
-    assert scope.found == ("--all-reduce",)
-    assert scope.left_out["--mean"] == "asked for: 5 s; write 0.01 to 0.2 to have it measured"
+    assert scope.taken["--compute"] == "20 ms"
+    assert scope.found == ("--exchange",)
+    assert scope.left_out["--compute"] == "asked for: 5 s; write 0.01 to 0.2 to have it measured"
     assert scope.left_out["--content-cv"] == "asked for: 0.5"
-    assert scope.left_out["--all-reduce"] == "asked for: 10 ms"
+    assert scope.left_out["--exchange"] == "asked for: 10 ms"
     assert scope.left_out["--shape"] == ""
     told = " ".join(measured.remarks)
     assert "Measured with --workers 4" in told
-    assert "Measured instead of given: --all-reduce." in told
+    assert "Measured instead of given: --exchange." in told
     assert "--content-cv (asked for: 0.5)" in told
 
 

@@ -17,7 +17,7 @@ def test_reference_values():
     young = {C: checkpointing(checkpoint_s=C * MINUTE, cluster_mtbf_s=1080 * MINUTE).young_s / MINUTE for C in (6, 12)}
     assert young[12] == pytest.approx(160.997, abs=5e-4)
     assert young[6] == pytest.approx(113.84, abs=5e-3)
-    mtbf_s, _ = answer.by_nodes[1000]
+    mtbf_s, _ = answer.by_hosts[1000]
     assert mtbf_s / 3600 == pytest.approx(43.8, abs=0.05)
 
 
@@ -90,7 +90,7 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 
 
 def test_a_run_that_hardly_ever_ends_is_refused() -> None:
-    with pytest.raises(ConfigError, match="write a longer mtbf_s"):
+    with pytest.raises(ConfigError, match="write a longer cluster_mtbf_s"):
         checkpointing(cluster_mtbf_s=60.0)
 
 

@@ -96,7 +96,7 @@ def names(one: Input, error: ConfigError) -> bool:
     if not isinstance(error, ArgumentError):
         return False
     if str(error).startswith("failures are "):  # of a run that would hardly ever end
-        return "mtbf_s" in error.parameters or "device_mtbf_s" in error.parameters
+        return bool({"cluster_mtbf_s", "device_mtbf_s"} & set(error.parameters))
     return one.name in error.parameters and one.option in error.worded({one.name: one.option})
 
 
@@ -123,9 +123,9 @@ def test_every_study_says_which_numbers_it_may_be_asked_with():
         (["collectives", "--ranks", "1"], "--ranks is 1; write 2 to 1048576"),
         (["collectives", "--other-ranks", "1"], "--other-ranks is 1; write 2 to 1048576"),
         (["consistency", "--workers", "1"], "--workers is 1; write 2 to 64"),
-        (["stragglers", "--stages", ""], "--stages has 0 values; write 1 or more"),
+        (["stragglers", "--stage-weights", ""], "--stage-weights has 0 values; write 1 or more"),
         (["overlap", "--gradient", "0 B"], "--gradient is 0; write 1 to"),
-        (["determinism", "--batch", "9"], "--batch is 9, no multiple of the 8 of --training-ranks; write a --batch"),
+        (["determinism", "--batch", "9"], "--batch is 9, no multiple of the 8 of --workers; write a --batch of 8"),
         (["hierarchical", "--nics-per-host", "9"], "write 1 to 8 for --nics-per-host"),
         (["stragglers", "--cv", "nan"], "--cv is nan; write a finite number"),
         (["time-to-train", "--confidence", "90"], "--confidence is 90; write more than 0, less than 1"),
@@ -145,7 +145,7 @@ def test_the_command_line_is_told_of_its_options(capsys: pytest.CaptureFixture[s
         ("collectives", {"other_ranks": 8}, "other_ranks is 8; write several, as in "),
         ("stragglers", {"distribution": "gama"}, 'distribution is "gama"; did you mean "gamma"'),
         ("stragglers", {"num_workers": "many"}, "num_workers is 'many'; write a whole number"),
-        ("stragglers", {"mean_s": None}, "mean_s is None; write a number"),
+        ("stragglers", {"compute_s": None}, "compute_s is None; write a number"),
     ],
 )
 def test_what_is_no_number_or_no_choice_is_refused(name: str, inputs: dict[str, Any], said: str):
@@ -158,8 +158,8 @@ def test_what_is_no_number_or_no_choice_is_refused(name: str, inputs: dict[str, 
     ("name", "inputs", "one"),
     [
         ("data-parallel", {"num_workers": 1}, "1 worker "),
-        ("stragglers", {"num_workers": 1, "num_iterations": 50}, "1 worker "),
-        ("tensor-parallel", {"num_devices": 1}, "1 device,"),
+        ("stragglers", {"num_workers": 1, "num_steps": 50}, "1 worker "),
+        ("tensor-parallel", {"tp": 1}, "1 device,"),
         ("hierarchical", {"ranks_per_host": 1, "nics_per_host": 1}, "1 rank and 1 NIC,"),
         ("determinism", {"num_steps": 1, "num_elements": 10}, "after 1 step "),
     ],

@@ -82,7 +82,7 @@ def test_an_interval_of_ones_own_is_no_better_than_the_best():
         ({"num_runs": 1}, "num_runs is 1; write 2 "),
         ({"confidence": 90.0}, "confidence is 90; write more than 0, less than 1"),
         ({"pace": "layout", "tp": 7}, "write"),
-        ({"cluster": "8xa100"}, "write a machine of 14 devices or more"),
+        ({"cluster": "8xa100"}, "write a cluster of 14 devices or more"),
         ({"tp": 4}, "tp has no effect with a pace of mfu; leave it out, or write pace = layout"),
         ({"pace": "layout", "mfu": 0.3}, "mfu has no effect"),
         ({"checkpoint_interval_s": 0.0}, "checkpoint_interval_s is 0; write"),

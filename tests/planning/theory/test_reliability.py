@@ -24,7 +24,7 @@ def test_reference_values():
     """docs/studies/reference.md, study 14."""
     assert young_interval_s(checkpoint_s=12 * 60, mtbf_s=1080 * 60) == pytest.approx(160.997 * 60, abs=0.03)
     assert young_interval_s(checkpoint_s=6 * 60, mtbf_s=1080 * 60) == pytest.approx(113.84 * 60, abs=0.3)
-    assert cluster_mtbf_s(node_mtbf_s=5 * 365 * 86400, num_nodes=1000) == pytest.approx(43.8 * 3600, abs=180)
+    assert cluster_mtbf_s(part_mtbf_s=5 * 365 * 86400, num_parts=1000) == pytest.approx(43.8 * 3600, abs=180)
 
 
 def test_the_best_interval_of_the_golden_example_is_that_of_five_minutes_and_21_hours():
@@ -102,5 +102,5 @@ def test_parts_are_those_of_dalys_total(interval_s: float, mtbf_s: float, restar
 def test_a_run_that_hardly_ever_ends_is_refused():
     times = {"interval_s": 100.0, "checkpoint_s": 1.0, "mtbf_s": 100.0}
     check_run_ends(**times)
-    with pytest.raises(ConfigError, match="write a longer mtbf_s"):
+    with pytest.raises(ConfigError, match="write a longer cluster_mtbf_s"):
         check_run_ends(**times, restart_s=1000.0)

@@ -117,6 +117,8 @@ def ways_to_go_on(
 ) -> tuple[WayToGoOn, ...]:
     """Every way on so many devices: plain, checkpoint and restart, elastic, local SGD by number of groups.
 
+    Of an elastic run there is at least one replica, or it is left out.
+
     >>> devices = FailingDevices(
     ...     device_mtbf_s=1.8e8, checkpoint_s=3.0, restart_s=600.0, replica_devices=128, round_s=200.0
     ... )
@@ -146,16 +148,9 @@ def _ways(
     yield _saved("plain", "states", saved | {"restart_s": devices.repair_s + devices.checkpoint_s}, drawn)
     back = saved | {"restart_s": devices.restart_s + devices.checkpoint_s}
     yield _saved("checkpoint and restart", "states", back, drawn)
-    replicas = max(num_devices // devices.replica_devices, 1)
-    elastic = simulate_replicas(
-        num_replicas=replicas,
-        replica_mtbf_s=replicas * mtbf_s,
-        away_s=devices.repair_s,
-        reconfigure_s=devices.reconfigure_s,
-        **drawn,
-    )
-    parts = {"work": elastic.work, "restarts": elastic.waiting, "replicas away": elastic.away}
-    yield WayToGoOn(name="elastic", parts=parts, work_ci95=elastic.work_ci95, exact=math.nan)
+    replicas = num_devices // devices.replica_devices
+    if replicas:
+        yield _elastic(devices, replicas, mtbf_s=mtbf_s, drawn=drawn)
     for groups in dict.fromkeys(num_groups):
         if groups <= num_devices:
             rounds = {
@@ -166,6 +161,19 @@ def _ways(
             }
             name = f"local SGD, {groups} group{'s' if groups > 1 else ''}"
             yield _saved(name, "exchanges", rounds, drawn)
+
+
+def _elastic(devices: FailingDevices, replicas: int, *, mtbf_s: float, drawn: Mapping[str, int]) -> WayToGoOn:
+    run = simulate_replicas(
+        num_replicas=replicas,
+        replica_mtbf_s=replicas * mtbf_s,
+        away_s=devices.repair_s,
+        reconfigure_s=devices.reconfigure_s,
+        num_failures=drawn["num_failures"],
+        seed=drawn["seed"],
+    )
+    parts = {"work": run.work, "restarts": run.waiting, "replicas away": run.away}
+    return WayToGoOn(name="elastic", parts=parts, work_ci95=run.work_ci95, exact=math.nan)
 
 
 def _saved(name: str, writing: str, times: Mapping[str, float], drawn: Mapping[str, int]) -> WayToGoOn:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from plesio.core.errors import ArgumentError
 from plesio.core.json_values import to_json
-from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0
+from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SHARE
 from plesio.planning.estimate.accuracy import step_error, step_notes
 from plesio.planning.estimate.capacity import check_memory
 from plesio.planning.estimate.constants import CONSTANTS, Constants
@@ -74,7 +74,7 @@ class Conditions:
     price_per_h: float | None = None
     pue: float = 1.1
     carbon_kg_per_kwh: float = 0.385
-    step_error: float | None = None
+    step_error: Annotated[float | None, SHARE] = None
     confidence: float = 0.9
 
     def __post_init__(self) -> None:

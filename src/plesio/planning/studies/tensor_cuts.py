@@ -21,12 +21,31 @@ An all-reduce of S bytes sends ``2(k-1)/k S`` from each device, a reduce-scatter
 import math
 from dataclasses import dataclass
 
+from plesio.core.errors import ArgumentError
 from plesio.cost.collectives import bytes_sent_per_rank
 
-__all__ = ["CutBytes", "cut_bytes", "pays_from_tokens"]
+__all__ = ["CutBytes", "check_heads", "cut_bytes", "pays_from_tokens"]
 
 _MATRICES = ((1, 3), (1, 1), (1, 4), (4, 1))
 """Inputs and outputs of a layer's four matrices, in units of h."""
+
+
+def check_heads(num_heads: int, *, tp: int, hidden_size: int) -> None:
+    """Make sure that heads divide the width between layers, and devices the heads.
+
+    Raises:
+        ConfigError: One of them does not.
+    """
+    if hidden_size % num_heads:
+        raise ArgumentError(
+            f"`num_heads` is {num_heads}, which does not divide the {hidden_size} of `hidden_size`; "
+            f"write a divisor of {hidden_size} for `num_heads`"
+        )
+    if num_heads % tp:
+        raise ArgumentError(
+            f"`tp` is {tp}, which does not divide the {num_heads} of `num_heads`; "
+            f"write a divisor of {num_heads} for `tp`"
+        )
 
 
 @dataclass(frozen=True, slots=True)

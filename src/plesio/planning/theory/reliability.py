@@ -36,6 +36,7 @@ __all__ = [
 
 MOST_SLOWDOWN = 100.0
 """Seconds that a second of work may take; a run that takes longer is no plan."""
+_UNCOUNTABLE = 1e9
 _MOST_EXPONENT = 600.0
 """Far enough below the 709 at which no float holds e^x."""
 
@@ -167,6 +168,10 @@ def slowdown_parts(
     }
 
 
+def _times(slowdown: float) -> str:
+    return f"{slowdown:.3g} times" if slowdown < _UNCOUNTABLE else f"more than {_UNCOUNTABLE:.0e} times"
+
+
 def check_run_ends(
     *,
     interval_s: float,
@@ -192,7 +197,7 @@ def check_run_ends(
         raise ArgumentError(
             f"failures are {format_seconds(mtbf_s)} apart, states {format_seconds(interval_s)} of work; to write one "
             f"takes {format_seconds(checkpoint_s)}, to come back {format_seconds(restart_s)}, so the run would hardly "
-            f"ever end ({slowdown:.3g} times its work); write {remedy}"
+            f"ever end ({_times(slowdown)} its work); write {remedy}"
         )
 
 
@@ -217,6 +222,8 @@ def checkpoint_interval(
     Raises:
         ConfigError: An argument that is out of range, or a run that would hardly ever end.
     """
+    check_positive(host_mtbf_s=host_mtbf_s)
+    check_count(num_hosts=num_hosts)
     mtbf_s = cluster_mtbf_s(part_mtbf_s=host_mtbf_s, num_parts=num_hosts)
     best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     times = {"interval_s": best_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}

@@ -143,6 +143,11 @@ def goodput(
     Raises:
         ConfigError: An input that is out of range, or failures so frequent that no way does any work.
     """
+    if replica_devices > num_devices:
+        raise ArgumentError(
+            f"`replica_devices` is {replica_devices} of the {num_devices} of `num_devices`; "
+            f"write at most {num_devices} for `replica_devices`"
+        )
     devices = FailingDevices(
         device_mtbf_s=device_mtbf_s,
         checkpoint_s=checkpoint_s,

@@ -32,6 +32,7 @@ from plesio.cost.activations import Recomputation
 from plesio.planning.studies.pipeline_charts import charts_of, words_of
 from plesio.planning.studies.pipeline_stages import PipelinePoint, PipelineStages, frontier, points_of
 from plesio.planning.studies.study import Answer
+from plesio.planning.studies.tensor_cuts import check_heads
 from plesio.planning.theory.parallelism import micro_batches_for
 from plesio.sim.pipeline_schedules import Schedule, operations
 
@@ -297,6 +298,7 @@ def pipeline(
         ConfigError: An input that is out of range, or a schedule that has no order for these numbers.
     """
     _check_stages(pp, num_layers=num_layers, stage_weights=stage_weights)
+    check_heads(num_heads, tp=tp, hidden_size=hidden_size)
     _check_chunks(schedule, num_stages=pp, num_chunks=vpp, num_layers=num_layers)
     _check_work(num_micro_batches, num_stages=pp)
     operations(schedule, num_devices=pp, num_micro_batches=num_micro_batches, num_chunks=vpp)

@@ -25,7 +25,7 @@ from plesio.cost.activations import layer_activation_bytes
 from plesio.cost.collectives import hierarchical_all_reduce_s, ring_all_reduce_s
 from plesio.cost.link import Link
 from plesio.planning.studies.study import Answer
-from plesio.planning.studies.tensor_cuts import CutBytes, cut_bytes, pays_from_tokens
+from plesio.planning.studies.tensor_cuts import CutBytes, check_heads, cut_bytes, pays_from_tokens
 
 __all__ = ["TensorParallel", "TensorPoint", "tensor_parallel"]
 
@@ -343,6 +343,7 @@ def tensor_parallel(
     Raises:
         ConfigError: An input that is out of range.
     """
+    check_heads(num_heads, tp=tp, hidden_size=hidden_size)
     layers = _Layers(
         hidden=hidden_size,
         num_layers=num_layers,

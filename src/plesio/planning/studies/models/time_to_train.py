@@ -19,7 +19,7 @@ from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.inputs import Written
 from plesio.core.only_with import OnlyWith
 from plesio.core.units import format_bytes, format_seconds
-from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, Within
+from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SHARE, Within
 from plesio.planning.estimate.goodput import Goodput
 from plesio.planning.estimate.hardware import parse_machine
 from plesio.planning.estimate.named_models import find_model
@@ -215,7 +215,7 @@ def time_to_train(
     storage_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
     checkpoint_interval_s: Annotated[float | None, DURATION] = None,
     price_per_h: Annotated[float, Within(0, 1e5), Written(option="price", metavar="DOLLARS")] = 2.0,
-    step_error: Annotated[float, Within(0, 10)] = 0.1,
+    step_error: Annotated[float, SHARE] = 0.1,
     confidence: Annotated[float, Within(0, 1, without="both")] = 0.9,
     num_runs: Annotated[int, Within(2, 100_000)] = 4000,
     seed: int = 0,

@@ -9,8 +9,8 @@ __all__ = ["printed"]
 def printed(asking: Asking) -> tuple[Printed, ...]:
     """The best interval, and the work that a failure loses."""
     best = asking.defaults(Checkpointing, num_runs=2)
-    young = asking.at(Checkpointing, interval_s=best.young_s, num_runs=2)
-    often = asking.at(Checkpointing, interval_s=1800.0, num_runs=2)
+    young = asking.at(Checkpointing, checkpoint_interval_s=best.young_s, num_runs=2)
+    often = asking.at(Checkpointing, checkpoint_interval_s=1800.0, num_runs=2)
     return (
         Printed(
             place="solution",

@@ -15,13 +15,13 @@ def printed(asking: Asking) -> tuple[Printed, ...]:
         num_experts=1000,
         num_devices=8,
         tokens_per_device=32_000,
-        hidden=1,
+        hidden_size=1,
         element_bytes=4,
         bytes_per_s=200e9,
         latency_s=0.0,
-        num_draws=2,
+        num_trials=2,
     )
-    skewed = next(each for each in asking.defaults(MixtureOfExperts, num_draws=10).by_skew if each.skew == 0.5)
+    skewed = next(each for each in asking.defaults(MixtureOfExperts, num_trials=10).by_skew if each.skew == 0.5)
     largest = 1000 * math.exp(math.lgamma(1000) + math.lgamma(0.5) - math.lgamma(1000.5)) - 1
     return (
         Printed(

@@ -12,7 +12,7 @@ _MEMORY_GB = {1: 1.5, 32: 48.0}
 
 def printed(asking: Asking) -> tuple[Printed, ...]:
     """Bubble and activations."""
-    answer = asking.at(Pipeline, schedule="gpipe", recomputation="none", tensor_parallel=1)
+    answer = asking.at(Pipeline, schedule="gpipe", recomputation="none", tp=1)
     points = (point for point in answer.points if (point.schedule, point.recomputation) == ("gpipe", "none"))
     at = {point.num_micro_batches: point for point in points}
     bubbles = {count: 100 * at[count].bubble for count in _BUBBLES}

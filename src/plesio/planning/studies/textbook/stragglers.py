@@ -13,7 +13,7 @@ def printed(asking: Asking) -> tuple[Printed, ...]:
     from plesio.planning.studies.models.stragglers import Stragglers
 
     costs = {cv: LogNormalTimes(mean_s=0.05, cv=cv).expected_s(rank=256, of=256) / 0.05 for cv in _EFFICIENCY}
-    at = asking.defaults(Stragglers, num_iterations=2)
+    at = asking.defaults(Stragglers, num_steps=2)
     return (
         Printed(
             place="solution",

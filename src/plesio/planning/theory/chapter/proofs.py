@@ -94,7 +94,7 @@ PROOFS: tuple[Entry, ...] = (
         claim="Interleaved stages wait less than GPipe's.",
         stand="holds",
         reason="(p-1)/(mv+p-1); they send v times as often, and hold more activations than 1F1B.",
-        command="plesio bound pipeline-bubble --chunks 4",
+        command="plesio bound pipeline-bubble --vpp 4",
     ),
     Entry(
         place="B.14",

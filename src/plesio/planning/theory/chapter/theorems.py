@@ -107,7 +107,7 @@ LATER_THEOREMS: tuple[Entry, ...] = (
         claim="The best number of micro-batches is about 2p.",
         stand="wrong",
         reason="A bubble of 5 % takes 19(p-1); what limits m under 1F1B is the batch, not the memory.",
-        command="plesio bound pipeline-bubble --stages 8 --micro-batches 16",
+        command="plesio bound pipeline-bubble --pp 8 --micro-batches 16",
     ),
     Entry(
         place="21",
