@@ -6,7 +6,7 @@ import pytest
 from plesio.core.errors import ConfigError
 from plesio.planning.studies import loss_scaling
 from plesio.planning.studies.compressed_descent import rounded_to_bf16
-from plesio.planning.studies.half_precision_descent import LARGEST, SMALLEST, LossScale, clipped
+from plesio.planning.studies.half_precision_descent import LARGEST, SMALLEST, FrequencyScale, LossScale, clipped
 from plesio.planning.studies.models.loss_scaling import LossScaling
 
 
@@ -56,6 +56,27 @@ def test_a_scale_that_is_too_large_is_searched_from_above():
     searching = loss_scaling(distribution="lognormal", num_steps=5000).run
     assert searching.searching >= 7
     assert searching.powers[-1] <= 9
+
+
+def test_a_scale_by_frequency_pays_for_every_doubling_with_more_steps_and_ignores_single_spikes(answer: LossScaling):
+    scale = FrequencyScale(8.0, interval=10, largest_share=0.2)
+    for step in range(100):
+        scale.update(found_inf=scale.value > 8.0 or step % 10 == 3)
+    assert scale.value in (8.0, 16.0)
+    skipped = {rule: run.searching + run.skipped for rule, run in answer.runs.items()}
+    assert skipped["static"] == 0, "2^16 fits normal gradients"
+    # two of 2,000 steps may overflow, so that the third halves it
+    assert skipped["by frequency"] == pytest.approx(3 * skipped["by interval"], rel=0.05)
+    assert answer.runs["by frequency"].powers[-1] == answer.run.powers[-1]
+
+
+def test_a_static_scale_that_is_too_large_skips_every_step():
+    static = loss_scaling(distribution="lognormal", num_steps=300, rule="static")
+    assert (static.run.applied, static.parts["applied steps"]) == (0, 0.0)
+    assert static.run.powers == (16.0, 16.0)
+    assert "a static scale skips 300 steps at first" in static.finding
+    by_interval = loss_scaling(distribution="lognormal", num_steps=300)
+    assert by_interval.run == static.runs["by interval"], "the same steps are drawn"
 
 
 def test_handlings_go_well_or_wrong_as_they_should(answer: LossScaling):

@@ -180,7 +180,7 @@ EXERCISES: Mapping[str, Exercise] = {
         question="A dynamic loss scale is doubled after {growth_interval} steps without an overflow. One step in how "
         "many is skipped, once it has found its range?",
         unit="number",
-        value=lambda answer: 1 / answer.run.steady if answer.run.steady else math.inf,
+        value=lambda answer: 1 / run.steady if (run := answer.runs["by interval"]).steady else math.inf,
         reason="At the top of its range every doubling overflows, is skipped and undone: one step in an interval and "
         "one more, whatever the gradients are.",
     ),

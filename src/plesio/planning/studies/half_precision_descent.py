@@ -33,6 +33,7 @@ __all__ = [
     "OVERFLOW_RULES",
     "SMALLEST",
     "Convergence",
+    "FrequencyScale",
     "Handling",
     "LossScale",
     "clipped",
@@ -77,6 +78,41 @@ class LossScale:
         elif self._num_good == self._growth_interval:
             self.value *= 2
             self._num_good = 0
+
+
+class FrequencyScale:
+    """A scale that goes by how often steps overflow: it is halved as soon as more than a share of an interval does.
+
+    It is doubled after an interval in which no more did. A single spike costs its own step and leaves the scale alone,
+    and a scale that is too large costs more steps until it is halved.
+
+    >>> scale = FrequencyScale(65536.0, interval=4, largest_share=0.25)
+    >>> [(scale.update(found_inf=found), scale.value)[1] for found in (True, False, True, True, False, False, False)]
+    [65536.0, 65536.0, 32768.0, 32768.0, 32768.0, 32768.0, 65536.0]
+
+    Args:
+        value: Value at first.
+        interval: Steps of an interval.
+        largest_share: Share of them that may overflow.
+    """
+
+    def __init__(self, value: float, *, interval: int, largest_share: float) -> None:
+        self.value = value
+        self._interval = interval
+        self._most = largest_share * interval
+        self._num_steps = self._num_overflows = 0
+
+    def update(self, *, found_inf: bool) -> None:
+        """Take note of a step."""
+        self._num_steps += 1
+        self._num_overflows += found_inf
+        if self._num_overflows > self._most:
+            self.value /= 2
+        elif self._num_steps == self._interval:
+            self.value *= 2
+        else:
+            return
+        self._num_steps = self._num_overflows = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,11 @@ FP32's range and needs no scale, at 8 bits of precision instead of 11.) Shares f
 closed form, and real casts of drawn numbers stand beside them. A step of n numbers overflows with ``1 - (1-p)^n``, so
 what is rare in a number is common in a step.
 
-A *dynamic* scale is halved after a step that overflowed, which is skipped, and doubled after ``growth_interval`` steps
-that did not (Micikevicius et al. 2018): once it has found its range it tries one that is too large once in an interval,
-and about one step in an interval is skipped. Which gradients a step has is drawn through its largest: the maximum of n
-numbers is the quantile of ``U^(1/n)``.
+A *dynamic* scale (by interval) is halved after a step that overflowed, which is skipped, and doubled after
+``growth_interval`` steps that did not (Micikevicius et al. 2018): once it has found its range it tries one that is too
+large once in an interval, and about one step in an interval is skipped. Beside it stand a scale that stays, and one
+that goes by how often steps overflow (`plesio.planning.studies.scaling_runs`). Which gradients a step has is drawn
+through its largest: the maximum of n numbers is the quantile of ``U^(1/n)``.
 
 Convergence with static, dynamic and no scale, and with three usual mistakes, is a descent that is really done
 (`plesio.planning.studies.half_precision_descent`).
@@ -20,7 +21,7 @@ has a network's); sums over ranks in FP16 may overflow where no summand does.
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Annotated, Any, ClassVar, Literal
@@ -29,19 +30,21 @@ import numpy as np
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_percent, format_seconds
-from plesio.core.within import DURATION_OR_0, Within
+from plesio.core.within import DURATION_OR_0, SHARE, Within
 from plesio.planning.studies.half_precision_descent import (
     HANDLINGS,
     LARGEST,
     OVERFLOW_RULES,
     SMALLEST,
     Convergence,
+    FrequencyScale,
     LossScale,
     converge,
 )
+from plesio.planning.studies.scaling_runs import ScalingRun, run_with
 from plesio.planning.studies.study import Answer
 
-__all__ = ["LossScaling", "Range", "ScalingRun", "Shares", "loss_scaling"]
+__all__ = ["LossScaling", "Range", "Shares", "loss_scaling"]
 
 _SUBNORMAL = 2.0**-14
 _POWERS = tuple(range(34))
@@ -53,6 +56,12 @@ _SPIKES = dict.fromkeys((4, 8, 12), -1)
 _OVERFLOWING = (0.01, 0.05, 0.2)
 """Shares of the steps that overflow where rules for overflows are compared."""
 _PROBLEM: Mapping[str, Any] = {"num_ranks": 4, "dimension": 64, "gradient": 1e-6, "num_steps": 1000}
+Rule = Literal["static", "by interval", "by frequency"]
+_RULES: Mapping[Rule, str] = {
+    "static": "a static scale",
+    "by interval": "a dynamic scale",
+    "by frequency": "a scale that goes by the frequency of overflows",
+}
 _DRAWN = (
     "FP32",
     "FP16, unscaled",
@@ -61,7 +70,6 @@ _DRAWN = (
     "clipped before unscaling",
     "found_inf not shared",
 )
-_MOST_POINTS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,34 +132,14 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingRun:
-    """A long run with a dynamic scale.
-
-    Attributes:
-        searching: Steps skipped before the first that was applied.
-        skipped: Steps skipped later.
-        applied: Steps that counted.
-        steady: Share of the steps that is skipped, from the first skip after an applied step on; 0 if there is none.
-        at: Steps at which the scale changes, before and after.
-        powers: Powers of 2, of the scale, as many.
-    """
-
-    searching: int
-    skipped: int
-    applied: int
-    steady: float
-    at: tuple[int, ...]
-    powers: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaling(Answer):
     """What scales do to gradients.
 
     Attributes:
         shares: Shares by distribution and scale.
         distribution: That of the run, its name.
-        run: The run with a dynamic scale.
+        rule: Rule of the scale that the answer is for.
+        runs: The run by rule of the scale.
         convergence: Convergence of a small problem, by how its gradients are handled.
         overflow_rules: Mean loss of the second half of a run, over the first loss, by the share of the steps that
             overflow and what is done about it.
@@ -162,7 +150,8 @@ class LossScaling(Answer):
     unit: ClassVar[str] = "s"
     shares: tuple[Shares, ...]
     distribution: str
-    run: ScalingRun
+    rule: Rule
+    runs: Mapping[Rule, ScalingRun]
     convergence: tuple[Convergence, ...]
     overflow_rules: Mapping[float, Mapping[str, float]]
     step_s: float
@@ -176,6 +165,11 @@ class LossScaling(Answer):
         """
         name = self.distribution if distribution is None else distribution
         return {(one.distribution, one.power): one for one in self.shares}[name, power]
+
+    @property
+    def run(self) -> ScalingRun:
+        """The run under the rule that was asked for."""
+        return self.runs[self.rule]
 
     @property
     def usable(self) -> tuple[int, ...]:
@@ -195,14 +189,14 @@ class LossScaling(Answer):
         rate = f"one step in {1 / run.steady:,.0f}" if run.steady else "no step"
         lost_s = (run.searching + run.skipped) * self.step_s
         return (
-            f"{scales} the bits of all but {format_percent(_TOLERATED)} of {self.distribution}; a dynamic scale skips "
-            f"{counted(run.searching, 'step')} while it searches and then {rate}: "
-            f"{format_seconds(lost_s)} of {format_seconds(self.total)}."
+            f"{scales} the bits of all but {format_percent(_TOLERATED)} of {self.distribution}; {_RULES[self.rule]} "
+            f"skips {counted(run.searching, 'step')} {'at first' if self.rule == 'static' else 'while it searches'} "
+            f"and then {rate}: {format_seconds(lost_s)} of {format_seconds(self.total)}."
         )
 
     @property
     def total(self) -> float:
-        """Seconds of the run with a dynamic scale."""
+        """Seconds of the run."""
         return sum(self.parts.values())
 
     @property
@@ -215,8 +209,22 @@ class LossScaling(Answer):
         }
 
     def tables(self) -> Sequence[Table]:
-        """Shares by scale; convergence by handling; what to do about overflows."""
-        return [self._shares_table(), self._convergence_table(), self._rules_table()]
+        """Shares by scale; rules of the scale; convergence by handling; what to do about overflows."""
+        return [self._shares_table(), self._scales_table(), self._convergence_table(), self._rules_table()]
+
+    def _scales_table(self) -> Table:
+        rows = [
+            (
+                name,
+                f"{run.searching:,}",
+                f"{run.skipped:,}",
+                format_seconds((run.searching + run.skipped) * self.step_s),
+                f"2^{run.powers[-1]:.4g}",
+            )
+            for name, run in self.runs.items()
+        ]
+        headers = ("scale", "skipped while searching", "skipped later", "time lost", "scale at the end")
+        return Table(title=f"The same {self._num_steps:,} steps by what moves the scale:", headers=headers, rows=rows)
 
     def _rules_table(self) -> Table:
         rules = list(next(iter(self.overflow_rules.values())))
@@ -257,7 +265,7 @@ class LossScaling(Answer):
         return Table(title=f"A quadratic after {steps:,} steps of the same length:", headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
-        """Shares by scale; convergence; the dynamic scale."""
+        """Shares by scale; convergence; the scales of the run."""
         return [self._shares_chart(), self._convergence_chart(), self._scale_chart()]
 
     def _shares_chart(self) -> LineChart:
@@ -309,15 +317,21 @@ class LossScaling(Answer):
         )
 
     def _scale_chart(self) -> LineChart:
+        skipped = {name: run.searching + run.skipped for name, run in self.runs.items()}
         return LineChart(
             slug="dynamic",
-            title=f"The dynamic scale skips {self.run.searching + self.run.skipped} of "
-            f"{self.run.searching + self.run.skipped + self.run.applied:,} steps",
-            caption=f"The scale by step; it is doubled after {self.growth_interval:,} steps without an overflow.",
+            title=f"A scale by interval skips {skipped['by interval']:,} of {self._num_steps:,} steps, by frequency "
+            f"{skipped['by frequency']:,}",
+            caption=f"The scale by step; it is doubled after {self.growth_interval:,} steps without an overflow, or "
+            "with few.",
             x=Axis(title="step"),
             y=Axis(title="scale (power of 2)"),
-            series=[Series(name="scale", x=self.run.at, y=self.run.powers)],
+            series=[Series(name=name, x=run.at, y=run.powers) for name, run in self.runs.items()],
         )
+
+    @property
+    def _num_steps(self) -> int:
+        return self.run.applied + self.run.searching + self.run.skipped
 
 
 def loss_scaling(
@@ -329,7 +343,9 @@ def loss_scaling(
     num_elements: Annotated[int, Within(1, 10**12)] = 1_000_000,
     num_workers: Annotated[int, Within(1, 2**20)] = 4,
     initial_scale: Annotated[float, Within(2.0**-60, 2.0**60)] = 65536.0,
+    rule: Rule = "by interval",
     growth_interval: Annotated[int, Within(1, 10**9)] = 2000,
+    largest_share: Annotated[float, SHARE] = 1e-3,
     num_steps: Annotated[int, Within(1, 10**6)] = 100_000,
     step_s: Annotated[float, DURATION_OR_0] = 0.1,
     seed: int = 0,
@@ -347,8 +363,10 @@ def loss_scaling(
         log_deviation: Its standard deviation.
         num_elements: Elements of a worker's gradient.
         num_workers: Workers, any of which may overflow.
-        initial_scale: Initial scale of a dynamic scale.
-        growth_interval: Steps without an overflow after which it is doubled.
+        initial_scale: The scale at first.
+        rule: What moves the scale: nothing, every overflow and an interval without, or how often steps overflow.
+        growth_interval: Steps after which a scale is doubled: without an overflow, or with few by frequency.
+        largest_share: Share of that interval's steps from which on a scale by frequency is halved.
         num_steps: Steps of the run.
         step_s: Seconds of a step, applied or skipped.
         seed: Seed of what is drawn.
@@ -365,15 +383,27 @@ def loss_scaling(
     rng = np.random.default_rng(seed)
     number = num_elements * num_workers
     of_run = ranges[distribution]
-    return LossScaling(
-        shares=tuple(_shares(one, power, number=number, rng=rng) for one in ranges.values() for power in _POWERS),
-        distribution=of_run.name,
-        run=_run(
+    shares = tuple(_shares(one, power, number=number, rng=rng) for one in ranges.values() for power in _POWERS)
+    scales: dict[Rule, LossScale | FrequencyScale] = {
+        "static": LossScale(initial_scale, growth_interval=None),
+        "by interval": LossScale(initial_scale, growth_interval=growth_interval),
+        "by frequency": FrequencyScale(initial_scale, interval=growth_interval, largest_share=largest_share),
+    }
+    drawn = rng.bit_generator.state
+    runs = {}
+    for name, scale in scales.items():
+        rng.bit_generator.state = drawn  # the same steps under each rule
+        runs[name] = run_with(
             lambda u: of_run.quantile_above(-math.expm1(math.log(u) / number)),
-            scale=LossScale(initial_scale, growth_interval=growth_interval),
+            scale=scale,
             num_steps=num_steps,
             rng=rng,
-        ),
+        )
+    return LossScaling(
+        shares=shares,
+        rule=rule,
+        distribution=of_run.name,
+        runs=runs,
         convergence=tuple(
             converge(handling, growth_interval=growth_interval, spikes=_SPIKES, spike=10.0, **_PROBLEM)
             for handling in HANDLINGS
@@ -413,32 +443,4 @@ def _shares(sizes: Range, power: int, *, number: int, rng: np.random.Generator) 
         cast_overflow=cast_overflow,
         cast_overflow_error=1.96 * math.sqrt(cast_overflow * (1 - cast_overflow) / _NUM_CAST),
         cast_vanished=float((cast == 0).mean()),
-    )
-
-
-def _run(
-    largest: Callable[[float], float], *, scale: LossScale, num_steps: int, rng: np.random.Generator
-) -> ScalingRun:
-    """``largest(u)`` is a step's largest gradient, with u uniform."""
-    corners = [(0, math.log2(scale.value))]
-    skips = []
-    for step, u in enumerate(rng.random(num_steps)):
-        before = scale.value
-        found_inf = largest(u) * before >= LARGEST
-        if found_inf:
-            skips.append(step)
-        scale.update(found_inf=found_inf)
-        if scale.value != before:
-            corners += [(step, math.log2(before)), (step + 1, math.log2(scale.value))]
-    corners.append((num_steps, math.log2(scale.value)))
-    searching = next((place for place, step in enumerate(skips) if step != place), len(skips))
-    later = skips[searching:]
-    shown = corners[:: math.ceil(len(corners) / _MOST_POINTS)]
-    return ScalingRun(
-        searching=searching,
-        skipped=len(later),
-        applied=num_steps - len(skips),
-        steady=(len(later) - 1) / (later[-1] - later[0]) if len(later) > 1 else 0.0,
-        at=tuple(step for step, _ in shown),
-        powers=tuple(power for _, power in shown),
     )
