@@ -131,7 +131,7 @@ def test_bandwidths_and_conditions_count(monkeypatch: pytest.MonkeyPatch):
     assert run("--network-bandwidth", "100 Gbit/s").total_s > usual.total_s
     assert run("--local-bandwidth", "50 GB/s").total_s > usual.total_s
     assert run("--storage-bandwidth", "1 GB/s").goodput.share < usual.goodput.share
-    assert run("--mtbf", "5000 h").goodput.share < usual.goodput.share
+    assert run("--device-mtbf", "5000 h").goodput.share < usual.goodput.share
     assert run("--restart", "2 h").goodput.share < usual.goodput.share
     assert run("--price", "1.5").cost == pytest.approx(usual.cost / 2)
     assert run("--pue", "2.2").energy_kwh == pytest.approx(2 * usual.energy_kwh)
@@ -278,7 +278,7 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         ("estimate --model resnet50 --cluster 8xv100 --tokens 1M", 'did you mean "fp16"?'),
         ("estimate --model llama-70b --cluster 0xh100 --tokens 1T", "--cluster: a machine of 0 devices"),
         ("estimate --model llama-70b --cluster 8xh100 --tokens 3x", '--tokens: "3x" is not a count'),
-        ("estimate --model llama-70b --cluster 8xh100 --tokens 1T --mtbf 0s", "--mtbf is 0; write more than 0"),
+        ("estimate --model llama-70b --cluster 8xh100 --tokens 1T --device-mtbf 0s", "--device-mtbf is 0; write more than 0"),
         (
             "estimate --model llama-70b --cluster 8xh100 --tokens 1T --price nan",
             "--price is nan; write a finite",

@@ -62,9 +62,9 @@ def test_llama_3_was_over_90_percent_effective():
 
 
 def test_a_run_that_would_hardly_ever_end_is_refused():
-    with pytest.raises(ConfigError, match="write a longer mtbf_s"):
+    with pytest.raises(ConfigError, match="write a longer cluster_mtbf_s"):
         expected_goodput(WORK_S, checkpoint_s=3600, restart_s=600, mtbf_s=60)
-    with pytest.raises(ConfigError, match="write a longer mtbf_s"):
+    with pytest.raises(ConfigError, match="write a longer cluster_mtbf_s"):
         expected_goodput(WORK_S, checkpoint_s=1, restart_s=6000, mtbf_s=60)
 
 

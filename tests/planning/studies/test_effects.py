@@ -17,7 +17,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "compression": {"num_dimensions": 20, "condition_number": 5.0, "schemes": ("none", "topk:0.5")},
     "consistency": {"ratios": (1.0,), "cvs": (0.1,), "slowdowns": (1.0,), "num_workers": 2, "bounds": (1,)},
     "determinism": {"num_tensors": 4, "num_elements": 100, "num_workers": 2, "global_batch": 4, "num_steps": 3},
-    "goodput": {"num_failures": 100},
+    "goodput": {"simulated_failures": 100},
     "load-balancing": {"num_workers": 4, "num_clusters": 50, "num_steps": 40},
     "local-sgd": {"periods": (1, 2), "num_workers": 2, "num_dimensions": 2, "num_trials": 2, "num_draws": 1},
     "loss-scaling": {"num_steps": 3000, "num_elements": 30},

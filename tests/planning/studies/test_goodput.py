@@ -68,7 +68,8 @@ def test_the_order_of_a_million_chips_is_that_of_others():
         ({"device_mtbf_s": 1.0}, "failures are .* write a longer device_mtbf_s, a smaller num_devices"),
         ({"num_devices": 0}, "num_devices is 0; write 1 to"),
         ({"num_groups": (0,)}, "num_groups is 0; write 1 to"),
-        ({"num_failures": 10}, "num_failures is 10; write 100 to"),
+        ({"simulated_failures": 10}, "simulated_failures is 10; write 100 to"),
+        ({"num_devices": 100}, "replica_devices is 128 of the 100 of num_devices; write at most 100 for"),
         ({"replica_devices": 0}, "replica_devices is 0; write 1 to"),
     ],
 )

@@ -32,7 +32,7 @@ QUICK: dict[str, dict[str, Any]] = {
     },
     "checkpointing": {"num_runs": 4},
     "consistency": {"ratios": (1.0,), "cvs": (0.1,), "slowdowns": (1.0,), "num_workers": 2, "bounds": (1,)},
-    "goodput": {"num_failures": 100},
+    "goodput": {"simulated_failures": 100},
     "determinism": {"num_tensors": 4, "num_elements": 100, "num_workers": 2, "global_batch": 4, "num_steps": 3},
     "load-balancing": {"num_workers": 4, "num_clusters": 50, "num_steps": 40},
     "local-sgd": {

@@ -4,6 +4,7 @@ import pytest
 
 from plesio.cli.main import invoke
 from plesio.core.errors import ConfigError
+from plesio.planning.estimate.estimate import estimate
 from plesio.planning.studies import time_to_train
 
 DAY_S = 86_400
@@ -52,6 +53,22 @@ def test_a_layout_gives_the_utilisation():
     # 6 N D leaves attention out and counts the embedding: a few percent for a model of 70 billion
     assert answer.ideal_s == pytest.approx(given.ideal_s, rel=0.1)
     assert answer.sensitivities[0].name == "peak FLOP/s"
+
+
+@pytest.mark.parametrize("num_devices", [2048, 16_384])
+def test_a_layout_takes_what_the_estimator_says(num_devices: int):
+    shared = {"model": "llama-2-70b", "cluster": f"{num_devices}xa100", "tokens": 2e12, "tp": 8, "pp": 4}
+    study = time_to_train(pace="layout", global_batch=1024, **shared)  # type: ignore[arg-type]
+    training = estimate(global_batch=1024, **shared).training  # type: ignore[arg-type]
+    assert study.goodput == training.goodput
+    assert study.mfu == training.step.mfu
+
+
+def test_a_layout_that_does_not_fit_is_refused_with_one_that_does():
+    with pytest.raises(ConfigError, match=r"with tp 4 and pp 1 needs 121 GiB on each a100 of 80 GiB; write tp = 8"):
+        time_to_train(pace="layout", tp=4, pp=1)
+    leaner = time_to_train(pace="layout", model="llama-3-8b", tp=1, pp=1, num_runs=2)
+    assert "With 18 bytes a parameter it would need 84.1 GiB of a device's 80 GiB" in leaner.finding
 
 
 def test_a_layout_is_computed_anew_for_each_number_of_devices():

@@ -1,8 +1,8 @@
 """What splitting a model costs in waiting, and what sharding its state saves in memory."""
 
 import math
-from typing import Literal
 
+from plesio.core.errors import ArgumentError
 from plesio.planning.theory.bound import Bound, Condition
 from plesio.planning.theory.checks import check_count, check_not_negative, check_positive
 
@@ -72,7 +72,7 @@ def zero_memory(
     *,
     num_parameters: float = 12e9,
     num_workers: int = 8,
-    zero: Literal["0", "1", "2", "3"] = "3",
+    zero: int = 3,
     weight_bytes: float = 2,
     gradient_bytes: float = 2,
     optimizer_bytes: float = 12,
@@ -83,7 +83,7 @@ def zero_memory(
     et al. 2020). Activations, buffers and fragments come on top.
 
     >>> bound = zero_memory(num_parameters=12e9, num_workers=8)  # 16 bytes a parameter
-    >>> bound.value / 1e9, zero_memory(num_parameters=12e9, num_workers=8, zero="0").value / 1e9
+    >>> bound.value / 1e9, zero_memory(num_parameters=12e9, num_workers=8, zero=0).value / 1e9
     (24.0, 192.0)
 
     Args:
@@ -100,9 +100,11 @@ def zero_memory(
     check_positive(num_parameters=num_parameters)
     check_not_negative(weight_bytes=weight_bytes, gradient_bytes=gradient_bytes, optimizer_bytes=optimizer_bytes)
     check_count(num_workers=num_workers)
+    if zero not in range(4):
+        raise ArgumentError(f"`zero` is {zero}; write 0, 1, 2 or 3")
     kinds = {"optimizer": optimizer_bytes, "gradients": gradient_bytes, "weights": weight_bytes}
     parts = {
-        kind: num_parameters * size / (num_workers if place < int(zero) else 1)
+        kind: num_parameters * size / (num_workers if place < zero else 1)
         for place, (kind, size) in enumerate(kinds.items())
     }
     return Bound(quantity="model state of a worker", unit="B", parts=parts)

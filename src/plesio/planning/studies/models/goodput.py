@@ -117,12 +117,12 @@ def goodput(
     num_groups: Annotated[tuple[int, ...], Within(1, 10**8)] = NUM_GROUPS,
     round_s: Annotated[float, _TIME] = 200.0,
     exchange_s: Annotated[float, DURATION_OR_0] = EXCHANGE_S,
-    num_failures: Annotated[int, Within(100, 10**6)] = 20_000,
+    simulated_failures: Annotated[int, Within(100, 10**6)] = 20_000,
     seed: int = 0,
 ) -> UsefulTime:
     """What every way makes of a machine, of machines from a thousand to a million devices, and of a published one.
 
-    >>> answer = goodput(num_devices=16_384, num_failures=2000)
+    >>> answer = goodput(num_devices=16_384, simulated_failures=2000)
     >>> [(way.name, round(100 * way.share)) for way in answer.ways][:3]
     [('plain', 71), ('checkpoint and restart', 93), ('elastic', 99)]
 
@@ -137,7 +137,7 @@ def goodput(
         num_groups: Groups of local SGD, none of which waits for another.
         round_s: A group's steps between two exchanges.
         exchange_s: What is not hidden of an exchange.
-        num_failures: Simulated for each way and machine.
+        simulated_failures: Simulated for each way and machine.
         seed: Seed of the simulation.
 
     Raises:
@@ -160,7 +160,7 @@ def goodput(
     )
 
     def ways(number: int, groups: Sequence[int]) -> tuple[WayToGoOn, ...]:
-        return ways_to_go_on(devices, number, num_groups=groups, num_failures=num_failures, seed=seed)
+        return ways_to_go_on(devices, number, num_groups=groups, num_failures=simulated_failures, seed=seed)
 
     answer = UsefulTime(
         num_devices=num_devices,

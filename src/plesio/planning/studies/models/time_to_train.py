@@ -147,7 +147,11 @@ class TimeToTrain(Answer):
             )
             for number, point in self.by_devices.items()
         ]
-        how = "if all had the given MFU (--pace layout estimates each)" if self.pace == "mfu" else "each laid out anew"
+        how = (
+            "all at the MFU that was given for one (which falls with more of them: --pace layout estimates each)"
+            if self.pace == "mfu"
+            else "each laid out anew"
+        )
         headers = ("devices", "MFU", "ideal", "expected", "goodput")
         return Table(title=f"By number of devices, {how}:", headers=headers, rows=rows)
 
@@ -172,7 +176,11 @@ class TimeToTrain(Answer):
             )
         ]
         in_proportion = [first_s / _DAY_S * numbers[0] / number for number in numbers]
-        how = "at the same MFU" if self.pace == "mfu" else "whose layout is computed anew for each number"
+        how = (
+            "at the MFU that was given for one of them: how it falls follows from a layout, which is not given here"
+            if self.pace == "mfu"
+            else "whose layout is computed anew for each number"
+        )
         return LineChart(
             slug="devices",
             title=f"{numbers[-1] / numbers[0]:,.0f} times the devices are {first_s / last_s:,.3g} times as fast",
