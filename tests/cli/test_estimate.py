@@ -278,7 +278,10 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         ("estimate --model resnet50 --cluster 8xv100 --tokens 1M", 'did you mean "fp16"?'),
         ("estimate --model llama-70b --cluster 0xh100 --tokens 1T", "--cluster: a machine of 0 devices"),
         ("estimate --model llama-70b --cluster 8xh100 --tokens 3x", '--tokens: "3x" is not a count'),
-        ("estimate --model llama-70b --cluster 8xh100 --tokens 1T --device-mtbf 0s", "--device-mtbf is 0; write more than 0"),
+        (
+            "estimate --model llama-70b --cluster 8xh100 --tokens 1T --device-mtbf 0s",
+            "--device-mtbf is 0; write more than 0",
+        ),
         (
             "estimate --model llama-70b --cluster 8xh100 --tokens 1T --price nan",
             "--price is nan; write a finite",
