@@ -277,6 +277,22 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         ),
         ("estimate --model resnet50 --cluster 8xv100 --tokens 1M", 'did you mean "fp16"?'),
         ("estimate --model llama-70b --cluster 0xh100 --tokens 1T", "--cluster: a machine of 0 devices"),
+        (
+            "estimate --model llama-3-8b --cluster 64xh100 --tokens 1B --search --micro-batch 7",
+            "no multiple of --dp 1 x --micro-batch 7; write 511 or 518",
+        ),
+        (
+            "estimate --model llama-3-8b --cluster 64xh100 --tokens 1B --search --devices 64",
+            "--devices has no machine beside 64xh100 itself; write another, or leave it out",
+        ),
+        (
+            "estimate --model llama-3-8b --cluster 64xh100 --tokens 1B --search --accelerators h100",
+            "--accelerators has no machine beside 64xh100 itself; write another, or leave it out",
+        ),
+        (
+            "estimate --model llama-3-8b --cluster 64xh100 --tokens 1B --step-error 100",
+            "--step-error is 100; write 0 to 1",
+        ),
         ("estimate --model llama-70b --cluster 8xh100 --tokens 3x", '--tokens: "3x" is not a count'),
         (
             "estimate --model llama-70b --cluster 8xh100 --tokens 1T --device-mtbf 0s",

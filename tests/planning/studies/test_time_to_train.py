@@ -97,6 +97,7 @@ def test_an_interval_of_ones_own_is_no_better_than_the_best():
         ({"num_parameters": 0.0}, "parameters is 0; write 1 "),
         ({"cluster": "many"}, 'as in "2048xh100"'),
         ({"num_runs": 1}, "num_runs is 1; write 2 "),
+        ({"tokens": 1e16}, "write at most 537 for num_runs, a longer device_mtbf_s, or fewer tokens"),
         ({"confidence": 90.0}, "confidence is 90; write more than 0, less than 1"),
         ({"pace": "layout", "tp": 7}, "write"),
         ({"cluster": "8xa100"}, "write a cluster of 14 devices or more"),

@@ -224,7 +224,7 @@ def search_layouts(
     space = tuple(
         layouts_of(model, machine, global_batch=global_batch, precision=precision, software=software, fixed=fixed)
     )
-    outcomes = _Outcomes()
+    outcomes = _Outcomes(fixed=frozenset(fixed or ()))
     for done, layout in enumerate(space):
         if done % _PROGRESS_EVERY == 0:
             on_progress(done, len(space))
@@ -253,8 +253,9 @@ def search_layouts(
 
 @dataclass(slots=True)
 class _Outcomes:
-    """What came of the layouts so far."""
+    """What came of the layouts so far; a refusal that is about what is fixed goes before others."""
 
+    fixed: frozenset[str] = frozenset()
     candidates: list[Candidate] = field(default_factory=list)
     num_not_divisible: int = 0
     num_too_large: int = 0
@@ -266,7 +267,9 @@ class _Outcomes:
         try:
             memory = estimate_memory(model, layout, machine, global_batch=global_batch)
         except ConfigError as error:
-            self.num_not_divisible, self.refusal = self.num_not_divisible + 1, error
+            self.num_not_divisible += 1
+            if self.refusal is None or self.fixed & set(getattr(error, "parameters", ())):
+                self.refusal = error
             return
         if not _fits(memory):
             self.num_too_large += 1

@@ -253,7 +253,7 @@ def bounded_staleness(
 ) -> BoundedStaleness:
     """Iterations by staleness, with the best step for each and with one tiny step.
 
-    >>> answer = bounded_staleness(delays=(0, 5), num_trials=2)
+    >>> answer = bounded_staleness(stalenesses=(0, 5), num_trials=2)
     >>> [point.best_iterations for point in answer.points]
     [462, 3271]
 

@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
+from plesio.core.errors import ArgumentError
 from plesio.core.inputs import Written
 from plesio.core.only_with import OnlyWith
 from plesio.core.units import format_bytes, format_seconds
@@ -42,6 +43,8 @@ __all__ = ["TimeToTrain", "time_to_train"]
 Pace = Literal["mfu", "layout"]
 
 _DAY_S = 86_400.0
+_MOST_FAILURES = 1e8
+"""That are simulated, of all runs together."""
 _FAILING = 5
 """Times as many failures, for the picture."""
 
@@ -278,6 +281,7 @@ def time_to_train(
 def _answer(work: Work, *, pace: Pace, num_runs: int, seed: int) -> TimeToTrain:
     """The work with its failures: by formula, simulated, and on other numbers of devices."""
     conditions, here = work.conditions, work.here()
+    _check_work(here.goodput, num_runs=num_runs)
     simulated = _simulated(here.goodput, num_runs=num_runs, seed=seed)
     device_hours = work.machine.num_devices * here.goodput.total_s / 3600
     return TimeToTrain(
@@ -300,6 +304,17 @@ def _answer(work: Work, *, pace: Pace, num_runs: int, seed: int) -> TimeToTrain:
         cost=device_hours * (conditions.price_per_h or 0.0),
         caution=work.caution,
     )
+
+
+def _check_work(run: Goodput, *, num_runs: int) -> None:
+    """Make sure that the simulation ends within seconds."""
+    if run.num_failures * num_runs > _MOST_FAILURES:
+        most = int(_MOST_FAILURES / run.num_failures)
+        instead = f"at most {most} for `num_runs`, " if most > 1 else ""
+        raise ArgumentError(
+            f"failures are {run.num_failures:,.0f} in each run, and `num_runs` of {num_runs} take too long; "
+            f"write {instead}a longer `device_mtbf_s`, or fewer `tokens`"
+        )
 
 
 def _simulated(run: Goodput, *, num_runs: int, seed: int) -> Runs:
