@@ -94,7 +94,7 @@ def test_other_numbers_are_no_study(name: str):
 def test_a_study_without_an_exercise_has_none_of_them(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     goodput = find_study("21")
     assert (goodput.exercise, printed_results(goodput)) == (None, ())
-    assert invoke(["study", "goodput", "--failures", "100", "--out", str(tmp_path)]) == 0
+    assert invoke(["study", "goodput", "--simulated-failures", "100", "--out", str(tmp_path)]) == 0
     assert "The text" not in capsys.readouterr().out
     assert "Beside the text" not in (tmp_path / "goodput.html").read_text()
 
