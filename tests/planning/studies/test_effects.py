@@ -20,7 +20,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "goodput": {"simulated_failures": 100},
     "load-balancing": {"num_workers": 4, "num_clusters": 50, "num_steps": 40},
     "local-sgd": {"periods": (1, 2), "num_workers": 2, "num_dimensions": 2, "num_trials": 2, "num_draws": 1},
-    "loss-scaling": {"num_steps": 3000, "num_elements": 30},
+    "loss-scaling": {"num_steps": 2000, "num_elements": 30, "initial_scale": 2.0**28, "growth_interval": 50},
     "mixture-of-experts": {"num_experts": 8, "num_devices": 4, "tokens_per_device": 64, "num_trials": 2},
     "overlap": {"num_layers": 6},
     "pipeline": {"pp": 2, "num_micro_batches": 4},
@@ -81,7 +81,7 @@ def shown(study: Study, inputs: dict[str, Any], leaving_out: tuple[Any, ...]) ->
     asked = study.ask(**inputs)
     values = asked.to_json()
     cells = [row for table in asked.answer.tables() for row in table.rows]
-    return [each for each in leaves([values["total"], values["values"], cells]) if each not in leaving_out]
+    return [each for each in leaves([values["parts"], values["values"], cells]) if each not in leaving_out]
 
 
 def leaves(value: Any) -> Iterator[Any]:

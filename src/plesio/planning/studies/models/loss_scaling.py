@@ -62,14 +62,8 @@ _RULES: Mapping[Rule, str] = {
     "by interval": "a dynamic scale",
     "by frequency": "a scale that goes by the frequency of overflows",
 }
-_DRAWN = (
-    "FP32",
-    "FP16, unscaled",
-    "FP16, static 2^15",
-    "FP16, dynamic",
-    "clipped before unscaling",
-    "found_inf not shared",
-)
+_MISTAKES = ("clipped before unscaling", "found_inf not shared")
+_DRAWN = ("FP32", "FP16, unscaled", "FP16, static 2^15", "FP16, dynamic", *_MISTAKES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,13 +398,18 @@ def loss_scaling(
         rule=rule,
         distribution=of_run.name,
         runs=runs,
-        convergence=tuple(
-            converge(handling, growth_interval=growth_interval, spikes=_SPIKES, spike=10.0, **_PROBLEM)
-            for handling in HANDLINGS
-        ),
+        convergence=_converged(growth_interval),
         overflow_rules={share: _by_rule(share, seed) for share in _OVERFLOWING},
         step_s=step_s,
         growth_interval=growth_interval,
+    )
+
+
+@functools.cache
+def _converged(growth_interval: int) -> tuple[Convergence, ...]:
+    return tuple(
+        converge(handling, growth_interval=growth_interval, spikes=_SPIKES, spike=10.0, **_PROBLEM)
+        for handling in HANDLINGS
     )
 
 
