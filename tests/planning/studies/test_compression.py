@@ -87,6 +87,7 @@ def test_a_slow_codec_makes_compressing_pay_less():
         {"target": 0.0},
         {"num_dimensions": 1},
         {"max_steps": 10},
+        {"num_workers": 1, "compute_s": 0.0},
     ],
 )
 def test_impossible_inputs_are_refused(inputs: dict[str, object]):

@@ -268,7 +268,10 @@ def compression(
         ConfigError: A scheme that does not exist, or a number out of range.
     """
     _check_gradient(gradient_bytes, num_workers=num_workers)
-
+    if num_workers == 1 and compute_s == 0:
+        raise ArgumentError(
+            "`num_workers` is 1 and `compute_s` is 0, so that nothing takes any time; write more than 0 for `compute_s`"
+        )
     setting = _Setting(
         num_dimensions=num_dimensions,
         condition_number=condition_number,
