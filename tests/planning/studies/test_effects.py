@@ -81,7 +81,11 @@ def shown(study: Study, inputs: dict[str, Any], leaving_out: tuple[Any, ...]) ->
     asked = study.ask(**inputs)
     values = asked.to_json()
     cells = [row for table in asked.answer.tables() for row in table.rows]
-    return [each for each in leaves([values["parts"], values["values"], cells]) if each not in leaving_out]
+    return [
+        each
+        for each in leaves([*(values[each] for each in ("total", "parts", "values")), cells])
+        if each not in leaving_out
+    ]
 
 
 def leaves(value: Any) -> Iterator[Any]:
