@@ -14,12 +14,13 @@ from typing import Annotated
 import torch
 import torch.distributed as dist
 
-from plesio.core.charts import Axis, LineChart, Series
+from plesio.core.charts import LineChart
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import Within
 from plesio.cost.collectives import ALL_REDUCES
 from plesio.cost.fit import AlphaBeta
+from plesio.planning.measured.message_chart import by_message
 from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.planning.studies.measured import Measured
 from plesio.runtime.worker.exchange.group import TorchGroup
@@ -171,18 +172,9 @@ def _modelled_s(algorithm: str, size: int, *, links: AlphaBeta, num_ranks: int) 
 def _chart(medians_s: Mapping[str, Mapping[int, float]], *, links: AlphaBeta, num_ranks: int) -> LineChart:
     largest = max(medians_s["ring"])
     slower = medians_s["tree"][largest] / medians_s["ring"][largest]
-    series = []
-    for algorithm, times_s in medians_s.items():
-        sizes_mb = [size / 1e6 for size in times_s]
-        modelled_ms = [1e3 * _modelled_s(algorithm, size, links=links, num_ranks=num_ranks) for size in times_s]
-        series.append(Series(name=f"{algorithm}, modelled", group=algorithm, x=sizes_mb, y=modelled_ms))
-        measured_ms = [1e3 * each for each in times_s.values()]
-        series.append(Series(name=f"{algorithm}, measured", group=algorithm, x=sizes_mb, y=measured_ms, style="points"))
-    return LineChart(
-        slug="measured",
+    return by_message(
+        medians_s,
+        lambda algorithm, size: _modelled_s(algorithm, size, links=links, num_ranks=num_ranks),
         title=f"Measured, a tree takes {slower:.2f} times as long as a ring for {format_bytes(largest)}",
         caption=f"Time of an all-reduce of {num_ranks} ranks by size of the message; medians.",
-        x=Axis(title="message (MB)", log=True),
-        y=Axis(title="time (ms)", log=True),
-        series=series,
     )

@@ -14,13 +14,14 @@ from typing import Annotated
 import torch
 import torch.distributed as dist
 
-from plesio.core.charts import Axis, LineChart, Series
+from plesio.core.charts import LineChart
 from plesio.core.predictions import Prediction
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import Within
 from plesio.cost.collectives import hierarchical_all_reduce_s, ring_all_reduce_s
 from plesio.cost.fit import AlphaBeta
 from plesio.cost.link import Link
+from plesio.planning.measured.message_chart import by_message
 from plesio.planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
 from plesio.planning.studies.measured import Measured
 from plesio.runtime.worker.exchange.group import TorchGroup
@@ -229,18 +230,9 @@ def _chart(
     medians_s: Mapping[str, Mapping[int, float]], *, links: Mapping[str, AlphaBeta], levels: Levels, saved: float
 ) -> LineChart:
     num_hosts, ranks_per_host = (len(levels[level]) for level in ("in hosts", "between hosts"))
-    series = []
-    for name, times_s in medians_s.items():
-        sizes_mb = [size / 1e6 for size in times_s]
-        modelled_ms = [1e3 * _modelled_s(name, size, links=links, levels=levels) for size in times_s]
-        series.append(Series(name=f"{name}, modelled", group=name, x=sizes_mb, y=modelled_ms))
-        measured_ms = [1e3 * each for each in times_s.values()]
-        series.append(Series(name=f"{name}, measured", group=name, x=sizes_mb, y=measured_ms, style="points"))
-    return LineChart(
-        slug="measured",
+    return by_message(
+        medians_s,
+        lambda name, size: _modelled_s(name, size, links=links, levels=levels),
         title=f"Measured, two levels are {saved:.2f} times as fast as a flat ring",
         caption=f"Time of an all-reduce of {num_hosts} hosts of {ranks_per_host} ranks by size; medians.",
-        x=Axis(title="message (MB)", log=True),
-        y=Axis(title="time (ms)", log=True),
-        series=series,
     )
